@@ -1,0 +1,46 @@
+"""Where derived files live that can be made again: line indexes, unpacked copies, measured lengths.
+
+>>> cache_dir("/scratch/brimful")
+PosixPath('/scratch/brimful')
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["cache_dir", "exclusive"]
+
+
+def cache_dir(given: str | os.PathLike[str] | None = None) -> Path:
+    """The directory for derived files.
+
+    An argument wins; else ``BRIMFUL_CACHE``, else ``XDG_CACHE_HOME/brimful``, else ``~/.cache/brimful``.
+    On a cluster it belongs on a file system that all ranks see.
+    """
+    if given is not None:
+        return Path(given)
+    named = os.environ.get("BRIMFUL_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "brimful"
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold a lock beside ``path`` while the block runs, so that one process of many makes the file.
+
+    The lock is the kernel's (``flock``): it goes when its holder dies, so a killed job blocks nobody.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(path.name + ".lock"), "ab") as file:
+        try:
+            import fcntl
+        except ImportError:  # not POSIX: two processes may both do the work; the result is the same
+            yield
+            return
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,57 @@
+"""What leaves an encoder: the tokens of one sample, and which of them are targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.errors import EncodeError
+from brimful.typing import IGNORE_INDEX, Labels, LossMask, TokenIds
+
+__all__ = ["EncodedSample"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSample:
+    """Tokens of one sample.
+
+    Attributes:
+        input_ids: ``int32[length]``.
+        loss_mask: ``bool[length]``, true where the token itself is a target of the loss.
+
+    >>> sample = EncodedSample(np.array([5, 6, 7], np.int32), np.array([False, True, True]))
+    >>> len(sample), sample.labels.tolist()
+    (3, [-100, 6, 7])
+    """
+
+    input_ids: TokenIds
+    loss_mask: LossMask
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def labels(self) -> Labels:
+        """``int64[length]``: the token where it is a target, else ``IGNORE_INDEX``. Not shifted."""
+        return np.where(self.loss_mask, self.input_ids, IGNORE_INDEX).astype(np.int64)
+
+    @classmethod
+    def from_labels(cls, input_ids: TokenIds, labels: Labels) -> EncodedSample:
+        """From ids and unshifted labels, as other encoders make them.
+
+        Raises:
+            EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for example).
+        """
+        ids, targets = np.asarray(input_ids), np.asarray(labels)
+        if ids.shape != targets.shape or ids.ndim != 1:
+            raise EncodeError(f"input_ids {ids.shape} and labels {targets.shape} must be two rows of one length")
+        mask = targets != IGNORE_INDEX
+        wrong = np.flatnonzero(mask & (targets != ids))
+        if len(wrong):
+            at = int(wrong[0])
+            raise EncodeError(
+                f"label {targets[at]} at position {at} is neither its token {ids[at]} nor {IGNORE_INDEX}: "
+                f"labels must not be shifted"
+            )
+        return cls(ids.astype(np.int32), mask)

@@ -1,0 +1,77 @@
+"""What every encoder offers to the rest: tokens, exact lengths, and a fingerprint of its settings."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from brimful.encode.encoded import EncodedSample
+from brimful.errors import BadSampleError
+from brimful.fingerprint import fingerprint_of
+from brimful.sources.sample import Sample
+from brimful.typing import Fingerprint, Lengths
+
+__all__ = ["Encoder"]
+
+
+class Encoder(abc.ABC):
+    """Turns samples into tokens. Picklable: worker processes load the same one."""
+
+    @property
+    @abc.abstractmethod
+    def length_settings(self) -> dict[str, Any]:
+        """Everything that changes a length, and nothing else; named, so that a mismatch can say what differs."""
+
+    @property
+    @abc.abstractmethod
+    def label_settings(self) -> dict[str, Any]:
+        """What changes labels, but no length."""
+
+    @property
+    def length_fingerprint(self) -> Fingerprint:
+        """Identifies the lengths this encoder gives."""
+        return fingerprint_of(self.length_settings)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Identifies the tokens and labels this encoder gives."""
+        return fingerprint_of([self.length_settings, self.label_settings])
+
+    @abc.abstractmethod
+    def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
+        """Tokens of several samples; an error in the place of one that cannot be encoded."""
+
+    @abc.abstractmethod
+    def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
+        """Exact lengths without labels, and what could not be encoded.
+
+        Returns:
+            ``int32[len(samples)]`` tokens, always ``len(encode(sample).input_ids)``, and -1 for a sample that
+            stands among the errors.
+        """
+
+    @abc.abstractmethod
+    def decode(self, input_ids: Sequence[int]) -> str:
+        """Text of tokens, special ones included, for people to read."""
+
+    def encode(self, sample: Sample) -> EncodedSample:
+        """Tokens of one sample.
+
+        Raises:
+            BadSampleError: it cannot be encoded; says why.
+        """
+        result = self.encode_batch([sample])[0]
+        if isinstance(result, BadSampleError):
+            raise result
+        return result
+
+
+def lengths_of(encodings: Sequence[int], errors: dict[int, BadSampleError]) -> tuple[Lengths, list[BadSampleError]]:
+    """Lengths with -1 at the places of errors."""
+    lengths = np.asarray(encodings, dtype=np.int32)
+    for place in errors:
+        lengths[place] = -1
+    return lengths, [errors[place] for place in sorted(errors)]

@@ -1,0 +1,86 @@
+"""Documents for pretraining: the text, with its beginning and end marked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoder import Encoder, lengths_of
+from brimful.encode.tokenizer import Tokenizer
+from brimful.errors import BadSampleError, SettingsError
+from brimful.sources.sample import Sample
+from brimful.typing import Lengths
+
+__all__ = ["TextEncoder"]
+
+
+class TextEncoder(Encoder):
+    """``[BOS] text [EOS]``; every token but the first of a segment is a target.
+
+    Args:
+        tokenizer: a directory, a hub id, or a ``transformers`` tokenizer.
+        bos: put the tokenizer's BOS in front; None: if the tokenizer itself would.
+        eos: put its EOS behind. The end of a document is worth learning, so this is on.
+
+    Raises:
+        SettingsError: a mark is asked for that the tokenizer does not have.
+        TokenizerNotFoundError: nothing at that path or id.
+    """
+
+    def __init__(self, tokenizer: str | os.PathLike[str] | Any, *, bos: bool | None = None, eos: bool = True) -> None:
+        self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
+        self._bos, self._eos = bos, eos
+
+    @cached_property
+    def _marks(self) -> tuple[list[int], list[int]]:
+        hf = self.tokenizer.hf
+        bos = self._bos
+        if bos is None:
+            bos = hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id]
+        if bos and hf.bos_token_id is None:
+            raise SettingsError(f"--bos: {self.tokenizer} has no beginning-of-sequence token; use --no-bos")
+        if self._eos and hf.eos_token_id is None:
+            raise SettingsError(f"--eos: {self.tokenizer} has no end-of-sequence token; use --no-eos")
+        return ([hf.bos_token_id] if bos else []), ([hf.eos_token_id] if self._eos else [])
+
+    @property
+    def length_settings(self) -> dict[str, Any]:
+        before, after = self._marks
+        return {"encoder": "text", "tokenizer": self.tokenizer.fingerprint, "bos": before, "eos": after}
+
+    @property
+    def label_settings(self) -> dict[str, Any]:
+        return {"train_on": "all"}
+
+    def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
+        texts, errors = _texts(samples)
+        before, after = self._marks
+        results: list[EncodedSample | BadSampleError] = []
+        for place, ids in enumerate(self.tokenizer.ids(texts)):
+            tokens = np.array([*before, *ids, *after], dtype=np.int32)
+            results.append(errors.get(place) or EncodedSample(tokens, np.ones(len(tokens), dtype=bool)))
+        return results
+
+    def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
+        texts, errors = _texts(samples)
+        extra = sum(map(len, self._marks))
+        return lengths_of([count + extra for count in self.tokenizer.counts(texts)], errors)
+
+    def decode(self, input_ids: Sequence[int]) -> str:
+        return str(self.tokenizer.hf.decode(list(input_ids), skip_special_tokens=False))
+
+
+def _texts(samples: Sequence[Sample]) -> tuple[list[str], dict[int, BadSampleError]]:
+    texts: list[str] = []
+    errors: dict[int, BadSampleError] = {}
+    for place, sample in enumerate(samples):
+        if sample.text is None:
+            reason = "is a chat, and the encoder is for texts; use ChatEncoder (--mode chat)"
+            errors[place] = BadSampleError(reason, sample_id=sample.sample_id)
+        texts.append(sample.text or "")
+    return texts, errors

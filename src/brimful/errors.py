@@ -1,0 +1,212 @@
+"""Everything brimful raises on purpose, as one tree.
+
+::
+
+    BrimfulError
+    ├── SettingsError (ValueError)             an option is wrong, or two contradict each other
+    ├── MissingExtraError (ImportError)        an optional dependency is not installed
+    ├── SourceError
+    │   ├── SourceNotFoundError (FileNotFoundError)
+    │   ├── UnknownFormatError (ValueError)    rows of no format we know
+    │   └── BadSampleError (ValueError)        one row is malformed: file, line, what is wrong
+    ├── EncodeError
+    │   ├── TokenizerNotFoundError (FileNotFoundError)
+    │   └── AssistantTurnsError (ValueError)   a template that does not show where answers begin
+    ├── MeasureError
+    │   └── CacheMismatchError (ValueError)    a length table made with other settings or content
+    ├── PlanError
+    │   ├── InvalidLengthsError (ValueError)   negative, fractional, too many, none at all
+    │   ├── OversizedSampleError (ValueError)  a length above the capacity, and no overflow policy
+    │   └── PlanMismatchError (ValueError)     a plan made from other lengths
+    ├── StoreError
+    │   ├── NotAPackStoreError (FileNotFoundError)
+    │   ├── StoreMismatchError (ValueError)    the directory holds packs of another job
+    │   ├── StoreFullError (OSError)           no space left; nothing committed is lost
+    │   ├── CorruptFileError (ValueError)      bytes differ from what was committed
+    │   └── UnfinishedStoreError (ValueError)  packs are still missing
+    ├── LengthChangedError (ValueError)        a sample encodes to another length than planned
+    ├── CollateError (ValueError)              samples that cannot share one batch
+    ├── StateError (ValueError)                a loader state that does not fit this loader
+    └── TaskFailedError (RuntimeError)         a worker process died
+
+Each class is also the built-in error that a caller would expect, so both work::
+
+    >>> from brimful.errors import BrimfulError, OversizedSampleError
+    >>> try:
+    ...     raise OversizedSampleError("sample 3 has 9,000 tokens")
+    ... except BrimfulError as error:
+    ...     print(error)
+    sample 3 has 9,000 tokens
+    >>> issubclass(OversizedSampleError, ValueError)
+    True
+
+The command line prints the message alone and exits with code 2. Our own mistakes are ``assert``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrimfulError",
+    "SettingsError",
+    "MissingExtraError",
+    "SourceError",
+    "SourceNotFoundError",
+    "UnknownFormatError",
+    "BadSampleError",
+    "EncodeError",
+    "TokenizerNotFoundError",
+    "AssistantTurnsError",
+    "MeasureError",
+    "CacheMismatchError",
+    "PlanError",
+    "InvalidLengthsError",
+    "OversizedSampleError",
+    "PlanMismatchError",
+    "StoreError",
+    "NotAPackStoreError",
+    "StoreMismatchError",
+    "StoreFullError",
+    "CorruptFileError",
+    "UnfinishedStoreError",
+    "LengthChangedError",
+    "CollateError",
+    "StateError",
+    "TaskFailedError",
+    "missing_extra",
+]
+
+
+class BrimfulError(Exception):
+    """Base of every error that brimful raises on purpose."""
+
+
+class SettingsError(BrimfulError, ValueError):
+    """An option has an impossible value, or two options contradict each other."""
+
+
+class MissingExtraError(BrimfulError, ImportError):
+    """An optional dependency is needed and not installed; the message is the ``pip install`` line."""
+
+
+class SourceError(BrimfulError):
+    """Base of what can be wrong with a data set."""
+
+
+class SourceNotFoundError(SourceError, FileNotFoundError):
+    """No such file or directory, or nothing in it that can be read."""
+
+
+class UnknownFormatError(SourceError, ValueError):
+    """The rows have no format that we know; the message shows their keys and how to map them."""
+
+
+class BadSampleError(SourceError, ValueError):
+    """One row is malformed.
+
+    Attributes:
+        sample_id: index of the sample in its source.
+        where: file and line, such as ``data.jsonl:17``; empty where only the encoder knows the sample.
+        reason: what is wrong with it, in one line.
+    """
+
+    def __init__(self, reason: str, *, sample_id: int, where: str = "") -> None:
+        super().__init__(f"{where} (sample {sample_id}): {reason}" if where else f"sample {sample_id}: {reason}")
+        self.sample_id = sample_id
+        self.where = where
+        self.reason = reason
+
+    def located(self, where: str) -> BadSampleError:
+        """The same error with file and line, for whoever knows the source."""
+        return BadSampleError(self.reason, sample_id=self.sample_id, where=where)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_bad_sample, (self.reason, self.sample_id, self.where)
+
+
+def _rebuild_bad_sample(reason: str, sample_id: int, where: str) -> BadSampleError:
+    return BadSampleError(reason, sample_id=sample_id, where=where)
+
+
+class EncodeError(BrimfulError):
+    """Base of what can go wrong between a sample and its tokens."""
+
+
+class TokenizerNotFoundError(EncodeError, FileNotFoundError):
+    """No tokenizer at that path or hub id."""
+
+
+class AssistantTurnsError(EncodeError, ValueError):
+    """The chat template does not show where the assistant's turns begin and end."""
+
+
+class MeasureError(BrimfulError):
+    """Base of what can go wrong while lengths are measured."""
+
+
+class CacheMismatchError(MeasureError, ValueError):
+    """A length table exists and was made with other content or settings; the message says which differ."""
+
+
+class PlanError(BrimfulError):
+    """Base of what can go wrong while packs are planned."""
+
+
+class InvalidLengthsError(PlanError, ValueError):
+    """Lengths that cannot be planned: negative, fractional, or none at all."""
+
+
+class OversizedSampleError(PlanError, ValueError):
+    """A length exceeds the capacity and the overflow policy is ``error``."""
+
+
+class PlanMismatchError(PlanError, ValueError):
+    """The plan was made from other lengths than these."""
+
+
+class StoreError(BrimfulError):
+    """Base of what can be wrong with files that we write."""
+
+
+class NotAPackStoreError(StoreError, FileNotFoundError):
+    """The directory holds no packs."""
+
+
+class StoreMismatchError(StoreError, ValueError):
+    """The directory holds packs made with other settings or from other data."""
+
+
+class StoreFullError(StoreError, OSError):
+    """No space left on the device. What was committed stays; the same command goes on from there."""
+
+
+class CorruptFileError(StoreError, ValueError):
+    """A file's bytes differ from what was committed: truncated, flipped or replaced."""
+
+
+class UnfinishedStoreError(StoreError, ValueError):
+    """The pack store is not complete yet; the command that writes it can be run again."""
+
+
+class LengthChangedError(BrimfulError, ValueError):
+    """A sample encodes to another length than it was planned with."""
+
+
+class CollateError(BrimfulError, ValueError):
+    """These packs or samples cannot become one batch."""
+
+
+class StateError(BrimfulError, ValueError):
+    """A saved state does not fit this loader."""
+
+
+class TaskFailedError(BrimfulError, RuntimeError):
+    """A worker process ended without an answer, most often because memory ran out."""
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
+    """The error for an optional dependency that is not installed.
+
+    >>> print(missing_extra("torch", "torch", "PackCollator"))
+    PackCollator needs torch, which is not installed: pip install 'brimful[torch]'
+    """
+    return MissingExtraError(f"{purpose} needs {package}, which is not installed: pip install 'brimful[{extra}]'")

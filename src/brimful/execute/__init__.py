@@ -1,0 +1,7 @@
+"""Runs tasks somewhere; knows nothing of packing."""
+
+from __future__ import annotations
+
+from brimful.execute.local import available_cores, run_tasks
+
+__all__ = ["available_cores", "run_tasks"]

@@ -1,0 +1,372 @@
+"""Measuring exact lengths: parallel, cached by content, resumable, and only for rows that are new."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from brimful.cache import cache_dir as default_cache_dir
+from brimful.columns import open_columns, write_columns
+from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoder import Encoder
+from brimful.encode.stored import StoredSamples, write_stored
+from brimful.errors import BadSampleError, BrimfulError, CacheMismatchError, SettingsError
+from brimful.execute import available_cores, run_tasks
+from brimful.fingerprint import differing_keys, fingerprint_of, short
+from brimful.measure.table import REJECTED, LengthTable
+from brimful.progress import Progress
+from brimful.sources.block import Block
+from brimful.sources.sample import Sample
+from brimful.sources.source import Source
+from brimful.store import atomic_file
+from brimful.typing import Fingerprint
+
+__all__ = ["BUDGETS", "Measurement", "OnBadSample", "OnMismatch", "measure_lengths"]
+
+OnBadSample: TypeAlias = Literal["error", "skip"]
+OnMismatch: TypeAlias = Literal["error", "rebuild"]
+
+BUDGETS = ("tokens", "loss_tokens")
+"""Budgets that can be measured of texts: all tokens, and those that are targets of the loss."""
+
+_BATCH_SAMPLES = 512
+_BATCH_CHARACTERS = 1 << 20
+_REJECTS_KEPT = 1000
+_IN_PROCESS_BLOCKS = 3
+"""Data sets of so few blocks are measured in this process: starting others would take longer."""
+
+
+@dataclass(frozen=True)
+class _Context:
+    source: Source
+    encoder: Encoder
+    budgets: tuple[str, ...]
+    skip_bad: bool
+    keep_encoded: bool
+
+
+@dataclass(frozen=True)
+class _Task:
+    start: int
+    stop: int
+    part_path: str
+    encoded_path: str | None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is known of rows ``start … stop-1`` after a task."""
+
+    rejects: list[list[Any]] = field(default_factory=list)
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What ``measure_lengths(keep_encoded=…)`` returns beside the table: the tokens themselves."""
+
+    table: LengthTable
+    encoded: StoredSamples | None
+
+
+def measure_lengths(
+    source: Source,
+    encoder: Encoder,
+    *,
+    budgets: Sequence[str] = ("tokens",),
+    path: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    num_proc: int | None = None,
+    on_bad_sample: OnBadSample = "error",
+    rejects_path: str | os.PathLike[str] | None = None,
+    on_mismatch: OnMismatch = "error",
+    progress: Progress | None = None,
+) -> LengthTable:
+    """Exact lengths of all samples: ``len(encoder.encode(sample).input_ids)``, always.
+
+    Work is cut into blocks of rows and kept block by block, under the fingerprint of the rows' content and of
+    the encoder: a job that was killed goes on, appended rows are the only ones measured, an edited row costs one
+    block, and a copy of the data elsewhere costs nothing.
+
+    Args:
+        source: the samples.
+        encoder: what turns them into tokens.
+        budgets: which lengths to take, from ``BUDGETS``.
+        path: where the table goes; inside the cache if None.
+        cache_dir: where finished blocks are kept.
+        num_proc: processes; all cores if None, one for small data sets. Never changes the result.
+        on_bad_sample: ``error`` stops at the first row that is malformed; ``skip`` counts it, writes it to
+            ``rejects_path`` and gives it length -1.
+        rejects_path: JSON lines of the rows that were skipped.
+        on_mismatch: what to do if ``path`` holds lengths of other data or another encoder: ``error`` says which
+            part differs, ``rebuild`` measures anew.
+        progress: reports rows and tokens a second and the time left.
+
+    Raises:
+        BadSampleError: names file, line and what is wrong.
+        CacheMismatchError: see ``on_mismatch``.
+
+    >>> from brimful.sources import open_source
+    >>> from brimful.testing.toys import toy_chat_encoder
+    >>> source = open_source([{"question": "1+1?", "answer": "2"}])
+    >>> measure_lengths(source, toy_chat_encoder()).tokens.tolist()
+    [19]
+    """
+    return measure_and_keep(
+        source,
+        encoder,
+        budgets=budgets,
+        path=path,
+        cache_dir=cache_dir,
+        num_proc=num_proc,
+        on_bad_sample=on_bad_sample,
+        rejects_path=rejects_path,
+        on_mismatch=on_mismatch,
+        progress=progress,
+        encoded_dir=None,
+    ).table
+
+
+def measure_and_keep(
+    source: Source,
+    encoder: Encoder,
+    *,
+    budgets: Sequence[str],
+    path: str | os.PathLike[str] | None,
+    cache_dir: str | os.PathLike[str] | None,
+    num_proc: int | None,
+    on_bad_sample: OnBadSample,
+    rejects_path: str | os.PathLike[str] | None,
+    on_mismatch: OnMismatch,
+    progress: Progress | None,
+    encoded_dir: str | os.PathLike[str] | None,
+) -> Measurement:
+    """``measure_lengths`` that also leaves the tokens in ``encoded_dir``, so that writing need not make them again."""
+    names = _checked_budgets(budgets)
+    if on_bad_sample not in ("error", "skip"):
+        raise SettingsError(f"--on-bad-sample {on_bad_sample!r} is unknown: use error or skip")
+    if on_mismatch not in ("error", "rebuild"):
+        raise SettingsError(f"--on-mismatch {on_mismatch!r} is unknown: use error or rebuild")
+    progress = progress or Progress()
+    cache = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+    provenance = _provenance(source, encoder, names)
+    key = _settings_fingerprint(provenance)
+    target = Path(path) if path is not None else cache / "lengths" / key[:16] / f"{source.fingerprint}.arrow"
+    old = _previous(target, provenance, source, on_mismatch)
+    if old is not None and len(old) == len(source) and encoded_dir is None and _acceptable(old, on_bad_sample):
+        return Measurement(old, None)
+    known = old if encoded_dir is None and old is not None and _acceptable(old, on_bad_sample) else None
+
+    parts = cache / "lengths" / key[:16] / "parts"
+    encoded_key = fingerprint_of([key, encoder.fingerprint])[:16]
+    first_new = len(known) if known is not None else 0
+    tasks: list[_Task] = []
+    for block in source.blocks:
+        if block.stop > first_new:
+            tasks.append(_task_for(block, max(block.start, first_new), parts, encoded_dir, encoded_key))
+    context = _Context(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None)
+    with progress.stage("measure", total=len(source), unit="rows"):
+        progress.advance(first_new, resumed=True)
+        _run_missing(context, tasks, num_proc, progress)
+    table = _assemble(known, tasks, names, source, provenance)
+    table.save(target)
+    if rejects_path is not None:
+        write_rejects(table, source, rejects_path)
+    encoded = None
+    if encoded_dir is not None:
+        encoded = StoredSamples([(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None])
+    return Measurement(table, encoded)
+
+
+def _checked_budgets(budgets: Sequence[str]) -> tuple[str, ...]:
+    unknown = [name for name in budgets if name not in BUDGETS]
+    if unknown:
+        raise SettingsError(f"--budget {unknown[0]!r} cannot be measured here: use {', '.join(BUDGETS)}")
+    return ("tokens", *(name for name in BUDGETS[1:] if name in budgets))
+
+
+def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...]) -> dict[str, Any]:
+    settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
+    if "loss_tokens" in budgets:
+        settings |= {f"encoder {name}": value for name, value in encoder.label_settings.items()}
+    return {
+        "settings": {**settings, "budgets": list(budgets), **{f"row {k}": v for k, v in source.row_settings.items()}},
+        "source_fingerprint": source.fingerprint,
+        "source": source.title,
+        "num_samples": len(source),
+    }
+
+
+def _settings_fingerprint(provenance: dict[str, Any]) -> Fingerprint:
+    return fingerprint_of(provenance["settings"])
+
+
+def _previous(target: Path, provenance: dict[str, Any], source: Source, policy: OnMismatch) -> LengthTable | None:
+    """The table that is there, if it covers a beginning of the source with the same settings."""
+    try:
+        old = LengthTable.open(target)
+    except FileNotFoundError:
+        return None
+    except BrimfulError as error:
+        if policy == "rebuild":
+            return None
+        raise CacheMismatchError(
+            f"{target} is there and cannot be used ({error}); choose another -o, or --on-mismatch rebuild"
+        ) from error
+    differing = differing_keys(old.provenance.get("settings", {}), provenance["settings"])
+    if not differing and len(old) > len(source):
+        differing = [f"source ({len(old):,} samples there, {len(source):,} here)"]
+    if not differing and not source.begins_with(len(old), old.provenance["source_fingerprint"]):
+        seen, now = old.provenance["source_fingerprint"], source.fingerprint
+        differing = [f"source content ({short(seen)} there, {short(now)} here)"]
+    if not differing:
+        return old
+    if policy == "rebuild":
+        return None
+    raise CacheMismatchError(
+        f"{target} was measured with other settings or data; these parts differ: {', '.join(differing)}. "
+        f"Choose another -o, or measure anew with --on-mismatch rebuild"
+    )
+
+
+def _acceptable(table: LengthTable, on_bad_sample: OnBadSample) -> bool:
+    """A table with rejected rows is no answer for a caller who wants an error for them."""
+    return on_bad_sample == "skip" or len(table.rejected_ids) == 0
+
+
+def _task_for(
+    block: Block, start: int, parts: Path, encoded_dir: str | os.PathLike[str] | None, encoded_key: str
+) -> _Task:
+    name = block.fingerprint if start == block.start else f"{block.fingerprint}-{start - block.start}"
+    encoded = None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
+    return _Task(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded)
+
+
+def _run_missing(context: _Context, tasks: list[_Task], num_proc: int | None, progress: Progress) -> None:
+    missing = []
+    for task in tasks:
+        if _finished(task, context):
+            progress.advance(task.stop - task.start, resumed=True)
+        else:
+            missing.append(task)
+    if num_proc is None:
+        num_proc = 1 if len(missing) <= _IN_PROCESS_BLOCKS else available_cores()
+    for task, part in run_tasks(_measure_block, missing, context=context, num_proc=num_proc):
+        progress.advance(task.stop - task.start, tokens=part.tokens)
+
+
+def _finished(task: _Task, context: _Context) -> bool:
+    if task.encoded_path is not None and not os.path.exists(task.encoded_path):
+        return False
+    try:
+        part = open_columns(task.part_path)
+    except (FileNotFoundError, BrimfulError):
+        return False
+    if len(part) != task.stop - task.start:
+        return False
+    return context.skip_bad or not part.description["rejects"]
+
+
+def _measure_block(context: _Context, task: _Task) -> _Part:
+    """Measure one block and publish what was found; runs in any process."""
+    size = task.stop - task.start
+    columns = {name: np.full(size, REJECTED, dtype=np.int32) for name in context.budgets}
+    rejects: list[list[Any]] = []
+    encoded: list[EncodedSample | None] = [None] * size
+    needs_labels = context.keep_encoded or "loss_tokens" in context.budgets
+
+    def reject(error: BadSampleError) -> None:
+        located = error if error.where else error.located(context.source.where(error.sample_id))
+        if not context.skip_bad:
+            raise located
+        rejects.append([located.sample_id - task.start, located.where, located.reason])
+
+    for batch in _batches(context.source.read(task.start, task.stop), reject):
+        ids = np.array([sample.sample_id for sample in batch]) - task.start
+        if not needs_labels:
+            lengths, errors = context.encoder.lengths(batch)
+            columns["tokens"][ids] = lengths
+            for error in errors:
+                reject(error)
+        else:
+            for place, result in zip(ids, context.encoder.encode_batch(batch), strict=True):
+                if isinstance(result, BadSampleError):
+                    reject(result)
+                    continue
+                encoded[place] = result
+                columns["tokens"][place] = len(result)
+                if "loss_tokens" in columns:
+                    columns["loss_tokens"][place] = np.count_nonzero(result.loss_mask)
+    for place in np.flatnonzero(columns["tokens"] == 0):
+        columns["tokens"][place] = REJECTED
+        reject(BadSampleError("has no tokens", sample_id=int(place) + task.start))
+    if task.encoded_path is not None:
+        write_stored(task.encoded_path, encoded)
+    rejects.sort()
+    write_columns(task.part_path, columns, {"kind": "length_part", "rejects": rejects})
+    tokens = columns["tokens"]
+    return _Part(rejects, int(tokens[tokens > 0].sum(dtype=np.int64)))
+
+
+def _batches(samples: Iterable[Sample | BadSampleError], reject: Any) -> Iterable[list[Sample]]:
+    """Runs of samples that are encoded together: bounded in number and in characters."""
+    batch: list[Sample] = []
+    characters = 0
+    for sample in samples:
+        if isinstance(sample, BadSampleError):
+            reject(sample)
+            continue
+        batch.append(sample)
+        characters += len(sample.text or "") + sum(len(turn.get("content") or "") for turn in sample.messages or ())
+        if len(batch) >= _BATCH_SAMPLES or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _assemble(
+    known: LengthTable | None,
+    tasks: list[_Task],
+    names: tuple[str, ...],
+    source: Source,
+    provenance: dict[str, Any],
+) -> LengthTable:
+    columns = {name: np.empty(len(source), dtype=np.int32) for name in names}
+    rejects: list[list[Any]] = list(known.rejects) if known is not None else []
+    if known is not None:
+        for name in names:
+            columns[name][: len(known)] = known.budgets[name]
+    for task in tasks:
+        part = open_columns(task.part_path)
+        for name in names:
+            columns[name][task.start : task.stop] = part.flat(name)
+        for offset, _, reason in part.description["rejects"]:
+            # The place is asked anew: equal rows may lie in a file of another name by now.
+            sample_id = task.start + offset
+            rejects.append([sample_id, source.where(sample_id) if len(rejects) < _REJECTS_KEPT else "", reason])
+    return LengthTable(columns, provenance=provenance, rejects=rejects[:_REJECTS_KEPT])
+
+
+def write_rejects(table: LengthTable, source: Source, path: str | os.PathLike[str]) -> None:
+    """JSON lines of the rows that were skipped: where they lie, what is wrong, and the row as far as it can be read."""
+    ids = table.rejected_ids
+    if len(ids) == 0 and not os.path.exists(path):
+        return
+    reasons = {int(sample_id): reason for sample_id, _, reason in table.rejects}
+    with atomic_file(path) as file:
+        for sample_id in map(int, ids):
+            row = source.rows.get(sample_id)
+            record = {
+                "sample_id": sample_id,
+                "where": source.where(sample_id),
+                "reason": reasons.get(sample_id, "see the rows before"),
+                "row": row if not isinstance(row, Exception) else None,
+            }
+            file.write(json.dumps(record, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n")

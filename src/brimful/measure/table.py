@@ -1,0 +1,163 @@
+"""The lengths of all samples: the only thing that planning needs to know of a data set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from brimful.columns import open_columns, write_columns
+from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
+from brimful.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
+
+__all__ = ["REJECTED", "LengthTable"]
+
+REJECTED = -1
+"""Length of a sample that could not be read or encoded."""
+
+_KIND, _VERSION = "length_table", 1
+
+
+class LengthTable:
+    """Lengths by named budget: ``tokens`` always, others beside it. Immutable; mapped from its file when opened.
+
+    Attributes:
+        budgets: ``int32[num_samples]`` by name; ``-1`` in ``tokens`` marks a rejected sample.
+        provenance: fingerprints and settings of source and encoder, for comparing.
+        rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
+
+    >>> table = LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
+    >>> table
+    LengthTable(3 samples, 8 tokens, 1 rejected, 28b9aa3)
+    >>> table.rejected_ids.tolist()
+    [1]
+    """
+
+    def __init__(
+        self,
+        budgets: Mapping[str, Lengths],
+        *,
+        provenance: Mapping[str, Any] | None = None,
+        rejects: Sequence[Sequence[Any]] = (),
+        path: str | None = None,
+    ) -> None:
+        if "tokens" not in budgets:
+            raise SettingsError(f"a length table needs the budget 'tokens' and has {sorted(budgets)}")
+        sizes = {name: len(column) for name, column in budgets.items()}
+        if len(set(sizes.values())) != 1:
+            raise InvalidLengthsError(f"the budgets have different numbers of samples: {sizes}")
+        self.budgets: dict[str, Lengths] = dict(budgets)
+        self.provenance: dict[str, Any] = dict(provenance or {})
+        self.rejects = [list(reject) for reject in rejects]
+        self.path = path
+        self._fingerprint: Fingerprint | None = None
+
+    @classmethod
+    def from_lengths(cls, lengths: AnyIntArray | Sequence[int], **others: AnyIntArray | Sequence[int]) -> LengthTable:
+        """A table of plain numbers; further budgets by keyword.
+
+        >>> LengthTable.from_lengths([3, 5], patches=[0, 64]).budgets["patches"].tolist()
+        [0, 64]
+        """
+        columns = {"tokens": lengths, **others}
+        return cls({name: as_lengths(column, name) for name, column in columns.items()})
+
+    @property
+    def tokens(self) -> Lengths:
+        """``int32[num_samples]``, -1 for rejected samples."""
+        return self.budgets["tokens"]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def rejected_ids(self) -> Int64Array:
+        """``int64``: samples that could not be read or encoded."""
+        return np.flatnonzero(self.tokens < 0)
+
+    @property
+    def total_tokens(self) -> int:
+        """Sum of all lengths."""
+        tokens = self.tokens
+        return int(tokens.sum(dtype=np.int64)) + int(np.count_nonzero(tokens < 0))
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the numbers alone: equal lengths give equal plans, wherever they come from."""
+        if self._fingerprint is None:
+            parts = {name: fingerprint_array(column) for name, column in self.budgets.items()}
+            self._fingerprint = fingerprint_of(parts)
+        return self._fingerprint
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table to one file, atomically."""
+        description = {
+            "kind": _KIND,
+            "version": _VERSION,
+            "budgets": list(self.budgets),
+            "fingerprint": self.fingerprint,
+            "provenance": self.provenance,
+            "rejects": self.rejects,
+        }
+        write_columns(path, self.budgets, description)
+        self.path = os.fspath(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> LengthTable:
+        """Map a table into memory.
+
+        Raises:
+            FileNotFoundError: no such file.
+            CorruptFileError: cut short, or no length table.
+        """
+        columns = open_columns(path)
+        meta = columns.description
+        if meta.get("kind") != _KIND:
+            raise CorruptFileError(f"{os.fspath(path)} is a {meta.get('kind', 'file')} and no length table")
+        if meta.get("version") != _VERSION:
+            raise CorruptFileError(
+                f"{os.fspath(path)} has length table version {meta.get('version')}; this brimful reads {_VERSION}"
+            )
+        table = cls(
+            {name: columns.flat(name) for name in meta["budgets"]},
+            provenance=meta["provenance"],
+            rejects=meta["rejects"],
+            path=os.fspath(path),
+        )
+        table._fingerprint = meta["fingerprint"]
+        return table
+
+    def __repr__(self) -> str:
+        rejected = len(self.rejected_ids)
+        others = "".join(f", {name}" for name in self.budgets if name != "tokens")
+        return (
+            f"LengthTable({len(self):,} samples, {self.total_tokens:,} tokens{others}"
+            f"{f', {rejected:,} rejected' if rejected else ''}, {short(self.fingerprint)})"
+        )
+
+
+def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> Lengths:
+    """One row of whole numbers as ``int32``; a view where it already is.
+
+    Raises:
+        InvalidLengthsError: not one row, not whole numbers, or above 2**31 - 1.
+    """
+    array = np.asarray(lengths)
+    if array.size == 0:
+        array = array.astype(np.int32)
+    if array.ndim != 1:
+        raise InvalidLengthsError(f"{name} must be one row of numbers and has shape {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise InvalidLengthsError(f"{name} must be whole numbers and are {array.dtype}")
+    if array.dtype != np.int32:
+        limit = np.iinfo(np.int32).max
+        if array.size and int(array.max()) > limit:
+            at = int(np.argmax(array))
+            raise InvalidLengthsError(f"{name}: sample {at} has {int(array[at]):,}, above the most, {limit:,}")
+        if array.dtype.itemsize > 4 and array.size and int(array.min()) < -limit:
+            raise InvalidLengthsError(f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}")
+        array = array.astype(np.int32)
+    return array

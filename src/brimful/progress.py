@@ -1,0 +1,204 @@
+"""How long work says where it stands.
+
+A job reports to a ``Progress``; who started the job chooses which. On a terminal it is one bar with rates
+and the time left; elsewhere (Slurm logs, pipes) plain lines, seldom; with ``--json`` one JSON object a line.
+
+>>> bar = make_progress("none")
+>>> with bar.stage("measure", total=10, unit="rows"):
+...     bar.advance(10, tokens=2500)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Literal, TextIO, TypeAlias
+
+from brimful.errors import SettingsError
+
+__all__ = ["Progress", "ProgressStyle", "StageRecord", "make_progress"]
+
+ProgressStyle: TypeAlias = Literal["auto", "bar", "lines", "json", "none"]
+
+_LINE_SECONDS = 10.0
+
+
+class StageRecord:
+    """What one stage did so far: units done, tokens, seconds."""
+
+    def __init__(self, name: str, total: int, unit: str) -> None:
+        self.name, self.total, self.unit = name, total, unit
+        self.done = 0
+        self.resumed = 0
+        self.tokens = 0
+        self.started = time.monotonic()
+        self.seconds = 0.0
+
+    def rates(self) -> tuple[float, float, float]:
+        """Units a second, tokens a second, and seconds left. Work taken over from a cache does not count."""
+        elapsed = max(time.monotonic() - self.started, 1e-9)
+        fresh = self.done - self.resumed
+        rate = fresh / elapsed
+        left = (self.total - self.done) / rate if rate > 0 else float("inf")
+        return rate, self.tokens / elapsed, left
+
+
+class Progress:
+    """Receives progress and stays silent; the styles that speak derive from it."""
+
+    def __init__(self) -> None:
+        self.stages: list[StageRecord] = []
+
+    @contextlib.contextmanager
+    def stage(self, name: str, *, total: int, unit: str) -> Iterator[None]:
+        """One stage of the job; its seconds are kept in ``stages``."""
+        record = StageRecord(name, total, unit)
+        self.stages.append(record)
+        self._opened(record)
+        try:
+            yield
+        finally:
+            record.seconds = time.monotonic() - record.started
+            self._closed(record)
+
+    def advance(self, amount: int, *, tokens: int = 0, resumed: bool = False) -> None:
+        """Report that ``amount`` more units are done; ``resumed`` ones cost no work now."""
+        record = self.stages[-1]
+        record.done += amount
+        if resumed:
+            record.resumed += amount
+        else:
+            record.tokens += tokens
+        self._advanced(record)
+
+    def say(self, text: str) -> None:
+        """A line for a person."""
+
+    def _opened(self, record: StageRecord) -> None: ...
+
+    def _advanced(self, record: StageRecord) -> None: ...
+
+    def _closed(self, record: StageRecord) -> None: ...
+
+
+class _Lines(Progress):
+    """A line at most every ten seconds: for logs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._last = 0.0
+
+    def say(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def _opened(self, record: StageRecord) -> None:
+        self._last = time.monotonic()
+
+    def _advanced(self, record: StageRecord) -> None:
+        if time.monotonic() - self._last >= _LINE_SECONDS:
+            self._last = time.monotonic()
+            self._show(record)
+
+    def _closed(self, record: StageRecord) -> None:
+        self._show(record)
+
+    def _show(self, record: StageRecord) -> None:
+        rate, token_rate, left = record.rates()
+        share = 100 * record.done / record.total if record.total else 100.0
+        speed = f"{rate:,.0f} {record.unit}/s" + (f", {token_rate:,.0f} tokens/s" if record.tokens else "")
+        kept = f", {record.resumed:,} kept from before" if record.resumed else ""
+        ends = f"done in {record.seconds:.1f} s" if record.seconds else f"ETA {_clock(left)}"
+        self.say(
+            f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), {speed}{kept}, {ends}"
+        )
+
+
+class _Json(_Lines):
+    """One JSON object a line: for machines."""
+
+    def say(self, text: str) -> None:
+        print(json.dumps({"event": "message", "text": text}), file=self._stream, flush=True)
+
+    def _show(self, record: StageRecord) -> None:
+        rate, token_rate, left = record.rates()
+        event: dict[str, Any] = {
+            "event": "progress",
+            "stage": record.name,
+            "unit": record.unit,
+            "done": record.done,
+            "total": record.total,
+            "resumed": record.resumed,
+            "tokens": record.tokens,
+            "per_second": round(rate, 1),
+            "tokens_per_second": round(token_rate, 1),
+            "eta_seconds": None if left == float("inf") else round(left, 1),
+            "seconds": round(record.seconds, 3),
+        }
+        print(json.dumps(event), file=self._stream, flush=True)
+
+
+class _Bar(Progress):
+    """One moving bar on a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._bar: Any = None
+
+    def say(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def _opened(self, record: StageRecord) -> None:
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=record.total,
+            unit=f" {record.unit}",
+            unit_scale=True,
+            desc=record.name,
+            file=self._stream,
+            dynamic_ncols=True,
+            leave=False,
+        )
+
+    def _advanced(self, record: StageRecord) -> None:
+        if record.resumed and self._bar.initial != record.resumed:
+            self._bar.initial = record.resumed  # so that the rate and the ETA count fresh work only
+        if record.tokens:
+            self._bar.set_postfix_str(f"{record.rates()[1] / 1e6:.2f}M tokens/s", refresh=False)
+        self._bar.update(record.done - self._bar.n)
+
+    def _closed(self, record: StageRecord) -> None:
+        self._bar.close()
+        self._bar = None
+
+
+def make_progress(style: ProgressStyle, stream: TextIO | None = None) -> Progress:
+    """The reporter for a style; ``auto`` is a bar on a terminal and lines elsewhere."""
+    out = stream if stream is not None else sys.stderr
+    if style == "auto":
+        style = "bar" if out.isatty() else "lines"
+    if style == "bar":
+        return _Bar(out)
+    if style == "lines":
+        return _Lines(out)
+    if style == "json":
+        return _Json(out)
+    if style == "none":
+        return Progress()
+    raise SettingsError(f"progress {style!r} is unknown: use auto, bar, lines, json or none")
+
+
+def _clock(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "?"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

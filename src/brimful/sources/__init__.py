@@ -1,0 +1,14 @@
+"""Where samples live, by index: ``open_source`` and the ``Source`` it returns.
+
+A ``Source`` is rows (``rows.py`` and one file per kind of storage) and a format (``formats/``, one file per
+kind of row).
+"""
+
+from __future__ import annotations
+
+from brimful.sources.open import TextUnit, open_source
+from brimful.sources.rows import Block, Rows
+from brimful.sources.sample import Message, Sample
+from brimful.sources.source import Source
+
+__all__ = ["Block", "Message", "Rows", "Sample", "Source", "TextUnit", "open_source"]

@@ -1,0 +1,51 @@
+"""Stanford Alpaca's instruction format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.sources.formats.row_format import RowFormat, as_text
+from brimful.sources.sample import MalformedRowError, Message
+
+__all__ = ["Alpaca"]
+
+
+class Alpaca(RowFormat):
+    """``{"instruction": …, "input": …, "output": …}``, with optional ``system`` and ``history`` pairs.
+
+    A non-empty input follows the instruction on a new line, as in LLaMA-Factory.
+
+    >>> Alpaca().convert({"instruction": "Add", "input": "1 1", "output": "2"})["messages"][0]["content"]
+    'Add\\n1 1'
+    """
+
+    name = "alpaca"
+    default_fields = {
+        "instruction": "instruction",
+        "input": "input",
+        "output": "output",
+        "system": "system",
+        "history": "history",
+    }
+
+    def matches(self, row: Any) -> bool:
+        return self.has(row, "instruction", "output")
+
+    def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        question = as_text(self.get(row, "instruction"), self.fields["instruction"])
+        answer = as_text(self.get(row, "output"), self.fields["output"])
+        extra = self.optional(row, "input")
+        if extra:
+            question = f"{question}\n{as_text(extra, self.fields['input'])}"
+        messages: list[Message] = []
+        system = self.optional(row, "system")
+        if system:
+            messages.append({"role": "system", "content": as_text(system, self.fields["system"])})
+        for pair in self.optional(row, "history") or []:
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise MalformedRowError(f"{self.fields['history']!r} must hold [question, answer] pairs")
+            messages.append({"role": "user", "content": as_text(pair[0], "a question of the history")})
+            messages.append({"role": "assistant", "content": as_text(pair[1], "an answer of the history")})
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        return {"messages": messages}

@@ -1,0 +1,29 @@
+"""One question, one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.sources.formats.row_format import RowFormat, as_text
+
+__all__ = ["QuestionAnswer"]
+
+
+class QuestionAnswer(RowFormat):
+    """``{"question": …, "answer": …}``.
+
+    >>> QuestionAnswer().convert({"question": "1+1?", "answer": "2"})["messages"][1]["content"]
+    '2'
+    """
+
+    name = "question_answer"
+    default_fields = {"question": "question", "answer": "answer"}
+
+    def matches(self, row: Any) -> bool:
+        return self.has(row, "question", "answer")
+
+    def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        question = as_text(self.get(row, "question"), self.fields["question"])
+        answer = as_text(self.get(row, "answer"), self.fields["answer"])
+        return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}

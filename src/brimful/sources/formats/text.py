@@ -1,0 +1,32 @@
+"""A document as one text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.sources.formats.row_format import RowFormat, as_text
+from brimful.sources.sample import MalformedRowError
+
+__all__ = ["Text"]
+
+
+class Text(RowFormat):
+    """``{"text": …}`` or a bare string.
+
+    >>> Text().convert({"text": "Once upon a time"})
+    {'text': 'Once upon a time'}
+    """
+
+    name = "text"
+    default_fields = {"text": "text"}
+
+    def matches(self, row: Any) -> bool:
+        return isinstance(row, str) or self.has(row, "text")
+
+    def convert(self, row: Mapping[str, Any] | str) -> dict[str, Any]:
+        value = row if isinstance(row, str) else self.get(row, "text")
+        text = as_text(value, self.fields["text"])
+        if not text:
+            raise MalformedRowError(f"{self.fields['text']!r} is empty: a document needs at least one character")
+        return {"text": text}

@@ -1,0 +1,118 @@
+"""Rows by index, before anybody asks what they mean: what each kind of file offers to a ``Source``."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from brimful.fingerprint import fingerprint_of
+from brimful.sources.block import Block
+from brimful.sources.sample import MalformedRowError
+from brimful.typing import Fingerprint
+
+__all__ = ["Block", "ChainedRows", "Rows"]
+
+EMPTY = fingerprint_of([])
+
+
+class Rows(abc.ABC):
+    """Rows ``0 … len-1`` of one file, table or list. Picklable, so that worker processes open the same.
+
+    A row is whatever the format understands (an object or a text), or a ``MalformedRowError`` that says why
+    it cannot be read: returned, not raised, so that reading goes on behind it.
+    """
+
+    title: str
+    """What a person calls it: mostly the path that was given."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        """Rows ``start … stop-1`` in order, cheaply for long runs."""
+
+    @abc.abstractmethod
+    def where(self, index: int) -> str:
+        """File and line of a row, for messages."""
+
+    @property
+    @abc.abstractmethod
+    def blocks(self) -> Sequence[Block]:
+        """Cuts all rows into blocks with the fingerprint of their content: the unit of caching and of tasks."""
+
+    @property
+    @abc.abstractmethod
+    def fingerprint(self) -> Fingerprint:
+        """Of all contents in order, whatever the blocks."""
+
+    def get(self, index: int) -> Any:
+        """One row."""
+        return next(self.read(index, index + 1))
+
+    def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
+        """What ``fingerprint`` may have been when only the first ``count`` rows were there."""
+        return [self.fingerprint] if count == len(self) else []
+
+
+class ChainedRows(Rows):
+    """Several files as one, in the order given: sample ids run on from file to file."""
+
+    def __init__(self, parts: Sequence[Rows], title: str) -> None:
+        self.parts = list(parts)
+        self.title = title
+        self._starts = [0]
+        for part in self.parts:
+            self._starts.append(self._starts[-1] + len(part))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def _locate(self, index: int) -> tuple[Rows, int]:
+        import bisect
+
+        number = bisect.bisect_right(self._starts, index) - 1
+        return self.parts[number], index - self._starts[number]
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        for part, first in zip(self.parts, self._starts, strict=False):
+            begin, end = max(start - first, 0), min(stop - first, len(part))
+            if begin < end:
+                yield from part.read(begin, end)
+
+    def get(self, index: int) -> Any:
+        part, inner = self._locate(index)
+        return part.get(inner)
+
+    def where(self, index: int) -> str:
+        part, inner = self._locate(index)
+        return part.where(inner)
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        return [
+            Block(first + block.start, first + block.stop, block.fingerprint)
+            for part, first in zip(self.parts, self._starts, strict=False)
+            for block in part.blocks
+        ]
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        chain = EMPTY
+        for part in self.parts:
+            chain = fingerprint_of([chain, part.fingerprint])
+        return chain
+
+    def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
+        chain = EMPTY
+        for part, first in zip(self.parts, self._starts, strict=False):
+            if count <= first + len(part):
+                return [fingerprint_of([chain, digest]) for digest in part.prefix_fingerprints(count - first)]
+            chain = fingerprint_of([chain, part.fingerprint])
+        return []
+
+
+def malformed(reason: str) -> MalformedRowError:
+    """A row that cannot be read, to be returned in its place."""
+    return MalformedRowError(reason)

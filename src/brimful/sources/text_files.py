@@ -1,0 +1,54 @@
+"""Documents that are one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.sources.block import cut
+from brimful.sources.rows import Block, Rows, malformed
+from brimful.typing import Fingerprint
+
+__all__ = ["TextFiles"]
+
+_BLOCK_FILES = 256
+
+
+class TextFiles(Rows):
+    """One document per file, in the order of the sorted names."""
+
+    def __init__(self, paths: Sequence[str], title: str) -> None:
+        self._paths = list(paths)
+        self.title = title
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        for index in range(start, stop):
+            with open(self._paths[index], "rb") as file:
+                data = file.read()
+            try:
+                yield data.decode("utf-8")
+            except UnicodeDecodeError as error:
+                yield malformed(f"invalid UTF-8 at byte {error.start} ({error.reason})")
+
+    def where(self, index: int) -> str:
+        return self._paths[index]
+
+    @cached_property
+    def blocks(self) -> Sequence[Block]:
+        found = []
+        for start, stop in cut(0, len(self), _BLOCK_FILES):
+            digests = []
+            for path in self._paths[start:stop]:
+                with open(path, "rb") as file:
+                    digests.append(fingerprint_bytes(file.read()))
+            found.append(Block(start, stop, fingerprint_of(digests)))
+        return found
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        return fingerprint_of([block.fingerprint for block in self.blocks])

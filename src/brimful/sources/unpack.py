@@ -1,0 +1,115 @@
+"""Plain copies of files that cannot be read by index as they are: compressed, remote, or one JSON array.
+
+The copy lies in the cache directory under a name made of where the original lies and when it changed. One
+process of many makes it; a newer copy of the same original replaces the older one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from brimful.cache import cache_dir, exclusive
+from brimful.errors import BadSampleError, SourceError, SourceNotFoundError
+from brimful.fingerprint import fingerprint_of
+from brimful.store import atomic_file
+
+__all__ = ["is_remote", "unpacked_json_array", "unpacked_lines"]
+
+_CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL of something other than local files."""
+    return "://" in path and not path.startswith("file://")
+
+
+def unpacked_lines(path: str, cache: Path | None = None) -> str:
+    """Path of a plain copy of a compressed or remote file of lines."""
+
+    def copy(target: IO[bytes]) -> None:
+        import pyarrow as pa
+
+        codec = _CODECS.get(os.path.splitext(path)[1].lower())
+        try:
+            with _open(path) as raw:
+                source = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec) if codec else raw
+                shutil.copyfileobj(source, target, 1 << 20)
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            detail = str(error).split("\n", 1)[0]
+            raise SourceError(f"{path} cannot be unpacked as {codec}: {detail}") from error
+
+    return _copied(path, cache, "lines", copy)
+
+
+def unpacked_json_array(path: str, cache: Path | None = None) -> str:
+    """Path of a copy with one line for each element of a JSON array."""
+
+    def copy(target: IO[bytes]) -> None:
+        try:
+            with _open(path) as raw:
+                rows = json.load(raw)
+        except UnicodeDecodeError as error:
+            raise BadSampleError(f"invalid UTF-8 at byte {error.start}", sample_id=0, where=path) from error
+        except json.JSONDecodeError as error:
+            where = f"{path}:{error.lineno}"
+            raise BadSampleError(f"no JSON: {error.msg} at column {error.colno}", sample_id=0, where=where) from error
+        if not isinstance(rows, list):
+            raise SourceError(f"{path} must hold a JSON array of rows and holds {type(rows).__name__}")
+        for row in rows:
+            target.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+
+    return _copied(path, cache, "array", copy)
+
+
+def _copied(path: str, cache: Path | None, kind: str, copy: Any) -> str:
+    origin, stamp = _identity(path)
+    folder = (cache or cache_dir()) / "unpacked"
+    prefix = f"{fingerprint_of([kind, origin])[:16]}-"
+    target = folder / f"{prefix}{fingerprint_of(stamp)[:16]}.jsonl"
+    if not target.exists():
+        with exclusive(folder / f"{prefix}lock"):
+            if not target.exists():
+                with atomic_file(target) as file:
+                    copy(file)
+                for older in folder.glob(f"{prefix}*.jsonl"):
+                    if older != target:
+                        older.unlink(missing_ok=True)
+    return str(target)
+
+
+def _identity(path: str) -> tuple[str, Any]:
+    """Where the original lies, and what changes when it changes."""
+    if is_remote(path):
+        import fsspec
+
+        filesystem, inner = fsspec.core.url_to_fs(path)
+        try:
+            return path, str(filesystem.ukey(inner))
+        except FileNotFoundError as error:
+            raise SourceNotFoundError(f"{path}: no such file") from error
+    real = os.path.realpath(path)
+    try:
+        status = os.stat(real)
+    except OSError as error:
+        raise SourceNotFoundError(f"{path}: no such file") from error
+    return real, [status.st_size, status.st_mtime_ns]
+
+
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[Any]:
+    if is_remote(path):
+        import fsspec
+
+        with fsspec.open(path, "rb") as file:
+            yield file
+    else:
+        with open(path, "rb") as file:
+            yield file

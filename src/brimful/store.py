@@ -1,0 +1,371 @@
+"""Named blobs in a local directory or behind an fsspec URL, published whole or not at all.
+
+Every file that brimful writes appears under its final name complete, or does not appear. Two operations
+carry all protocols: ``put_atomic`` (last writer wins) and ``put_if_absent`` (first writer wins, the
+others learn that they lost).
+
+On POSIX the bytes go to ``tmp/``, are flushed to the device, and are renamed (``put_atomic``) or hard-linked
+(``put_if_absent``) to their name; then the directory is flushed, so that a power cut cannot undo what was
+reported as done. A failed write leaves nothing behind.
+
+>>> import tempfile
+>>> store = open_store(tempfile.mkdtemp())
+>>> store.put_if_absent("log/000000000000.json", b"first")
+True
+>>> store.put_if_absent("log/000000000000.json", b"second")
+False
+>>> store.get("log/000000000000.json")
+b'first'
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import errno
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from brimful.errors import SettingsError, StoreError, StoreFullError
+
+__all__ = ["FsspecStore", "LocalStore", "Store", "atomic_file", "crash_point", "open_store"]
+
+_STALE_TMP_SECONDS = 3600.0
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def crash_point(name: str) -> None:
+    """A labelled place where the fault tests end the process. Does nothing otherwise.
+
+    ``brimful.testing.faults`` replaces it in a child process; nothing in production code reads a switch.
+    """
+
+
+class Store(abc.ABC):
+    """Blobs under keys such as ``shards/00000000-0123456789abcdef.arrow``.
+
+    Keys use ``/`` and are relative. Implementations are safe to use from several processes at once.
+    """
+
+    url: str
+
+    @abc.abstractmethod
+    def put_atomic(self, key: str, data: bytes | memoryview) -> None:
+        """Publish ``data`` under ``key``, replacing what was there.
+
+        Raises:
+            StoreFullError: no space left; nothing was published and the temporary file is gone.
+        """
+
+    @abc.abstractmethod
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        """Publish ``data`` under ``key`` unless the key exists; true if this call published it."""
+
+    @abc.abstractmethod
+    def get(self, key: str) -> bytes:
+        """All bytes of a blob; ``FileNotFoundError`` if it is absent."""
+
+    @abc.abstractmethod
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """``length`` bytes from ``start``."""
+
+    @abc.abstractmethod
+    def size(self, key: str) -> int | None:
+        """Bytes in the blob, or None if there is none."""
+
+    @abc.abstractmethod
+    def list(self, prefix: str) -> list[str]:
+        """Keys under a prefix such as ``log/``, sorted."""
+
+    @abc.abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove a blob; absent is fine."""
+
+    @abc.abstractmethod
+    def local_path(self, key: str) -> str | None:
+        """Where the blob lies on this machine's file system, for mapping into memory, or None."""
+
+    def exists(self, key: str) -> bool:
+        """Whether a blob of that key is published."""
+        return self.size(key) is not None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
+class LocalStore(Store):
+    """A directory on a POSIX file system, local or shared."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self.url = str(self.directory)
+
+    def put_atomic(self, key: str, data: bytes | memoryview) -> None:
+        target = self.directory / key
+        with self._temporary(data, target) as tmp:
+            crash_point("before-rename")
+            os.replace(tmp, target)
+            crash_point("after-rename")
+            _sync_directory(target.parent)
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        target = self.directory / key
+        if target.exists():
+            return False
+        with self._temporary(data, target) as tmp:
+            crash_point("before-link")
+            try:
+                os.link(tmp, target)
+            except FileExistsError:
+                # NFS may report EEXIST for our own link when the answer to the first try was lost.
+                won = os.stat(tmp).st_nlink == 2
+            except OSError as error:
+                if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}:
+                    raise
+                won = _exclusive_copy(tmp, target)
+            else:
+                won = True
+            crash_point("after-link")
+            _sync_directory(target.parent)
+        return won
+
+    def get(self, key: str) -> bytes:
+        return (self.directory / key).read_bytes()
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        with open(self.directory / key, "rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def size(self, key: str) -> int | None:
+        try:
+            return os.stat(self.directory / key).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def list(self, prefix: str) -> list[str]:
+        folder = self.directory / prefix
+        if not folder.is_dir():
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(f"{prefix.rstrip('/')}/{entry.name}" for entry in entries if entry.is_file())
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.directory / key)
+
+    def local_path(self, key: str) -> str | None:
+        return str(self.directory / key)
+
+    def remove_stale_tmp(self) -> int:
+        """Delete temporary files that dead processes of this host left over an hour ago; how many."""
+        removed = 0
+        for key in self.list("tmp/"):
+            path = self.directory / key
+            host, _, rest = path.name.rpartition("-")[0].rpartition("-")
+            try:
+                age = time.time() - path.stat().st_mtime
+                dead = host == socket.gethostname() and rest.isdigit() and not _alive(int(rest))
+            except FileNotFoundError:
+                continue
+            if dead and age > _STALE_TMP_SECONDS:
+                self.delete(key)
+                removed += 1
+        return removed
+
+    @contextlib.contextmanager
+    def _temporary(self, data: bytes | memoryview, target: Path) -> Iterator[Path]:
+        """A flushed temporary file with these bytes; gone when the block ends, whatever happens."""
+        folder = self.directory / "tmp"
+        tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _write_and_sync(tmp, data)
+            yield tmp
+        except OSError as error:
+            _raise_if_full(error, target)
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(tmp)
+
+
+class FsspecStore(Store):
+    """A prefix of an object store or any other file system that fsspec opens.
+
+    ``put_if_absent`` uses the file system's exclusive creation (``If-None-Match`` on S3). A backend without it
+    would let two writers both win, so it is probed once and refused.
+    """
+
+    def __init__(self, url: str, **storage_options: Any) -> None:
+        import fsspec
+
+        self.url = url.rstrip("/")
+        self._fs, self._root = fsspec.core.url_to_fs(self.url, **storage_options)
+        self._probed = False
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def put_atomic(self, key: str, data: bytes | memoryview) -> None:
+        self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
+        self._fs.pipe_file(self._path(key), bytes(data))
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        if not self._probed:
+            self._probe()
+        return self._create(key, data)
+
+    def _create(self, key: str, data: bytes | memoryview) -> bool:
+        self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
+        try:
+            self._fs.pipe_file(self._path(key), bytes(data), mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def _probe(self) -> None:
+        key = f"tmp/probe-{uuid.uuid4().hex}"
+        first, second = self._create(key, b"1"), self._create(key, b"2")
+        self.delete(key)
+        if not first or second:
+            raise StoreError(
+                f"{self.url}: this file system lets two writers create the same name, so packs written by two "
+                f"jobs at once could be lost; use one with exclusive creation (S3, GCS, local)"
+            )
+        self._probed = True
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._fs.cat_file(self._path(key)))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return bytes(self._fs.cat_file(self._path(key), start=start, end=start + length))
+
+    def size(self, key: str) -> int | None:
+        try:
+            return int(self._fs.size(self._path(key)))
+        except FileNotFoundError:
+            return None
+
+    def list(self, prefix: str) -> list[str]:
+        self._fs.invalidate_cache()
+        try:
+            found = self._fs.ls(self._path(prefix.rstrip("/")), detail=True)
+        except FileNotFoundError:
+            return []
+        names = [entry["name"].rsplit("/", 1)[-1] for entry in found if entry["type"] == "file"]
+        return sorted(f"{prefix.rstrip('/')}/{name}" for name in names)
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(key))
+
+    def local_path(self, key: str) -> str | None:
+        return None
+
+
+def open_store(url: str | os.PathLike[str]) -> Store:
+    """The store behind a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
+    text = os.fspath(url)
+    if text.startswith("file://"):
+        text = text[len("file://") :]
+    if "://" in text:
+        return FsspecStore(text)
+    if not text:
+        raise SettingsError("the path of a store is empty")
+    return LocalStore(text)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A file to write from start to end that appears at ``path`` when the block ends well.
+
+    For tables too large to hold as one bytes object. On any error the temporary file is removed.
+
+    Raises:
+        StoreFullError: no space left.
+    """
+    target = Path(path)
+    tmp = target.with_name(f".{target.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(tmp, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(tmp, target)
+        _sync_directory(target.parent)
+    except OSError as error:
+        _raise_if_full(error, target)
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(tmp)
+
+
+def _write_and_sync(path: Path, data: bytes | memoryview) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        view = memoryview(data).cast("B")
+        crash_point("before-write")
+        while view:
+            written = os.write(descriptor, view[: 1 << 24])
+            view = view[written:]
+            crash_point("mid-write")
+        os.fsync(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)  # its error counts too: NFS reports a full disk here
+
+
+def _exclusive_copy(tmp: Path, target: Path) -> bool:
+    """For file systems without hard links. A reader may see it half written and must check its length."""
+    try:
+        _write_and_sync(target, tmp.read_bytes())
+    except FileExistsError:
+        return False
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(target)
+        raise
+    return True
+
+
+def _sync_directory(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return  # some network file systems do not open directories; they publish renames on their own
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.EBADF}:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _raise_if_full(error: OSError, target: Path) -> None:
+    if error.errno in _FULL:
+        raise StoreFullError(
+            error.errno,
+            f"no space left while writing {target}: nothing that was committed is lost; free some space and run "
+            f"the same command again, it goes on where it stopped",
+        ) from error
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

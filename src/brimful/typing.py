@@ -1,0 +1,61 @@
+"""Array aliases: the name says dtype, shape and unit.
+
+>>> import numpy as np
+>>> lengths: Lengths = np.array([3, 5], dtype=np.int32)
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "IGNORE_INDEX",
+    "AnyIntArray",
+    "BoolArray",
+    "CuSeqlens",
+    "Fingerprint",
+    "Int32Array",
+    "Int64Array",
+    "Labels",
+    "Lengths",
+    "LossMask",
+    "Offsets",
+    "SampleIds",
+    "TokenIds",
+]
+
+IGNORE_INDEX = -100
+"""Label of a position that takes no part in the loss (the default of ``torch.nn.CrossEntropyLoss``)."""
+
+Fingerprint: TypeAlias = str
+"""32 hexadecimal digits that identify ordered contents and settings."""
+
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+AnyIntArray: TypeAlias = npt.NDArray[np.integer[Any]]
+"""Integers of any width: what a caller may pass."""
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+Lengths: TypeAlias = npt.NDArray[np.int32]
+"""``int32[num_samples]``: what each sample takes of one budget, in the budget's unit."""
+
+SampleIds: TypeAlias = npt.NDArray[np.int64]
+"""``int64[num_segments]``: index of a sample in its source."""
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+"""``int64[num_groups + 1]``: group ``i`` is ``[offsets[i], offsets[i + 1])`` of a flat array."""
+
+TokenIds: TypeAlias = npt.NDArray[np.int32]
+"""``int32[num_tokens]``."""
+
+LossMask: TypeAlias = npt.NDArray[np.bool_]
+"""``bool[num_tokens]``: true where the token is a target of the loss."""
+
+Labels: TypeAlias = npt.NDArray[np.int64]
+"""``int64[num_tokens]``: the token id where it is a target, else ``IGNORE_INDEX``. Not shifted."""
+
+CuSeqlens: TypeAlias = npt.NDArray[np.int32]
+"""``int32[num_segments + 1]``: where segments begin, and the total at the end."""
