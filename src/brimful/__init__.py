@@ -1,3 +1,112 @@
-"""brimful."""
+"""Pack training samples of any length into full sequences: plan once, prove it is right, use it in any trainer.
+
+::
+
+    sources ─► encode ─► measure ─► plan ─► materialize ─► serve ─► collate ─► trainers
+     Sample    Encoded   LengthTable  Plan    pack store    Pack     PackedBatch
+               Sample
+
+Public names, in the order of the flow. Importing this package loads NumPy and nothing heavy; each name loads
+what it needs when it is first used.
+
+>>> from brimful import plan_packs
+>>> plan_packs([3, 3, 5, 6, 1, 1], capacity=7).num_packs
+3
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy  # noqa: F401  (the one thing everything needs)
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "open_source": "brimful.sources",
+    "Source": "brimful.sources",
+    "Sample": "brimful.sources",
+    "ChatEncoder": "brimful.encode",
+    "TextEncoder": "brimful.encode",
+    "EncodedSample": "brimful.encode",
+    "Encoder": "brimful.encode",
+    "TrainOn": "brimful.encode",
+    "measure_lengths": "brimful.measure",
+    "LengthTable": "brimful.measure",
+    "plan_packs": "brimful.plan",
+    "Plan": "brimful.plan",
+    "Overflow": "brimful.plan",
+    "write_packs": "brimful.materialize",
+    "pack_dataset": "brimful.materialize",
+    "PackSummary": "brimful.materialize",
+    "check_store": "brimful.materialize",
+    "open_packs": "brimful.serve",
+    "Pack": "brimful.serve",
+    "PackStore": "brimful.serve",
+    "PackedDataset": "brimful.serve",
+    "PackLoader": "brimful.serve",
+    "PackedBatch": "brimful.collate",
+    "PackCollator": "brimful.collate.torch",
+    "BrimfulError": "brimful.errors",
+}
+
+__all__ = [
+    "open_source",
+    "Source",
+    "Sample",
+    "ChatEncoder",
+    "TextEncoder",
+    "EncodedSample",
+    "Encoder",
+    "TrainOn",
+    "measure_lengths",
+    "LengthTable",
+    "plan_packs",
+    "Plan",
+    "Overflow",
+    "write_packs",
+    "pack_dataset",
+    "PackSummary",
+    "check_store",
+    "open_packs",
+    "Pack",
+    "PackStore",
+    "PackedDataset",
+    "PackLoader",
+    "PackedBatch",
+    "PackCollator",
+    "BrimfulError",
+    "__version__",
+]
+
+if TYPE_CHECKING:
+    from brimful.collate import PackedBatch
+    from brimful.collate.torch import PackCollator
+    from brimful.encode import ChatEncoder, EncodedSample, Encoder, TextEncoder, TrainOn
+    from brimful.errors import BrimfulError
+    from brimful.materialize import PackSummary, check_store, pack_dataset, write_packs
+    from brimful.measure import LengthTable, measure_lengths
+    from brimful.plan import Overflow, Plan, plan_packs
+    from brimful.serve import Pack, PackedDataset, PackLoader, PackStore, open_packs
+    from brimful.sources import Sample, Source, open_source
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'brimful' has no attribute {name!r}")
+    try:
+        value = getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from brimful.errors import missing_extra
+
+        raise missing_extra("torch", "torch", name) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

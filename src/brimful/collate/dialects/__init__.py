@@ -1,0 +1,3 @@
+"""A ``PackedBatch`` in the words of each trainer: one file per contract."""
+
+from __future__ import annotations

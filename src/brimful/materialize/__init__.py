@@ -1,0 +1,9 @@
+"""A plan to packs on disk: ``write_packs``, and ``pack_dataset`` for the whole job."""
+
+from __future__ import annotations
+
+from brimful.materialize.job import PackSummary, pack_dataset
+from brimful.materialize.verify import check_store
+from brimful.materialize.write import write_packs
+
+__all__ = ["PackSummary", "check_store", "pack_dataset", "write_packs"]

@@ -1,0 +1,175 @@
+"""The whole job in one call: measure, plan, write, and the account of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.encode.encoder import Encoder
+from brimful.errors import NotAPackStoreError, SettingsError
+from brimful.materialize.write import SHARD_BYTES, write_packs
+from brimful.measure.job import OnBadSample, measure_and_keep
+from brimful.measure.table import LengthTable
+from brimful.plan import Overflow, Plan, plan_packs
+from brimful.progress import Progress
+from brimful.shards import StreamLog
+from brimful.sources.source import Source
+from brimful.store import LocalStore, open_store
+
+__all__ = ["PackSummary", "pack_dataset"]
+
+
+@dataclass(frozen=True)
+class PackSummary:
+    """What the job did: for people as ten lines, for machines as JSON."""
+
+    source: str
+    format: str
+    directory: str
+    capacity: int
+    plan: Plan
+    table: LengthTable
+    shards: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """The summary that ``brimful pack`` prints."""
+        ledger, plan = self.plan.ledger, self.plan
+        sizes = np.diff(plan.offsets)
+        over = plan.num_packs - plan.bound
+        gap = f"{100 * over / plan.bound:.3f} % above" if over else "at"
+        percent = 100 / max(ledger.samples_in, 1)
+        stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+        return [
+            f"samples        {ledger.samples_in:,} in {self.source} (format {self.format})",
+            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(ledger.samples_in, 1):,.0f} a sample",
+            f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {self.shards:,} shards",
+            f"fill           {100 * plan.fill_ratio:.2f} %",
+            f"lower bound    {plan.bound:,} packs: {gap} what any plan needs ({plan.settings['algorithm']})",
+            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
+            f"dropped        {ledger.samples_dropped:,} samples ({ledger.samples_dropped * percent:.2f} %), "
+            f"{ledger.tokens_dropped:,} tokens: longer than a pack",
+            f"cut            {ledger.samples_truncated:,} truncated ({ledger.tokens_truncated:,} tokens lost), "
+            f"{ledger.samples_split:,} split into segments (none lost)",
+            f"rejected       {ledger.samples_rejected:,} malformed rows" + self._rejects_note(),
+            f"time           {stages or 'nothing to do: all was there'}",
+        ]
+
+    def _rejects_note(self) -> str:
+        if not self.plan.ledger.samples_rejected:
+            return ""
+        first = f"; first: {self.table.rejects[0][1]}: {self.table.rejects[0][2]}" if self.table.rejects else ""
+        return f", listed in {self.directory}/rejects.jsonl{first}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "source": self.source,
+            "format": self.format,
+            "directory": self.directory,
+            "capacity": self.capacity,
+            "num_packs": self.plan.num_packs,
+            "lower_bound": self.plan.bound,
+            "fill_ratio": self.plan.fill_ratio,
+            "shards": self.shards,
+            "plan_fingerprint": self.plan.fingerprint,
+            "settings": self.plan.settings,
+            "seconds": self.seconds,
+            **self.plan.ledger.as_dict(),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def pack_dataset(
+    source: Source,
+    encoder: Encoder,
+    directory: str | os.PathLike[str],
+    *,
+    capacity: int,
+    algorithm: str = "best_fit_decreasing",
+    overflow: Overflow | str = Overflow.ERROR,
+    seed: int | None = 0,
+    lanes: int = 1,
+    shard_bytes: int = SHARD_BYTES,
+    num_proc: int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    on_bad_sample: OnBadSample = "error",
+    notes: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> PackSummary:
+    """Measure, plan and write in one call; every sample is tokenised once.
+
+    Killed at any point, the same call finishes the job; on a finished directory it only reads the account. The
+    directory then holds the packs, ``plan.arrow``, ``lengths.arrow``, ``summary.json`` and, if rows were
+    rejected, ``rejects.jsonl``.
+
+    Args: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
+    """
+    progress = progress or Progress()
+    store = open_store(directory)
+    if not isinstance(store, LocalStore):
+        raise SettingsError(f"-o {store.url}: pack into a local directory and copy it, or call write_packs")
+    home = Path(store.directory)
+    encoded_dir = home / "tmp" / "encoded"
+    finished = _finished(StreamLog(store), source, encoder, capacity)
+    measured = measure_and_keep(
+        source,
+        encoder,
+        budgets=("tokens",),
+        path=home / "lengths.arrow",
+        cache_dir=cache_dir,
+        num_proc=num_proc,
+        on_bad_sample=on_bad_sample,
+        rejects_path=home / "rejects.jsonl",
+        on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
+        progress=progress,
+        encoded_dir=None if finished else encoded_dir,
+    )
+    with progress.stage("plan", total=len(source), unit="samples"):
+        plan = plan_packs(measured.table, capacity=capacity, algorithm=algorithm, overflow=overflow, seed=seed)
+        if not finished:
+            plan.save(home / "plan.arrow")
+        progress.advance(len(source))
+    write_packs(
+        plan,
+        source,
+        encoder,
+        directory,
+        encoded=measured.encoded,
+        lanes=lanes,
+        shard_bytes=shard_bytes,
+        num_proc=num_proc,
+        notes=notes,
+        progress=progress,
+    )
+    shutil.rmtree(encoded_dir, ignore_errors=True)
+    summary = PackSummary(
+        source=source.title,
+        format=source.format.name,
+        directory=os.fspath(directory),
+        capacity=capacity,
+        plan=plan,
+        table=measured.table,
+        shards=len(store.list("shards/")),
+        seconds={stage.name: round(stage.seconds, 2) for stage in progress.stages},
+    )
+    store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
+    return summary
+
+
+def _finished(log: StreamLog, source: Source, encoder: Encoder, capacity: int) -> bool:
+    """Whether the directory is complete; refuses one of another job before any work is done."""
+    try:
+        log.header()
+    except NotAPackStoreError:
+        return False
+    log.expect({"source": source.fingerprint, "encoder": encoder.fingerprint, "capacity": capacity})
+    return log.records()[1] is not None

@@ -1,0 +1,237 @@
+"""Writing the packs of a finished plan: every shard a task, every task safe to run twice."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoder import Encoder
+from brimful.encode.stored import StoredSamples
+from brimful.errors import BadSampleError, LengthChangedError, PlanMismatchError, SettingsError
+from brimful.execute import available_cores, run_tasks
+from brimful.plan import Plan
+from brimful.progress import Progress
+from brimful.shards import EndRecord, Pack, ShardRecord, StreamLog, assemble_pack, shard_bytes, shard_key
+from brimful.sources.source import Source
+from brimful.store import LocalStore, Store, crash_point, open_store
+
+__all__ = ["write_packs"]
+
+SHARD_BYTES = 64 << 20
+"""Aim for the size of a shard: few enough files for any file system, small enough to build in memory."""
+
+_ENCODE_SAMPLES = 512
+_IN_PROCESS_TOKENS = 30_000_000
+
+
+@dataclass(frozen=True)
+class _Context:
+    plan_path: str | None
+    plan: Plan | None
+    source: Source
+    encoder: Encoder
+    encoded: StoredSamples | None
+    directory: str
+    packs_per_shard: int
+    producer_id: str
+
+
+def write_packs(
+    plan: Plan,
+    source: Source,
+    encoder: Encoder,
+    directory: str | os.PathLike[str],
+    *,
+    encoded: StoredSamples | None = None,
+    lanes: int = 1,
+    shard_bytes: int = SHARD_BYTES,
+    num_proc: int | None = None,
+    notes: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Write the packs of a plan as a pack store.
+
+    Shards appear whole or not at all, and a shard exists once its record is in the log. Killed at any point, the
+    same call writes what is missing; on a finished store it does nothing. Every sample must encode to the length
+    that it was planned with.
+
+    Args:
+        plan: from ``plan_packs`` over the lengths of this source.
+        source: the samples.
+        encoder: the one that measured them.
+        directory: of the store; a path or a URL.
+        encoded: tokens that measuring left, so that they need not be made again.
+        lanes: how a reader may divide the shards among ranks; written into the header.
+        shard_bytes: aim for the size of a shard.
+        num_proc: processes; all cores if None, one for small jobs. Never changes a byte.
+        notes: for people, such as the name of the tokenizer; kept in the header, not compared.
+        progress: reports packs and tokens a second and the time left.
+
+    Returns:
+        Shards that this call wrote.
+
+    Raises:
+        LengthChangedError: a sample encodes to another length; names the sample.
+        StoreMismatchError: the directory holds other packs.
+        StoreFullError: no space left; the same call goes on when there is some.
+    """
+    if lanes < 1:
+        raise SettingsError(f"--lanes must be at least 1 and is {lanes}")
+    if plan.num_packs == 0:
+        raise PlanMismatchError("the plan has no packs: every sample was dropped or rejected")
+    if plan.ledger.samples_in != len(source):
+        raise PlanMismatchError(
+            f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
+        )
+    progress = progress or Progress()
+    store = open_store(directory)
+    if isinstance(store, LocalStore):
+        store.remove_stale_tmp()
+    log = StreamLog(store)
+    per_shard = max(1, min(shard_bytes // (4 * plan.capacity), plan.num_packs))
+    log.begin(_identity(plan, source, encoder, lanes, per_shard), notes or {})
+    num_shards = -(-plan.num_packs // per_shard)
+    done = log.committed()
+    missing = [seq for seq in range(num_shards) if seq not in done]
+    edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
+    producer = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    context = _Context(
+        plan_path=plan.path,
+        plan=plan if plan.path is None else None,
+        source=source,
+        encoder=encoder,
+        encoded=encoded,
+        directory=str(directory),
+        packs_per_shard=per_shard,
+        producer_id=producer,
+    )
+    if num_proc is None:
+        num_proc = 1 if plan.ledger.tokens_packed < _IN_PROCESS_TOKENS else available_cores()
+    with progress.stage("write", total=plan.num_packs, unit="packs"):
+        progress.advance(plan.num_packs - sum(int(edges[s + 1] - edges[s]) for s in missing), resumed=True)
+        if num_proc == 1:
+            context = _Context(**{**context.__dict__, "plan": plan})
+        for _, (packs, tokens) in run_tasks(_write_shard, missing, context=context, num_proc=num_proc):
+            progress.advance(packs, tokens=tokens)
+    log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
+    return len(missing)
+
+
+def _identity(plan: Plan, source: Source, encoder: Encoder, lanes: int, per_shard: int) -> dict[str, Any]:
+    return {
+        "capacity": plan.capacity,
+        "plan": plan.fingerprint,
+        "source": source.fingerprint,
+        "encoder": encoder.fingerprint,
+        "train_on": encoder.label_settings.get("train_on"),
+        "lanes": lanes,
+        "packs_per_shard": per_shard,
+    }
+
+
+def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
+    """Build one shard, publish it, commit it; runs in any process. Returns its packs and tokens."""
+    plan = context.plan if context.plan is not None else _opened_plan(context.plan_path)
+    first = seq * context.packs_per_shard
+    last = min(first + context.packs_per_shard, plan.num_packs)
+    packs = _build(context, plan, first, last)
+    data = shard_bytes(packs)
+    store: Store = open_store(context.directory)
+    key = shard_key(seq, data)
+    store.put_atomic(key, data)
+    crash_point("after-shard")
+    tokens = sum(map(len, packs))
+    record = ShardRecord(
+        seq=seq,
+        file=key,
+        bytes=len(data),
+        xxh3_128=xxhash.xxh3_128_hexdigest(data),
+        packs=len(packs),
+        tokens=tokens,
+        cum_packs=last,
+        cum_tokens=int(plan.lengths[: plan.offsets[last]].sum(dtype=np.int64)),
+        producer_id=context.producer_id,
+    )
+    StreamLog(store).commit(record)
+    crash_point("after-commit")
+    return len(packs), tokens
+
+
+_plans: dict[str, Plan] = {}
+
+
+def _opened_plan(path: str | None) -> Plan:
+    """The plan, opened once in a worker process."""
+    assert path is not None
+    if path not in _plans:
+        _plans[path] = Plan.open(path)
+    return _plans[path]
+
+
+def _build(context: _Context, plan: Plan, first: int, last: int) -> list[Pack]:
+    rows = slice(int(plan.offsets[first]), int(plan.offsets[last]))
+    ids = plan.sample_ids[rows].astype(np.int64)
+    starts, lengths = plan.starts[rows], plan.lengths[rows]
+    samples = _encoded(context, np.unique(ids))
+    whole = {int(sample_id): len(sample) for sample_id, sample in samples.items()}
+    _check_lengths(context, plan, ids, starts, lengths, whole)
+    offsets = (plan.offsets[first : last + 1] - plan.offsets[first]).tolist()
+    packs = []
+    for begin, end in pairwise(offsets):
+        segments = [
+            (samples[i], int(start), int(start + length))
+            for i, start, length in zip(ids[begin:end].tolist(), starts[begin:end], lengths[begin:end], strict=True)
+        ]
+        packs.append(
+            assemble_pack(
+                [sample.input_ids[a:b] for sample, a, b in segments],
+                [sample.loss_mask[a:b] for sample, a, b in segments],
+                ids[begin:end],
+                np.ascontiguousarray(starts[begin:end]),
+            )
+        )
+    return packs
+
+
+def _encoded(context: _Context, ids: Any) -> dict[int, EncodedSample]:
+    """The tokens of these samples, from what measuring left or encoded now."""
+    if context.encoded is not None:
+        return {sample_id: context.encoded[sample_id] for sample_id in ids.tolist()}
+    found: dict[int, EncodedSample] = {}
+    for begin in range(0, len(ids), _ENCODE_SAMPLES):
+        batch = [context.source[sample_id] for sample_id in ids[begin : begin + _ENCODE_SAMPLES].tolist()]
+        for sample, result in zip(batch, context.encoder.encode_batch(batch), strict=True):
+            if isinstance(result, BadSampleError):
+                raise result.located(context.source.where(sample.sample_id))
+            found[sample.sample_id] = result
+    return found
+
+
+def _check_lengths(context: _Context, plan: Plan, ids: Any, starts: Any, lengths: Any, whole: dict[int, int]) -> None:
+    """Every sample must have the length that it was planned with.
+
+    A sample that is in one segment from its beginning must be that long, unless the policy cut it; of a cut one
+    the segments must lie inside it.
+    """
+    encoded = np.array([whole[sample_id] for sample_id in ids.tolist()], dtype=np.int64)
+    ends = starts.astype(np.int64) + lengths
+    cut = plan.settings.get("overflow") in ("truncate", "truncate_left", "split")
+    may_be_cut = cut & ((lengths == plan.capacity) | (starts > 0))
+    wrong = np.flatnonzero(np.where(may_be_cut, encoded < ends, encoded != ends))
+    if plan.settings.get("overflow") == "truncate_left":
+        wrong = np.flatnonzero(encoded != ends)
+    if len(wrong):
+        at = int(wrong[0])
+        sample_id = int(ids[at])
+        raise LengthChangedError(
+            f"{context.source.where(sample_id)} (sample {sample_id}) encodes to {int(encoded[at]):,} tokens and was "
+            f"planned with {int(ends[at]):,}: the data or the tokenizer changed since. Measure and plan again"
+        )

@@ -1,0 +1,221 @@
+"""The plan: which samples share which pack. It holds no samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import PlanMismatchError
+from brimful.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.measure.table import LengthTable, as_lengths
+from brimful.plan.ledger import Ledger
+from brimful.plan.store import load_plan, save_plan
+from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths, Offsets
+
+__all__ = ["Plan", "Segment"]
+
+
+class Segment(tuple[int, int, int]):
+    """A contiguous part of one sample in a pack: ``(sample_id, start, length)``."""
+
+    __slots__ = ()
+
+    @property
+    def sample_id(self) -> int:
+        """Index of the sample in its source."""
+        return self[0]
+
+    @property
+    def start(self) -> int:
+        """First token of the sample that is in the pack."""
+        return self[1]
+
+    @property
+    def length(self) -> int:
+        """Tokens."""
+        return self[2]
+
+
+class Plan:
+    """All packs of a data set; immutable, and mapped from its file when opened.
+
+    Attributes:
+        capacity: most tokens of a pack.
+        offsets: ``int64[num_packs + 1]``; pack ``i`` is segments ``offsets[i] … offsets[i + 1] - 1``.
+        sample_ids: ``int[num_segments]``, in the narrowest of int32 and int64 that holds them.
+        starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
+        lengths: ``int32[num_segments]``, tokens.
+        dropped_ids: ``int64``, samples that the overflow policy left out.
+        ledger: where every sample and token went.
+        settings: what the plan was made with.
+
+    >>> from brimful import plan_packs
+    >>> plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
+    >>> plan
+    Plan(3 packs of 7, 6 samples, fill 90.48 %, best_fit_decreasing, 4e0f0f6)
+    >>> [segment.sample_id for segment in plan.pack(2)]
+    [0, 1, 5]
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        offsets: Offsets,
+        sample_ids: AnyIntArray,
+        starts: Lengths,
+        lengths: Lengths,
+        dropped_ids: Int64Array,
+        ledger: Ledger,
+        settings: Mapping[str, Any],
+        bound: int,
+        length_fingerprint: Fingerprint,
+        fingerprint: Fingerprint | None = None,
+        path: str | None = None,
+    ) -> None:
+        self.capacity = capacity
+        self.offsets = offsets
+        self.sample_ids = sample_ids
+        self.starts = starts
+        self.lengths = lengths
+        self.dropped_ids = dropped_ids
+        self.ledger = ledger
+        self.settings = dict(settings)
+        self.bound = bound
+        self.length_fingerprint = length_fingerprint
+        self.path = path
+        self._fingerprint = fingerprint
+
+    @property
+    def num_packs(self) -> int:
+        """Packs in the plan."""
+        return len(self.offsets) - 1
+
+    def __len__(self) -> int:
+        return self.num_packs
+
+    @property
+    def num_segments(self) -> int:
+        """Segments in all packs."""
+        return len(self.sample_ids)
+
+    @property
+    def fill_ratio(self) -> float:
+        """Real tokens ÷ (packs × capacity); 1.0 for a plan without packs."""
+        return self.ledger.tokens_packed / (self.num_packs * self.capacity) if self.num_packs else 1.0
+
+    @cached_property
+    def pack_tokens(self) -> Int64Array:
+        """``int64[num_packs]``: tokens in each pack."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
+        tokens: Int64Array = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
+        return tokens
+
+    def pack(self, index: int) -> list[Segment]:
+        """The segments of one pack, in order."""
+        if not -self.num_packs <= index < self.num_packs:
+            raise IndexError(f"pack {index} is not in 0 … {self.num_packs - 1}")
+        index %= self.num_packs
+        rows = range(int(self.offsets[index]), int(self.offsets[index + 1]))
+        return [Segment((int(self.sample_ids[r]), int(self.starts[r]), int(self.lengths[r]))) for r in rows]
+
+    def __iter__(self) -> Iterator[list[Segment]]:
+        return (self.pack(index) for index in range(self.num_packs))
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the packs themselves: the same for the same arguments on any machine."""
+        if self._fingerprint is None:
+            arrays = (self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids)
+            self._fingerprint = fingerprint_of([self.capacity, [fingerprint_array(array) for array in arrays]])
+        return self._fingerprint
+
+    def validate(self, lengths: LengthTable | AnyIntArray) -> None:
+        """Prove the plan against the lengths: every token once or accounted for, nothing over capacity.
+
+        Raises:
+            PlanMismatchError: names the first pack or sample that is wrong.
+        """
+        tokens = lengths.tokens if isinstance(lengths, LengthTable) else as_lengths(lengths)
+        if len(tokens) != self.ledger.samples_in:
+            raise PlanMismatchError(f"the plan is for {self.ledger.samples_in:,} samples, not {len(tokens):,}")
+        over = np.flatnonzero(self.pack_tokens > self.capacity)
+        if len(over):
+            at = int(over[0])
+            raise PlanMismatchError(f"pack {at} holds {int(self.pack_tokens[at]):,} tokens of {self.capacity:,}")
+        if self.num_packs and int(np.diff(self.offsets).min()) < 1:
+            raise PlanMismatchError(f"pack {int(np.argmin(np.diff(self.offsets)))} is empty")
+        self._validate_samples(tokens)
+
+    def _validate_samples(self, tokens: Lengths) -> None:
+        ids = self.sample_ids.astype(np.int64)
+        ends = self.starts.astype(np.int64) + self.lengths
+        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(tokens)):
+            raise PlanMismatchError(f"the plan names samples outside 0 … {len(tokens) - 1:,}")
+        wrong = np.flatnonzero((self.lengths < 1) | (self.starts < 0) | (ends > tokens[ids]))
+        if len(wrong):
+            at = int(wrong[0])
+            raise PlanMismatchError(
+                f"a segment of sample {int(ids[at])} ends at {int(ends[at]):,}, "
+                f"and the sample has {int(tokens[ids[at]]):,} tokens"
+            )
+        # In order of (sample, start), the next segment of a sample begins where the one before ended.
+        order = np.lexsort((self.starts, ids))
+        same = ids[order][1:] == ids[order][:-1]
+        gap = self.starts[order][1:] != ends[order][:-1]
+        if bool((same & gap).any()):
+            at = int(order[1:][same & gap][0])
+            raise PlanMismatchError(f"the segments of sample {int(ids[at])} overlap or leave tokens out")
+        planned = np.zeros(len(tokens), dtype=bool)
+        planned[ids] = True
+        if bool(planned[self.dropped_ids].any()):
+            raise PlanMismatchError("a sample is both packed and dropped")
+        planned[self.dropped_ids] = True
+        missing = np.flatnonzero(~planned & (tokens >= 0))
+        if len(missing):
+            raise PlanMismatchError(f"{len(missing):,} samples are in no pack, the first is sample {int(missing[0])}")
+        if int(self.lengths.sum(dtype=np.int64)) != self.ledger.tokens_packed:
+            raise PlanMismatchError("the packed tokens do not add up to the plan's account")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to one file, atomically."""
+        description = {
+            "capacity": self.capacity,
+            "ledger": self.ledger.as_dict(),
+            "settings": self.settings,
+            "bound": self.bound,
+            "length_fingerprint": self.length_fingerprint,
+            "fingerprint": self.fingerprint,
+        }
+        save_plan(path, self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids, description)
+        self.path = os.fspath(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Plan:
+        """Map a plan into memory: milliseconds, whatever its size.
+
+        Raises:
+            FileNotFoundError: no such file.
+            CorruptFileError: cut short, or no plan.
+        """
+        arrays, meta = load_plan(path)
+        return cls(
+            capacity=meta["capacity"],
+            **arrays,
+            ledger=Ledger(**meta["ledger"]),
+            settings=meta["settings"],
+            bound=meta["bound"],
+            length_fingerprint=meta["length_fingerprint"],
+            fingerprint=meta["fingerprint"],
+            path=os.fspath(path),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan({self.num_packs:,} packs of {self.capacity:,}, {self.ledger.samples_packed:,} samples, "
+            f"fill {100 * self.fill_ratio:.2f} %, {self.settings.get('algorithm')}, {short(self.fingerprint)})"
+        )

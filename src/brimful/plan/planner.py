@@ -1,0 +1,198 @@
+"""Entry point of planning: checks, defaults, and the order of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import InvalidLengthsError, SettingsError
+from brimful.measure.table import LengthTable, as_lengths
+from brimful.plan.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.bound import lower_bound
+from brimful.plan.first_fit_decreasing import first_fit_decreasing
+from brimful.plan.histogram import decreasing_order, histogram
+from brimful.plan.ledger import Ledger
+from brimful.plan.next_fit import next_fit
+from brimful.plan.overflow import Overflow, Pieces, apply_overflow
+from brimful.plan.packing import Packing
+from brimful.plan.plan import Plan
+from brimful.rng import generator
+from brimful.typing import AnyIntArray, Int64Array, Lengths
+
+__all__ = ["ALGORITHMS", "plan_packs"]
+
+_BY_COUNTS: Mapping[str, Callable[..., Any]] = {
+    "best_fit_decreasing": best_fit_decreasing,
+    "first_fit_decreasing": first_fit_decreasing,
+}
+_IN_ORDER: Mapping[str, Callable[..., Packing]] = {"next_fit": next_fit}
+ALGORITHMS = (*_BY_COUNTS, *_IN_ORDER)
+"""Names of the algorithms. Textbook names: what they do is what the books say."""
+
+_MAX_CAPACITY = 2**31 - 1
+
+
+def plan_packs(
+    lengths: LengthTable | AnyIntArray | Sequence[int],
+    *,
+    capacity: int,
+    algorithm: str = "best_fit_decreasing",
+    overflow: Overflow | str = Overflow.ERROR,
+    seed: int | None = 0,
+) -> Plan:
+    """Decide which samples share which pack, from their lengths alone.
+
+    Pure: no I/O; the same arguments give the same plan, on any machine and with any number of processes.
+
+    Args:
+        lengths: a ``LengthTable``, or whole numbers: tokens of each sample.
+        capacity: most tokens of a pack, from 1 to 2**31 - 1.
+        algorithm: one of ``ALGORITHMS``. ``next_fit`` keeps the order of the samples.
+        overflow: what becomes of samples longer than a pack (``Overflow``).
+        seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so that packs do
+            not come sorted by length; None keeps the textbook order. Algorithms that keep the order of the
+            samples ignore it.
+
+    Raises:
+        InvalidLengthsError: no samples, a length below 1, or no whole numbers.
+        OversizedSampleError: a length exceeds the capacity and ``overflow`` is ``error``.
+        SettingsError: an impossible capacity, an unknown name.
+
+    >>> plan_packs([70, 30, 30, 30, 20], capacity=100, algorithm="first_fit_decreasing").num_packs
+    2
+    """
+    tokens = lengths.tokens if isinstance(lengths, LengthTable) else as_lengths(lengths)
+    policy = Overflow.named(overflow)
+    _check(tokens, capacity, algorithm, seed, may_reject=isinstance(lengths, LengthTable))
+    pieces = apply_overflow(tokens, capacity=capacity, policy=policy)
+    counts = histogram(pieces.lengths, capacity=min(capacity, _longest(pieces.lengths)))
+    if algorithm in _IN_ORDER:
+        packing = _IN_ORDER[algorithm](pieces.lengths, capacity=capacity)
+    else:
+        order = _class_order(pieces.lengths, seed)
+        packing = _BY_COUNTS[algorithm](counts, capacity=capacity).fill(order)
+        if seed is not None:
+            packing = _shuffled(packing, seed)
+    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens})
+    return _make_plan(
+        table,
+        pieces,
+        packing,
+        capacity=capacity,
+        bound=_bound(counts, capacity),
+        settings={
+            "algorithm": algorithm,
+            "overflow": policy.value,
+            "seed": seed,
+            "capacity": capacity,
+        },
+    )
+
+
+def _check(tokens: Lengths, capacity: int, algorithm: str, seed: int | None, *, may_reject: bool) -> None:
+    if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
+        raise SettingsError(f"--max-length must be a whole number and is {capacity!r}")
+    if not 1 <= capacity <= _MAX_CAPACITY:
+        raise SettingsError(f"--max-length must be from 1 to {_MAX_CAPACITY:,} and is {capacity:,}")
+    if algorithm not in ALGORITHMS:
+        raise SettingsError(f"--algorithm {algorithm!r} is unknown: use one of {', '.join(ALGORITHMS)}")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
+        raise SettingsError(f"--seed must be a whole number and is {seed!r}")
+    if len(tokens) == 0:
+        raise InvalidLengthsError("there are no lengths: nothing to plan")
+    lowest = int(tokens.min())
+    if lowest < 1 and not (may_reject and not np.any(tokens == 0) and lowest == -1):
+        at = int(np.argmin(tokens)) if not may_reject or lowest < -1 else int(np.flatnonzero(tokens == 0)[0])
+        raise InvalidLengthsError(f"sample {at} has length {int(tokens[at])}; every sample needs at least 1 token")
+
+
+def _longest(lengths: Lengths) -> int:
+    return int(lengths.max()) if len(lengths) else 0
+
+
+def _bound(counts: Int64Array, capacity: int) -> int:
+    """The bound on counts that end at the longest piece: longer ones do not exist."""
+    if len(counts) <= capacity:
+        longest = len(counts) - 1
+        total = int((counts * np.arange(len(counts))).sum())
+        if longest <= capacity // 2:
+            return -(-total // capacity)
+        counts = np.concatenate([counts, np.zeros(capacity - longest, dtype=np.int64)])
+    return lower_bound(counts, capacity=capacity)
+
+
+def _class_order(lengths: Lengths, seed: int | None) -> AnyIntArray:
+    """Longest first; equal lengths by position, or shuffled among themselves."""
+    if seed is None:
+        return decreasing_order(lengths)
+    shuffled = generator(seed=seed, epoch=0, purpose="companions").permutation(len(lengths))
+    order = decreasing_order(lengths[shuffled])
+    ids: AnyIntArray = shuffled[order].astype(order.dtype, copy=False)
+    return ids
+
+
+def _shuffled(packing: Packing, seed: int) -> Packing:
+    """The same packs in an order that has nothing to do with their lengths."""
+    order = generator(seed=seed, epoch=0, purpose="pack order").permutation(len(packing))
+    sizes = np.diff(packing.offsets)[order]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    source = np.repeat(packing.offsets[:-1][order] - offsets[:-1], sizes) + np.arange(offsets[-1])
+    return Packing(offsets, packing.items[source])
+
+
+def _make_plan(
+    table: LengthTable, pieces: Pieces, packing: Packing, *, capacity: int, bound: int, settings: dict[str, Any]
+) -> Plan:
+    items = packing.items
+    lengths = pieces.lengths[items]
+    starts = np.broadcast_to(np.zeros(1, dtype=np.int32), lengths.shape)
+    if pieces.starts is not None:
+        starts = pieces.starts[items]
+    sample_ids = items
+    if pieces.sample_ids is not None:
+        narrow = np.int32 if len(table) < 2**31 else np.int64
+        sample_ids = pieces.sample_ids[items].astype(narrow, copy=False)
+    return Plan(
+        capacity=int(capacity),
+        offsets=packing.offsets,
+        sample_ids=sample_ids,
+        starts=starts,
+        lengths=lengths,
+        dropped_ids=pieces.dropped,
+        ledger=_ledger(table, pieces),
+        settings=settings,
+        bound=bound,
+        length_fingerprint=table.fingerprint,
+    )
+
+
+def _ledger(table: LengthTable, pieces: Pieces) -> Ledger:
+    tokens = table.tokens
+    tokens_in = table.total_tokens
+    tokens_packed = int(pieces.lengths.sum(dtype=np.int64))
+    tokens_dropped = int(tokens[pieces.dropped].sum(dtype=np.int64))
+    rejected = int(np.count_nonzero(tokens < 0))
+    packed = len(tokens) - rejected - len(pieces.dropped)
+    split = 0
+    truncated = 0
+    if len(pieces.lengths) != packed:
+        assert pieces.sample_ids is not None
+        split = int(np.count_nonzero(np.bincount(pieces.sample_ids) > 1))
+    elif tokens_packed + tokens_dropped != tokens_in:
+        ids = slice(None) if pieces.sample_ids is None else pieces.sample_ids
+        truncated = int(np.count_nonzero(tokens[ids] > pieces.lengths))
+    return Ledger(
+        samples_in=len(tokens),
+        tokens_in=tokens_in,
+        samples_packed=packed,
+        tokens_packed=tokens_packed,
+        samples_dropped=len(pieces.dropped),
+        tokens_dropped=tokens_dropped,
+        samples_truncated=truncated,
+        tokens_truncated=tokens_in - tokens_packed - tokens_dropped,
+        samples_split=split,
+        segments=len(pieces.lengths),
+        samples_rejected=rejected,
+    )

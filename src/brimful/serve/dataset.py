@@ -1,0 +1,108 @@
+"""Packs as a map-style data set: from a pack store, or made on the fly from source and plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from brimful.encode.encoder import Encoder
+from brimful.errors import LengthChangedError, PlanMismatchError
+from brimful.plan import Plan
+from brimful.serve.packs import PackStore, open_packs
+from brimful.shards import Pack, assemble_pack
+from brimful.sources.source import Source
+from brimful.typing import Fingerprint
+
+__all__ = ["PackedDataset"]
+
+
+class _Packs(Protocol):
+    @property
+    def fingerprint(self) -> Fingerprint: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Pack: ...
+
+
+class _PlannedPacks:
+    """Packs encoded when they are asked for. Picklable, for the workers of a loader."""
+
+    def __init__(self, source: Source, encoder: Encoder, plan: Plan) -> None:
+        if plan.ledger.samples_in != len(source):
+            raise PlanMismatchError(
+                f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
+            )
+        self._source, self._encoder, self._plan = source, encoder, plan
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return self._plan.fingerprint
+
+    def __len__(self) -> int:
+        return self._plan.num_packs
+
+    def __getitem__(self, index: int) -> Pack:
+        segments = self._plan.pack(index)
+        ids, masks = [], []
+        for segment in segments:
+            encoded = self._encoder.encode(self._source[segment.sample_id])
+            end = segment.start + segment.length
+            if len(encoded) < end:
+                raise LengthChangedError(
+                    f"{self._source.where(segment.sample_id)} (sample {segment.sample_id}) encodes to {len(encoded):,} "
+                    f"tokens and was planned with at least {end:,}: measure and plan again"
+                )
+            ids.append(encoded.input_ids[segment.start : end])
+            masks.append(encoded.loss_mask[segment.start : end])
+        return assemble_pack(
+            ids, masks, [segment.sample_id for segment in segments], [segment.start for segment in segments]
+        )
+
+
+class PackedDataset:
+    """A map-style data set of packs; what ``torch.utils.data.DataLoader`` and every trainer take.
+
+    Give it a ``PackCollator`` as ``collate_fn`` (or ``data_collator``); batch size counts packs.
+
+    Args:
+        directory: of a pack store.
+
+    >>> from brimful import PackedDataset, open_source, plan_packs, measure_lengths
+    >>> from brimful.testing.toys import toy_chat_encoder
+    >>> source, encoder = open_source([{"prompt": "1+1?", "completion": "2"}]), toy_chat_encoder()
+    >>> plan = plan_packs(measure_lengths(source, encoder), capacity=64)
+    >>> PackedDataset.from_plan(source, encoder, plan)[0]
+    Pack(19 tokens, 1 segments, 2 loss tokens)
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | PackStore) -> None:
+        self._packs: _Packs = directory if isinstance(directory, PackStore) else open_packs(directory)
+
+    @classmethod
+    def from_plan(cls, source: Source, encoder: Encoder, plan: Plan) -> PackedDataset:
+        """Packs that are encoded when they are asked for: no pack store, the same packs."""
+        self = cls.__new__(cls)
+        self._packs = _PlannedPacks(source, encoder, plan)
+        return self
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the plan."""
+        return self._packs.fingerprint
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def __getitem__(self, index: int) -> Pack:
+        return self._packs[int(index)]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
+        return [self._packs[int(index)] for index in indices]
+
+    def __iter__(self) -> Iterator[Pack]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"PackedDataset({len(self):,} packs, {self.fingerprint[:7]})"

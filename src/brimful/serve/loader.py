@@ -1,0 +1,154 @@
+"""Serves one rank's micro-batches, step by step, and says where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from brimful.errors import SettingsError, StateError
+from brimful.plan.schedule import Tail, schedule_packs
+from brimful.shards import Pack
+from brimful.typing import Fingerprint, Int64Array
+
+__all__ = ["PackLoader"]
+
+_VERSION = 1
+
+
+class _Dataset(Protocol):
+    @property
+    def fingerprint(self) -> Fingerprint: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Pack: ...
+
+
+class PackLoader:
+    """Micro-batches of one data-parallel rank, over one epoch after another.
+
+    Every rank computes the same schedule from (number of packs, seed, epoch, ranks) and takes its part: equal
+    steps on all ranks, nothing to agree on. Iterating serves one epoch (or the rest of it after
+    ``load_state_dict``) and moves on to the next.
+
+    Args:
+        dataset: a ``PackedDataset`` or ``PackStore``.
+        collate_fn: turns a list of packs into a batch; the packs themselves if None. A rank without a pack (the
+            tail under ``pad``) gets the first pack of the epoch with all labels ignored.
+        dp_rank, dp_world_size: this rank among those that see different data. TP, CP and PP peers share one.
+        packs_per_micro_batch: packs of one forward.
+        micro_batches: forwards of one step (gradient accumulation).
+        seed: of the order; None keeps the order of the plan.
+        tail: ``pad``, ``drop`` or ``repeat`` (``Tail``).
+
+    >>> from brimful.testing.toys import toy_packs
+    >>> loader = PackLoader(toy_packs(5), dp_rank=1, dp_world_size=2, seed=None, tail="drop")
+    >>> len(loader), [pack.sample_ids.tolist() for pack, in loader]
+    (2, [[1], [3]])
+    """
+
+    def __init__(
+        self,
+        dataset: _Dataset,
+        collate_fn: Callable[[list[Pack]], Any] | None = None,
+        *,
+        dp_rank: int = 0,
+        dp_world_size: int = 1,
+        packs_per_micro_batch: int = 1,
+        micro_batches: int = 1,
+        seed: int | None = 0,
+        tail: Tail | str = Tail.PAD,
+    ) -> None:
+        if not 0 <= dp_rank < dp_world_size:
+            raise SettingsError(f"dp_rank must be from 0 to {dp_world_size - 1} and is {dp_rank}")
+        self._dataset = dataset
+        self._collate = collate_fn if collate_fn is not None else list
+        self._dp_rank = dp_rank
+        self._shape = {
+            "dp_world_size": dp_world_size,
+            "packs_per_micro_batch": packs_per_micro_batch,
+            "micro_batches": micro_batches,
+        }
+        self._seed = seed
+        self._tail = Tail.named(tail)
+        self._epoch = 0
+        self._delivered = 0  # micro-batches of this epoch
+        if self.steps_per_epoch == 0:
+            per_step = dp_world_size * packs_per_micro_batch * micro_batches
+            raise SettingsError(
+                f"{len(dataset):,} packs do not fill one step of {per_step} packs: use tail='pad' or 'repeat', or fewer "
+                f"ranks"
+            )
+
+    def _schedule(self) -> Int64Array:
+        return schedule_packs(len(self._dataset), epoch=self._epoch, seed=self._seed, tail=self._tail, **self._shape)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of one epoch: the same on every rank."""
+        per_step = self._shape["dp_world_size"] * self._shape["packs_per_micro_batch"] * self._shape["micro_batches"]
+        whole, rest = divmod(len(self._dataset), per_step)
+        return whole + (1 if rest and self._tail is not Tail.DROP else 0)
+
+    def __len__(self) -> int:
+        """Micro-batches of one epoch on this rank."""
+        return self.steps_per_epoch * self._shape["micro_batches"]
+
+    @property
+    def epoch(self) -> int:
+        """Epoch that the next batch belongs to."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+        self._epoch, self._delivered = epoch, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        schedule = self._schedule()
+        filler = int(schedule[0, 0, 0, 0])
+        mine = schedule[:, self._dp_rank].reshape(-1, self._shape["packs_per_micro_batch"])
+        while self._delivered < len(mine):
+            indices = mine[self._delivered].tolist()
+            self._delivered += 1
+            if self._delivered == len(mine):
+                self.set_epoch(self._epoch + 1)
+                yield self._batch(indices, filler)
+                return
+            yield self._batch(indices, filler)
+
+    def _batch(self, indices: list[int], filler: int) -> Any:
+        packs = [self._dataset[index] for index in indices if index >= 0]
+        if not packs:
+            packs = [without_loss(self._dataset[filler])]
+        return self._collate(packs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands: what was delivered counts, what a consumer prefetched does not."""
+        return {
+            "version": _VERSION,
+            "fingerprint": self._dataset.fingerprint,
+            "seed": self._seed,
+            "tail": self._tail.value,
+            "epoch": self._epoch,
+            "micro_batches_delivered": self._delivered,
+            **self._shape,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken.
+
+        Raises:
+            StateError: the state is of other packs, another order or another number of ranks; names which.
+        """
+        own = self.state_dict()
+        moving = {"epoch", "micro_batches_delivered"}
+        differing = [key for key in own if key not in moving and state.get(key) != own[key]]
+        if differing:
+            shown = ", ".join(f"{key} ({state.get(key)} in the state, {own[key]} here)" for key in differing)
+            raise StateError(f"the loader state does not fit: {shown}")
+        self._epoch, self._delivered = int(state["epoch"]), int(state["micro_batches_delivered"])
+
+
+def without_loss(pack: Pack) -> Pack:
+    """The same pack with no targets: keeps a rank in step where it has no pack of its own."""
+    return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, pack.sample_ids, pack.starts)

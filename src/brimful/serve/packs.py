@@ -1,0 +1,126 @@
+"""A finished pack store, open for reading: packs by index."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import StoreError, UnfinishedStoreError
+from brimful.fingerprint import short
+from brimful.shards import Pack, ShardReader, StreamLog
+from brimful.store import open_store
+from brimful.typing import Fingerprint
+
+__all__ = ["PackStore", "open_packs"]
+
+_SHARDS_KEPT_OPEN = 256
+
+
+class PackStore:
+    """Packs of a directory by index; also a sequence, so any map-style loader takes it.
+
+    Opening reads the small log; shards are mapped when their first pack is asked for, and every pack is checked
+    against its checksum when it is read. Picklable and safe to fork: each process maps the files itself.
+
+    Attributes:
+        directory: where the packs lie.
+        capacity: most tokens of a pack.
+        lanes: how the shards may be divided among ranks.
+        identity, notes: the header.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = os.fspath(directory)
+        self._store = open_store(directory)
+        log = StreamLog(self._store)
+        header = log.header()
+        self._records, end = log.records()
+        self.identity: dict[str, Any] = header["identity"]
+        self.notes: dict[str, Any] = header["notes"]
+        self.capacity: int = self.identity["capacity"]
+        self.lanes: int = self.identity["lanes"]
+        if end is None:
+            written = sum(record.packs for record in self._records)
+            raise UnfinishedStoreError(
+                f"{self.directory} is not finished: {len(self._records)} shards with {written:,} packs are written; "
+                f"run the command that writes it again"
+            )
+        self._ends = np.array([record.cum_packs for record in self._records], dtype=np.int64)
+        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PackStore, (self.directory,)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all packs."""
+        return self._records[-1].cum_tokens if self._records else 0
+
+    @property
+    def fill_ratio(self) -> float:
+        """Real tokens ÷ (packs × capacity)."""
+        return self.num_tokens / (len(self) * self.capacity) if len(self) else 1.0
+
+    @property
+    def num_shards(self) -> int:
+        """Files."""
+        return len(self._records)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the plan the packs were written from."""
+        return str(self.identity["plan"])
+
+    def __getitem__(self, index: int) -> Pack:
+        """One pack.
+
+        Raises:
+            IndexError: no such pack.
+            CorruptFileError: the file was damaged since it was written; names file and row.
+        """
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"pack {index} is not in 0 … {size - 1}")
+        index = int(index) % size
+        shard = int(np.searchsorted(self._ends, index, side="right"))
+        first = int(self._ends[shard]) - self._records[shard].packs
+        return self._reader(shard).pack(index - first)
+
+    def __iter__(self) -> Iterator[Pack]:
+        return (self[index] for index in range(len(self)))
+
+    def _reader(self, shard: int) -> ShardReader:
+        reader = self._readers.get(shard)
+        if reader is None:
+            record = self._records[shard]
+            path = self._store.local_path(record.file)
+            if path is None:
+                raise StoreError(f"{self.directory}: packs are read from local files so far; copy the store first")
+            reader = ShardReader(path, size=record.bytes)
+            self._readers[shard] = reader
+            if len(self._readers) > _SHARDS_KEPT_OPEN:
+                self._readers.popitem(last=False)
+        return reader
+
+    def __repr__(self) -> str:
+        return (
+            f"PackStore({self.directory!r}, {len(self):,} packs of {self.capacity:,}, {self.num_tokens:,} tokens, "
+            f"fill {100 * self.fill_ratio:.2f} %, {self.num_shards} shards, {short(self.fingerprint)})"
+        )
+
+
+def open_packs(directory: str | os.PathLike[str]) -> PackStore:
+    """Open a finished pack store.
+
+    Raises:
+        NotAPackStoreError: the directory holds no packs.
+        UnfinishedStoreError: the job that writes it has not ended.
+    """
+    return PackStore(directory)

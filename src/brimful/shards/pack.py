@@ -1,0 +1,87 @@
+"""One pack: the tokens of several samples in one row, and where each begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.typing import IGNORE_INDEX, CuSeqlens, Labels, LossMask, SampleIds, TokenIds
+
+__all__ = ["Pack", "assemble_pack"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Segments that share one sequence. Arrays are read-only views where the pack comes from a file.
+
+    Attributes:
+        input_ids: ``int32[num_tokens]``.
+        loss_mask: ``bool[num_tokens]``, true where the token is a target; never on the first of a segment.
+        cu_seqlens: ``int32[num_segments + 1]``, where segments begin, and the end.
+        sample_ids: ``int64[num_segments]``, the sample of each segment.
+        starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the sample was cut.
+
+    >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
+    >>> pack.labels.tolist(), pack.cu_seqlens.tolist(), len(pack)
+    ([-100, 6, 7, -100, 9], [0, 3, 5], 5)
+    """
+
+    input_ids: TokenIds
+    loss_mask: LossMask
+    cu_seqlens: CuSeqlens
+    sample_ids: SampleIds
+    starts: TokenIds
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def num_segments(self) -> int:
+        """Segments in the pack."""
+        return len(self.sample_ids)
+
+    @property
+    def labels(self) -> Labels:
+        """``int64[num_tokens]``: the token where it is a target, else ``IGNORE_INDEX``. Not shifted; a new array."""
+        return np.where(self.loss_mask, self.input_ids, np.int64(IGNORE_INDEX))
+
+    @property
+    def num_loss_tokens(self) -> int:
+        """Tokens that are targets of the loss."""
+        return int(np.count_nonzero(self.loss_mask))
+
+    def segment(self, index: int) -> TokenIds:
+        """Tokens of one segment."""
+        return self.input_ids[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
+
+    def __repr__(self) -> str:
+        return f"Pack({len(self):,} tokens, {self.num_segments} segments, {self.num_loss_tokens:,} loss tokens)"
+
+
+def assemble_pack(
+    ids: Sequence[TokenIds],
+    masks: Sequence[LossMask],
+    sample_ids: Sequence[int] | SampleIds,
+    starts: Sequence[int] | TokenIds | None = None,
+) -> Pack:
+    """Put segments behind each other. The first token of each loses its label: nothing before it may predict it.
+
+    Args:
+        ids: tokens of each segment, none empty.
+        masks: loss mask of each segment.
+        sample_ids: of each segment.
+        starts: first token of the sample in each segment; all 0 if None.
+    """
+    cu_seqlens = np.zeros(len(ids) + 1, dtype=np.int32)
+    np.cumsum([len(segment) for segment in ids], out=cu_seqlens[1:])
+    loss_mask = np.concatenate(masks)
+    loss_mask[cu_seqlens[:-1]] = False
+    return Pack(
+        input_ids=np.concatenate(ids).astype(np.int32, copy=False),
+        loss_mask=loss_mask,
+        cu_seqlens=cu_seqlens,
+        sample_ids=np.asarray(sample_ids, dtype=np.int64),
+        starts=np.zeros(len(ids), dtype=np.int32) if starts is None else np.asarray(starts, dtype=np.int32),
+    )

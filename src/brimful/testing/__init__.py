@@ -1,0 +1,3 @@
+"""For tests, ours and yours: toys, slow reference algorithms, strategies, faults."""
+
+from __future__ import annotations

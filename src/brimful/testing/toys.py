@@ -1,0 +1,102 @@
+"""Small things that behave like the real ones: an encoder without a tokenizer, packs without files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoder import Encoder
+from brimful.errors import BadSampleError
+from brimful.fingerprint import fingerprint_of
+from brimful.shards import Pack, assemble_pack
+from brimful.sources.sample import Sample
+from brimful.typing import Fingerprint, Lengths
+
+__all__ = ["ToyPacks", "toy_chat_encoder", "toy_pack", "toy_packs"]
+
+
+class _ToyEncoder(Encoder):
+    """One token a character; a turn is its role, a colon, the content and a newline. Answers are targets."""
+
+    def __init__(self, version: int = 0) -> None:
+        self._version = version
+
+    @property
+    def length_settings(self) -> dict[str, Any]:
+        return {"encoder": "toy", "version": self._version}
+
+    @property
+    def label_settings(self) -> dict[str, Any]:
+        return {"train_on": "assistant"}
+
+    def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
+        return [self._one(sample) for sample in samples]
+
+    def _one(self, sample: Sample) -> EncodedSample | BadSampleError:
+        if "refuse me" in str(sample):
+            return BadSampleError("asks to be refused", sample_id=sample.sample_id)
+        pieces = [(sample.text or "", True)] if sample.messages is None else []
+        for turn in sample.messages or ():
+            pieces += [(f"{turn['role']}:", False), (f"{turn.get('content') or ''}\n", turn["role"] == "assistant")]
+        ids = np.array([ord(char) for text, _ in pieces for char in text], dtype=np.int32)
+        return EncodedSample(ids, np.repeat([flag for _, flag in pieces], [len(text) for text, _ in pieces]))
+
+    def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
+        results = self.encode_batch(samples)
+        lengths = [-1 if isinstance(result, BadSampleError) else len(result) for result in results]
+        errors = [result for result in results if isinstance(result, BadSampleError)]
+        return np.array(lengths, dtype=np.int32), errors
+
+    def decode(self, input_ids: Sequence[int]) -> str:
+        return "".join(map(chr, input_ids))
+
+
+def toy_chat_encoder(version: int = 0) -> Encoder:
+    """An encoder with one token a character; another ``version`` has another fingerprint.
+
+    >>> toy_chat_encoder().encode(Sample(0, text="abc")).input_ids.tolist()
+    [97, 98, 99]
+    """
+    return _ToyEncoder(version)
+
+
+def toy_pack(lengths: Sequence[int], first_sample: int = 0, seed: int = 0) -> Pack:
+    """A pack of segments of these lengths with random tokens, all of them targets.
+
+    >>> toy_pack([3, 2]).cu_seqlens.tolist()
+    [0, 3, 5]
+    """
+    rng = np.random.default_rng(seed)
+    ids = [rng.integers(1, 1000, length, dtype=np.int32) for length in lengths]
+    masks = [np.ones(length, dtype=bool) for length in lengths]
+    return assemble_pack(ids, masks, range(first_sample, first_sample + len(lengths)))
+
+
+class ToyPacks:
+    """A data set of packs in memory."""
+
+    def __init__(self, packs: Sequence[Pack]) -> None:
+        self._packs = list(packs)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the sample ids."""
+        return fingerprint_of([pack.sample_ids.tolist() for pack in self._packs])
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def __getitem__(self, index: int) -> Pack:
+        return self._packs[index]
+
+
+def toy_packs(count: int) -> ToyPacks:
+    """Packs of one segment each; pack ``i`` holds sample ``i``.
+
+    >>> toy_packs(3)[2].sample_ids.tolist()
+    [2]
+    """
+    return ToyPacks([toy_pack([4], first_sample=index, seed=index) for index in range(count)])
