@@ -1,0 +1,82 @@
+"""The command line: ``brimful COMMAND``. One file per command.
+
+Whatever goes wrong for a reason we know is one line on standard error and exit code 2; nothing is lost, and the
+same command can be run again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from brimful import __version__
+from brimful.errors import BrimfulError
+
+__all__ = ["main"]
+
+_COMMANDS = {
+    "demo": "the whole line on real text of this machine, in a minute",
+    "pack": "measure, plan and write a data set in one command",
+    "measure": "exact lengths of all samples",
+    "plan": "decide which samples share which pack",
+    "write": "write the packs of a plan",
+    "inspect": "show a length table, a plan, a pack store, or one pack with its text",
+    "report": "lengths, fill and what other capacities would give",
+}
+
+
+class _Commands(click.Group):
+    """Loads a command's file when it is used, so that ``brimful --help`` answers at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"brimful.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="brimful")
+def _brimful() -> None:
+    """Pack training samples of any length into full sequences: plan once, prove it is right, use it in any trainer.
+
+    Start with `brimful demo`, or with your data:
+
+      brimful pack chats.jsonl -o packs --tokenizer Qwen/Qwen2.5-7B-Instruct --max-length 8192 --overflow drop
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0, 2 for an error that is explained, 130 after Ctrl-C."""
+    try:
+        result: Any = _brimful.main(args=arguments, prog_name="brimful", standalone_mode=False)
+    except BrimfulError as error:
+        _fail(str(error))
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except (KeyboardInterrupt, click.Abort):
+        print("stopped; what was finished is kept, run the same command to go on", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _fail(message: str) -> None:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,8 @@
+"""``python -m brimful.cli``: the same as ``brimful``."""
+
+from __future__ import annotations
+
+from brimful.cli import main
+
+if __name__ == "__main__":
+    main()

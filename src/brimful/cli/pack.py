@@ -1,0 +1,66 @@
+"""``brimful pack``: the whole job in one command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from brimful.cli.options import (
+    bad_sample_option,
+    encoder_options,
+    job_options,
+    make_encoder,
+    make_reporter,
+    make_source,
+    plan_options,
+    required,
+    show_json,
+    source_options,
+)
+from brimful.materialize import pack_dataset
+
+__all__ = ["pack"]
+
+
+@click.command()
+@click.argument("source", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="DIR", help="Directory of the packs.")
+@encoder_options
+@plan_options
+@click.option("--lanes", type=int, default=1, show_default=True, help="How ranks may divide the shards.")
+@bad_sample_option
+@source_options
+@job_options
+def pack(source: tuple[str, ...], output: str | None, capacity: int | None, **options: Any) -> None:
+    """Measure, plan and write SOURCE as a pack store.
+
+    SOURCE is JSON lines (.gz, .zst too), a JSON array, Parquet, texts, a saved `datasets.Dataset`, a directory or a
+    pattern. Killed at any point, the same command finishes the job.
+    """
+    required(output, "-o", "name the directory that the packs go to")
+    required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
+    data = make_source(source, options)
+    encoder = make_encoder(data, options)
+    progress = make_reporter(options["as_json"], options["quiet"])
+    if data.detected:
+        progress.say(f"{data.title}: {len(data):,} samples, format {data.format.name} (detected)")
+    summary = pack_dataset(
+        data,
+        encoder,
+        str(output),
+        capacity=int(capacity or 0),
+        algorithm=options["algorithm"],
+        overflow=options["overflow"],
+        seed=options["seed"],
+        lanes=options["lanes"],
+        num_proc=options["num_proc"],
+        cache_dir=options["cache_dir"],
+        on_bad_sample=options["on_bad_sample"],
+        notes={"tokenizer": options["tokenizer"], "source": data.title},
+        progress=progress,
+    )
+    if options["as_json"]:
+        show_json(summary.as_dict())
+    else:
+        click.echo(str(summary))

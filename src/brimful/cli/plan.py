@@ -1,0 +1,92 @@
+"""``brimful plan``: which samples share which pack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import numpy as np
+
+from brimful.cli.options import (
+    encoder_options,
+    is_ours,
+    job_options,
+    make_encoder,
+    make_reporter,
+    make_source,
+    plan_options,
+    required,
+    show_json,
+    source_options,
+)
+from brimful.errors import InvalidLengthsError, SourceNotFoundError
+from brimful.measure import LengthTable, measure_lengths
+from brimful.plan import plan_packs
+from brimful.report.plan import describe_plan
+
+__all__ = ["plan"]
+
+
+@click.command()
+@click.argument("lengths", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="FILE", help="Where the plan goes.")
+@plan_options
+@encoder_options
+@source_options
+@job_options
+def plan(lengths: tuple[str, ...], output: str | None, capacity: int | None, **options: Any) -> None:
+    """Plan packs from LENGTHS: a length table of `brimful measure`, a .npy file of whole numbers, or a data set.
+
+    A data set is measured first (give --tokenizer).
+    """
+    required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
+    table = _table(lengths, options)
+    made = plan_packs(
+        table,
+        capacity=int(capacity or 0),
+        algorithm=options["algorithm"],
+        overflow=options["overflow"],
+        seed=options["seed"],
+    )
+    if output is not None:
+        made.save(output)
+    if options["as_json"]:
+        show_json(
+            {
+                "path": output,
+                "num_packs": made.num_packs,
+                "lower_bound": made.bound,
+                "fill_ratio": made.fill_ratio,
+                "fingerprint": made.fingerprint,
+                **made.ledger.as_dict(),
+            }
+        )
+        return
+    for line in describe_plan(made):
+        click.echo(line)
+    click.echo(f"plan           {output or 'not saved: name a file with -o'}")
+
+
+def _table(lengths: tuple[str, ...], options: dict[str, Any]) -> LengthTable:
+    if len(lengths) == 1 and is_ours(lengths[0], "length_table"):
+        return LengthTable.open(lengths[0])
+    if len(lengths) == 1 and lengths[0].endswith(".npy"):
+        return LengthTable.from_lengths(_npy(lengths[0]))
+    source = make_source(lengths, options)
+    encoder = make_encoder(source, options)
+    return measure_lengths(
+        source,
+        encoder,
+        cache_dir=options["cache_dir"],
+        num_proc=options["num_proc"],
+        progress=make_reporter(options["as_json"], options["quiet"]),
+    )
+
+
+def _npy(path: str) -> Any:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{path}: no such file") from error
+    except ValueError as error:
+        raise InvalidLengthsError(f"{path} is no .npy file of numbers: {error}") from error

@@ -1,0 +1,66 @@
+"""``brimful write``: the packs of a plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from brimful.cli.options import (
+    encoder_options,
+    job_options,
+    make_encoder,
+    make_reporter,
+    make_source,
+    required,
+    show_json,
+    source_options,
+)
+from brimful.errors import SourceNotFoundError
+from brimful.materialize import write_packs
+from brimful.plan import Plan
+from brimful.serve import open_packs
+
+__all__ = ["write"]
+
+
+@click.command()
+@click.argument("plan_file", metavar="PLAN")
+@click.argument("source", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="DIR", help="Directory of the packs.")
+@click.option("--lanes", type=int, default=1, show_default=True, help="How ranks may divide the shards.")
+@encoder_options
+@source_options
+@job_options
+def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
+    """Write the packs of PLAN, made from SOURCE, as a pack store. Killed, the same command goes on."""
+    required(output, "-o", "name the directory that the packs go to")
+    try:
+        made = Plan.open(plan_file)
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)") from error
+    data = make_source(source, options)
+    encoder = make_encoder(data, options)
+    written = write_packs(
+        made,
+        data,
+        encoder,
+        str(output),
+        lanes=options["lanes"],
+        num_proc=options["num_proc"],
+        notes={"tokenizer": options["tokenizer"], "source": data.title},
+        progress=make_reporter(options["as_json"], options["quiet"]),
+    )
+    packs = open_packs(str(output))
+    if options["as_json"]:
+        show_json(
+            {
+                "directory": output,
+                "packs": len(packs),
+                "tokens": packs.num_tokens,
+                "fill_ratio": packs.fill_ratio,
+                "shards_written": written,
+            }
+        )
+        return
+    click.echo(f"{packs!r}, {written} shards written now")

@@ -1,0 +1,3 @@
+"""What people read: descriptions of lengths, plans, packs and stores."""
+
+from __future__ import annotations

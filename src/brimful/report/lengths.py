@@ -1,0 +1,57 @@
+"""Lengths in words and as a histogram."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brimful.fingerprint import short
+from brimful.measure import LengthTable
+
+__all__ = ["describe_lengths", "draw_histogram"]
+
+_WIDTH = 48
+
+
+def describe_lengths(table: LengthTable) -> list[str]:
+    """A few lines on a length table.
+
+    >>> describe_lengths(LengthTable.from_lengths([3, 5, 10]))[0]
+    'lengths        3 samples, 18 tokens, 5ba0c87'
+    """
+    lines = [f"lengths        {len(table):,} samples, {table.total_tokens:,} tokens, {short(table.fingerprint)}"]
+    for name, column in table.budgets.items():
+        values = column[table.tokens >= 0]
+        if len(values):
+            marks = np.percentile(values, [5, 50, 95, 99]).astype(int)
+            p5, p50, p95, p99 = marks.tolist()
+            spread = f"p5 {p5:,}, median {p50:,}, p95 {p95:,}, p99 {p99:,}"
+            lines.append(
+                f"{name:<15}mean {values.mean():,.1f}, shortest {values.min():,}, {spread}, longest {values.max():,}"
+            )
+    if table.provenance:
+        lines.append(f"source         {table.provenance['source']}, {short(table.provenance['source_fingerprint'])}")
+    if len(table.rejected_ids):
+        lines.append(f"rejected       {len(table.rejected_ids):,} malformed rows")
+        lines += [f"               {where}: {reason}" for _, where, reason in table.rejects[:5]]
+    return lines
+
+
+def draw_histogram(table: LengthTable) -> list[str]:
+    """Samples and tokens by length, in classes that double.
+
+    A heavy tail shows as few samples that hold many of the tokens.
+    """
+    values = table.tokens[table.tokens > 0]
+    if not len(values):
+        return []
+    classes = np.floor(np.log2(values)).astype(int)
+    lines = [f"{'tokens':>17}  {'samples':>11}  {'share of tokens':>15}"]
+    samples = np.bincount(classes)
+    tokens = np.bincount(classes, weights=values)
+    for number in range(int(classes.min()), int(classes.max()) + 1):
+        bar = "█" * round(_WIDTH * samples[number] / samples.max())
+        if samples[number] and not bar:
+            bar = "▏"
+        span = f"{2**number:,} … {2 ** (number + 1) - 1:,}"
+        lines.append(f"{span:>17}  {samples[number]:>11,}  {100 * tokens[number] / tokens.sum():>13.1f} %  {bar}")
+    return lines

@@ -1,0 +1,38 @@
+"""A plan in words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brimful.fingerprint import short
+from brimful.plan import Plan
+
+__all__ = ["describe_plan"]
+
+
+def describe_plan(plan: Plan) -> list[str]:
+    """A few lines on a plan: packs, fill, bound, and where every sample went."""
+    ledger = plan.ledger
+    settings = ", ".join(f"{key} {value}" for key, value in plan.settings.items() if key != "capacity")
+    lines = [
+        f"packs          {plan.num_packs:,} of {plan.capacity:,} tokens, {short(plan.fingerprint)}",
+        f"fill           {100 * plan.fill_ratio:.2f} %",
+        f"lower bound    {plan.bound:,} packs; the plan has {plan.num_packs - plan.bound:,} more",
+    ]
+    if plan.num_packs:
+        sizes = np.diff(plan.offsets)
+        fill = plan.pack_tokens / plan.capacity
+        least, half = fill.min(), np.median(fill)
+        lines.append(
+            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}"
+        )
+        lines.append(f"fill of a pack least {100 * least:.1f} %, median {100 * half:.1f} %")
+    lines += [
+        f"samples        {ledger.samples_in:,} in: {ledger.samples_packed:,} packed, "
+        f"{ledger.samples_dropped:,} dropped, {ledger.samples_rejected:,} rejected",
+        f"tokens         {ledger.tokens_in:,} in: {ledger.tokens_packed:,} packed, "
+        f"{ledger.tokens_dropped:,} dropped, {ledger.tokens_truncated:,} truncated",
+        f"cut            {ledger.samples_truncated:,} samples truncated, {ledger.samples_split:,} split",
+        f"settings       {settings}",
+    ]
+    return lines

@@ -1,0 +1,23 @@
+"""A pack store in words."""
+
+from __future__ import annotations
+
+from brimful.fingerprint import short
+from brimful.serve import PackStore
+
+__all__ = ["describe_store"]
+
+
+def describe_store(packs: PackStore) -> list[str]:
+    """A few lines on a pack store."""
+    identity = packs.identity
+    lines = [
+        f"packs          {len(packs):,} of {packs.capacity:,} tokens in {packs.num_shards:,} shards",
+        f"fill           {100 * packs.fill_ratio:.2f} %, {packs.num_tokens:,} tokens",
+        f"labels         train on {identity.get('train_on')}",
+        f"lanes          {packs.lanes}",
+        f"fingerprints   plan {short(identity['plan'])}, source {short(identity['source'])}, "
+        f"encoder {short(identity['encoder'])}",
+    ]
+    lines += [f"{name:<15}{value}" for name, value in packs.notes.items()]
+    return lines
