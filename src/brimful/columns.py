@@ -134,8 +134,10 @@ def open_columns(path: str | os.PathLike[str]) -> Columns:
         if reader.num_record_batches != 1:
             raise CorruptFileError(f"{name} holds {reader.num_record_batches} record batches where one is due")
         description = json.loads(metadata[_KEY])
-        return Columns(name, reader.get_batch(0), description)
-    except (pa.ArrowInvalid, json.JSONDecodeError) as error:
+        batch = reader.get_batch(0)
+        batch.validate()
+        return Columns(name, batch, description)
+    except (pa.ArrowException, MemoryError, ValueError) as error:
         raise CorruptFileError(f"{name} cannot be read as a table of brimful: {_first_line(error)}") from error
 
 

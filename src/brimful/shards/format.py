@@ -39,11 +39,10 @@ def _checksum(ids: _Array, bits: _Array, lengths: _Array, sample_ids: _Array, st
     return hasher.intdigest()
 
 
-def shard_bytes(packs: Sequence[Pack]) -> memoryview:
-    """The bytes of a shard file with these packs: the same packs, the same bytes."""
+def _schema() -> Any:
     import pyarrow as pa
 
-    schema = pa.schema(
+    return pa.schema(
         [
             ("input_ids", pa.list_(pa.int32())),
             ("loss_mask", pa.binary()),
@@ -54,6 +53,13 @@ def shard_bytes(packs: Sequence[Pack]) -> memoryview:
         ],
         metadata={"brimful_shard": str(SHARD_VERSION)},
     )
+
+
+def shard_bytes(packs: Sequence[Pack]) -> memoryview:
+    """The bytes of a shard file with these packs: the same packs, the same bytes."""
+    import pyarrow as pa
+
+    schema = _schema()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         for begin in range(0, len(packs), _BATCH_ROWS):
@@ -101,6 +107,8 @@ class _Batch:
     """Views of the columns of one batch, made once; a row is then a few slices."""
 
     def __init__(self, batch: Any) -> None:
+        # A flipped bit may lie in what says where the columns are: look before any of them is touched.
+        batch.validate(full=True)
         names = batch.schema.names
         self.ids, self.id_offsets = _list_views(batch.column(names.index("input_ids")))
         self.lengths, self.segment_offsets = _list_views(batch.column(names.index("lengths")))
@@ -144,10 +152,13 @@ class ShardReader:
         try:
             self._reader = pa.ipc.open_file(pa.memory_map(path))
             version = (self._reader.schema.metadata or {}).get(b"brimful_shard")
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise CorruptFileError(f"{path} cannot be read as a shard: {str(error).splitlines()[0]}") from error
         if version != str(SHARD_VERSION).encode():
             raise CorruptFileError(f"{path} has shard version {version!r}; this brimful reads {SHARD_VERSION}")
+        for field in _schema():
+            if field not in list(self._reader.schema):
+                raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
         self._batches: list[_Batch | None] = [None] * self._reader.num_record_batches
 
     def _batch(self, number: int) -> _Batch:
@@ -157,7 +168,7 @@ class ShardReader:
 
             try:
                 batch = _Batch(self._reader.get_batch(number))
-            except (pa.ArrowInvalid, ValueError, OSError) as error:
+            except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
                 raise CorruptFileError(f"{self.path}: batch {number} is damaged ({error}): write it again") from error
             self._batches[number] = batch
         return batch
@@ -168,8 +179,12 @@ class ShardReader:
         Raises:
             CorruptFileError: its bytes are not those that were written.
         """
-        batch = self._batch(row // _BATCH_ROWS)
-        at = row % _BATCH_ROWS
+        number, at = divmod(row, _BATCH_ROWS)
+        if number >= len(self._batches):
+            raise CorruptFileError(f"{self.path} has no row {row}: write it again")
+        batch = self._batch(number)
+        if at >= len(batch.checksums):
+            raise CorruptFileError(f"{self.path} has no row {row}: write it again")
         ids = batch.ids[batch.id_offsets[at] : batch.id_offsets[at + 1]]
         bits = batch.bits[batch.mask_offsets[at] : batch.mask_offsets[at + 1]]
         begin, end = batch.segment_offsets[at], batch.segment_offsets[at + 1]

@@ -1,0 +1,163 @@
+"""Chats from the docstrings of Python's standard library: real text that is on every machine.
+
+Source files are read with ``ast``; no module is imported, so nothing of the library runs. The lengths have the
+heavy tail of real data: most answers are a line, a few are whole manuals.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from brimful.errors import SourceNotFoundError
+
+__all__ = ["Chat", "make_chats"]
+
+Chat: TypeAlias = dict[str, list[dict[str, str]]]
+"""``{"messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}, …]}``."""
+
+_Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+
+_SKIPPED_FOLDERS = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "ensurepip", "lib-dynload"}
+)
+_LEAST_CHATS = 500
+
+
+def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | None = None) -> list[Chat]:
+    """Questions about the standard library, answered by its docstrings.
+
+    ==============================  ===========================================================================
+    a module                        what it is for
+    a function                      what it does: its signature and docstring
+    a class                         what it is for, then one turn more for each of its documented methods
+    a method                        how to call it: its signature and the first line of its docstring
+    ==============================  ===========================================================================
+
+    The order is by module and then as in the file: the same Python, the same chats.
+
+    Args:
+        directory: of Python sources; the standard library of this Python if None.
+        limit: most chats, taken evenly from all; None for all of them.
+
+    Returns:
+        Rows of the format ``messages``; several thousand for a whole standard library.
+
+    Raises:
+        SourceNotFoundError: there are too few sources, as in installations that keep compiled files only.
+    """
+    root = Path(directory if directory is not None else sysconfig.get_path("stdlib"))
+    chats = [chat for name, path in _modules(root) for chat in _of_module(name, path) if _is_writable(chat)]
+    least = _LEAST_CHATS if directory is None else 1
+    if len(chats) < least:
+        raise SourceNotFoundError(
+            f"{root}: only {len(chats):,} docstrings can be read there, and at least {least:,} are needed. This "
+            f"Python seems to be installed without its sources; use another Python, or your own data: "
+            f"brimful pack chats.jsonl -o packs --tokenizer DIR --max-length 2048"
+        )
+    if limit is None or limit >= len(chats):
+        return chats
+    return [chats[number * len(chats) // limit] for number in range(limit)]
+
+
+def _modules(root: Path) -> Iterator[tuple[str, Path]]:
+    """Dotted names and files of the public modules, in order."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS and name.isidentifier()]
+        for file in files:
+            path = Path(folder, file)
+            parts = list(path.relative_to(root).with_suffix("").parts)
+            if parts[-1] == "__init__":
+                parts.pop()
+            if path.suffix == ".py" and parts and not any(part.startswith("_") for part in parts):
+                found.append((".".join(parts), path))
+    return iter(sorted(found))
+
+
+def _of_module(name: str, path: Path) -> Iterator[Chat]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old escapes in docstrings are not our business
+            tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # a template or a broken link among the sources
+    text = ast.get_docstring(tree)
+    if text:
+        yield _chat((f"What is the module {name} for?", text))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _of_class(f"{name}.{node.name}", node)
+        elif _is_documented(node):
+            yield _of_function(f"{name}.{node.name}", node)
+
+
+def _of_function(name: str, node: _Function) -> Chat:
+    return _chat((f"What does {name} do?", f"{_signature(name, node)}\n\n{ast.get_docstring(node)}"))
+
+
+def _of_class(name: str, node: ast.ClassDef) -> Iterator[Chat]:
+    methods = [member for member in node.body if _is_documented(member)]
+    text = (ast.get_docstring(node) or "").strip()
+    if not text and not methods:
+        return
+    first = text or f"Its documented methods are {', '.join(method.name for method in methods)}."
+    turns = [(f"What is the class {name} for?", f"{_constructor(name, node)}\n\n{first}")]
+    turns += [
+        (
+            f"And what does its method {method.name} do?",
+            f"{_signature(method.name, method, bound=True)}\n\n{ast.get_docstring(method)}",
+        )
+        for method in methods
+    ]
+    yield _chat(*turns)
+    for method in methods:
+        call = _signature(f"{node.name}.{method.name}", method, bound=True)
+        summary = (ast.get_docstring(method) or "").strip().splitlines()[0]
+        yield _chat((f"How do I call {name}.{method.name}?", f"{call}\n\n{summary}"))
+
+
+def _is_documented(node: ast.stmt) -> Any:
+    """Whether this is a public function with a docstring."""
+    function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    return function and not node.name.startswith("_") and (ast.get_docstring(node) or "").strip() != ""
+
+
+def _constructor(name: str, node: ast.ClassDef) -> str:
+    for member in node.body:
+        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+            return _signature(name, member, bound=True)
+    return f"class {name}"
+
+
+def _signature(name: str, node: _Function, *, bound: bool = False) -> str:
+    """``name(arguments) -> result`` as the source has it, without ``self`` where the call has none."""
+    arguments = deepcopy(node.args)
+    decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+    if bound and "staticmethod" not in decorators:
+        del (arguments.posonlyargs or arguments.args)[:1]
+    result = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
+    return f"{name}({ast.unparse(arguments)}){result}"
+
+
+def _chat(*turns: tuple[str, str]) -> Chat:
+    roles = ("user", "assistant")
+    return {
+        "messages": [{"role": role, "content": text} for turn in turns for role, text in zip(roles, turn, strict=True)]
+    }
+
+
+def _is_writable(chat: Chat) -> bool:
+    """Whether the chat is text that UTF-8 can hold; a docstring may show half of a surrogate pair."""
+    try:
+        for turn in chat["messages"]:
+            turn["content"].encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,77 @@
+"""A small tokenizer, trained where it is used: nothing to download."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from brimful.errors import missing_extra
+
+__all__ = ["CHAT_TEMPLATE", "train_tokenizer"]
+
+_PAD, _BEGIN, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+"""Turns between ``<|im_start|>role`` and ``<|im_end|>``, the layout that is known as ChatML."""
+
+
+def train_tokenizer(
+    texts: Iterable[str], directory: str | os.PathLike[str] | None = None, *, vocab_size: int = 8000
+) -> int:
+    """Train a byte-level BPE with a chat template and save it for ``AutoTokenizer.from_pretrained(directory)``.
+
+    Any text can be encoded and comes back unchanged, because its alphabet is all 256 bytes. The same texts give
+    the same tokenizer.
+
+    Args:
+        texts: to learn from.
+        directory: where it is saved; made if absent. None trains and saves nothing.
+        vocab_size: most entries, the special tokens included; at least 259. Few texts give fewer.
+
+    Returns:
+        Entries of the vocabulary.
+
+    Raises:
+        MissingExtraError: ``tokenizers`` or ``transformers`` is not installed.
+
+    Source: byte-level BPE as in GPT-2, Radford et al. (2019).
+    """
+    try:
+        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+        from transformers import PreTrainedTokenizerFast
+    except ImportError as error:
+        raise missing_extra(error.name or "tokenizers", "text", "training a tokenizer") from error
+
+    tokenizer = Tokenizer(models.BPE())
+    # Digits one by one, runs of spaces together: docstrings are full of indented examples.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[_PAD, _BEGIN, _END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if directory is not None:
+        wrapped = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer,
+            eos_token=_END,
+            pad_token=_PAD,
+            additional_special_tokens=[_BEGIN],
+            clean_up_tokenization_spaces=False,
+        )
+        wrapped.chat_template = CHAT_TEMPLATE
+        wrapped.save_pretrained(Path(directory))
+    return int(tokenizer.get_vocab_size())

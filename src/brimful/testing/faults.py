@@ -1,0 +1,67 @@
+"""Faults on purpose: processes that die at a labelled place, disks that are full.
+
+>>> with full_disk(after_bytes=3):
+...     pass
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Iterator
+from unittest import mock
+
+import brimful.store as store_module
+
+__all__ = ["CRASH_POINTS", "die_at", "full_disk"]
+
+CRASH_POINTS = (
+    "before-write",
+    "mid-write",
+    "before-rename",
+    "after-rename",
+    "before-link",
+    "after-link",
+    "after-shard",
+    "after-commit",
+)
+"""Labels of ``brimful.store.crash_point`` in the order in which a commit passes them."""
+
+
+def die_at(name: str, occurrence: int) -> None:
+    """Kill this process (SIGKILL, no clean-up) the n-th time it passes a crash point. Call it in a child process."""
+    assert name in CRASH_POINTS, name
+    passed = 0
+
+    def crash(point: str) -> None:
+        nonlocal passed
+        if point == name:
+            passed += 1
+            if passed == occurrence:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    import brimful.materialize.write as write_module
+
+    store_module.crash_point = crash
+    write_module.crash_point = crash
+
+
+@contextlib.contextmanager
+def full_disk(*, after_bytes: int) -> Iterator[None]:
+    """Let ``os.write`` fail with ENOSPC once that many bytes were written through it."""
+    real, room = os.write, after_bytes
+
+    def write(descriptor: int, data: bytes | memoryview) -> int:
+        nonlocal room
+        if descriptor <= 2:
+            return real(descriptor, data)
+        if room <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = real(descriptor, data[:room])
+        room -= written
+        return written
+
+    with mock.patch.object(os, "write", write):
+        yield

@@ -1,0 +1,187 @@
+"""Writing packs: round trip, checks, and jobs that go on."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful import (
+    PackedDataset,
+    Plan,
+    check_store,
+    measure_lengths,
+    open_packs,
+    open_source,
+    pack_dataset,
+    plan_packs,
+    write_packs,
+)
+from brimful.errors import (
+    CorruptFileError,
+    LengthChangedError,
+    NotAPackStoreError,
+    PlanMismatchError,
+    StoreFullError,
+    StoreMismatchError,
+    UnfinishedStoreError,
+)
+from brimful.testing.faults import full_disk
+from brimful.testing.toys import toy_chat_encoder
+
+
+def texts(*lengths):
+    return [{"text": chr(97 + number % 26) * length} for number, length in enumerate(lengths)]
+
+
+def tree(directory):
+    """Every committed file with a digest of its content."""
+    root = Path(directory)
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not {"tmp", "log", "summary.json"} & set(path.relative_to(root).parts)
+    }
+
+
+def written(directory, lengths, capacity, **options):
+    source, encoder = open_source(texts(*lengths)), toy_chat_encoder()
+    plan = plan_packs(measure_lengths(source, encoder), capacity=capacity, **options)
+    write_packs(plan, source, encoder, directory, shard_bytes=4 * capacity * 3)
+    return source, encoder, plan
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=40),
+    policy=st.sampled_from(["drop", "truncate", "truncate_left", "split"]),
+    capacity=st.integers(4, 20),
+)
+def test_store_and_on_the_fly_packs_are_the_encoded_samples(tmp_path_factory, lengths, policy, capacity):
+    """Round trip: what is read is, segment by segment, what the encoder says, cut as the plan says."""
+    if policy == "drop" and min(lengths) > capacity:
+        lengths = [*lengths, 1]
+    directory = tmp_path_factory.mktemp("store")
+    source, encoder, plan = written(directory, lengths, capacity, overflow=policy)
+    store, on_the_fly = open_packs(directory), PackedDataset.from_plan(source, encoder, plan)
+    assert len(store) == len(on_the_fly) == plan.num_packs
+    for index, segments in enumerate(plan):
+        ids = [encoder.encode(source[s.sample_id]).input_ids[s.start : s.start + s.length] for s in segments]
+        for pack in (store[index], on_the_fly[index]):
+            assert pack.input_ids.tolist() == np.concatenate(ids).tolist()
+            assert pack.sample_ids.tolist() == [segment.sample_id for segment in segments]
+            assert pack.starts.tolist() == [segment.start for segment in segments]
+            assert np.diff(pack.cu_seqlens).tolist() == [segment.length for segment in segments]
+            assert not pack.loss_mask[pack.cu_seqlens[:-1]].any()
+    check = check_store(directory, plan=plan)
+    assert (check.packs, check.tokens) == (plan.num_packs, plan.ledger.tokens_packed)
+
+
+def test_processes_and_repetition_change_no_byte(tmp_path):
+    """Two processes, one process, and a second call give the same files."""
+    source, encoder = open_source(texts(*range(1, 60))), toy_chat_encoder()
+    plan = plan_packs(measure_lengths(source, encoder), capacity=64)
+    plan.save(tmp_path / "plan.arrow")
+    for name, num_proc in (("one", 1), ("two", 2)):
+        assert write_packs(plan, source, encoder, tmp_path / name, shard_bytes=2048, num_proc=num_proc) > 2
+        assert write_packs(plan, source, encoder, tmp_path / name, shard_bytes=2048, num_proc=num_proc) == 0
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+
+
+def test_a_sample_that_changed_since_it_was_measured_stops_the_job(tmp_path):
+    """Training on other tokens than were planned would go unnoticed; the sample is named."""
+    rows = texts(3, 5, 4)
+    encoder = toy_chat_encoder()
+    plan = plan_packs(measure_lengths(open_source(rows), encoder), capacity=8)
+    rows[1] = {"text": "longer than before"}
+    with pytest.raises(LengthChangedError, match=r"memory\[1\] \(sample 1\) encodes to 18 tokens and was planned with 5"):
+        write_packs(plan, open_source(rows), encoder, tmp_path / "packs")
+    with pytest.raises(LengthChangedError, match=r"sample 1"):
+        list(PackedDataset.from_plan(open_source(rows[:1] + texts(2, 2) [1:] + rows[2:]), encoder, plan))
+
+
+def test_a_plan_of_another_data_set_is_refused(tmp_path):
+    """Sample ids of one set mean nothing in another."""
+    encoder = toy_chat_encoder()
+    plan = plan_packs([3, 4, 5], capacity=8)
+    with pytest.raises(PlanMismatchError, match="the plan is for 3 samples and memory has 2"):
+        write_packs(plan, open_source(texts(3, 4)), encoder, tmp_path)
+
+
+def test_a_store_of_another_job_is_refused(tmp_path):
+    """Named by what differs, before any work is done."""
+    source, encoder = open_source(texts(3, 5, 4)), toy_chat_encoder()
+    pack_dataset(source, encoder, tmp_path, capacity=8)
+    with pytest.raises(StoreMismatchError, match=r"capacity \(8 there, 16 now\)"):
+        pack_dataset(source, encoder, tmp_path, capacity=16)
+    with pytest.raises(StoreMismatchError, match=r"encoder \("):
+        pack_dataset(source, toy_chat_encoder(version=1), tmp_path, capacity=8)
+
+
+def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
+    """One call, then everything that later commands read is there and temporary files are gone."""
+    rows = [*texts(3, 50, 4), {"nothing": 1}]
+    summary = pack_dataset(
+        open_source(rows), toy_chat_encoder(), tmp_path, capacity=8, overflow="drop", on_bad_sample="skip"
+    )
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        "stream.json", "shards", "log", "tmp", "plan.arrow", "lengths.arrow", "rejects.jsonl", "summary.json"
+    }  # fmt: skip
+    assert list((tmp_path / "tmp").iterdir()) == []
+    account = json.loads((tmp_path / "summary.json").read_text())
+    assert (account["samples_in"], account["samples_packed"], account["samples_dropped"], account["samples_rejected"]) == (4, 2, 1, 1)
+    assert "1 malformed rows" in str(summary)
+    assert len(summary.lines()) == 10
+    assert json.loads((tmp_path / "rejects.jsonl").read_text())["sample_id"] == 3
+    check_store(tmp_path, plan=Plan.open(tmp_path / "plan.arrow"))
+
+
+def test_a_second_call_encodes_nothing(tmp_path):
+    """On a finished directory the job only reads its account."""
+
+    class Deaf(type(toy_chat_encoder())):
+        def encode_batch(self, samples):
+            raise AssertionError("encoded again")
+
+        lengths = encode_batch
+
+    source = open_source(texts(3, 5, 4))
+    first = pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=8)
+    again = pack_dataset(source, Deaf(), tmp_path, capacity=8)
+    assert again.plan.fingerprint == first.plan.fingerprint
+
+
+def test_an_unfinished_store_says_so(tmp_path):
+    """A reader must not train on half a data set because the job still runs."""
+    with pytest.raises(NotAPackStoreError, match="is no pack store"):
+        open_packs(tmp_path)
+    written(tmp_path, range(1, 30), 32)
+    (sorted((tmp_path / "log").iterdir())[-1]).unlink()
+    with pytest.raises(UnfinishedStoreError, match="is not finished: .* run the command that writes it again"):
+        open_packs(tmp_path)
+
+
+@pytest.mark.parametrize("after_bytes", [0, 100, 1500, 4000, 9000])
+def test_a_full_disk_loses_nothing(tmp_path, after_bytes):
+    """Whatever byte the disk is full at: a clear error, no temporary file, and the same call finishes the job."""
+    source, encoder, plan = written(tmp_path / "whole", range(1, 30), 32)
+    with full_disk(after_bytes=after_bytes), pytest.raises(StoreFullError, match="no space left while writing"):
+        write_packs(plan, source, encoder, tmp_path / "packs", shard_bytes=384)
+    assert not list((tmp_path / "packs" / "tmp").iterdir())
+    write_packs(plan, source, encoder, tmp_path / "packs", shard_bytes=384)
+    assert tree(tmp_path / "packs") == tree(tmp_path / "whole")
+
+
+def test_check_store_finds_a_swapped_shard(tmp_path):
+    """A whole, valid shard of another job under the right name has the right size and wrong bytes."""
+    written(tmp_path / "a", [5] * 9, 5, seed=None)
+    _, _, plan = written(tmp_path / "b", [5] * 9, 5, seed=1)
+    mine, theirs = (sorted((tmp_path / name / "shards").iterdir())[0] for name in "ab")
+    assert mine.stat().st_size == theirs.stat().st_size
+    shutil.copy(mine, theirs)
+    with pytest.raises(CorruptFileError, match="other bytes than were committed"):
+        check_store(tmp_path / "b", plan=plan)

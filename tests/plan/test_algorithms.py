@@ -1,0 +1,72 @@
+"""Every algorithm does what its textbook name says."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from brimful import plan_packs
+from brimful.testing import reference
+from brimful.testing.strategies import capacities_and_lengths
+
+TELL_TALE = [3, 3, 5, 6, 1, 1]
+
+
+def packs_of(plan):
+    return [[segment.sample_id for segment in pack] for pack in plan]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "packs"),
+    [
+        ("next_fit", [[0, 1], [2], [3, 4], [5]]),
+        ("first_fit_decreasing", [[3, 4], [2, 5], [0, 1]]),
+        ("best_fit_decreasing", [[3, 4], [2], [0, 1, 5]]),
+    ],
+)
+def test_the_six_lengths_that_tell_the_algorithms_apart(algorithm, packs):
+    """A name is a promise: swapping one rule for another would pass every other test of fill."""
+    assert packs_of(plan_packs(TELL_TALE, capacity=7, algorithm=algorithm, seed=None)) == packs
+
+
+@pytest.mark.parametrize("algorithm", ["best_fit_decreasing", "first_fit_decreasing", "next_fit"])
+@given(case=capacities_and_lengths())
+def test_same_packs_as_the_slow_reference(algorithm, case):
+    """The histogram form must be the item form, sample by sample, not merely as tight."""
+    capacity, lengths = case
+    plan = plan_packs(lengths, capacity=capacity, algorithm=algorithm, seed=None)
+    assert packs_of(plan) == getattr(reference, algorithm)(lengths, capacity)
+
+
+def test_a_million_equal_lengths_are_one_run():
+    """Multiplicities, not items: this would take minutes item by item."""
+    plan = plan_packs(np.full(1_000_000, 3, dtype=np.int32), capacity=10, seed=None)
+    assert plan.num_packs == 333_334
+    assert packs_of(plan)[:1] == [[0, 1, 2]]
+    assert plan.pack(333_333)[0].sample_id == 999_999
+
+
+def test_ten_million_lengths_of_one():
+    """The corner where every pack is the same and the item count dwarfs everything."""
+    plan = plan_packs(np.ones(10_000_000, dtype=np.int32), capacity=4096)
+    assert (plan.num_packs, plan.bound) == (2442, 2442)
+    assert plan.ledger.tokens_packed == 10_000_000
+
+
+def test_capacity_over_sixty_four_thousand_takes_two_radix_passes():
+    """Lengths of more than 16 bits go through the other sort."""
+    lengths = [70_000, 131_072, 5, 61_072, 1]
+    plan = plan_packs(lengths, capacity=131_072, seed=None)
+    assert packs_of(plan) == [[1], [0, 3], [2, 4]]
+
+
+def test_forks_worked_example_needs_two_packs():
+    """70 30 30 30 20 at 100 by first fit decreasing, from an existing packer's own test."""
+    assert plan_packs([70, 30, 30, 30, 20], capacity=100, algorithm="first_fit_decreasing").num_packs == 2
+
+
+def test_sequential_worked_example():
+    """Next fit on a known trace; the sample of 120 is reported, never packed over-full."""
+    lengths = [60, 50, 40, 100, 30, 30, 30, 30, 120, 10]
+    plan = plan_packs(lengths, capacity=100, algorithm="next_fit", overflow="drop")
+    assert packs_of(plan) == [[0], [1, 2], [3], [4, 5, 6], [7, 9]]
+    assert plan.dropped_ids.tolist() == [8]

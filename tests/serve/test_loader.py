@@ -1,0 +1,149 @@
+"""Serving packs to ranks."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful import PackLoader, open_packs, open_source, pack_dataset
+from brimful.errors import CorruptFileError, SettingsError, StateError
+from brimful.plan.schedule import Tail, schedule_packs
+from brimful.testing.toys import toy_chat_encoder, toy_packs
+
+
+def ids(batch):
+    return [int(pack.sample_ids[0]) for pack in batch]
+
+
+def test_schedule_pads_drops_or_repeats_the_tail():
+    """Five packs on two ranks: each policy keeps the ranks equal in steps in its own way."""
+    options = {"dp_world_size": 2, "micro_batches": 1, "packs_per_micro_batch": 1, "epoch": 0, "seed": None}
+    rows = lambda tail: schedule_packs(5, tail=tail, **options).reshape(-1, 2).tolist()  # noqa: E731
+    assert rows(Tail.PAD) == [[0, 1], [2, 3], [4, -1]]
+    assert rows(Tail.DROP) == [[0, 1], [2, 3]]
+    assert rows(Tail.REPEAT) == [[0, 1], [2, 3], [4, 0]]
+
+
+def test_fewer_packs_than_ranks_repeats_round_and_round():
+    """One pack on four ranks: an index error in an existing system."""
+    array = schedule_packs(1, dp_world_size=4, micro_batches=1, packs_per_micro_batch=1, epoch=0, seed=0, tail=Tail.REPEAT)
+    assert array.reshape(-1).tolist() == [0, 0, 0, 0]
+
+
+def test_the_dropped_tail_is_not_the_same_every_epoch():
+    """Eleven packs on four ranks: an existing sampler never serves packs 8, 9 and 10 in any epoch."""
+    for seed in (0, None):
+        seen = set()
+        for epoch in range(12):
+            array = schedule_packs(
+                11, dp_world_size=4, micro_batches=1, packs_per_micro_batch=1, epoch=epoch, seed=seed, tail=Tail.DROP
+            )
+            seen |= set(array.reshape(-1).tolist())
+        assert seen == set(range(11))
+
+
+@given(
+    packs=st.integers(1, 60),
+    world=st.integers(1, 5),
+    micro=st.integers(1, 3),
+    each=st.integers(1, 3),
+    tail=st.sampled_from(list(Tail)),
+    seed=st.sampled_from([None, 0, 1]),
+)
+def test_ranks_are_disjoint_equal_in_steps_and_together_complete(packs, world, micro, each, tail, seed):
+    """The law of every sampler, by construction."""
+    array = schedule_packs(
+        packs, dp_world_size=world, micro_batches=micro, packs_per_micro_batch=each, epoch=1, seed=seed, tail=tail
+    )
+    assert array.shape[1:] == (world, micro, each)
+    served = [index for index in array.reshape(-1).tolist() if index >= 0]
+    if tail is Tail.REPEAT:
+        assert set(served) == set(range(packs))
+    else:
+        assert len(served) == len(set(served))
+        assert packs - len(served) == (0 if tail is Tail.PAD else packs % (world * micro * each))
+
+
+@given(stop=st.integers(0, 11), world=st.integers(1, 3), tail=st.sampled_from(["pad", "repeat"]))
+def test_stopped_anywhere_and_resumed_is_never_stopped(stop, world, tail):
+    """Byte for byte, over the end of an epoch too."""
+
+    def loader(rank):
+        return PackLoader(toy_packs(7), dp_rank=rank, dp_world_size=world, seed=1, tail=tail)
+
+    def forever(one):
+        while True:
+            yield from one
+
+    for rank in range(world):
+        whole = forever(loader(rank))
+        expected = [ids(next(whole)) for _ in range(14)]
+        first = loader(rank)
+        stream = forever(first)
+        got = [ids(next(stream)) for _ in range(stop)]
+        second = loader(rank)
+        second.load_state_dict(first.state_dict())
+        stream = forever(second)
+        got += [ids(next(stream)) for _ in range(14 - stop)]
+        assert got == expected
+
+
+def test_a_rank_without_a_pack_gets_one_without_loss():
+    """The last step of an epoch keeps all ranks in the collective."""
+    loader = PackLoader(toy_packs(3), dp_rank=1, dp_world_size=2, seed=None, tail="pad")
+    last = list(loader)[-1]
+    assert [pack.num_loss_tokens for pack in last] == [0]
+    assert len(last[0]) == 4
+
+
+def test_epochs_differ_and_repeat_with_the_seed():
+    """Same order every epoch is a known cause of stair-step losses."""
+    loader = PackLoader(toy_packs(20), seed=3)
+    first, second = [ids(batch) for batch in loader], [ids(batch) for batch in loader]
+    assert first != second
+    assert sorted(first) == sorted(second)
+    loader.set_epoch(0)
+    assert [ids(batch) for batch in loader] == first
+
+
+def test_a_state_of_another_loader_is_refused():
+    """Silently going on with other packs or ranks repeats and skips data."""
+    state = PackLoader(toy_packs(8), dp_world_size=2).state_dict()
+    with pytest.raises(StateError, match=r"dp_world_size \(2 in the state, 4 here\)"):
+        PackLoader(toy_packs(8), dp_world_size=4).load_state_dict(state)
+    with pytest.raises(StateError, match="fingerprint"):
+        PackLoader(toy_packs(9), dp_world_size=2).load_state_dict(state)
+
+
+def test_impossible_ranks():
+    """dp_rank outside its world, or no full step."""
+    with pytest.raises(SettingsError, match="dp_rank must be from 0 to 1 and is 2"):
+        PackLoader(toy_packs(4), dp_rank=2, dp_world_size=2)
+    with pytest.raises(SettingsError, match="3 packs do not fill one step of 4 packs"):
+        PackLoader(toy_packs(3), dp_world_size=4, tail="drop")
+
+
+def test_a_store_is_a_sequence_that_pickles(tmp_path):
+    """Loader workers get a copy; negative indices and ends behave like a list's."""
+    source = open_source([{"text": "x" * (1 + number % 9)} for number in range(100)])
+    pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=16, shard_bytes=16 * 4 * 5)
+    store = open_packs(tmp_path)
+    assert store.num_shards > 3
+    copy = pickle.loads(pickle.dumps(store))
+    assert [pack.input_ids.tolist() for pack in copy] == [pack.input_ids.tolist() for pack in store]
+    assert store[-1].input_ids.tolist() == store[len(store) - 1].input_ids.tolist()
+    with pytest.raises(IndexError, match="is not in 0 …"):
+        store[len(store)]
+
+
+def test_a_flipped_bit_is_found_when_the_pack_is_read(tmp_path):
+    """Not at the end of a training run: at the read, naming file and row."""
+    pack_dataset(open_source([{"text": "abcdefgh"}] * 4), toy_chat_encoder(), tmp_path, capacity=8)
+    path = next((tmp_path / "shards").iterdir())
+    data = bytearray(path.read_bytes())
+    at = data.index(b"a\x00\x00\x00b\x00\x00\x00")
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptFileError, match=r"\.arrow: row 0 has other bytes than were written"):
+        list(open_packs(tmp_path))
