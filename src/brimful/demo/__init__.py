@@ -1,0 +1,23 @@
+"""The whole line on real text that is on every machine: ``brimful demo``. No network, no GPU.
+
+::
+
+    docstrings ─► chats ─► tokenizer ─► brimful pack, report, inspect ─► training, packed against padded
+"""
+
+from __future__ import annotations
+
+from brimful.demo.chats import Chat, make_chats
+from brimful.demo.steps import run_demo
+from brimful.demo.tokenizer import train_tokenizer
+from brimful.demo.train import TrainingRun, compare_training, draw_comparison
+
+__all__ = [
+    "Chat",
+    "TrainingRun",
+    "compare_training",
+    "draw_comparison",
+    "make_chats",
+    "run_demo",
+    "train_tokenizer",
+]

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from brimful.errors import SourceNotFoundError
 
@@ -22,7 +22,7 @@ __all__ = ["Chat", "make_chats"]
 Chat: TypeAlias = dict[str, list[dict[str, str]]]
 """``{"messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}, …]}``."""
 
-_Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 _SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "ensurepip", "lib-dynload"}
@@ -123,10 +123,11 @@ def _of_class(name: str, node: ast.ClassDef) -> Iterator[Chat]:
         yield _chat((f"How do I call {name}.{method.name}?", f"{call}\n\n{summary}"))
 
 
-def _is_documented(node: ast.stmt) -> Any:
+def _is_documented(node: ast.stmt) -> TypeGuard[_Function]:
     """Whether this is a public function with a docstring."""
-    function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    return function and not node.name.startswith("_") and (ast.get_docstring(node) or "").strip() != ""
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
+        return False
+    return bool((ast.get_docstring(node) or "").strip())
 
 
 def _constructor(name: str, node: ast.ClassDef) -> str:

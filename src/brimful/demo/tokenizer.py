@@ -21,9 +21,7 @@ CHAT_TEMPLATE = (
 """Turns between ``<|im_start|>role`` and ``<|im_end|>``, the layout that is known as ChatML."""
 
 
-def train_tokenizer(
-    texts: Iterable[str], directory: str | os.PathLike[str] | None = None, *, vocab_size: int = 8000
-) -> int:
+def train_tokenizer(texts: Iterable[str], directory: str | os.PathLike[str], *, vocab_size: int = 8000) -> int:
     """Train a byte-level BPE with a chat template and save it for ``AutoTokenizer.from_pretrained(directory)``.
 
     Any text can be encoded and comes back unchanged, because its alphabet is all 256 bytes. The same texts give
@@ -31,7 +29,7 @@ def train_tokenizer(
 
     Args:
         texts: to learn from.
-        directory: where it is saved; made if absent. None trains and saves nothing.
+        directory: where it is saved; made if absent.
         vocab_size: most entries, the special tokens included; at least 259. Few texts give fewer.
 
     Returns:
@@ -64,14 +62,13 @@ def train_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    if directory is not None:
-        wrapped = PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer,
-            eos_token=_END,
-            pad_token=_PAD,
-            additional_special_tokens=[_BEGIN],
-            clean_up_tokenization_spaces=False,
-        )
-        wrapped.chat_template = CHAT_TEMPLATE
-        wrapped.save_pretrained(Path(directory))
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=_END,
+        pad_token=_PAD,
+        additional_special_tokens=[_BEGIN],
+        clean_up_tokenization_spaces=False,
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    wrapped.save_pretrained(Path(directory))
     return int(tokenizer.get_vocab_size())

@@ -116,7 +116,7 @@ def measure_lengths(
     >>> from brimful.testing.toys import toy_chat_encoder
     >>> source = open_source([{"question": "1+1?", "answer": "2"}])
     >>> measure_lengths(source, toy_chat_encoder()).tokens.tolist()
-    [19]
+    [22]
     """
     return measure_and_keep(
         source,

@@ -31,7 +31,7 @@ class LengthTable:
 
     >>> table = LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
     >>> table
-    LengthTable(3 samples, 8 tokens, 1 rejected, 28b9aa3)
+    LengthTable(3 samples, 8 tokens, 1 rejected, 4ba7723)
     >>> table.rejected_ids.tolist()
     [1]
     """

@@ -17,6 +17,7 @@ class Packing:
         offsets: ``int64[num_packs + 1]``, ascending from 0; no pack is empty.
         items: ``int[num_items]``, positions in the lengths that were packed, each exactly once.
 
+    >>> import numpy as np
     >>> Packing(np.array([0, 2, 3]), np.array([4, 0, 2])).as_lists()
     [[4, 0], [2]]
     """

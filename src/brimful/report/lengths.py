@@ -16,7 +16,7 @@ def describe_lengths(table: LengthTable) -> list[str]:
     """A few lines on a length table.
 
     >>> describe_lengths(LengthTable.from_lengths([3, 5, 10]))[0]
-    'lengths        3 samples, 18 tokens, 5ba0c87'
+    'lengths        3 samples, 18 tokens, ee6a191'
     """
     lines = [f"lengths        {len(table):,} samples, {table.total_tokens:,} tokens, {short(table.fingerprint)}"]
     for name, column in table.budgets.items():

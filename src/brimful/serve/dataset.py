@@ -74,7 +74,7 @@ class PackedDataset:
     >>> source, encoder = open_source([{"prompt": "1+1?", "completion": "2"}]), toy_chat_encoder()
     >>> plan = plan_packs(measure_lengths(source, encoder), capacity=64)
     >>> PackedDataset.from_plan(source, encoder, plan)[0]
-    Pack(19 tokens, 1 segments, 2 loss tokens)
+    Pack(22 tokens, 1 segments, 2 loss tokens)
     """
 
     def __init__(self, directory: str | os.PathLike[str] | PackStore) -> None:

@@ -1,0 +1,44 @@
+# A few words to work here. Each sets up .venv by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := text,torch,fast,optimal,huggingface,test,check
+
+.PHONY: help demo test check bench chaos format clean
+
+help:
+	@echo "make demo     the whole line on real text of this machine, about a minute"
+	@echo "make test     all tests but the long ones"
+	@echo "make check    ruff and mypy"
+	@echo "make bench    ratios beside peers and physical limits, taken in one run"
+	@echo "make chaos    long fault runs"
+	@echo "make format   format the code"
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/brimful demo -o demo-out
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m benchmarks
+
+chaos: $(VENV)/.installed
+	$(BIN)/python -m pytest -m chaos
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo-out build dist

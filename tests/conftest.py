@@ -1,0 +1,63 @@
+"""Fixtures that all tests share: real data, the real tokenizer, and a cache of their own."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported: no test asks the network
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("brimful", deadline=None, derandomize=True, database=None)
+settings.load_profile("brimful")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derived files go to a directory of the test: nothing touches the home directory."""
+    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Real data, where this checkout has it beside it."""
+    path = Path(__file__).parents[2] / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip(f"no real data at {path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def qwen_tokenizer(data_dir: Path) -> Path:
+    """Directory of the Qwen2.5 tokenizer."""
+    path = data_dir / "tokenizers" / "qwen2.5"
+    if not path.is_dir():
+        pytest.skip(f"no tokenizer at {path}")
+    pytest.importorskip("transformers", reason="the tokenizer needs the extra brimful[text]")
+    return path
+
+
+@pytest.fixture(scope="session")
+def qwen(qwen_tokenizer: Path) -> Any:
+    """The Qwen2.5 tokenizer, loaded once for all tests."""
+    from brimful.encode.tokenizer import Tokenizer
+
+    return Tokenizer(qwen_tokenizer)
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Callable[[str, bytes | str], str]:
+    """``put("a.jsonl", b"…")`` writes a file and returns its path."""
+
+    def write(name: str, data: bytes | str) -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        return str(path)
+
+    return write

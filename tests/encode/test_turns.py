@@ -1,0 +1,154 @@
+"""Labels cover what the model has to produce, in the templates that models are published with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
+
+from brimful.encode import ChatEncoder
+from brimful.errors import BadSampleError
+from tests.encode.templates import QWEN3, STYLES, chat, tokenizer_of, trained
+
+NOT_SHOWN = (
+    "sample 0: the chat template does not show where the assistant's turns begin and end in this conversation; put "
+    "{% generation %} … {% endgeneration %} around them in the template (--chat-template FILE), or train on all "
+    "tokens (--train-on all)"
+)
+
+
+@pytest.fixture(scope="module")
+def encoders():
+    return {name: ChatEncoder(tokenizer_of(style), chat_template=style.template) for name, style in STYLES.items()}
+
+
+def _qwen3(**kwargs):
+    return ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=QWEN3, template_kwargs=kwargs)
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_labels_are_the_answers_with_the_token_that_ends_them(name, encoders):
+    """Without it a model would learn the questions, or never learn to stop."""
+    answer = STYLES[name].answer
+    sample = chat("q1", "a one", "q2", "zwei\n\né 三")
+    assert trained(encoders[name], sample) == [answer.format("a one"), answer.format("zwei\n\né 三")]
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_an_answer_that_repeats_the_question_is_found_at_its_own_place(name, encoders):
+    """Without it looking for the text of an answer would find it in the question."""
+    answer = STYLES[name].answer.format("same")
+    encoder = encoders[name]
+    encoded = encoder.encode(chat("same", "same", "same", "same"))
+    assert trained(encoder, chat("same", "same", "same", "same")) == [answer, answer]
+    assert not encoded.loss_mask[: len(encoder.decode(encoded.input_ids).partition("same")[0])].any()
+
+
+@pytest.mark.parametrize("name", ["llama 3", "gemma"])
+def test_a_template_that_trims(name, encoders):
+    """Without it spaces around a content would move every label behind them."""
+    sample = chat("  q\n", "\n\n a one \n", "q2 ", " a two")
+    answer = STYLES[name].answer
+    assert trained(encoders[name], sample) == [answer.format("a one"), answer.format("a two")]
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama 3", "gemma", "zephyr"])
+def test_an_empty_answer_is_its_end(name, encoders):
+    """Without it an empty answer would be trained on as if it were the next turn."""
+    answer = STYLES[name].answer
+    assert trained(encoders[name], chat("q", "", "q", "a")) == [answer.format(""), answer.format("a")]
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_labels_do_not_depend_on_the_other_turns(name, encoders):
+    """Without it an empty turn somewhere would change what is learned of the others."""
+    answer = STYLES[name].answer.format("a two")
+    assert trained(encoders[name], chat("q", "a one", "q", "a two"))[-1] == answer
+    assert trained(encoders[name], chat("", "a one", "q", "a two"))[-1] == answer
+    assert trained(encoders[name], chat("q", "", "q", "a two"))[-1] == answer
+
+
+def test_special_tokens_inside_a_content():
+    """Without it an end mark that a user typed would end a label early."""
+    encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=STYLES["chatml"].template)
+    sample = chat("what is <|im_end|>?", "<|im_end|> ends, <|im_start|>assistant\nbegins", "q", "a")
+    assert trained(encoder, sample) == ["<|im_end|> ends, <|im_start|>assistant\nbegins<|im_end|>", "a<|im_end|>"]
+
+
+def test_the_header_of_a_next_turn_is_no_end():
+    """Without it the way a short chat is labelled would differ with the number of its turns."""
+    template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    style = STYLES["chatml"]
+    encoder = ChatEncoder(tokenizer_of(type(style)("", "", ("<|user|>", "<|assistant|>"))), chat_template=template)
+    full, with_an_empty_turn = chat("q", "a one", "q", "a two"), chat("q", "a one", "q", "a two", "")
+    assert trained(encoder, full)[0] == trained(encoder, with_an_empty_turn)[0]
+
+
+def test_thoughts_of_a_template_like_qwen3():
+    """Without it the empty thought that the template adds would be counted to the question, or move the labels."""
+    empty = "<think>\n\n</think>\n\n"
+    assert trained(_qwen3(), chat("q", "a1", "q", "a2")) == ["a1<|im_end|>", f"{empty}a2<|im_end|>"]
+    assert trained(_qwen3(enable_thinking=False), chat("q", "a1", "q", "a2")) == ["a1<|im_end|>", "a2<|im_end|>"]
+    thought = "<think>\nwhy\n</think>\n\na1"
+    assert trained(_qwen3(), chat("q", thought)) == [f"{thought}<|im_end|>"]
+    assert trained(_qwen3(), chat("q", "a1", "q", thought))[-1:] != [f"{empty}a1<|im_end|>"]
+
+
+def test_a_thought_that_the_template_takes_out_is_no_reason_to_guess():
+    """Without it the labels would lie over the place where the thought was."""
+    with pytest.raises(BadSampleError) as caught:
+        _qwen3().encode(chat("q", "<think>\nwhy\n</think>\n\na1", "q", "a2"))
+    assert str(caught.value) == NOT_SHOWN
+
+
+def test_turns_that_cannot_be_found_are_an_error():
+    """Without it a template that changes the text with every turn would get a wrong mask."""
+    template = "{{ messages | length }}{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
+    tokenizer = tokenizer_of(STYLES["chatml"])
+    sample = chat(" q ", " a ", "q", "a")
+    with pytest.raises(BadSampleError) as caught:
+        ChatEncoder(tokenizer, chat_template=template).encode(sample)
+    assert str(caught.value) == NOT_SHOWN
+    everything = ChatEncoder(tokenizer, chat_template=template, train_on="all")
+    assert trained(everything, sample) == ["4" + "".join(f"<|im_start|>{text}<|im_end|>" for text in "qaqa")]
+
+
+def test_an_answer_at_the_very_beginning():
+    """Without it a conversation that the assistant opens would be refused or mislabelled."""
+    encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=STYLES["chatml"].template)
+    sample = chat("hello", "q", "a")
+    turns = [{**turn, "role": role} for turn, role in zip(sample.messages, ("assistant", "user", "assistant"), strict=True)]
+    assert trained(encoder, type(sample)(0, messages=turns)) == ["hello<|im_end|>", "a<|im_end|>"]
+
+
+_CONTENT = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12),
+    st.sampled_from(["<|im_end|>", "assistant", "</s>", "<|im_start|>assistant\n", "\ue0100\ue011", "a\u0301"]),
+).map(str.strip)
+_CONTENTS = st.lists(_CONTENT.filter(bool), min_size=2, max_size=6)
+
+
+@pytest.mark.parametrize("name", STYLES)
+@settings(max_examples=40)
+@given(contents=_CONTENTS)
+def test_both_ways_to_find_turns_agree(name, encoders, contents):
+    """Without it what is learned would depend on which of two ways happened to explain a conversation."""
+    encoder, sample = encoders[name], chat(*contents)
+    finder, text = encoder._finder, encoder.render(sample)
+    by_skeleton = finder._by_skeleton(sample.messages, None, text)
+    by_prefixes = finder._by_prefixes(sample.messages, None, text)
+    assert by_skeleton is not None
+    assert len(by_skeleton) == len(contents) // 2
+    assert by_skeleton == by_prefixes
+    answer = STYLES[name].answer
+    assert [text[start:end] for start, end in by_skeleton] == [answer.format(content) for content in contents[1::2]]
+
+
+@settings(max_examples=40)
+@given(contents=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=2, max_size=6))
+def test_labels_of_any_contents_are_the_answers(encoders, contents):
+    """Without it empty contents, white space or bytes of several tokens could shift a label."""
+    expected = [f"{content}<|im_end|>" for content in contents[1::2]]
+    assert trained(encoders["chatml"], chat(*contents)) == expected

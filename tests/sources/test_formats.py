@@ -1,0 +1,250 @@
+"""Every row format: the rows it takes and the chats it makes of them, whole; and the rows it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from brimful.errors import BadSampleError
+from brimful.sources import Sample, open_source
+from brimful.sources.formats import FORMATS, detect
+
+
+def _user(content):
+    return {"role": "user", "content": content}
+
+
+def _assistant(content, **more):
+    return {"role": "assistant", "content": content, **more}
+
+
+def _system(content):
+    return {"role": "system", "content": content}
+
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
+TEXT_CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+
+ROWS = {
+    "messages": ("messages", {"messages": [_user("q"), _assistant("a")]}, [_user("q"), _assistant("a")], None),
+    "messages with tools": (
+        "messages",
+        {
+            "messages": [
+                _user("q"),
+                {"role": "assistant", "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "c1", "content": "2"},
+                _assistant("a", tool_calls=[]),
+            ],
+            "tools": [TOOL],
+        },
+        [
+            _user("q"),
+            {"role": "assistant", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "c1", "content": "2"},
+            _assistant("a"),
+        ],
+        [TOOL],
+    ),
+    "arguments and tools as JSON text": (
+        "messages",
+        {"messages": [_user("q"), _assistant("", tool_calls=[TEXT_CALL])], "tools": '[{"type": "function"}]'},
+        [_user("q"), _assistant("", tool_calls=[CALL])],
+        [{"type": "function"}],
+    ),
+    "a call without the function around it": (
+        "messages",
+        {"messages": [_user("q"), _assistant("", tool_calls=[{"name": "add", "arguments": '{"x": 1}'}])]},
+        [_user("q"), _assistant("", tool_calls=[{"name": "add", "arguments": {"x": 1}}])],
+        None,
+    ),
+    "arguments that are no JSON object stay": (
+        "messages",
+        {"messages": [_assistant("", tool_calls=[{"function": {"name": "add", "arguments": text}}]) for text in ("{x", "1")]},
+        [_assistant("", tool_calls=[{"function": {"name": "add", "arguments": text}}]) for text in ("{x", "1")],
+        None,
+    ),
+    "content in parts": (
+        "messages",
+        {"messages": [_user([{"type": "text", "text": "a"}, "b", {"type": "text", "value": "c"}])]},
+        [_user("abc")],
+        None,
+    ),
+    "what a turn says beside its content stays": (
+        "messages",
+        {"messages": [_assistant("a", weight=0, name="bob")]},
+        [_assistant("a", weight=0, name="bob")],
+        None,
+    ),
+    "sharegpt": (
+        "sharegpt",
+        {
+            "conversations": [
+                {"from": "human", "value": "q"},
+                {"from": "function_call", "value": '{"name": "add", "arguments": {"x": 1}}'},
+                {"from": "observation", "value": "2"},
+                {"from": "gpt", "value": "a"},
+            ],
+            "system": "s",
+            "tools": '[{"name": "add"}]',
+        },
+        [
+            _system("s"),
+            _user("q"),
+            _assistant("", tool_calls=[{"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}]),
+            {"role": "tool", "content": "2"},
+            _assistant("a"),
+        ],
+        [{"name": "add"}],
+    ),
+    "sharegpt with several calls at once": (
+        "sharegpt",
+        {"conversations": [{"from": "function_call", "value": '[{"name": "f"}, {"name": "g"}]'}], "system": ""},
+        [_assistant("", tool_calls=[{"type": "function", "function": {"name": name}} for name in "fg"])],
+        None,
+    ),
+    "sharegpt by any name": (
+        "sharegpt",
+        {"conversations": [{"from": who, "value": who} for who in ("system", "user", "bot", "chatgpt", "tool")]},
+        [_system("system"), _user("user"), _assistant("bot"), _assistant("chatgpt"), {"role": "tool", "content": "tool"}],
+        None,
+    ),
+    "alpaca": (
+        "alpaca",
+        {"instruction": "add", "input": "1 1", "output": "2"},
+        [_user("add\n1 1"), _assistant("2")],
+        None,
+    ),
+    "alpaca with everything": (
+        "alpaca",
+        {"instruction": "q3", "input": "", "output": "a3", "system": "s", "history": [["q1", "a1"], ["q2", "a2"]]},
+        [_system("s"), _user("q1"), _assistant("a1"), _user("q2"), _assistant("a2"), _user("q3"), _assistant("a3")],
+        None,
+    ),
+    "prompt and completion": ("prompt_completion", {"prompt": "q", "completion": "a"}, [_user("q"), _assistant("a")], None),
+    "prompt and completion as turns": (
+        "prompt_completion",
+        {"prompt": [_system("s"), _user("q")], "completion": [_assistant("a")], "tools": [TOOL]},
+        [_system("s"), _user("q"), _assistant("a")],
+        [TOOL],
+    ),
+    "question and answer": ("question_answer", {"question": "q", "answer": "a", "id": 3}, [_user("q"), _assistant("a")], None),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_becomes_this_chat(name):
+    """Without it a model would be trained on other turns than the data holds."""
+    format_name, row, messages, tools = ROWS[name]
+    source = open_source([row])
+    assert (source.format.name, source[0]) == (format_name, Sample(0, messages=messages, tools=tools))
+
+
+@pytest.mark.parametrize("row", [{"text": "a", "id": 1}, "a"])
+def test_a_row_becomes_this_text(row):
+    """Without it documents could be read as chats."""
+    source = open_source([row])
+    assert (source.format.name, source[0]) == ("text", Sample(0, text="a"))
+
+
+def test_every_format_has_a_row_above():
+    """Without it a new format could come without a test of what it makes."""
+    assert {format_name for format_name, *_ in ROWS.values()} | {"text"} == set(FORMATS)
+
+
+def test_rows_are_not_changed_by_reading_them():
+    """Without it reading a list twice would give something else the second time."""
+    row = {"messages": [_user(["a", "b"]), _assistant("", tool_calls=[TEXT_CALL])]}
+    source = open_source([row])
+    assert source[0] == source[0]
+    assert row == {"messages": [_user(["a", "b"]), _assistant("", tool_calls=[TEXT_CALL])]}
+
+
+def test_detection_takes_what_most_rows_are():
+    """Without it one odd row at the top would decide for the whole file."""
+    rows = [{"text": "odd"}, {"question": "q", "answer": "a"}, {"question": "q", "answer": "a"}]
+    assert detect(rows).name == "question_answer"
+    assert detect([{"messages": [], "text": "both"}]).name == "messages"
+    assert detect([{"instruction": "i", "output": "o", "question": "q", "answer": "a"}]).name == "alpaca"
+
+
+REFUSED = [
+    ("messages", {"messages": []}, "'messages' is empty: a conversation needs at least one turn"),
+    ("messages", {"messages": "hi"}, "'messages' must be a list of turns and is str"),
+    ("messages", {"id": 1}, "field 'messages' is missing (found ['id'])"),
+    ("messages", {"messages": ["hi"]}, 'messages[0] must be an object and is str "hi"'),
+    ("messages", {"messages": [{"content": "hi"}]}, "messages[0] has no role (found ['content'])"),
+    ("messages", {"messages": [{"role": "user"}]}, "messages[0] (role user) has no content"),
+    ("messages", {"messages": [_user(3)]}, "the content of messages[0] must be text and is int 3"),
+    (
+        "messages",
+        {"messages": [_user([{"type": "image_url"}])]},
+        "messages[0] holds a part of type 'image_url'; only text can be packed so far",
+    ),
+    ("messages", {"messages": [_user([7])]}, "a part of messages[0] must be text and is int 7"),
+    ("messages", {"messages": [_assistant("", tool_calls="f")]}, 'tool_calls of messages[0] must be a list and is str "f"'),
+    ("messages", {"messages": [_assistant("", tool_calls=[1])]}, "a tool call of messages[0] must be an object and is int 1"),
+    ("messages", {"messages": [_assistant("", tool_calls=[{}])]}, "a tool call of messages[0] names no function"),
+    (
+        "messages",
+        {"messages": [_user("q")], "tools": "[{"},
+        "tools is text that is no JSON: Expecting property name enclosed in double quotes: line 1 column 3 (char 2)",
+    ),
+    ("messages", {"messages": [_user("q")], "tools": [3]}, "tools must be a list of objects and is list [3]"),
+    ("sharegpt", {"conversations": []}, "'conversations' is empty: a conversation needs at least one turn"),
+    ("sharegpt", {"conversations": None}, "'conversations' must be a list of turns and is NoneType"),
+    ("sharegpt", {"conversations": [{"from": "human"}]}, "conversations[0] must be an object with 'from' and 'value'"),
+    (
+        "sharegpt",
+        {"conversations": [{"from": "alien", "value": "q"}]},
+        "conversations[0] is from 'alien', which is none of human, user, gpt, assistant, bot, chatgpt, system, "
+        "observation, tool, function_response, function_call",
+    ),
+    (
+        "sharegpt",
+        {"conversations": [{"from": "function_call", "value": "add(1)"}]},
+        "conversations[0] is a function_call whose value is no JSON: Expecting value: line 1 column 1 (char 0)",
+    ),
+    (
+        "sharegpt",
+        {"conversations": [{"from": "function_call", "value": '{"arguments": {}}'}]},
+        "conversations[0] is a function_call that names no function",
+    ),
+    ("alpaca", {"instruction": "q"}, "field 'output' is missing (found ['instruction'])"),
+    ("alpaca", {"instruction": "q", "output": 4}, "output must be text and is int 4"),
+    ("alpaca", {"instruction": "q", "output": "a", "history": [["q"]]}, "'history' must hold [question, answer] pairs"),
+    ("prompt_completion", {"prompt": "q"}, "field 'completion' is missing (found ['prompt'])"),
+    ("prompt_completion", {"prompt": [], "completion": "a"}, "'prompt' is empty: it needs at least one turn"),
+    ("question_answer", {"question": "q", "answer": ["a"]}, 'answer must be text and is list ["a"]'),
+    ("text", {"text": ""}, "'text' is empty: a document needs at least one character"),
+    ("text", {"id": 1}, "field 'text' is missing (found ['id'])"),
+]
+
+
+@pytest.mark.parametrize(("format_name", "row", "reason"), REFUSED)
+def test_a_row_is_refused_with_the_reason(format_name, row, reason):
+    """Without it a malformed row would end in a KeyError, or be trained on as something else."""
+    (error,) = open_source([row], format=format_name).read(0, 1)
+    assert isinstance(error, BadSampleError)
+    assert str(error) == f"memory[0] (sample 0): {reason}"
+
+
+@pytest.mark.parametrize("format_name", sorted(set(FORMATS) - {"text"}))
+def test_a_text_where_an_object_is_due(format_name):
+    """Without it a file that mixes texts and chats would end the job with a TypeError, or list a text's letters."""
+    for text in ("just text", "messages conversations instruction prompt question"):
+        (error,) = open_source([text], format=format_name).read(0, 1)
+        assert isinstance(error, BadSampleError)
+        assert "found [" not in error.reason
+
+
+def test_a_mapped_name_stands_in_the_reason():
+    """Without it the message would name a key that the file does not have."""
+    (error,) = open_source([{"dialogue": []}], format="messages", fields={"messages": "dialogue"}).read(0, 1)
+    assert error.reason == "'dialogue' is empty: a conversation needs at least one turn"
+
+
+def test_a_long_value_is_shown_by_its_beginning():
+    """Without it an error about a 3 MB field would print 3 MB."""
+    (error,) = open_source([{"question": "q", "answer": ["x" * 1000]}], format="question_answer").read(0, 1)
+    assert error.reason == 'answer must be text and is list ["' + "x" * 58 + "…"

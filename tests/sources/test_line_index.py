@@ -1,0 +1,161 @@
+"""The index of a file is made once, extended when lines are appended, and never trusted over the bytes."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+
+import pytest
+
+from brimful.fingerprint import fingerprint_bytes
+from brimful.sources import line_index, open_source
+
+LINES = [b'{"text":"%d"}\n' % number for number in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def _two_rows_a_block(monkeypatch):
+    monkeypatch.setattr(line_index, "BLOCK_ROWS", 2)
+
+
+def _blocks(path):
+    return [(block.start, block.stop, block.fingerprint) for block in open_source(path).rows.blocks]
+
+
+def _block(start, stop, data=None):
+    return (start, stop, fingerprint_bytes(data if data is not None else b"".join(LINES[start:stop])))
+
+
+def test_blocks_cover_all_lines_by_their_bytes(put):
+    """Without it a line could belong to no block and never be measured."""
+    assert _blocks(put("a.jsonl", b"".join(LINES[:5]))) == [_block(0, 2), _block(2, 4), _block(4, 5)]
+
+
+def test_long_rows_make_short_blocks(put, monkeypatch):
+    """Without it one block of long documents could take hours, and a kill as much."""
+    monkeypatch.setattr(line_index, "BLOCK_ROWS", 4096)
+    monkeypatch.setattr(line_index, "BLOCK_BYTES", 30)
+    assert [block[:2] for block in _blocks(put("a.jsonl", b"".join(LINES)))] == [(0, 3), (3, 6)]
+    monkeypatch.setattr(line_index, "BLOCK_BYTES", 1)
+    assert [block[:2] for block in _blocks(put("b.jsonl", b"".join(LINES)))] == [(n, n + 1) for n in range(6)]
+
+
+def test_appended_lines_extend_the_index(put):
+    """Without it the old blocks would be cut anew and all that was measured in them would be lost."""
+    path = put("a.jsonl", b"".join(LINES[:3]))
+    old = _blocks(path)
+    put("a.jsonl", b"".join(LINES))
+    assert old == [_block(0, 2), _block(2, 3)]
+    assert _blocks(path) == [*old, _block(3, 5), _block(5, 6)]  # made anew it would be 0-2, 2-4, 4-6
+    assert [sample.text for sample in open_source(path).read(0, 6)] == list("012345")
+
+
+def test_lines_appended_twice(put):
+    """Without it the second extension could forget the first."""
+    path = put("a.jsonl", b"".join(LINES[:1]))
+    for count in (1, 3, 4):
+        put("a.jsonl", b"".join(LINES[:count]))
+        assert len(open_source(path)) == count
+    assert _blocks(path) == [_block(0, 1), _block(1, 3), _block(3, 4)]
+
+
+def test_lines_behind_a_last_line_without_line_end(put):
+    """Without it the first appended line could be glued to the last old one, or all blocks would be lost."""
+    path = put("a.jsonl", b"".join(LINES[:3]).rstrip())
+    assert _blocks(path) == [_block(0, 2), _block(2, 3, LINES[2].rstrip())]
+    put("a.jsonl", b"".join(LINES))
+    assert _blocks(path) == [_block(0, 2), _block(2, 4), _block(4, 6)]
+    assert [sample.text for sample in open_source(path).read(0, 6)] == list("012345")
+
+
+def test_a_line_that_grows_at_its_end_is_no_appended_line(put):
+    """Without it a row written in two pieces would stay as its first half."""
+    path = put("a.jsonl", b'{"text":"0"}\n{"text":"1"')
+    assert len(open_source(path)) == 2
+    put("a.jsonl", b'{"text":"0"}\n{"text":"1"}\n')
+    assert [sample.text for sample in open_source(path).read(0, 2)] == ["0", "1"]
+
+
+def test_blank_lines_are_remembered_when_lines_are_appended(put):
+    """Without it line numbers in messages would be wrong after the file has grown."""
+    path = put("a.jsonl", b"\n" + LINES[0])
+    assert open_source(path).where(0) == f"{path}:2"
+    put("a.jsonl", b"\n" + b"".join(LINES[:2]))
+    assert [open_source(path).where(index) for index in (0, 1)] == [f"{path}:2", f"{path}:3"]
+
+
+def test_an_edited_row_changes_its_block_only(put):
+    """Without it one corrected row would cost measuring the whole file."""
+    path = put("a.jsonl", b"".join(LINES))
+    old, fingerprint = _blocks(path), open_source(path).fingerprint
+    put("a.jsonl", b"".join(LINES).replace(b'"2"', b'"two"'))
+    new = _blocks(path)
+    assert (new[0], new[2]) == (old[0], old[2])
+    assert new[1][2] != old[1][2]
+    assert open_source(path).fingerprint != fingerprint
+
+
+def test_an_edited_byte_of_equal_size_is_seen(put):
+    """Without it an edit that keeps the size would be served from the old index."""
+    path = put("a.jsonl", b"".join(LINES))
+    fingerprint = open_source(path).fingerprint
+    put("a.jsonl", b"".join(LINES).replace(b'"5"', b'"6"'))
+    assert open_source(path).fingerprint != fingerprint
+    assert open_source(path)[5].text == "6"
+
+
+def test_a_shorter_file_is_indexed_anew(put):
+    """Without it samples that were deleted would be read from the index."""
+    path = put("a.jsonl", b"".join(LINES))
+    assert len(open_source(path)) == 6
+    put("a.jsonl", b"".join(LINES[:2]))
+    assert _blocks(path) == [_block(0, 2)]
+
+
+def test_the_fingerprint_stays_for_a_copy_a_touch_and_an_archive(put, tmp_path):
+    """Without it moving, copying, unpacking or touching a data set would throw its lengths away."""
+    path = put("a.jsonl", b"".join(LINES))
+    source = open_source(path)
+    state = (source.fingerprint, source.blocks)
+    elsewhere = shutil.copy(path, tmp_path / "copy.jsonl")
+    archive = put("b.jsonl.gz", gzip.compress(b"".join(LINES)))
+    for other in (elsewhere, archive):
+        assert (open_source(other).fingerprint, open_source(other).blocks) == state
+    os.utime(path, (1, 1))
+    touched = open_source(path)
+    assert (touched.fingerprint, touched.blocks) == state
+
+
+def test_an_index_is_made_once(put, monkeypatch):
+    """Without it every rank and every worker would scan the file again."""
+    path = put("a.jsonl", b"".join(LINES))
+    open_source(path)
+    monkeypatch.setattr(line_index, "_build", lambda *args: pytest.fail("scanned again"))
+    assert len(open_source(path)) == 6
+
+
+def test_a_broken_index_is_made_anew(put, tmp_path):
+    """Without it a damaged cache file would keep a good data set from being opened."""
+    path = put("a.jsonl", b"".join(LINES))
+    first = open_source(path, cache_dir=tmp_path / "cache")
+    (index,) = (tmp_path / "cache" / "indexes").glob("*.arrow")
+    for garbage in (b"", b"garbage", index.read_bytes()[:100]):
+        index.write_bytes(garbage)
+        again = open_source(path, cache_dir=tmp_path / "cache")
+        assert (again.fingerprint, len(again)) == (first.fingerprint, 6)
+
+
+def test_chunks_of_the_scan_do_not_show(put, monkeypatch):
+    """Without it a line across the edge of a 64 MiB chunk would be cut or lost."""
+    whole = _blocks(put("a.jsonl", b"\n".join(LINES)))
+    for size in (1, 5, 13, 14):
+        monkeypatch.setattr(line_index, "_CHUNK", size)
+        path = put(f"{size}.jsonl", b"\n".join(LINES[:3]))
+        assert len(open_source(path)) == 3
+        put(f"{size}.jsonl", b"\n".join(LINES))
+        source = open_source(path)
+        assert source.rows.parts[0].fingerprint == fingerprint_bytes(b"\n".join(LINES))
+        assert [sample.text for sample in source.read(0, 6)] == list("012345")
+        assert source.where(5) == f"{path}:11"
+    assert [block[:2] for block in whole] == [(0, 2), (2, 4), (4, 6)]

@@ -1,0 +1,299 @@
+"""Every kind of storage gives the same samples, in the same order, each under its own place."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from brimful.errors import BadSampleError, MissingExtraError, SettingsError, SourceError, SourceNotFoundError
+from brimful.sources import Sample, open_source
+
+TEXTS = ["one", "zwei, é", "三\u2028☃"]
+ROWS = [{"text": text} for text in TEXTS]
+LINES = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in ROWS]
+JSONL = b"".join(LINES)
+
+
+def _file(name, data):
+    def make(folder):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return path
+
+    return make
+
+
+def _files(given, **contents):
+    """Several files; ``given`` makes of their folder what ``open_source`` gets."""
+
+    def make(folder):
+        for name, data in contents.items():
+            _file(name.replace("__", "/").replace("_", "."), data)(folder)
+        return given(folder)
+
+    return make
+
+
+def _parquet(folder):
+    pq.write_table(pa.Table.from_pylist(ROWS), folder / "a.parquet", row_group_size=2)
+    return folder / "a.parquet"
+
+
+def _dataset(folder):
+    datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
+    return datasets.Dataset.from_list(ROWS)
+
+
+def _saved(folder):
+    _dataset(folder).save_to_disk(folder / "saved")
+    return folder / "saved"
+
+
+STORAGES = {
+    "a list": (lambda folder: ROWS, "memory[1]"),
+    "a list of texts": (lambda folder: TEXTS, "memory[1]"),
+    "jsonl": (_file("a.jsonl", JSONL), "{}/a.jsonl:2"),
+    "ndjson": (_file("a.ndjson", JSONL), "{}/a.ndjson:2"),
+    "upper case": (_file("A.JSONL", JSONL), "{}/A.JSONL:2"),
+    "gzip": (_file("a.jsonl.gz", gzip.compress(JSONL)), "{}/a.jsonl.gz:2"),
+    "gzip of several members": (_file("a.jsonl.gz", b"".join(map(gzip.compress, LINES))), "{}/a.jsonl.gz:2"),
+    "zstd": (_file("a.jsonl.zst", zstandard.compress(JSONL)), "{}/a.jsonl.zst:2"),
+    "bzip2": (_file("a.jsonl.bz2", bz2.compress(JSONL)), "{}/a.jsonl.bz2:2"),
+    "json lines called json": (_file("a.json", JSONL), "{}/a.json:2"),
+    "parquet": (_parquet, "{}/a.parquet: row 1"),
+    "a dataset": (_dataset, "datasets.Dataset: row 1"),
+    "a saved dataset": (_saved, "{}/saved: row 1"),
+    "lines of text": (_file("a.txt", "\n".join(TEXTS).encode()), "{}/a.txt:2"),
+    "packed lines of text": (_file("a.txt.gz", gzip.compress("\n".join(TEXTS).encode())), "{}/a.txt.gz:2"),
+    "a directory of texts": (
+        _files(lambda folder: folder, b__c_md=TEXTS[1].encode(), c_txt=TEXTS[2].encode(), a_rst=TEXTS[0].encode()),
+        None,
+    ),
+    "a directory of lines": (_files(lambda folder: folder, a_jsonl=LINES[0], b_jsonl=b"".join(LINES[1:])), "{}/b.jsonl:1"),
+    "a pattern": (
+        _files(lambda folder: f"{folder}/s-*.jsonl", **{"s-1_jsonl": LINES[0], "s-2_jsonl": b"".join(LINES[1:])}),
+        "{}/s-2.jsonl:1",
+    ),
+    "a list of paths": (
+        _files(lambda folder: [folder / "b.jsonl", folder / "a.jsonl"], b_jsonl=LINES[0], a_jsonl=b"".join(LINES[1:])),
+        "{}/a.jsonl:1",
+    ),
+    "an empty file between": (
+        _files(
+            lambda folder: [folder / f"{name}.jsonl" for name in "abc"],
+            a_jsonl=LINES[0],
+            b_jsonl=b"",
+            c_jsonl=b"".join(LINES[1:]),
+        ),
+        "{}/c.jsonl:1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORAGES)
+def test_a_storage_gives_these_samples(name, tmp_path):
+    """Without it a data set would pack other samples, or name another place, because of how it is stored."""
+    make, second = STORAGES[name]
+    source = open_source(make(tmp_path))
+    expected = [Sample(index, text=text) for index, text in enumerate(TEXTS)]
+    assert list(source.read(0, 3)) == expected
+    assert [source[index] for index in (2, 0, 1)] == [expected[2], expected[0], expected[1]]
+    assert list(source.read(1, 2)) == expected[1:2]
+    assert (len(source), source.format.name) == (3, "text")
+    assert sum(len(block) for block in source.blocks) == 3
+    if second is not None:
+        assert source.where(1) == second.format(tmp_path)
+
+
+def test_a_remote_file_is_read_as_a_local_one():
+    """Without it a URL would need a download by hand."""
+    import fsspec
+
+    url = f"memory://{uuid.uuid4().hex}/a.jsonl.gz"
+    with fsspec.open(url, "wb") as file:
+        file.write(gzip.compress(JSONL))
+    source = open_source(url)
+    assert [sample.text for sample in source.read(0, 3)] == TEXTS
+    assert source.where(1) == f"{url}:2"
+    with pytest.raises(SourceNotFoundError, match="no such file"):
+        open_source("memory://nowhere/a.jsonl")
+
+
+def test_one_file_of_text_is_one_document_if_asked(put):
+    """Without it a book would be packed as unrelated lines."""
+    path = put("a.txt", "one\r\n\ntwo\u2028\n")
+    assert list(open_source(path, text_unit="file").read(0, 1)) == [Sample(0, text="one\r\n\ntwo\u2028\n")]
+    assert [sample.text for sample in open_source(path).read(0, 2)] == ["one", "two\u2028"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_document(put):
+    """Without it a file from Windows would begin with an invisible token, by file and not by line."""
+    path = put("a.txt", b"\xef\xbb\xbfone\n")
+    assert open_source(path)[0] == Sample(0, text="one")
+    assert open_source(path, text_unit="file")[0] == Sample(0, text="one\n")
+
+
+def test_a_directory_of_texts_by_lines_if_asked(put, tmp_path):
+    """Without it a directory of line files could only be read as whole documents."""
+    put("a.txt", "one\ntwo\n")
+    put("b.txt", "three")
+    source = open_source(tmp_path, text_unit="line")
+    assert [sample.text for sample in source.read(0, 3)] == ["one", "two", "three"]
+    assert source.where(2) == f"{tmp_path}/b.txt:1"
+
+
+def test_invalid_utf8_in_a_document_names_its_file(put, tmp_path):
+    """Without it a Latin-1 file would end the job with a traceback."""
+    put("a.txt", "fine")
+    bad = put("b.txt", b"caf\xe9 au lait")
+    errors = list(open_source(tmp_path).read(0, 2))
+    assert errors[0] == Sample(0, text="fine")
+    assert str(errors[1]) == f"{bad} (sample 1): invalid UTF-8 at byte 3 (invalid continuation byte)"
+
+
+@pytest.mark.parametrize("data", ["no.jsonl", "no/such/dir/*.jsonl", Path("no.parquet")])
+def test_nothing_there_names_the_path(data):
+    """Without it a typing error would end in a traceback of another library."""
+    with pytest.raises(SourceNotFoundError) as caught:
+        open_source(data)
+    assert str(caught.value).startswith(f"{data}: no ")
+
+
+def test_a_directory_without_data_is_refused(put, tmp_path):
+    """Without it an empty directory would look like an empty data set."""
+    put(".hidden.jsonl", JSONL)
+    put("picture.png", b"\x89PNG")
+    with pytest.raises(SourceNotFoundError) as caught:
+        open_source(tmp_path)
+    assert str(caught.value) == f"{tmp_path}: no file in it is JSON lines, JSON, Parquet or text"
+
+
+def test_a_directory_of_several_kinds_is_refused(put, tmp_path):
+    """Without it a README beside the data would become a sample."""
+    put("README.md", "read me")
+    put("a.jsonl", JSONL)
+    with pytest.raises(SettingsError) as caught:
+        open_source(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path} mixes files of several kinds (lines, text): name some by a pattern, such as '{tmp_path}/*.jsonl'"
+    )
+
+
+@pytest.mark.parametrize(("data", "kind"), [(None, "NoneType"), (7, "int"), ({"text": "a"}, "dict")])
+def test_what_is_no_source_is_refused(data, kind):
+    """Without it one row given instead of a list of rows would fail somewhere deep inside."""
+    with pytest.raises(SettingsError) as caught:
+        open_source(data)
+    assert str(caught.value) == f"a source is a path, a list of rows or a datasets.Dataset, not {kind}"
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\r\n\n"])
+def test_an_empty_file_is_refused(put, data):
+    """Without it an empty file would pass until the planner finds nothing to pack."""
+    path = put("a.jsonl", data)
+    with pytest.raises(SourceError) as caught:
+        open_source(path)
+    assert str(caught.value) == f"{path} is empty: there is no sample to pack"
+
+
+def test_an_empty_list_is_refused():
+    """Without it no rows in memory would have no format and a confusing error."""
+    with pytest.raises(SourceError, match="memory is empty: there is no sample to pack"):
+        open_source([])
+
+
+def test_a_dataset_of_several_splits_names_them(tmp_path):
+    """Without it the user would not learn which directory to name."""
+    datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
+    both = datasets.DatasetDict({name: datasets.Dataset.from_list(ROWS) for name in ("train", "test")})
+    both.save_to_disk(tmp_path / "saved")
+    with pytest.raises(SourceError) as caught:
+        open_source(tmp_path / "saved")
+    assert str(caught.value) == f"{tmp_path}/saved holds several splits (train, test): name one, such as …/train"
+    assert [sample.text for sample in open_source(tmp_path / "saved" / "test").read(0, 3)] == TEXTS
+
+
+def test_a_missing_extra_prints_its_install_line(put, tmp_path, monkeypatch):
+    """Without it the user of a saved dataset would only see No module named 'datasets'."""
+    put("saved/dataset_info.json", "{}")
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'brimful\[huggingface\]'"):
+        open_source(tmp_path / "saved")
+
+
+def test_a_broken_archive_says_which_codec_failed(put):
+    """Without it a half-downloaded file would be packed up to where it ends, or fail without its name."""
+    whole = gzip.compress(b"".join(LINES * 1000), mtime=0)
+    cut = put("cut.jsonl.gz", whole[: len(whole) // 2])
+    fake = put("fake.jsonl.zst", b"this is no zstd")
+    for path, codec in ((cut, "gzip"), (fake, "zstd")):
+        with pytest.raises(SourceError) as caught:
+            open_source(path)
+        assert str(caught.value).startswith(f"{path} cannot be unpacked as {codec}: ")
+
+
+def test_a_file_that_is_no_parquet_says_so(put):
+    """Without it the error would be Arrow's and name no file."""
+    path = put("a.parquet", b"x" * 100)
+    with pytest.raises(SourceError) as caught:
+        open_source(path)
+    assert str(caught.value).startswith(f"{path} is no Parquet file: ")
+
+
+def test_a_json_array_is_rows(put):
+    """Without it the most common form of small data sets could not be opened."""
+    path = put("a.json", json.dumps(ROWS, indent=2))
+    assert [sample.text for sample in open_source(path).read(0, 3)] == TEXTS
+
+
+def test_a_json_array_names_no_wrong_line(put):
+    """Without it the user would look for the bad row on a line that holds another one."""
+    path = put("a.json", json.dumps([{"text": "a"}, {"tex": "b"}], indent=2))
+    assert Path(path).read_text().splitlines()[1] == "  {"  # line 2 belongs to the first row
+    with pytest.raises(BadSampleError) as caught:
+        _ = open_source(path)[1]
+    assert caught.value.where != f"{path}:2"
+
+
+def test_broken_json_names_the_line(put):
+    """Without it a missing comma in a big file could not be found."""
+    path = put("a.json", '[\n{"text": "a"}\n{"text": "b"}]')
+    with pytest.raises(BadSampleError) as caught:
+        open_source(path)
+    assert str(caught.value) == f"{path}:3 (sample 0): no JSON: Expecting ',' delimiter at column 1"
+
+
+def test_a_json_array_that_is_nested_too_deeply_is_the_files_fault(put):
+    """Without it a hostile file would end the program with a RecursionError."""
+    path = put("a.json", "[" * 100_000)
+    with pytest.raises(SourceError, match=r"a\.json"):
+        open_source(path)
+
+
+def test_a_newer_original_replaces_the_unpacked_copy(put, tmp_path):
+    """Without it an updated archive would be read as it was, or the cache would grow with every update."""
+    cache = tmp_path / "cache"
+    path = put("a.jsonl.gz", gzip.compress(JSONL))
+    assert len(open_source(path, cache_dir=cache)) == 3
+    put("a.jsonl.gz", gzip.compress(b"".join(LINES[:2])))
+    assert len(open_source(path, cache_dir=cache)) == 2
+    assert len(list((cache / "unpacked").glob("*.jsonl"))) == 1
+
+
+def test_an_unpacked_copy_is_made_once(put, tmp_path, monkeypatch):
+    """Without it every rank of a job would unpack the archive again."""
+    from brimful.sources import unpack
+
+    path = put("a.jsonl.gz", gzip.compress(JSONL))
+    open_source(path)
+    monkeypatch.setattr(unpack, "_open", lambda path: pytest.fail("unpacked again"))
+    assert [sample.text for sample in open_source(path).read(0, 3)] == TEXTS

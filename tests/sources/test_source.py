@@ -1,0 +1,195 @@
+"""A source: samples by index, what decides them, and what it begins with."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from brimful.errors import BadSampleError, SettingsError, UnknownFormatError
+from brimful.sources import Sample, open_source
+
+ROWS = [{"text": text} for text in "abcdef"]
+
+
+@pytest.mark.parametrize("index", [-1, 6, 100])
+def test_there_is_no_sample_outside(index):
+    """Without it sample -1 would be the last one, and a loop over a source would never end."""
+    with pytest.raises(IndexError) as caught:
+        _ = open_source(ROWS)[index]
+    assert str(caught.value) == f"sample {index} is not in 0 … 5"
+
+
+def test_a_bad_sample_is_raised_by_index_and_returned_by_read():
+    """Without it one bad row would end a whole read, or a single one would pass as a sample."""
+    source = open_source([{"text": "a"}, {"text": 3}])
+    with pytest.raises(BadSampleError) as caught:
+        _ = source[1]
+    assert str(caught.value) == "memory[1] (sample 1): text must be text and is int 3"
+    good, bad = source.read(0, 2)
+    assert good == Sample(0, text="a")
+    assert (type(bad), str(bad)) == (BadSampleError, str(caught.value))
+
+
+def test_detection_passes_over_rows_that_cannot_be_read(put):
+    """Without it a broken first line would hide what the file is."""
+    source = open_source(put("a.jsonl", b'nope\n{"text":"a"}\n'))
+    assert (source.format.name, source.detected, source[1].text) == ("text", True, "a")
+
+
+def test_a_file_without_a_readable_row_says_what_is_wrong_with_the_first(put):
+    """Without it a file that is no JSON lines would be said to have unknown keys."""
+    path = put("a.jsonl", b"nope\nnope\n")
+    with pytest.raises(BadSampleError) as caught:
+        open_source(path)
+    assert str(caught.value) == f"{path}:1 (sample 0): no JSON: Expecting value at column 1"
+
+
+def test_unknown_rows_are_shown_with_the_way_out():
+    """Without it the user would not learn how to map the fields."""
+    with pytest.raises(UnknownFormatError) as caught:
+        open_source([{"dialogue": [], "id": 3}])
+    assert str(caught.value) == (
+        "the rows have no format that brimful knows; the first has keys ['dialogue', 'id']. Name the format and its "
+        "fields, for example --format messages --field messages=dialogue (formats: messages, sharegpt, alpaca, "
+        "prompt_completion, question_answer, text)"
+    )
+
+
+def test_fields_are_found_under_other_names():
+    """Without it data with a key of its own would have to be rewritten."""
+    rows = [{"dialogue": [{"role": "user", "content": "hi"}]}]
+    detected = open_source(rows, fields={"messages": "dialogue"})
+    assert (detected.format.name, detected[0].messages) == ("messages", [{"role": "user", "content": "hi"}])
+    named = open_source(rows, format="messages", fields={"messages": "dialogue"})
+    assert (named.fingerprint, named.detected) == (detected.fingerprint, False)
+
+
+def test_an_unknown_format_or_field_names_the_known_ones():
+    """Without it a typing error would be read as 'use the default'."""
+    with pytest.raises(SettingsError) as caught:
+        open_source(ROWS, format="chatml")
+    assert str(caught.value) == (
+        "--format 'chatml' is unknown: use one of messages, sharegpt, alpaca, prompt_completion, question_answer, text"
+    )
+    with pytest.raises(SettingsError) as caught:
+        open_source(ROWS, format="text", fields={"body": "text"})
+    assert str(caught.value) == "--field body=… is not a field of format text: it has text"
+
+
+def test_how_rows_are_read_is_part_of_the_fingerprint():
+    """Without it lengths of one reading would be served for another."""
+    rows = [{"text": "a", "body": "b"}]
+    plain, mapped = open_source(rows, format="text"), open_source(rows, format="text", fields={"text": "body"})
+    assert plain.fingerprint != mapped.fingerprint
+    assert plain.blocks[0].fingerprint != mapped.blocks[0].fingerprint
+    assert plain.fingerprint == open_source(rows).fingerprint
+
+
+@pytest.mark.parametrize("kind", ["memory", "lines", "lines without end", "two files"])
+def test_a_source_knows_what_it_began_as(kind, put, tmp_path):
+    """Without it appended rows would look like another data set, or another data set like appended rows."""
+
+    def at(count):
+        lines = ['{"text":"%s"}' % row["text"] for row in ROWS[:count]]
+        if kind == "memory":
+            return open_source(ROWS[:count])
+        if kind == "two files":
+            put("1.jsonl", "\n".join(lines[:2]) + "\n")
+            put("2.jsonl", "\n".join(lines[2:]) + "\n")
+            return open_source([tmp_path / "1.jsonl", tmp_path / "2.jsonl"])
+        return open_source(put("a.jsonl", "\n".join(lines) + ("\n" if kind == "lines" else "")))
+
+    fingerprint = at(4).fingerprint
+    longer = at(6)
+    assert longer.begins_with(4, fingerprint)
+    assert longer.begins_with(6, longer.fingerprint)
+    assert not longer.begins_with(3, fingerprint)
+    assert not longer.begins_with(5, fingerprint)
+    assert not longer.begins_with(6, fingerprint)
+    assert not longer.begins_with(7, fingerprint)
+
+
+def test_a_further_file_is_appended_rows(put, tmp_path):
+    """Without it a data set that grows by files would be measured anew every time."""
+    paths = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
+    put("1.jsonl", '{"text":"a"}\n')
+    put("2.jsonl", '{"text":"b"}\n')
+    first = open_source(paths[:1])
+    assert open_source(paths).begins_with(1, first.fingerprint)
+    assert not open_source(paths[::-1]).begins_with(1, first.fingerprint)
+
+
+def test_a_source_introduces_itself():
+    """Without it a log would not say which data was packed."""
+    source = open_source(ROWS)
+    assert repr(source) == f"Source('memory', 6 samples, format text, {source.fingerprint[:7]})"
+
+
+def test_parquet_row_groups_are_blocks_and_come_back_in_any_order(tmp_path):
+    """Without it a row could be looked for in a neighbouring group."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=2)
+    source = open_source(path)
+    assert [(block.start, block.stop) for block in source.blocks] == [(0, 2), (2, 4), (4, 6)]
+    assert [source[index].text for index in (5, 0, 3, 1, 4, 2)] == list("fadbec")
+    assert [sample.text for sample in source.read(1, 5)] == list("bcde")
+    again = pickle.loads(pickle.dumps(source))
+    assert (again.fingerprint, again.blocks, again[5]) == (source.fingerprint, source.blocks, source[5])
+
+
+def test_a_parquet_fingerprint_is_of_the_content(tmp_path):
+    """Without it a copy would be another data set, or an edit the same one."""
+    for name, rows in (("a", ROWS), ("b", ROWS), ("c", [*ROWS[:5], {"text": "g"}])):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet", row_group_size=2)
+    a, b, c = (open_source(tmp_path / f"{name}.parquet") for name in "abc")
+    assert (a.fingerprint, a.blocks) == (b.fingerprint, b.blocks)
+    assert a.fingerprint != c.fingerprint
+    assert [x.fingerprint == y.fingerprint for x, y in zip(a.blocks, c.blocks, strict=True)] == [True, True, False]
+
+
+def test_a_dataset_fingerprint_is_of_the_content(tmp_path):
+    """Without it saving, slicing or mapping a dataset would throw its lengths away."""
+    datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
+    rows = [{"text": text, "n": number or None} for number, text in enumerate("abcdef")]
+    memory = datasets.Dataset.from_list(rows)
+    memory.save_to_disk(tmp_path / "saved")
+    same = [
+        memory,
+        datasets.load_from_disk(tmp_path / "saved"),
+        datasets.Dataset.from_list([{"text": "z", "n": 9}, *rows]).select(range(1, 7)),
+        datasets.concatenate_datasets([memory.select(range(3)), memory.select(range(3, 6))]),
+    ]
+    assert {open_source(dataset).fingerprint for dataset in same} == {open_source(memory).fingerprint}
+    other = [memory.select(range(5)), memory.select([1, 0, 2, 3, 4, 5]), memory.rename_column("n", "m")]
+    assert len({open_source(dataset).fingerprint for dataset in (memory, *other)}) == 4
+
+
+def test_a_shuffled_dataset_is_read_in_its_order():
+    """Without it the rows behind an index mapping would be read as they lie."""
+    datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
+    source = open_source(datasets.Dataset.from_list(ROWS).select([4, 0, 2]))
+    assert [sample.text for sample in source.read(0, 3)] == ["e", "a", "c"]
+    assert [source[index].text for index in range(3)] == ["e", "a", "c"]
+    again = pickle.loads(pickle.dumps(source))
+    assert [sample.text for sample in again.read(0, 3)] == ["e", "a", "c"]
+
+
+def test_chats_in_parquet_and_datasets_are_the_chats_of_json(tmp_path):
+    """Without it the nulls that tables put for absent keys would reach the template as turns without content."""
+    datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    pq.write_table(pa.Table.from_pylist([{"messages": turns}]), tmp_path / "a.parquet")
+    expected = [
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}],
+        },
+    ]
+    for data in (tmp_path / "a.parquet", datasets.Dataset.from_list([{"messages": turns}]), [{"messages": turns}]):
+        assert open_source(data)[0].messages == expected

@@ -1,0 +1,129 @@
+"""The package is its own map: arrows of import point left along the flow."""
+
+import ast
+from pathlib import Path
+
+import brimful
+
+ROOT = Path(brimful.__file__).parent
+
+BASE = {"errors", "typing", "rng", "fingerprint", "store", "columns", "cache", "progress"}
+MAY_IMPORT = {
+    "base": {"base"},
+    "sources": {"base"},
+    "encode": {"base", "sources"},
+    "execute": {"base"},
+    "measure": {"base", "sources", "encode", "execute"},
+    "plan": {"base", "measure.table"},
+    "shards": {"base"},
+    "materialize": {"base", "sources", "encode", "measure", "plan", "shards", "execute"},
+    "serve": {"base", "sources", "encode", "measure", "plan", "shards"},
+    "collate": {"base", "plan", "shards"},
+    "trainers": {"base", "plan", "serve", "collate", "shards"},
+}
+ANYTHING = {"report", "cli", "testing", "demo", "verify", "__init__"}
+OUTSIDE = {
+    "base": {"numpy", "xxhash"},
+    "sources": {"numpy", "xxhash"},
+    "encode": {"numpy"},
+    "execute": {"numpy", "pyarrow"},
+    "measure": {"numpy"},
+    "plan": {"numpy"},
+    "shards": {"numpy", "xxhash"},
+    "materialize": {"numpy", "xxhash"},
+    "serve": {"numpy"},
+    "collate": {"numpy"},
+    "trainers": {"numpy"},
+}
+"""What each package may import when it is imported. Libraries used inside a function are not in the list."""
+
+HEAVY_FILES = {
+    "collate/dialects": {"torch"},
+    "collate/torch.py": {"torch"},
+    "trainers": {"torch", "transformers", "trl", "lightning"},
+    "execute/preload.py": {"transformers"},
+}
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        package = "base" if parts[0] in BASE else parts[0]
+        yield path, package, ast.parse(path.read_text())
+
+
+def imports(tree):
+    """Module names with whether they stand at the top level, outside ``if TYPE_CHECKING``."""
+    guarded = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            guarded |= {id(inner) for inner in ast.walk(node)}
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            guarded |= {id(inner) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) not in guarded
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, id(node) not in guarded
+
+
+def package_of(name):
+    parts = name.split(".")[1:]
+    if not parts:
+        return "__init__", ""
+    return ("base" if parts[0] in BASE else parts[0]), ".".join(parts[:2])
+
+
+def test_arrows_point_left():
+    """Prints the arrow that is wrong."""
+    wrong = []
+    checked = 0
+    for path, package, tree in modules():
+        if package in ANYTHING:
+            continue
+        allowed = MAY_IMPORT[package]
+        for name, _ in imports(tree):
+            if name.split(".")[0] != "brimful":
+                continue
+            checked += 1
+            target, detail = package_of(name)
+            if target != package and target not in allowed and detail not in allowed:
+                wrong.append(f"{path.relative_to(ROOT)}: {package} -> {name}")
+    assert checked > 100
+    assert not wrong, "\n".join(wrong)
+
+
+def test_heavy_libraries_are_imported_where_they_are_used():
+    """A top-level import of torch below the collator would make every command wait for it."""
+    import sys
+
+    wrong = []
+    for path, package, tree in modules():
+        if package in ANYTHING:
+            continue
+        relative = str(path.relative_to(ROOT))
+        extra = set().union(*(names for prefix, names in HEAVY_FILES.items() if relative.startswith(prefix)))
+        for name, top in imports(tree):
+            library = name.split(".")[0]
+            if top and library != "brimful" and library not in sys.stdlib_module_names | OUTSIDE[package] | extra | {"__future__"}:
+                wrong.append(f"{relative} imports {name} at the top")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_is_called_utils():
+    """A name that says nothing collects everything."""
+    names = {path.stem for path in ROOT.rglob("*.py")} | {path.name for path in ROOT.rglob("*") if path.is_dir()}
+    assert not names & {"utils", "util", "common", "core", "misc", "helpers"}
+
+
+def test_nothing_unpickles_or_evaluates():
+    """Data files are untrusted input."""
+    for path, _, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                assert name not in {"eval", "exec", "pickle.load", "pickle.loads", "torch.load"}, f"{path}: {name}"
+                for keyword in node.keywords:
+                    allowed = keyword.arg == "allow_pickle" and ast.unparse(keyword.value) == "True"
+                    assert not allowed, f"{path}: allow_pickle=True"

@@ -1,0 +1,41 @@
+"""Importing brimful is cheap, and what is missing says how to get it."""
+
+import subprocess
+import sys
+
+HEAVY = ["torch", "transformers", "tokenizers", "numba", "pyarrow", "datasets", "pandas", "scipy", "fsspec", "click"]
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_import_loads_numpy_and_nothing_heavy():
+    """Every rank and every worker pays for the import."""
+    assert run(f"import sys, brimful; print([m for m in {HEAVY} if m in sys.modules])") == "[]"
+
+
+def test_import_costs_less_than_numpy_again():
+    """A ratio within one process, not a time: brimful's own part beside numpy's."""
+    code = (
+        "import time; a = time.perf_counter(); import numpy; b = time.perf_counter(); import brimful; "
+        "c = time.perf_counter(); print((c - b) / (b - a))"
+    )
+    assert min(float(run(code)) for _ in range(3)) < 1
+
+
+def test_planning_needs_no_tokenizer_and_no_torch():
+    """The heart runs on a laptop without any of it."""
+    code = "import sys; from brimful import plan_packs; plan_packs([3, 4], capacity=8); print('torch' in sys.modules, 'transformers' in sys.modules)"
+    assert run(code) == "False False"
+
+
+def test_a_missing_extra_prints_the_line_that_installs_it():
+    """Instead of a ModuleNotFoundError from the depth."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import brimful\n"
+        "try: brimful.PackCollator\n"
+        "except ImportError as error: print(error)"
+    )
+    assert run(code) == "PackCollator needs torch, which is not installed: pip install 'brimful[torch]'"
