@@ -70,7 +70,7 @@ def test_a_file_cut_anywhere_is_refused_by_name(tmp_path):
     data = _write(tmp_path / "t.arrow", size=np.array([1, 2, 3])).read_bytes()
     cut = tmp_path / "cut.arrow"
     refused = 0
-    for length in range(0, len(data)):
+    for length in range(len(data)):
         cut.write_bytes(data[:length])
         with pytest.raises(CorruptFileError) as caught:
             open_columns(cut)

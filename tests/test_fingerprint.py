@@ -17,9 +17,9 @@ from brimful.fingerprint import (
 
 def test_fingerprints_never_change():
     """Without it a new release would throw away every cache and refuse every store."""
-    assert fingerprint_of({"capacity": 8192}) == '27629b9abbce2f2d923396be14996e56'
-    assert fingerprint_bytes(b"abc") == '06b05ab6733a618578af5f94892f3950'
-    assert fingerprint_array(np.array([3, 3, 5, 6, 1, 1])) == '2e2fec6915f5addd4be2b46cc3028b9a'
+    assert fingerprint_of({"capacity": 8192}) == "27629b9abbce2f2d923396be14996e56"
+    assert fingerprint_bytes(b"abc") == "06b05ab6733a618578af5f94892f3950"
+    assert fingerprint_array(np.array([3, 3, 5, 6, 1, 1])) == "2e2fec6915f5addd4be2b46cc3028b9a"
 
 
 def test_the_order_of_keys_does_not_matter_and_the_order_of_a_list_does():

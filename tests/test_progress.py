@@ -105,10 +105,15 @@ def test_a_failed_stage_still_says_how_far_it_came(clock):
     """Without it a log would end without the place of the failure."""
     out = io.StringIO()
     bar = make_progress("lines", out)
-    with pytest.raises(RuntimeError, match="boom"), bar.stage("measure", total=10, unit="rows"):
-        bar.advance(2)
-        clock.now += 2
-        raise RuntimeError("boom")
+
+    def fail():
+        with bar.stage("measure", total=10, unit="rows"):
+            bar.advance(2)
+            clock.now += 2
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail()
     assert out.getvalue() == "measure: 2/10 rows (20 %), 1 rows/s, done in 2.0 s\n"
 
 

@@ -196,9 +196,14 @@ def test_an_atomic_file_leaves_nothing_on_an_error(tmp_path):
     """Without it a failed job would leave half a file, or take the old one with it."""
     path = tmp_path / "t.bin"
     path.write_bytes(b"old")
-    with pytest.raises(RuntimeError, match="boom"), atomic_file(path) as file:
-        file.write(b"half")
-        raise RuntimeError("boom")
+
+    def fail():
+        with atomic_file(path) as file:
+            file.write(b"half")
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail()
     assert (path.read_bytes(), _files(tmp_path)) == (b"old", ["t.bin"])
 
 

@@ -28,6 +28,10 @@ class RandomStream:
         """``uint64[count]`` uniform words."""
         return np.asarray(self._bits.random_raw(count), dtype=np.uint64)
 
+    def halfwords(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+        """``uint16[count]`` uniform numbers, the same on machines of either byte order."""
+        return self.words(-(-count // 4)).astype("<u8", copy=False).view("<u2")[:count].astype(np.uint16, copy=False)
+
     def permutation(self, count: int) -> Int64Array:
         """``int64[count]``: the numbers 0 to count-1 in random order.
 

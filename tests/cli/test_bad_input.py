@@ -122,13 +122,6 @@ def temporary_files(directory: Path) -> list[str]:
 # ── fixtures ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    cache = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("BRIMFUL_CACHE", str(cache))
-    return cache
-
-
 def save_tokenizer(directory: Path, template: str | None) -> Path:
     """One token a byte, ChatML's special tokens, as ``transformers`` saves it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -788,6 +781,24 @@ def test_a_shard_that_was_deleted_is_named(store: Path) -> None:
     assert check.code == 2
     assert check.err.splitlines()[-1].startswith("error: ")
     assert str(shard) in check.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut"])
+def test_packing_again_over_a_damaged_store_claims_no_success(
+    damage: str, chats: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    """Without it the advice of the errors above, to write the shard again, ends in a summary over missing packs."""
+    packs = tmp_path / "packs"
+    command = ("pack", chats, "-o", packs, "--tokenizer", tokenizer, "--max-length", 64, "--quiet")
+    done(*command)
+    expected = snapshot(packs)
+    shard = shards(packs)[0]
+    shard.unlink() if damage == "deleted" else os.truncate(shard, 100)
+    outcome = run(*command)
+    if outcome.code == 0:
+        assert snapshot(packs) == expected
+    else:
+        assert str(shard) in one_line(outcome.code, outcome.err)
 
 
 def buffers_of(shard: Path) -> dict[str, tuple[int, int]]:

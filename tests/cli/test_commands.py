@@ -56,11 +56,6 @@ def value(lines: list[str], name: str) -> str:
     return found[0][15:]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One token a byte, ChatML's special tokens, as ``transformers`` saves it."""

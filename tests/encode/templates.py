@@ -40,7 +40,11 @@ _ASK = "{% if add_generation_prompt %}"
 
 STYLES = {
     "chatml": Style(
-        _EACH + "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n" + _END + _ASK + "<|im_start|>assistant\n{% endif %}",
+        _EACH
+        + "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+        + _END
+        + _ASK
+        + "<|im_start|>assistant\n{% endif %}",
         "{}<|im_end|>",
         ("<|im_start|>", "<|im_end|>"),
     ),

@@ -54,7 +54,7 @@ def _qwen_answers(sample):
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("gsm8k_test.jsonl", 1319),
+        ("gsm8k_test.jsonl", 400),
         ("sgd_train_dialogues.jsonl.gz", 200),
         ("gpteacher.jsonl.gz", 200),
         ("smile_zh_multiturn_3k.jsonl.gz", 200),
@@ -170,7 +170,7 @@ def test_marks_of_the_template_give_the_masks_of_transformers(data_dir, qwen):
 
 def test_a_token_across_the_end_of_a_marked_answer_is_trained_on(qwen):
     """Without it the last word of an answer is not learned where its token also holds what follows (".\\n")."""
-    template = "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
+    template = "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{{ '\n' }}{% endfor %}"
     sample = chat("2 + 2?", "It is 4.")
     encoded = ChatEncoder(qwen, chat_template=template).encode(sample)
     assert encoded.loss_mask.astype(int).tolist() == _masks_of_transformers(qwen.hf, template, sample)
@@ -189,20 +189,33 @@ def test_a_template_from_a_file(tmp_path):
     path.write_text(CHATML.template, encoding="utf-8")
     assert _chatml(chat_template=str(path)).fingerprint == _chatml().fingerprint
     with pytest.raises(SettingsError) as caught:
-        _chatml(chat_template="no.jinja").render(chat("q"))
+        _ = _chatml(chat_template="no.jinja").chat_template
     assert str(caught.value) == "--chat-template no.jinja: no such file, and no template either"
+
+
+@pytest.mark.parametrize(("tokenizer", "template"), [(tokenizer_of(CHATML), "no.jinja"), (tiny_tokenizer(), None)])
+def test_a_wrong_setting_is_no_fault_of_a_sample(tokenizer, template):
+    """Without it --on-bad-sample skip would skip every row because the template file is missing."""
+    with pytest.raises(SettingsError):
+        ChatEncoder(tokenizer, chat_template=template).encode_batch([chat("q", "a")])
 
 
 def test_no_template_at_all_says_what_to_do():
     """Without it a base model's tokenizer would fail inside transformers."""
-    with pytest.raises(SettingsError, match="has no chat template: name one with --chat-template FILE, or use --mode text"):
+    with pytest.raises(
+        SettingsError, match="has no chat template: name one with --chat-template FILE, or use --mode text"
+    ):
         _ = ChatEncoder(tiny_tokenizer()).chat_template
 
 
 def test_template_kwargs_reach_the_template():
     """Without it enable_thinking and the like would be silently ignored."""
     template = "{{ flag }}" + CHATML.template
-    assert _chatml(chat_template=template, template_kwargs={"flag": "yes "}).render(chat("q")).startswith("yes <|im_start|>")
+    assert (
+        _chatml(chat_template=template, template_kwargs={"flag": "yes "})
+        .render(chat("q"))
+        .startswith("yes <|im_start|>")
+    )
 
 
 def test_a_chat_that_the_template_refuses_is_that_samples_fault():
@@ -211,7 +224,7 @@ def test_a_chat_that_the_template_refuses_is_that_samples_fault():
     good, bad = chat("q"), Sample(7, messages=[{"role": "system", "content": "s"}])
     lengths, errors = _chatml(chat_template=template).lengths([good, bad, good])
     assert lengths.tolist() == [1, -1, 1]
-    assert [str(error) for error in errors] == ["sample 7: the chat template refuses it: must begin with the user"]
+    assert [str(error) for error in errors] == ["sample 7: the chat template refuses it: 'must begin with the user'"]
     results = _chatml(chat_template=template, train_on="all").encode_batch([good, bad, good])
     assert [isinstance(result, BadSampleError) for result in results] == [False, True, False]
 
@@ -277,13 +290,15 @@ def test_a_copied_tokenizer_is_the_same(tmp_path):
         tokenizer.save_pretrained(tmp_path / name / "deep" / name)
     a, b = (ChatEncoder(tmp_path / name / "deep" / name) for name in "ab")
     assert a.fingerprint == b.fingerprint == ChatEncoder(tokenizer).fingerprint
-    assert a.encode(chat("q", "a")).input_ids.tolist() == ChatEncoder(tokenizer).encode(chat("q", "a")).input_ids.tolist()
+    assert (
+        a.encode(chat("q", "a")).input_ids.tolist() == ChatEncoder(tokenizer).encode(chat("q", "a")).input_ids.tolist()
+    )
 
 
 def test_what_a_tokenizer_was_used_for_before_does_not_matter():
     """Without it a tokenizer that once cut a prompt would have another fingerprint, and lengths be measured again."""
     used = tokenizer_of(CHATML)
-    used(["a", "abc def"], truncation=True, max_length=3, padding="max_length")
+    used(["a", "abc def"], truncation=True, max_length=3)
     fresh, after = _chatml(), ChatEncoder(used, chat_template=CHATML.template)
     sample = chat("a long question", "a long answer")
     assert after.fingerprint == fresh.fingerprint

@@ -29,9 +29,7 @@ def test_shifted_labels_are_refused():
     """Without it labels that are shifted already would be shifted twice by the trainer."""
     with pytest.raises(EncodeError) as caught:
         EncodedSample.from_labels(np.array([5, 6, 7]), np.array([-100, 7, -100]))
-    assert str(caught.value) == (
-        "label 7 at position 1 is neither its token 6 nor -100: labels must not be shifted"
-    )
+    assert str(caught.value) == ("label 7 at position 1 is neither its token 6 nor -100: labels must not be shifted")
 
 
 def test_labels_of_another_length_are_refused():

@@ -60,7 +60,11 @@ ROWS = {
     ),
     "arguments that are no JSON object stay": (
         "messages",
-        {"messages": [_assistant("", tool_calls=[{"function": {"name": "add", "arguments": text}}]) for text in ("{x", "1")]},
+        {
+            "messages": [
+                _assistant("", tool_calls=[{"function": {"name": "add", "arguments": text}}]) for text in ("{x", "1")
+            ]
+        },
         [_assistant("", tool_calls=[{"function": {"name": "add", "arguments": text}}]) for text in ("{x", "1")],
         None,
     ),
@@ -106,7 +110,13 @@ ROWS = {
     "sharegpt by any name": (
         "sharegpt",
         {"conversations": [{"from": who, "value": who} for who in ("system", "user", "bot", "chatgpt", "tool")]},
-        [_system("system"), _user("user"), _assistant("bot"), _assistant("chatgpt"), {"role": "tool", "content": "tool"}],
+        [
+            _system("system"),
+            _user("user"),
+            _assistant("bot"),
+            _assistant("chatgpt"),
+            {"role": "tool", "content": "tool"},
+        ],
         None,
     ),
     "alpaca": (
@@ -121,14 +131,24 @@ ROWS = {
         [_system("s"), _user("q1"), _assistant("a1"), _user("q2"), _assistant("a2"), _user("q3"), _assistant("a3")],
         None,
     ),
-    "prompt and completion": ("prompt_completion", {"prompt": "q", "completion": "a"}, [_user("q"), _assistant("a")], None),
+    "prompt and completion": (
+        "prompt_completion",
+        {"prompt": "q", "completion": "a"},
+        [_user("q"), _assistant("a")],
+        None,
+    ),
     "prompt and completion as turns": (
         "prompt_completion",
         {"prompt": [_system("s"), _user("q")], "completion": [_assistant("a")], "tools": [TOOL]},
         [_system("s"), _user("q"), _assistant("a")],
         [TOOL],
     ),
-    "question and answer": ("question_answer", {"question": "q", "answer": "a", "id": 3}, [_user("q"), _assistant("a")], None),
+    "question and answer": (
+        "question_answer",
+        {"question": "q", "answer": "a", "id": 3},
+        [_user("q"), _assistant("a")],
+        None,
+    ),
 }
 
 
@@ -182,8 +202,16 @@ REFUSED = [
         "messages[0] holds a part of type 'image_url'; only text can be packed so far",
     ),
     ("messages", {"messages": [_user([7])]}, "a part of messages[0] must be text and is int 7"),
-    ("messages", {"messages": [_assistant("", tool_calls="f")]}, 'tool_calls of messages[0] must be a list and is str "f"'),
-    ("messages", {"messages": [_assistant("", tool_calls=[1])]}, "a tool call of messages[0] must be an object and is int 1"),
+    (
+        "messages",
+        {"messages": [_assistant("", tool_calls="f")]},
+        'tool_calls of messages[0] must be a list and is str "f"',
+    ),
+    (
+        "messages",
+        {"messages": [_assistant("", tool_calls=[1])]},
+        "a tool call of messages[0] must be an object and is int 1",
+    ),
     ("messages", {"messages": [_assistant("", tool_calls=[{}])]}, "a tool call of messages[0] names no function"),
     (
         "messages",

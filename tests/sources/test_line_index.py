@@ -99,10 +99,22 @@ def test_an_edited_row_changes_its_block_only(put):
 def test_an_edited_byte_of_equal_size_is_seen(put):
     """Without it an edit that keeps the size would be served from the old index."""
     path = put("a.jsonl", b"".join(LINES))
-    fingerprint = open_source(path).fingerprint
-    put("a.jsonl", b"".join(LINES).replace(b'"5"', b'"6"'))
+    old, fingerprint = _blocks(path), open_source(path).fingerprint
+    put("a.jsonl", b"".join(LINES).replace(b'"3"', b'"9"'))
+    new = _blocks(path)
     assert open_source(path).fingerprint != fingerprint
-    assert open_source(path)[5].text == "6"
+    assert (new[0], new[2]) == (old[0], old[2])
+    assert new[1] == _block(2, 4, LINES[2] + LINES[3].replace(b"3", b"9"))
+    assert open_source(path)[3].text == "9"
+
+
+def test_an_edit_before_appended_lines_is_seen(put):
+    """Without it an edited row would keep its old fingerprint, and so its old length, if the file also grew."""
+    path = put("a.jsonl", b"".join(LINES[:3]))
+    open_source(path)
+    edited = [LINES[0].replace(b"0", b"9"), *LINES[1:]]
+    put("a.jsonl", b"".join(edited))
+    assert _blocks(path) == [_block(0, 2, edited[0] + edited[1]), _block(2, 4), _block(4, 6)]
 
 
 def test_a_shorter_file_is_indexed_anew(put):

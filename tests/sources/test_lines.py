@@ -32,8 +32,14 @@ FILES = {
     "escapes": (rb'{"text":"\u00e9\ud83d\ude00\n"}', ["é😀\n"]),
     "no JSON": (b'{"text":"a"}\nnope\n', ["a", f":2 (sample 1): {NO_JSON}"]),
     "blank lines before an error": (b'\n{"text":"a"}\n\r\n\nnope\n', ["a", f":5 (sample 1): {NO_JSON}"]),
-    "cut off": (b'{"text":"a"}\n{"text":"b', ["a", ":2 (sample 1): no JSON: Unterminated string starting at at column 9"]),
-    "two objects": (b'{"text":"a"}{"text":"b"}\n{"text":"c"}', [":1 (sample 0): no JSON: Extra data at column 13", "c"]),
+    "cut off": (
+        b'{"text":"a"}\n{"text":"b',
+        ["a", ":2 (sample 1): no JSON: Unterminated string starting at at column 9"],
+    ),
+    "two objects": (
+        b'{"text":"a"}{"text":"b"}\n{"text":"c"}',
+        [":1 (sample 0): no JSON: Extra data at column 13", "c"],
+    ),
     "an array": (b'{"text":"a"}\n[1]\n', ["a", ":2 (sample 1): a row must be an object and is list"]),
     "null": (b'{"text":"a"}\nnull\n', ["a", ":2 (sample 1): a row must be an object and is NoneType"]),
     "invalid UTF-8": (

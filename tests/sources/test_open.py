@@ -78,7 +78,10 @@ STORAGES = {
         _files(lambda folder: folder, b__c_md=TEXTS[1].encode(), c_txt=TEXTS[2].encode(), a_rst=TEXTS[0].encode()),
         None,
     ),
-    "a directory of lines": (_files(lambda folder: folder, a_jsonl=LINES[0], b_jsonl=b"".join(LINES[1:])), "{}/b.jsonl:1"),
+    "a directory of lines": (
+        _files(lambda folder: folder, a_jsonl=LINES[0], b_jsonl=b"".join(LINES[1:])),
+        "{}/b.jsonl:1",
+    ),
     "a pattern": (
         _files(lambda folder: f"{folder}/s-*.jsonl", **{"s-1_jsonl": LINES[0], "s-2_jsonl": b"".join(LINES[1:])}),
         "{}/s-2.jsonl:1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import pyarrow as pa
@@ -93,7 +94,7 @@ def test_a_source_knows_what_it_began_as(kind, put, tmp_path):
     """Without it appended rows would look like another data set, or another data set like appended rows."""
 
     def at(count):
-        lines = ['{"text":"%s"}' % row["text"] for row in ROWS[:count]]
+        lines = [json.dumps(row) for row in ROWS[:count]]
         if kind == "memory":
             return open_source(ROWS[:count])
         if kind == "two files":

@@ -22,7 +22,7 @@ from brimful.typing import IGNORE_INDEX, LossMask, TokenIds
 
 __all__ = ["TrainingRun", "compare_training", "draw_comparison"]
 
-_LEARNING_RATE = 2e-2
+_LEARNING_RATE = 1e-2
 
 _Layout: TypeAlias = Callable[[Sequence[Pack], int], list[dict[str, Any]]]
 """(packs of a step, number of the step) -> what the model takes, forward by forward."""
@@ -133,8 +133,7 @@ def _make_model(vocab_size: int, dataset: PackedDataset) -> Any:
         attn_implementation="sdpa",
         bos_token_id=None,
         eos_token_id=None,
-        # With a cache, Transformers does not look for the boundaries of a packed row, and samples see each other.
-        use_cache=False,
+        use_cache=False,  # training needs none, and the padded run shall not pay for one
     )
     return Qwen2ForCausalLM(config).train()
 

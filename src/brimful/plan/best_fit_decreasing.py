@@ -5,15 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
 
-import numpy as np
-
-from brimful.plan.histogram import Placements
-from brimful.typing import Int64Array
+from brimful.plan.histogram import Histogram, Placements
+from brimful.plan.kernels import kernels
 
 __all__ = ["best_fit_decreasing"]
 
+_COMPILED_CAPACITY = 1 << 24
+"""The compiled form keeps a table with an entry for each room that a pack can have."""
 
-def best_fit_decreasing(counts: Int64Array, *, capacity: int) -> Placements:
+
+def best_fit_decreasing(items: Histogram, *, capacity: int) -> Placements:
     """Place items, longest first, each in the fullest pack that still has room.
 
     ::
@@ -31,7 +32,7 @@ def best_fit_decreasing(counts: Int64Array, *, capacity: int) -> Placements:
     Pure: no I/O, no randomness.
 
     Args:
-        counts: ``int64[capacity + 1]``, number of items of each length; ``counts[0]`` is 0.
+        items: how many there are of each length, none longer than the capacity.
         capacity: most that a pack holds, at least 1.
 
     Returns:
@@ -40,9 +41,18 @@ def best_fit_decreasing(counts: Int64Array, *, capacity: int) -> Placements:
     Cost: O(d·p) for d different lengths and p different patterns, whatever the number of items.
     Source: best fit decreasing is Johnson (1973); on counts, Krell et al. (2021).
     """
-    placements = Placements()
-    rooms: list[int] = []
-    runs: dict[int, list[tuple[int, int, int]]] = {}
+    compiled = kernels(items.num_items)
+    if compiled is not None and capacity <= _COMPILED_CAPACITY:
+        table, num_packs = compiled.best_fit(items.lengths, items.counts, capacity)
+        return Placements.of_table(table, int(num_packs))
+    return _best_fit_decreasing(items, capacity)
+
+
+def _best_fit_decreasing(items: Histogram, capacity: int) -> Placements:
+    placed: list[tuple[int, int, int, int, int]] = []
+    num_packs = 0
+    rooms: list[int] = []  # rooms that some packs have, ascending
+    runs: dict[int, list[tuple[int, int, int]]] = {}  # of each room: (first, packs, slot), first opened first
 
     def leave(room: int, first: int, packs: int, slot: int) -> None:
         if room == 0:
@@ -53,13 +63,12 @@ def best_fit_decreasing(counts: Int64Array, *, capacity: int) -> Placements:
             runs[room] = there = []
         heappush(there, (first, packs, slot))
 
-    for length in np.flatnonzero(counts)[::-1].tolist():
-        left = int(counts[length])
+    for length, left in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
         while left:
             at = bisect_left(rooms, length)
             if at == len(rooms):
-                room, first, packs, slot = capacity, placements.num_packs, -(-left // (capacity // length)), 0
-                placements.num_packs += packs
+                room, first, packs, slot = capacity, num_packs, -(-left // (capacity // length)), 0
+                num_packs += packs
             else:
                 room = rooms[at]
                 first, packs, slot = heappop(runs[room])
@@ -68,13 +77,13 @@ def best_fit_decreasing(counts: Int64Array, *, capacity: int) -> Placements:
             copies = room // length
             full = min(packs, left // copies)
             if full:
-                placements.add(first, full, copies, slot)
+                placed.append((length, first, full, copies, slot))
                 leave(room - copies * length, first, full, slot + copies)
                 left -= full * copies
             if full < packs and left:
-                placements.add(first + full, 1, left, slot)
+                placed.append((length, first + full, 1, left, slot))
                 leave(room - left * length, first + full, 1, slot + left)
                 full, left = full + 1, 0
             if full < packs:
                 leave(room, first + full, packs - full, slot)
-    return placements
+    return Placements.of_runs(placed, num_packs)

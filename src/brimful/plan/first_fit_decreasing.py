@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from brimful.plan.histogram import Placements
-from brimful.typing import Int64Array
+from brimful.plan.histogram import Histogram, Placements
 
 __all__ = ["first_fit_decreasing"]
 
 
-def first_fit_decreasing(counts: Int64Array, *, capacity: int) -> Placements:
+def first_fit_decreasing(items: Histogram, *, capacity: int) -> Placements:
     """Place items, longest first, each in the first opened pack that has room.
 
     ::
@@ -26,7 +25,7 @@ def first_fit_decreasing(counts: Int64Array, *, capacity: int) -> Placements:
     Pure: no I/O, no randomness.
 
     Args:
-        counts: ``int64[capacity + 1]``, number of items of each length; ``counts[0]`` is 0.
+        items: how many there are of each length, none longer than the capacity.
         capacity: most that a pack holds, at least 1.
 
     Returns:
@@ -35,25 +34,25 @@ def first_fit_decreasing(counts: Int64Array, *, capacity: int) -> Placements:
     Cost: O(d·p) for d different lengths and p runs of packs, as vectorised scans.
     Source: Johnson (1973).
     """
-    placements = Placements()
+    placed: list[tuple[int, int, int, int, int]] = []
+    num_packs = 0
     room = np.empty(0, dtype=np.int64)  # of each run of packs, in order of opening
     first = np.empty(0, dtype=np.int64)
     packs = np.empty(0, dtype=np.int64)
     slot = np.empty(0, dtype=np.int64)
-    for length in np.flatnonzero(counts)[::-1].tolist():
-        left = int(counts[length])
+    for length, left in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
         for run in np.flatnonzero(room >= length).tolist():
             copies = int(room[run]) // length
             full = min(int(packs[run]), left // copies)
             if full:
-                placements.add(int(first[run]), full, copies, int(slot[run]))
+                placed.append((length, int(first[run]), full, copies, int(slot[run])))
                 left -= full * copies
             rest = int(packs[run]) - full
             if rest and (full or left):
                 # The run falls apart: filled packs, one that takes what is left, untouched packs.
                 some = min(rest, 1 if left else 0)
                 if some:
-                    placements.add(int(first[run]) + full, 1, left, int(slot[run]))
+                    placed.append((length, int(first[run]) + full, 1, left, int(slot[run])))
                 sizes = [full, some, rest - some]
                 taken = [copies, left, 0]
                 parts = [number for number in range(3) if sizes[number]]
@@ -77,13 +76,13 @@ def first_fit_decreasing(counts: Int64Array, *, capacity: int) -> Placements:
             full, rest = divmod(left, copies)
             for size, held in ((full, copies), (1 if rest else 0, rest)):
                 if size:
-                    placements.add(placements.num_packs, size, held, 0)
+                    placed.append((length, num_packs, size, held, 0))
                     room = np.append(room, capacity - held * length)
-                    first = np.append(first, placements.num_packs)
+                    first = np.append(first, num_packs)
                     packs = np.append(packs, size)
                     slot = np.append(slot, held)
-                    placements.num_packs += size
+                    num_packs += size
         useful = room > 0
         if not useful.all():
             room, first, packs, slot = room[useful], first[useful], packs[useful], slot[useful]
-    return placements
+    return Placements.of_runs(placed, num_packs)

@@ -9,132 +9,241 @@ algorithms would choose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.plan.kernels import kernels
 from brimful.plan.packing import Packing
-from brimful.typing import AnyIntArray, Int64Array
+from brimful.typing import AnyIntArray, Int64Array, Offsets
 
-__all__ = ["Placements", "decreasing_order", "histogram"]
+__all__ = ["Histogram", "Placements", "decreasing_order"]
 
-_CHUNK_ITEMS = 1 << 20
+_CHUNK_ITEMS = 1 << 22
+_DENSE = 1 << 24
+"""Lengths below this are counted in a table with an entry for each; longer ones are sorted."""
 
 
-def histogram(lengths: AnyIntArray, *, capacity: int) -> Int64Array:
-    """Number of items of each length: ``int64[capacity + 1]``. Histograms of parts add up to that of the whole.
+@dataclass(frozen=True)
+class Histogram:
+    """Distinct lengths and how many items have each. Histograms of parts add up to that of the whole.
 
-    >>> histogram(np.array([3, 1, 3]), capacity=4).tolist()
-    [0, 1, 0, 2, 0]
+    Attributes:
+        lengths: ``int64[d]``, ascending, each at least 1.
+        counts: ``int64[d]``, each at least 1.
+
+    >>> Histogram.of(np.array([3, 1, 3])) + Histogram.of(np.array([7, 1]))
+    Histogram({1: 2, 3: 2, 7: 1})
     """
-    return np.bincount(lengths, minlength=capacity + 1).astype(np.int64, copy=False)
+
+    lengths: Int64Array
+    counts: Int64Array
+
+    @classmethod
+    def of(cls, lengths: AnyIntArray) -> Histogram:
+        """Count the items of an array; each length at least 1."""
+        if len(lengths) == 0:
+            return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+        top = int(lengths.max())
+        if top >= _DENSE:
+            distinct, numbers = np.unique(lengths, return_counts=True)
+            return cls(distinct.astype(np.int64), numbers.astype(np.int64))
+        compiled = kernels(len(lengths))
+        if compiled is not None:
+            dense = np.zeros(top + 1, dtype=np.int64)
+            compiled.count(lengths, dense)
+        else:
+            dense = np.bincount(lengths, minlength=top + 1)
+        return cls.of_dense(dense)
+
+    @classmethod
+    def of_dense(cls, counts: AnyIntArray) -> Histogram:
+        """From counts by length: entry ``i`` is the number of items of length ``i``."""
+        lengths = np.flatnonzero(counts)
+        return cls(lengths, np.asarray(counts)[lengths].astype(np.int64))
+
+    def __add__(self, other: Histogram) -> Histogram:
+        lengths, place = np.unique(np.concatenate([self.lengths, other.lengths]), return_inverse=True)
+        counts = np.zeros(len(lengths), dtype=np.int64)
+        np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
+        return Histogram(lengths, counts)
+
+    @property
+    def num_items(self) -> int:
+        """Items in all."""
+        return int(self.counts.sum())
+
+    @property
+    def total(self) -> int:
+        """Sum of all lengths."""
+        return int((self.lengths * self.counts).sum())
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{length}: {count}" for length, count in zip(self.lengths[:8], self.counts[:8], strict=True))
+        return f"Histogram({{{shown}{', …' if len(self.lengths) > 8 else ''}}})"
 
 
 def decreasing_order(lengths: AnyIntArray) -> AnyIntArray:
-    """Positions of the lengths, longest first, equal ones in order of position: ``int[num_items]``.
+    """Positions of the lengths, longest first, equal ones in order of position.
+
+    Returns:
+        ``int32[num_items]``, or int64 where the positions need it.
 
     >>> decreasing_order(np.array([3, 3, 5, 1])).tolist()
     [2, 0, 1, 3]
     """
-    if len(lengths) == 0:
-        return np.empty(0, dtype=np.int32)
-    top = int(lengths.max())
-    # A stable sort of 16-bit keys is a radix sort in NumPy; wider keys take two passes of it, low half first.
-    falling = top - lengths
     dtype = np.int32 if len(lengths) < 2**31 else np.int64
+    if len(lengths) == 0:
+        return np.empty(0, dtype=dtype)
+    top = int(lengths.max())
+    compiled = kernels(len(lengths))
+    if compiled is not None and top < _DENSE:
+        order = np.empty(len(lengths), dtype=dtype)
+        compiled.sort(lengths, top, order)
+        return order
+    # A stable sort of 16-bit keys is a radix sort in NumPy; wider keys take two passes of it, low half first.
     if top < 1 << 16:
-        return np.argsort(falling.astype(np.uint16), kind="stable").astype(dtype, copy=False)
+        narrow: AnyIntArray = np.argsort((top - lengths).astype(np.uint16), kind="stable").astype(dtype, copy=False)
+        return narrow
+    falling = top - lengths
     low = np.argsort((falling & 0xFFFF).astype(np.uint16), kind="stable")
     high = np.argsort((falling >> 16).astype(np.uint16)[low], kind="stable")
-    return low[high].astype(dtype, copy=False)
+    wide: AnyIntArray = low[high].astype(dtype, copy=False)
+    return wide
 
 
-@dataclass
+@dataclass(frozen=True)
 class Placements:
     """Runs of equal items put into runs of equal packs, longest items first.
 
-    Run ``r`` puts ``copies[r]`` items of one length into each of the packs ``first[r] … first[r] + packs[r] - 1``,
+    Run ``r`` puts ``copies[r]`` items of ``length[r]`` into each of the packs ``first[r] … first[r] + packs[r] - 1``,
     behind the ``slot[r]`` items that each of them holds already.
 
     Lengths ``3 3 5 6 1 1``, capacity 7, best fit decreasing::
 
-        run   items   first packs copies slot
+        run   length  first packs copies slot
         0     6         0     1     1      0      pack 0: 6
         1     5         1     1     1      0      pack 1: 5
-        2     3 3       2     1     2      0      pack 2: 3 3
+        2     3         2     1     2      0      pack 2: 3 3
         3     1         0     1     1      1      pack 0: 6 1
         4     1         2     1     1      2      pack 2: 3 3 1
+
+    All arrays are ``int64[num_runs]``.
     """
 
-    first: list[int] = field(default_factory=list)
-    packs: list[int] = field(default_factory=list)
-    copies: list[int] = field(default_factory=list)
-    slot: list[int] = field(default_factory=list)
-    num_packs: int = 0
+    length: Int64Array
+    first: Int64Array
+    packs: Int64Array
+    copies: Int64Array
+    slot: Int64Array
+    num_packs: int
 
-    def add(self, first: int, packs: int, copies: int, slot: int) -> None:
-        """One more run."""
-        self.first.append(first)
-        self.packs.append(packs)
-        self.copies.append(copies)
-        self.slot.append(slot)
+    @classmethod
+    def of_runs(cls, runs: Sequence[tuple[int, int, int, int, int]], num_packs: int) -> Placements:
+        """From (length, first, packs, copies, slot), longest first."""
+        return cls.of_table(np.array(runs, dtype=np.int64).reshape(-1, 5), num_packs)
 
-    def fill(self, order: AnyIntArray) -> Packing:
+    @classmethod
+    def of_table(cls, table: Int64Array, num_packs: int) -> Placements:
+        """The same from ``int64[num_runs, 5]``."""
+        length, first, packs, copies, slot = np.ascontiguousarray(table.T)
+        return cls(length, first, packs, copies, slot, num_packs)
+
+    @classmethod
+    def of_patterns(cls, patterns: Iterable[tuple[Sequence[int], int]]) -> Placements:
+        """From patterns and how many packs have each: ``([6, 1], 3)`` is three packs of a 6 and a 1.
+
+        >>> Placements.of_patterns([([3, 3, 1], 1), ([6, 1], 1)]).fill(np.array([3, 0, 1, 4, 5])).as_lists()
+        [[0, 1, 4], [3, 5]]
+        """
+        runs: list[tuple[int, int, int, int, int]] = []
+        num_packs = 0
+        for pattern, multiplicity in patterns:
+            lengths, copies = np.unique(np.asarray(pattern, dtype=np.int64), return_counts=True)
+            slot = 0
+            for length, count in zip(lengths[::-1].tolist(), copies[::-1].tolist(), strict=True):
+                runs.append((length, num_packs, multiplicity, count, slot))
+                slot += count
+            num_packs += multiplicity
+        runs.sort(key=lambda run: (-run[0], run[1]))
+        return cls.of_runs(runs, num_packs)
+
+    def offsets(self) -> Offsets:
+        """``int64[num_packs + 1]``: items before each pack."""
+        change = np.zeros(self.num_packs + 1, dtype=np.int64)
+        np.add.at(change, self.first, self.copies)
+        np.subtract.at(change, self.first + self.packs, self.copies)
+        offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
+        np.cumsum(change[:-1], out=change[:-1])
+        np.cumsum(change[:-1], out=offsets[1:])
+        return offsets
+
+    def fill(self, order: AnyIntArray, pack_order: Int64Array | None = None) -> Packing:
         """Name the items: those of ``order`` (longest first) go to the runs in turn.
 
         Args:
             order: ``int[num_items]``, as ``decreasing_order`` gives it.
+            pack_order: ``int64[num_packs]``, which pack comes first, second, …; as they were opened if None.
         """
-        first = np.array(self.first, dtype=np.int64)
-        packs = np.array(self.packs, dtype=np.int64)
-        copies = np.array(self.copies, dtype=np.int64)
-        slot = np.array(self.slot, dtype=np.int64)
-        offsets = self._offsets(first, packs, copies)
+        offsets = self.offsets()
+        begins = offsets[:-1]
+        if pack_order is not None:
+            sizes = np.diff(offsets)[pack_order]
+            offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
+            np.cumsum(sizes, out=offsets[1:])
+            begins = np.empty(self.num_packs, dtype=np.int64)
+            begins[pack_order] = offsets[:-1]
         items = np.empty_like(order)
-        ends = np.cumsum(packs * copies)
-        begin = 0
-        while begin < len(ends):
-            # Whole runs, together about a million items, so that the temporary arrays stay small.
-            before = int(ends[begin - 1]) if begin else 0
-            stop = max(int(np.searchsorted(ends, before + _CHUNK_ITEMS, side="right")), begin + 1)
-            self._fill_runs(
-                first[begin:stop],
-                packs[begin:stop],
-                copies[begin:stop],
-                slot[begin:stop],
-                offsets,
-                order[before : int(ends[stop - 1])],
-                items,
-            )
-            begin = stop
+        compiled = kernels(len(order))
+        if compiled is not None:
+            compiled.fill(self.first, self.packs, self.copies, self.slot, begins, order, items)
+        else:
+            self._fill(begins, order, items)
         return Packing(offsets, items)
 
-    def _offsets(self, first: Int64Array, packs: Int64Array, copies: Int64Array) -> Int64Array:
-        change = np.zeros(self.num_packs + 1, dtype=np.int64)
-        np.add.at(change, first, copies)
-        np.subtract.at(change, first + packs, copies)
-        offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
-        np.cumsum(np.cumsum(change[:-1]), out=offsets[1:])
-        return offsets
+    def _fill(self, begins: Int64Array, order: AnyIntArray, items: AnyIntArray) -> None:
+        """In NumPy, some million items at a time so that the temporary arrays stay small."""
+        runs = self._short_runs()
+        ends = np.cumsum(runs.packs * runs.copies)
+        at = 0
+        while at < len(ends):
+            before = int(ends[at - 1]) if at else 0
+            stop = max(int(np.searchsorted(ends, before + _CHUNK_ITEMS, side="right")), at + 1)
+            part = slice(at, stop)
+            targets = _targets(runs.first[part], runs.packs[part], runs.copies[part], runs.slot[part], begins, order)
+            items[targets] = order[before : int(ends[stop - 1])]
+            at = stop
 
-    @staticmethod
-    def _fill_runs(
-        first: Int64Array,
-        packs: Int64Array,
-        copies: Int64Array,
-        slot: Int64Array,
-        offsets: Int64Array,
-        run_items: AnyIntArray,
-        items: AnyIntArray,
-    ) -> None:
-        sizes = packs * copies
-        for start in range(0, len(run_items), _CHUNK_ITEMS):  # a single run may be longer than a chunk
-            part = run_items[start : start + _CHUNK_ITEMS]
-            if len(part) == len(run_items):
-                run = np.repeat(np.arange(len(sizes)), sizes)
-            else:
-                run = np.searchsorted(np.cumsum(sizes), np.arange(start, start + len(part)), side="right")
-            within = np.arange(start, start + len(part)) - (np.cumsum(sizes) - sizes)[run]
-            each = copies[run]
-            pack, copy = np.divmod(within, each)
-            items[offsets[first[run] + pack] + slot[run] + copy] = part
+    def _short_runs(self) -> Placements:
+        """The same runs, those longer than a chunk cut into several."""
+        pieces = -(-(self.packs * self.copies) // _CHUNK_ITEMS)
+        if not len(pieces) or int(pieces.max()) <= 1:
+            return self
+        runs: list[tuple[int, int, int, int, int]] = []
+        rows = zip(self.length, self.first, self.packs, self.copies, self.slot, strict=True)
+        for length, first, packs, copies, slot in rows:
+            each = max(1, _CHUNK_ITEMS // int(copies))
+            for begin in range(0, int(packs), each):
+                runs.append((int(length), int(first) + begin, min(each, int(packs) - begin), int(copies), int(slot)))
+        return Placements.of_runs(runs, self.num_packs)
+
+
+def _targets(
+    first: Int64Array, packs: Int64Array, copies: Int64Array, slot: Int64Array, begins: Int64Array, order: AnyIntArray
+) -> AnyIntArray:
+    """Where each item of some runs goes, in the order of the items."""
+    dtype = order.dtype  # as narrow as positions are: half the memory to move
+    before = np.cumsum(packs) - packs
+    pack = np.arange(int(packs.sum()), dtype=dtype)
+    pack += np.repeat((first - before).astype(dtype), packs)
+    target: AnyIntArray = begins[pack].astype(dtype)
+    target += np.repeat(slot.astype(dtype), packs)
+    if int(copies.max()) == 1:
+        return target
+    each = np.repeat(copies.astype(dtype), packs)
+    number = np.cumsum(each, dtype=dtype)
+    target -= number - each
+    items: AnyIntArray = np.arange(int(number[-1]), dtype=dtype)
+    items += np.repeat(target, each)
+    return items

@@ -75,11 +75,11 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow) -> Piec
     Raises:
         OversizedSampleError: the policy is ``error`` and a length exceeds the capacity; names the first ten.
     """
+    rejected = int(lengths.min()) < 0
+    if not rejected and int(lengths.max()) <= capacity:
+        return Pieces(lengths, None, None, _NOBODY)
     over = lengths > capacity
     oversized = np.flatnonzero(over)
-    rejected = bool(len(lengths)) and int(lengths.min()) < 0
-    if not len(oversized) and not rejected:
-        return Pieces(lengths, None, None, _NOBODY)
     if policy is Overflow.ERROR and len(oversized):
         raise OversizedSampleError(_complaint(lengths, oversized, capacity))
     keep = lengths > 0 if rejected else np.ones(len(lengths), dtype=bool)

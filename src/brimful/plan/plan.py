@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +48,6 @@ class Plan:
         offsets: ``int64[num_packs + 1]``; pack ``i`` is segments ``offsets[i] … offsets[i + 1] - 1``.
         sample_ids: ``int[num_segments]``, in the narrowest of int32 and int64 that holds them.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
-        lengths: ``int32[num_segments]``, tokens.
         dropped_ids: ``int64``, samples that the overflow policy left out.
         ledger: where every sample and token went.
         settings: what the plan was made with.
@@ -68,12 +67,12 @@ class Plan:
         offsets: Offsets,
         sample_ids: AnyIntArray,
         starts: Lengths,
-        lengths: Lengths,
+        lengths: Lengths | Callable[[], Lengths],
         dropped_ids: Int64Array,
         ledger: Ledger,
         settings: Mapping[str, Any],
         bound: int,
-        length_fingerprint: Fingerprint,
+        length_fingerprint: Fingerprint | Callable[[], Fingerprint],
         fingerprint: Fingerprint | None = None,
         path: str | None = None,
     ) -> None:
@@ -81,14 +80,24 @@ class Plan:
         self.offsets = offsets
         self.sample_ids = sample_ids
         self.starts = starts
-        self.lengths = lengths
+        self._lengths = lengths
         self.dropped_ids = dropped_ids
         self.ledger = ledger
         self.settings = dict(settings)
         self.bound = bound
-        self.length_fingerprint = length_fingerprint
+        self._length_fingerprint = length_fingerprint
         self.path = path
         self._fingerprint = fingerprint
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """``int32[num_segments]``, tokens of each segment."""
+        return self._lengths() if callable(self._lengths) else self._lengths
+
+    @cached_property
+    def length_fingerprint(self) -> Fingerprint:
+        """Of the lengths that were planned."""
+        return self._length_fingerprint() if callable(self._length_fingerprint) else self._length_fingerprint
 
     @property
     def num_packs(self) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from brimful.errors import InvalidLengthsError, SettingsError
-from brimful.measure.table import LengthTable, as_lengths
+from brimful.measure.table import REJECTED, LengthTable, as_lengths
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.bound import lower_bound
 from brimful.plan.first_fit_decreasing import first_fit_decreasing
-from brimful.plan.histogram import decreasing_order, histogram
+from brimful.plan.histogram import Histogram, decreasing_order
 from brimful.plan.ledger import Ledger
 from brimful.plan.next_fit import next_fit
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
@@ -63,32 +63,20 @@ def plan_packs(
     >>> plan_packs([70, 30, 30, 30, 20], capacity=100, algorithm="first_fit_decreasing").num_packs
     2
     """
-    tokens = lengths.tokens if isinstance(lengths, LengthTable) else as_lengths(lengths)
+    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
     policy = Overflow.named(overflow)
-    _check(tokens, capacity, algorithm, seed, may_reject=isinstance(lengths, LengthTable))
-    pieces = apply_overflow(tokens, capacity=capacity, policy=policy)
-    counts = histogram(pieces.lengths, capacity=min(capacity, _longest(pieces.lengths)))
+    _check(table.tokens, capacity, algorithm, seed, may_reject=isinstance(lengths, LengthTable))
+    pieces = apply_overflow(table.tokens, capacity=capacity, policy=policy)
+    items = Histogram.of(pieces.lengths)
     if algorithm in _IN_ORDER:
         packing = _IN_ORDER[algorithm](pieces.lengths, capacity=capacity)
     else:
-        order = _class_order(pieces.lengths, seed)
-        packing = _BY_COUNTS[algorithm](counts, capacity=capacity).fill(order)
-        if seed is not None:
-            packing = _shuffled(packing, seed)
-    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens})
-    return _make_plan(
-        table,
-        pieces,
-        packing,
-        capacity=capacity,
-        bound=_bound(counts, capacity),
-        settings={
-            "algorithm": algorithm,
-            "overflow": policy.value,
-            "seed": seed,
-            "capacity": capacity,
-        },
-    )
+        placements = _BY_COUNTS[algorithm](items, capacity=capacity)
+        packing = placements.fill(_class_order(pieces.lengths, seed), _pack_order(placements.num_packs, seed))
+    settings = {"algorithm": algorithm, "overflow": policy.value, "seed": seed, "capacity": int(capacity)}
+    bound = lower_bound(items, capacity=capacity)
+    ledger = _ledger(table, pieces, tokens_packed=items.total)
+    return _make_plan(table, pieces, packing, ledger, capacity=int(capacity), bound=bound, settings=settings)
 
 
 def _check(tokens: Lengths, capacity: int, algorithm: str, seed: int | None, *, may_reject: bool) -> None:
@@ -102,52 +90,43 @@ def _check(tokens: Lengths, capacity: int, algorithm: str, seed: int | None, *, 
         raise SettingsError(f"--seed must be a whole number and is {seed!r}")
     if len(tokens) == 0:
         raise InvalidLengthsError("there are no lengths: nothing to plan")
-    lowest = int(tokens.min())
-    if lowest < 1 and not (may_reject and not np.any(tokens == 0) and lowest == -1):
-        at = int(np.argmin(tokens)) if not may_reject or lowest < -1 else int(np.flatnonzero(tokens == 0)[0])
-        raise InvalidLengthsError(f"sample {at} has length {int(tokens[at])}; every sample needs at least 1 token")
-
-
-def _longest(lengths: Lengths) -> int:
-    return int(lengths.max()) if len(lengths) else 0
-
-
-def _bound(counts: Int64Array, capacity: int) -> int:
-    """The bound on counts that end at the longest piece: longer ones do not exist."""
-    if len(counts) <= capacity:
-        longest = len(counts) - 1
-        total = int((counts * np.arange(len(counts))).sum())
-        if longest <= capacity // 2:
-            return -(-total // capacity)
-        counts = np.concatenate([counts, np.zeros(capacity - longest, dtype=np.int64)])
-    return lower_bound(counts, capacity=capacity)
+    if int(tokens.min()) < 1:
+        wrong = np.flatnonzero((tokens < 1) & (tokens != REJECTED) if may_reject else tokens < 1)
+        if len(wrong):
+            at = int(wrong[0])
+            raise InvalidLengthsError(f"sample {at} has length {int(tokens[at])}; every sample needs at least 1 token")
 
 
 def _class_order(lengths: Lengths, seed: int | None) -> AnyIntArray:
-    """Longest first; equal lengths by position, or shuffled among themselves."""
+    """Longest first; equal lengths by position, or shuffled among themselves.
+
+    The shuffle is a stable sort by random 16-bit keys before the stable sort by length: two radix passes.
+    """
     if seed is None:
         return decreasing_order(lengths)
-    shuffled = generator(seed=seed, epoch=0, purpose="companions").permutation(len(lengths))
-    order = decreasing_order(lengths[shuffled])
-    ids: AnyIntArray = shuffled[order].astype(order.dtype, copy=False)
-    return ids
+    keys = generator(seed=seed, epoch=0, purpose="companions").halfwords(len(lengths)).astype(np.int32)
+    shuffled = decreasing_order(keys)
+    order: AnyIntArray = shuffled[decreasing_order(lengths[shuffled])]
+    return order
 
 
-def _shuffled(packing: Packing, seed: int) -> Packing:
-    """The same packs in an order that has nothing to do with their lengths."""
-    order = generator(seed=seed, epoch=0, purpose="pack order").permutation(len(packing))
-    sizes = np.diff(packing.offsets)[order]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    source = np.repeat(packing.offsets[:-1][order] - offsets[:-1], sizes) + np.arange(offsets[-1])
-    return Packing(offsets, packing.items[source])
+def _pack_order(num_packs: int, seed: int | None) -> Int64Array | None:
+    """An order that has nothing to do with lengths; packs are opened longest first."""
+    return None if seed is None else generator(seed=seed, epoch=0, purpose="pack order").permutation(num_packs)
 
 
 def _make_plan(
-    table: LengthTable, pieces: Pieces, packing: Packing, *, capacity: int, bound: int, settings: dict[str, Any]
+    table: LengthTable,
+    pieces: Pieces,
+    packing: Packing,
+    ledger: Ledger,
+    *,
+    capacity: int,
+    bound: int,
+    settings: dict[str, Any],
 ) -> Plan:
     items = packing.items
-    lengths = pieces.lengths[items]
-    starts = np.broadcast_to(np.zeros(1, dtype=np.int32), lengths.shape)
+    starts = np.broadcast_to(np.zeros(1, dtype=np.int32), items.shape)
     if pieces.starts is not None:
         starts = pieces.starts[items]
     sample_ids = items
@@ -155,28 +134,34 @@ def _make_plan(
         narrow = np.int32 if len(table) < 2**31 else np.int64
         sample_ids = pieces.sample_ids[items].astype(narrow, copy=False)
     return Plan(
-        capacity=int(capacity),
+        capacity=capacity,
         offsets=packing.offsets,
         sample_ids=sample_ids,
         starts=starts,
-        lengths=lengths,
+        lengths=lambda: pieces.lengths[items],
         dropped_ids=pieces.dropped,
-        ledger=_ledger(table, pieces),
+        ledger=ledger,
         settings=settings,
         bound=bound,
-        length_fingerprint=table.fingerprint,
+        length_fingerprint=lambda: table.fingerprint,
     )
 
 
-def _ledger(table: LengthTable, pieces: Pieces) -> Ledger:
+def _ledger(table: LengthTable, pieces: Pieces, *, tokens_packed: int) -> Ledger:
     tokens = table.tokens
+    if pieces.lengths is tokens:  # nothing dropped, cut or rejected: no need to look at every sample again
+        return Ledger(
+            samples_in=len(tokens),
+            tokens_in=tokens_packed,
+            samples_packed=len(tokens),
+            tokens_packed=tokens_packed,
+            segments=len(tokens),
+        )
     tokens_in = table.total_tokens
-    tokens_packed = int(pieces.lengths.sum(dtype=np.int64))
     tokens_dropped = int(tokens[pieces.dropped].sum(dtype=np.int64))
     rejected = int(np.count_nonzero(tokens < 0))
     packed = len(tokens) - rejected - len(pieces.dropped)
-    split = 0
-    truncated = 0
+    split = truncated = 0
     if len(pieces.lengths) != packed:
         assert pieces.sample_ids is not None
         split = int(np.count_nonzero(np.bincount(pieces.sample_ids) > 1))

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Iterator
 from unittest import mock
 
+import brimful.materialize.write as write_module
 import brimful.store as store_module
 
 __all__ = ["CRASH_POINTS", "die_at", "full_disk"]
@@ -42,10 +43,8 @@ def die_at(name: str, occurrence: int) -> None:
             if passed == occurrence:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    import brimful.materialize.write as write_module
-
-    store_module.crash_point = crash
-    write_module.crash_point = crash
+    for module in (store_module, write_module):
+        setattr(module, "crash_point", crash)  # noqa: B010  (the type of a function cannot be assigned to)
 
 
 @contextlib.contextmanager

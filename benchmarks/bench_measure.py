@@ -1,0 +1,102 @@
+"""Measuring exact lengths of chats against the bare ``tokenizers`` library on the same rendered strings.
+
+Ours is ``measure_lengths`` as a user calls it: reads and parses the file, checks the rows, renders the chat template,
+tokenises, writes the length table and its cache; in a fresh cache directory each time, so that nothing is known. Only
+the line index of the file is there already. Where the data set is large enough, it starts its own worker processes,
+and their start is in the time.
+
+The peers get the strings that the template made, in one list, and do nothing but tokenise: ``encode_batch`` (the aim:
+at least 0.8 of its tokens a second) and ``encode_batch_fast``, which leaves out the character offsets. Both use all
+cores through their own threads.
+
+Data: gsm8k (short), sgd (long, tool calls) and smile (Chinese), with the Qwen2.5 tokenizer; docstrings of the standard
+library with a tokenizer trained on them where the shared data is absent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from compare import SHARED_DATA, Row, in_turn, main_of
+
+from brimful.encode import ChatEncoder
+from brimful.execute import available_cores
+from brimful.measure import measure_lengths
+from brimful.measure.job import _IN_PROCESS_BLOCKS
+from brimful.sources import open_source
+
+__all__ = ["measure"]
+
+_NAMES = ("gsm8k_train", "sgd_train_dialogues", "smile_zh_multiturn_3k")
+_QUICK_ROWS = 600
+
+
+def measure(quick: bool) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        tokenizer, files = _data(home, quick)
+        return [row for name, path in files.items() for row in _compare(name, path, tokenizer, home, quick)]
+
+
+def _data(home: Path, quick: bool) -> tuple[str, dict[str, Path]]:
+    """A tokenizer and files of chats; only the first rows if quick."""
+    tokenizer = SHARED_DATA / "tokenizers" / "qwen2.5"
+    files = {name: SHARED_DATA / "text" / f"{name}.jsonl.gz" for name in _NAMES}
+    if tokenizer.is_dir() and all(path.is_file() for path in files.values()):
+        if quick:
+            for name, path in files.items():
+                rows = open_source(str(path), cache_dir=home / "indexes").rows
+                files[name] = _written(home / f"{name}.jsonl", rows.read(0, min(_QUICK_ROWS, len(rows))))
+        return str(tokenizer), files
+    from brimful.demo.chats import make_chats
+    from brimful.demo.tokenizer import train_tokenizer
+
+    chats = make_chats(limit=_QUICK_ROWS if quick else None)
+    texts = (turn["content"] for chat in chats for turn in chat["messages"])
+    train_tokenizer(texts, home / "tokenizer")
+    return str(home / "tokenizer"), {"stdlib docstrings": _written(home / "demo.jsonl", chats)}
+
+
+def _written(path: Path, rows: object) -> Path:
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)  # type: ignore[attr-defined]
+    return path
+
+
+def _compare(name: str, path: Path, tokenizer: str, home: Path, quick: bool) -> list[Row]:
+    source = open_source(str(path), cache_dir=home / "indexes")
+    encoder = ChatEncoder(tokenizer)
+    texts = [encoder.render(source[index]) for index in range(len(source))]  # type: ignore[arg-type]
+    backend = ChatEncoder(tokenizer).tokenizer.backend
+    tokens = sum(map(len, backend.encode_batch_fast(texts, add_special_tokens=False)))
+    num_proc = 1 if len(source.blocks) <= _IN_PROCESS_BLOCKS else available_cores()
+    fresh = itertools.count()
+
+    def ours() -> None:
+        cache = home / f"cache{next(fresh)}"
+        table = measure_lengths(source, encoder, cache_dir=cache, num_proc=num_proc)
+        assert table.total_tokens == tokens, "not the same tokens"
+
+    seconds = in_turn(
+        {
+            "ours": ours,
+            "encode_batch": lambda: backend.encode_batch(texts, add_special_tokens=False),
+            "encode_batch_fast": lambda: backend.encode_batch_fast(texts, add_special_tokens=False),
+        },
+        repetitions=1 if quick else 5,
+    )
+    for cache in home.glob("cache*"):
+        shutil.rmtree(cache)
+    title = f"measure {name}, {len(source):,} chats, {tokens:,} tokens, num_proc {num_proc}"
+    return [
+        Row(title, "tokens/s", tokens / seconds["ours"], f"tokenizers {peer}", tokens / seconds[peer], aim=aim)
+        for peer, aim in (("encode_batch", 0.8), ("encode_batch_fast", None))
+    ]
+
+
+if __name__ == "__main__":
+    main_of(measure, __doc__)

@@ -1,0 +1,179 @@
+"""The passes over all samples, compiled if numba is installed.
+
+Nothing here decides anything: each function has a NumPy form with the same result, and the tests hold them
+against each other. Compiled code pays from a few hundred thousand samples on; below that, and without numba, the
+NumPy forms run. The first use compiles for some seconds and keeps the result beside the package.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from brimful.typing import AnyIntArray, Int64Array
+
+__all__ = ["WORTH_COMPILING", "Kernels", "kernels"]
+
+WORTH_COMPILING = 200_000
+"""Items from which loading compiled code is quicker than running NumPy."""
+
+
+class Kernels:
+    """Compiled functions; made once by ``kernels``."""
+
+    def __init__(self, numba: Any) -> None:
+        compiled = numba.njit(cache=True, nogil=True)
+        self.count = compiled(_count)
+        self.sort = compiled(_sort)
+        self.fill = compiled(_fill)
+        self.best_fit = compiled(_best_fit)
+
+
+@cache
+def _compiled() -> Kernels | None:
+    if find_spec("numba") is None:
+        return None
+    import numba
+
+    return Kernels(numba)
+
+
+def kernels(num_items: int) -> Kernels | None:
+    """The compiled passes if they pay for that many items, else None."""
+    return _compiled() if num_items >= WORTH_COMPILING else None
+
+
+def _count(lengths: AnyIntArray, counts: Int64Array) -> None:
+    for length in lengths:
+        counts[length] += 1
+
+
+def _sort(lengths: AnyIntArray, top: int, order: AnyIntArray) -> None:
+    """Counting sort, longest first, stable."""
+    place = np.zeros(top + 2, dtype=np.int64)
+    for length in lengths:
+        place[length] += 1
+    total = 0
+    for length in range(top, -1, -1):
+        count = place[length]
+        place[length] = total
+        total += count
+    for item in range(len(lengths)):
+        length = lengths[item]
+        order[place[length]] = item
+        place[length] += 1
+
+
+def _fill(
+    first: Int64Array,
+    packs: Int64Array,
+    copies: Int64Array,
+    slot: Int64Array,
+    begins: Int64Array,
+    order: AnyIntArray,
+    items: AnyIntArray,
+) -> None:
+    at = 0
+    for run in range(len(first)):
+        each = copies[run]
+        behind = slot[run]
+        for pack in range(first[run], first[run] + packs[run]):
+            target = begins[pack] + behind
+            for copy in range(each):
+                items[target + copy] = order[at]
+                at += 1
+
+
+def _best_fit(lengths: Int64Array, counts: Int64Array, capacity: int) -> tuple[Int64Array, int]:
+    """Best fit decreasing on counts: rows of (length, first, packs, copies, slot), and the number of packs.
+
+    Runs of packs with the same room form a list in order of opening. A binary tree over the rooms, whose nodes say
+    whether any room below them is taken, finds the least room that suffices.
+    """
+    leaves = 1
+    while leaves < capacity + 2:
+        leaves *= 2
+    taken = np.zeros(2 * leaves, dtype=np.bool_)
+    head = np.full(capacity + 1, -1, dtype=np.int64)
+    size = 1024
+    node = np.empty((size, 4), dtype=np.int64)  # first, packs, slot, next
+    nodes = 0
+    placed = np.empty((size, 5), dtype=np.int64)
+    runs = 0
+    num_packs = 0
+    for number in range(len(lengths) - 1, -1, -1):
+        length = lengths[number]
+        left = counts[number]
+        while left > 0:
+            # The least taken room of at least ``length``.
+            at = leaves + length
+            if not taken[at]:
+                while at > 1 and (at % 2 == 1 or not taken[at + 1]):
+                    at //= 2
+                if at > 1:
+                    at += 1
+                    while at < leaves:
+                        at = 2 * at if taken[2 * at] else 2 * at + 1
+            if at <= 1:
+                room = capacity
+                each = capacity // length
+                first, packs, slot = num_packs, (left + each - 1) // each, 0
+                num_packs += packs
+            else:
+                room = at - leaves
+                top = head[room]
+                first, packs, slot = node[top, 0], node[top, 1], node[top, 2]
+                head[room] = node[top, 3]
+                if head[room] < 0:
+                    taken[at] = False
+                    at //= 2
+                    while at >= 1 and not (taken[2 * at] or taken[2 * at + 1]):
+                        taken[at] = False
+                        at //= 2
+            if runs + 2 > len(placed):
+                placed = np.concatenate((placed, np.empty_like(placed)))
+            if nodes + 3 > len(node):
+                node = np.concatenate((node, np.empty_like(node)))
+            copies = room // length
+            full = min(packs, left // copies)
+            left -= full * copies
+            some = 1 if full < packs and left > 0 else 0
+            for part in range(3):
+                # The run falls apart: filled packs, one that takes what is left, untouched packs.
+                if part == 0:
+                    begin, count, held = first, full, copies
+                elif part == 1:
+                    begin, count, held = first + full, some, left
+                else:
+                    begin, count, held = first + full + some, packs - full - some, np.int64(0)
+                if count == 0:
+                    continue
+                if held > 0:
+                    placed[runs, 0], placed[runs, 1], placed[runs, 2] = length, begin, count
+                    placed[runs, 3], placed[runs, 4] = held, slot
+                    runs += 1
+                rest = room - held * length
+                if rest == 0:
+                    continue
+                node[nodes, 0], node[nodes, 1], node[nodes, 2] = begin, count, slot + held
+                before = -1
+                after = head[rest]
+                while after >= 0 and node[after, 0] < begin:
+                    before = after
+                    after = node[after, 3]
+                node[nodes, 3] = after
+                if before < 0:
+                    head[rest] = nodes
+                else:
+                    node[before, 3] = nodes
+                nodes += 1
+                up = leaves + rest
+                while up >= 1 and not taken[up]:
+                    taken[up] = True
+                    up //= 2
+            if some:
+                left = np.int64(0)
+    return placed[:runs], num_packs

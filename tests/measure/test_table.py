@@ -1,0 +1,116 @@
+"""A length table: numbers that check themselves, and come back from their file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from brimful.columns import write_columns
+from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
+from brimful.measure import LengthTable
+from brimful.measure.table import as_lengths
+
+
+def test_a_table_comes_back_from_its_file(tmp_path):
+    """Without it a plan could be made of other lengths than were measured."""
+    table = LengthTable(
+        {"tokens": np.array([3, -1, 5], np.int32), "loss_tokens": np.array([1, -1, 2], np.int32)},
+        provenance={"settings": {"encoder": "toy"}},
+        rejects=[[1, "a.jsonl:2", "no JSON"]],
+    )
+    table.save(tmp_path / "t.arrow")
+    again = LengthTable.open(tmp_path / "t.arrow")
+    assert list(again.budgets) == ["tokens", "loss_tokens"]
+    assert (again.tokens.dtype, again.tokens.tolist()) == (np.int32, [3, -1, 5])
+    assert again.budgets["loss_tokens"].tolist() == [1, -1, 2]
+    assert (again.provenance, again.rejects) == ({"settings": {"encoder": "toy"}}, [[1, "a.jsonl:2", "no JSON"]])
+    assert (len(again), again.total_tokens, again.rejected_ids.tolist()) == (3, 8, [1])
+    assert again.fingerprint == table.fingerprint
+    assert table.path == again.path == str(tmp_path / "t.arrow")
+
+
+def test_the_fingerprint_is_of_the_numbers():
+    """Without it equal lengths would make different plans, or a changed one the same."""
+    table = LengthTable.from_lengths([3, 3, 5, 6, 1, 1])
+    same = LengthTable({"tokens": np.array([3, 3, 5, 6, 1, 1], np.int32)}, provenance={"x": 1}, rejects=[[0, "", ""]])
+    others = [
+        LengthTable.from_lengths([3, 3, 5, 6, 1, 2]),
+        LengthTable.from_lengths([3, 3, 5, 6, 1]),
+        LengthTable.from_lengths([3, 3, 5, 6, 1, 1], patches=[0] * 6),
+    ]
+    assert same.fingerprint == table.fingerprint
+    assert len({other.fingerprint for other in [table, *others]}) == 4
+
+
+@pytest.mark.parametrize(
+    "given", [[3, 5], (3, 5), np.array([3, 5], np.uint32), np.array([3, 5], np.int8), range(3, 6, 2)]
+)
+def test_lengths_of_any_integers(given):
+    """Without it lengths from NumPy, a list or a file could not be planned alike."""
+    lengths = as_lengths(given)
+    assert (lengths.dtype, lengths.tolist()) == (np.int32, [3, 5])
+
+
+def test_lengths_that_are_right_already_are_not_copied():
+    """Without it a billion lengths would be held twice."""
+    lengths = np.array([3, 5], np.int32)
+    assert as_lengths(lengths) is lengths
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([3.5, 5.0], "lengths must be whole numbers and are float64"),
+        ([True, False], "lengths must be whole numbers and are bool"),
+        (["3"], "lengths must be whole numbers and are <U1"),
+        ([[3], [5]], "lengths must be one row of numbers and has shape (2, 1)"),
+        (3, "lengths must be one row of numbers and has shape ()"),
+        ([1, 2**31], "lengths: sample 1 has 2,147,483,648, above the most, 2,147,483,647"),
+        (
+            np.array([2**63], np.uint64),
+            "lengths: sample 0 has 9,223,372,036,854,775,808, above the most, 2,147,483,647",
+        ),
+        ([1, -(2**40)], "lengths: sample 1 has -1,099,511,627,776"),
+    ],
+)
+def test_what_are_no_lengths(given, message):
+    """Without it fractions would be cut and large numbers wrap around to negative ones."""
+    with pytest.raises(InvalidLengthsError) as caught:
+        as_lengths(given)
+    assert str(caught.value) == message
+
+
+def test_budgets_must_fit_each_other():
+    """Without it a second budget could be matched to the wrong samples."""
+    with pytest.raises(InvalidLengthsError) as caught:
+        LengthTable.from_lengths([3, 5], patches=[1])
+    assert str(caught.value) == "the budgets have different numbers of samples: {'tokens': 2, 'patches': 1}"
+    with pytest.raises(SettingsError) as caught:
+        LengthTable({"patches": np.array([1], np.int32)})
+    assert str(caught.value) == "a length table needs the budget 'tokens' and has ['patches']"
+
+
+def test_no_lengths_are_a_table():
+    """Without it an empty table would fail before the planner can say so."""
+    table = LengthTable.from_lengths([])
+    assert (len(table), table.total_tokens, table.tokens.dtype) == (0, 0, np.int32)
+
+
+def test_a_file_of_another_kind_or_version_is_refused(tmp_path):
+    """Without it a plan or a table of a later brimful would be read as lengths."""
+    path = tmp_path / "t.arrow"
+    for description, message in [
+        ({"kind": "plan"}, f"{path} is a plan and no length table"),
+        ({}, f"{path} is a file and no length table"),
+        ({"kind": "length_table", "version": 9}, f"{path} has length table version 9; this brimful reads 1"),
+    ]:
+        write_columns(path, {"tokens": np.array([1], np.int32)}, description)
+        with pytest.raises(CorruptFileError) as caught:
+            LengthTable.open(path)
+        assert str(caught.value) == message
+
+
+def test_a_table_introduces_itself():
+    """Without it a log would not say which lengths were planned."""
+    table = LengthTable.from_lengths([3000, -1, 5], patches=[0, 0, 0])
+    assert repr(table) == f"LengthTable(3 samples, 3,005 tokens, patches, 1 rejected, {table.fingerprint[:7]})"
