@@ -106,7 +106,11 @@ def test_heavy_libraries_are_imported_where_they_are_used():
         extra = set().union(*(names for prefix, names in HEAVY_FILES.items() if relative.startswith(prefix)))
         for name, top in imports(tree):
             library = name.split(".")[0]
-            if top and library != "brimful" and library not in sys.stdlib_module_names | OUTSIDE[package] | extra | {"__future__"}:
+            if (
+                top
+                and library != "brimful"
+                and library not in sys.stdlib_module_names | OUTSIDE[package] | extra | {"__future__"}
+            ):
                 wrong.append(f"{relative} imports {name} at the top")
     assert not wrong, "\n".join(wrong)
 

@@ -53,7 +53,10 @@ def test_examples_in_docstrings(name):
 
 def test_doctests_are_found():
     """The test above would pass on a package without examples."""
-    attempted = sum(doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE).attempted for name in modules())
+    attempted = sum(
+        doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE).attempted
+        for name in modules()
+    )
     assert attempted > 50
 
 

@@ -106,7 +106,8 @@ class Columns:
 
     def flat(self, name: str) -> _Array:
         """One value per row."""
-        array: _Array = self._batch.column(name).to_numpy(zero_copy_only=True)
+        column = self._batch.column(name)
+        array: _Array = column.to_numpy(zero_copy_only=column.type != "bool")  # booleans are stored as bits
         return array
 
     def ragged(self, name: str) -> Ragged:
@@ -137,7 +138,9 @@ def open_columns(path: str | os.PathLike[str]) -> Columns:
         batch = reader.get_batch(0)
         batch.validate()
         return Columns(name, batch, description)
-    except (pa.ArrowException, MemoryError, ValueError) as error:
+    except (CorruptFileError, FileNotFoundError):
+        raise
+    except (pa.ArrowException, MemoryError, ValueError, OSError) as error:
         raise CorruptFileError(f"{name} cannot be read as a table of brimful: {_first_line(error)}") from error
 
 

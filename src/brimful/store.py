@@ -292,6 +292,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         StoreFullError: no space left.
     """
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a directory, and a file is to be written", str(target))
     tmp = target.with_name(f".{target.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

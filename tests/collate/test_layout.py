@@ -98,7 +98,9 @@ def test_samples_are_not_changed_in_place():
     assert rows[0]["labels"].tolist() == [5, 6]
     PackCollator()(rows)
     assert rows[0]["labels"].tolist() == [5, 6]
-    assert all(np.array_equal(a, b) for a, b in zip(before, (pack.input_ids, pack.loss_mask, pack.cu_seqlens), strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(before, (pack.input_ids, pack.loss_mask, pack.cu_seqlens), strict=True)
+    )
     assert again["labels"].tolist() == collator([pack])["labels"].tolist()
 
 

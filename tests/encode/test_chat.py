@@ -224,7 +224,7 @@ def test_a_chat_that_the_template_refuses_is_that_samples_fault():
     good, bad = chat("q"), Sample(7, messages=[{"role": "system", "content": "s"}])
     lengths, errors = _chatml(chat_template=template).lengths([good, bad, good])
     assert lengths.tolist() == [1, -1, 1]
-    assert [str(error) for error in errors] == ["sample 7: the chat template refuses it: 'must begin with the user'"]
+    assert [str(error) for error in errors] == ["sample 7: the chat template refuses it: must begin with the user"]
     results = _chatml(chat_template=template, train_on="all").encode_batch([good, bad, good])
     assert [isinstance(result, BadSampleError) for result in results] == [False, True, False]
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
 from brimful.encode import ChatEncoder
+from brimful.encode.turns import _places
 from brimful.errors import BadSampleError
 from tests.encode.templates import QWEN3, STYLES, chat, tokenizer_of, trained
 
@@ -99,14 +100,13 @@ def test_thoughts_of_a_template_like_qwen3():
     assert trained(_qwen3(), chat("q", thought)) == [f"{thought}<|im_end|>"]
 
 
-@pytest.mark.parametrize("thinks", [1, 3])
-def test_a_thought_that_the_template_moves_is_no_reason_to_guess(thinks):
-    """Without it the labels would lie beside the place where the thought was."""
-    contents = ["q", "a1", "q", "a2"]
-    contents[thinks] = f"<think>\nwhy\n</think>\n\n{contents[thinks]}"
-    with pytest.raises(BadSampleError) as caught:
-        _qwen3().encode(chat(*contents))
-    assert str(caught.value) == NOT_SHOWN
+def test_thoughts_that_the_template_takes_out_of_earlier_answers():
+    """Without it reasoning data of several turns, of which the text is no prefix of anything, could not be used."""
+    thought, empty = "<think>\nwhy\n</think>\n\n", "<think>\n\n</think>\n\n"
+    assert trained(_qwen3(), chat("q", f"{thought}a1", "q", "a2")) == ["a1<|im_end|>", f"{empty}a2<|im_end|>"]
+    assert trained(_qwen3(), chat("q", "a1", "q", f"{thought}a2")) == ["a1<|im_end|>", f"{thought}a2<|im_end|>"]
+    both = chat("q", f"{thought}a1", "r", f"{thought}a2")
+    assert trained(_qwen3(), both) == ["a1<|im_end|>", f"{thought}a2<|im_end|>"]
 
 
 def test_turns_that_cannot_be_found_are_an_error():
@@ -145,7 +145,9 @@ def test_both_ways_to_find_turns_agree(name, encoders, contents):
     """Without it what is learned would depend on which of two ways happened to explain a conversation."""
     encoder, sample = encoders[name], chat(*contents)
     finder, text = encoder._finder, encoder.render(sample)
-    by_skeleton = finder._by_skeleton(sample.messages, None, text)
+    places = [_places(message) for message in sample.messages]
+    values = [value for there in places for value in there]
+    by_skeleton = finder._by_skeleton(finder._skeleton(sample.messages, None, places), values, text)
     by_prefixes = finder._by_prefixes(sample.messages, None, text)
     assert by_skeleton is not None
     assert len(by_skeleton) == len(contents) // 2

@@ -140,7 +140,9 @@ def test_a_broken_collator_fails_this_test(attention, broken):
     net = model(attention)
     ids, masks = samples()
     expected = one_by_one(net, ids, masks)
-    differences = largest_differences(expected, packed(net, broken([assemble_pack(ids, masks, range(4))])), sum(LENGTHS))
+    differences = largest_differences(
+        expected, packed(net, broken([assemble_pack(ids, masks, range(4))])), sum(LENGTHS)
+    )
     assert max(differences) > 100 * TOLERANCE, differences
 
 

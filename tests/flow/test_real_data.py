@@ -8,12 +8,11 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from brimful import ChatEncoder, TextEncoder, check_store, open_packs, open_source, pack_dataset  # noqa: E402
+from brimful import ChatEncoder, TextEncoder, check_store, open_packs, open_source, pack_dataset
 
 
 def rows_of(path):
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8")
-    with opened as file:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 

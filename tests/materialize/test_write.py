@@ -97,10 +97,12 @@ def test_a_sample_that_changed_since_it_was_measured_stops_the_job(tmp_path):
     encoder = toy_chat_encoder()
     plan = plan_packs(measure_lengths(open_source(rows), encoder), capacity=8)
     rows[1] = {"text": "longer than before"}
-    with pytest.raises(LengthChangedError, match=r"memory\[1\] \(sample 1\) encodes to 18 tokens and was planned with 5"):
+    with pytest.raises(
+        LengthChangedError, match=r"memory\[1\] \(sample 1\) encodes to 18 tokens and was planned with 5"
+    ):
         write_packs(plan, open_source(rows), encoder, tmp_path / "packs")
     with pytest.raises(LengthChangedError, match=r"sample 1"):
-        list(PackedDataset.from_plan(open_source(rows[:1] + texts(2, 2) [1:] + rows[2:]), encoder, plan))
+        list(PackedDataset.from_plan(open_source(rows[:1] + texts(2, 2)[1:] + rows[2:]), encoder, plan))
 
 
 def test_a_plan_of_another_data_set_is_refused(tmp_path):
@@ -133,7 +135,12 @@ def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
     }  # fmt: skip
     assert list((tmp_path / "tmp").iterdir()) == []
     account = json.loads((tmp_path / "summary.json").read_text())
-    assert (account["samples_in"], account["samples_packed"], account["samples_dropped"], account["samples_rejected"]) == (4, 2, 1, 1)
+    assert (
+        account["samples_in"],
+        account["samples_packed"],
+        account["samples_dropped"],
+        account["samples_rejected"],
+    ) == (4, 2, 1, 1)
     assert "1 malformed rows" in str(summary)
     assert len(summary.lines()) == 10
     assert json.loads((tmp_path / "rejects.jsonl").read_text())["sample_id"] == 3
@@ -161,7 +168,7 @@ def test_an_unfinished_store_says_so(tmp_path):
         open_packs(tmp_path)
     written(tmp_path, range(1, 30), 32)
     (sorted((tmp_path / "log").iterdir())[-1]).unlink()
-    with pytest.raises(UnfinishedStoreError, match="is not finished: .* run the command that writes it again"):
+    with pytest.raises(UnfinishedStoreError, match=r"is not finished: .* run the command that writes it again"):
         open_packs(tmp_path)
 
 

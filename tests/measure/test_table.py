@@ -112,5 +112,5 @@ def test_a_file_of_another_kind_or_version_is_refused(tmp_path):
 
 def test_a_table_introduces_itself():
     """Without it a log would not say which lengths were planned."""
-    table = LengthTable.from_lengths([3000, -1, 5], patches=[0, 0, 0])
+    table = LengthTable({"tokens": np.array([3000, -1, 5], np.int32), "patches": np.zeros(3, np.int32)})
     assert repr(table) == f"LengthTable(3 samples, 3,005 tokens, patches, 1 rejected, {table.fingerprint[:7]})"

@@ -27,7 +27,9 @@ def test_schedule_pads_drops_or_repeats_the_tail():
 
 def test_fewer_packs_than_ranks_repeats_round_and_round():
     """One pack on four ranks: an index error in an existing system."""
-    array = schedule_packs(1, dp_world_size=4, micro_batches=1, packs_per_micro_batch=1, epoch=0, seed=0, tail=Tail.REPEAT)
+    array = schedule_packs(
+        1, dp_world_size=4, micro_batches=1, packs_per_micro_batch=1, epoch=0, seed=0, tail=Tail.REPEAT
+    )
     assert array.reshape(-1).tolist() == [0, 0, 0, 0]
 
 

@@ -115,7 +115,8 @@ def test_a_directory_belongs_to_one_identity(tmp_path):
     log = StreamLog(open_store(tmp_path))
     with pytest.raises(NotAPackStoreError, match="is no pack store"):
         log.header()
-    log.begin({"capacity": 8, "plan": "a" * 32}, {"source": "x"})
-    log.begin({"capacity": 8, "plan": "a" * 32}, {"source": "elsewhere"})
+    identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 1}
+    log.begin(identity, {"source": "x"})
+    log.begin(identity, {"source": "elsewhere"})
     with pytest.raises(StoreMismatchError, match=r"plan \(aaaaaaa there, bbbbbbb now\)"):
-        log.begin({"capacity": 8, "plan": "b" * 32}, {})
+        log.begin({**identity, "plan": "b" * 32}, {})

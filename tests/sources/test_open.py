@@ -298,5 +298,5 @@ def test_an_unpacked_copy_is_made_once(put, tmp_path, monkeypatch):
 
     path = put("a.jsonl.gz", gzip.compress(JSONL))
     open_source(path)
-    monkeypatch.setattr(unpack, "_open", lambda path: pytest.fail("unpacked again"))
+    monkeypatch.setattr(unpack, "_opened", lambda path: pytest.fail("unpacked again"))
     assert [sample.text for sample in open_source(path).read(0, 3)] == TEXTS

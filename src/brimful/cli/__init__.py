@@ -64,13 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result: Any = _brimful.main(args=arguments, prog_name="brimful", standalone_mode=False)
     except BrimfulError as error:
         _fail(str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        sys.exit(0)
     except click.ClickException as error:
         _fail(error.format_message())
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except (KeyboardInterrupt, click.Abort):
         print("stopped; what was finished is kept, run the same command to go on", file=sys.stderr)
         sys.exit(130)

@@ -14,7 +14,7 @@ __all__ = ["demo"]
 @click.option("-o", "--output", metavar="DIR", help="Directory for its files; kept (default: a temporary one).")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--chats", "limit", type=click.IntRange(min=100), hidden=True, help="Most chats, for tests.")
-@click.option("--steps", type=click.IntRange(min=1), default=8, hidden=True, help="Optimizer steps, for tests.")
+@click.option("--steps", type=click.IntRange(min=1), default=12, hidden=True, help="Optimizer steps, for tests.")
 def demo(output: str | None, keep: bool, limit: int | None, steps: int) -> None:
     """Pack the docstrings of Python's standard library and train a tiny model on them, packed and padded.
 

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
+import numpy as np
 
 from brimful.encode import ChatEncoder, Encoder, TextEncoder
-from brimful.errors import BrimfulError, SettingsError
+from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
+from brimful.measure import LengthTable
 from brimful.progress import Progress, make_progress
 from brimful.sources import Source, open_source
 from brimful.sources.formats import FORMATS
@@ -20,6 +22,7 @@ __all__ = [
     "capacity_option",
     "encoder_options",
     "job_options",
+    "lengths_from_npy",
     "make_encoder",
     "make_reporter",
     "make_source",
@@ -197,3 +200,25 @@ def is_ours(path: str, kind: str) -> bool:
         return open_columns(path).description.get("kind") == kind
     except (BrimfulError, OSError):
         return False
+
+
+def lengths_from_npy(path: str) -> LengthTable:
+    """A table of the whole numbers in a .npy file.
+
+    Raises:
+        SourceNotFoundError: no such file.
+        InvalidLengthsError: no .npy file, no whole numbers, none at all, or one below 1.
+    """
+    try:
+        numbers = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{path}: no such file") from error
+    except (ValueError, EOFError, OSError) as error:
+        raise InvalidLengthsError(f"{path} is no .npy file of numbers: {error}") from error
+    try:
+        table = LengthTable.from_lengths(numbers)
+    except InvalidLengthsError as error:
+        raise InvalidLengthsError(f"{path}: {error}") from error
+    if len(table) == 0:
+        raise InvalidLengthsError(f"{path} holds nothing: there are no lengths")
+    return table

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
-import numpy as np
 
 from brimful.cli.options import (
     encoder_options,
     is_ours,
     job_options,
+    lengths_from_npy,
     make_encoder,
     make_reporter,
     make_source,
@@ -19,7 +20,7 @@ from brimful.cli.options import (
     show_json,
     source_options,
 )
-from brimful.errors import InvalidLengthsError, SourceNotFoundError
+from brimful.errors import SettingsError
 from brimful.measure import LengthTable, measure_lengths
 from brimful.plan import plan_packs
 from brimful.report.plan import describe_plan
@@ -40,6 +41,8 @@ def plan(lengths: tuple[str, ...], output: str | None, capacity: int | None, **o
     A data set is measured first (give --tokenizer).
     """
     required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
+    if output is not None and os.path.exists(output) and not is_ours(output, "plan"):
+        raise SettingsError(f"-o {output} is there and is no plan: name another file")
     table = _table(lengths, options)
     made = plan_packs(
         table,
@@ -71,7 +74,7 @@ def _table(lengths: tuple[str, ...], options: dict[str, Any]) -> LengthTable:
     if len(lengths) == 1 and is_ours(lengths[0], "length_table"):
         return LengthTable.open(lengths[0])
     if len(lengths) == 1 and lengths[0].endswith(".npy"):
-        return LengthTable.from_lengths(_npy(lengths[0]))
+        return lengths_from_npy(lengths[0])
     source = make_source(lengths, options)
     encoder = make_encoder(source, options)
     return measure_lengths(
@@ -81,12 +84,3 @@ def _table(lengths: tuple[str, ...], options: dict[str, Any]) -> LengthTable:
         num_proc=options["num_proc"],
         progress=make_reporter(options["as_json"], options["quiet"]),
     )
-
-
-def _npy(path: str) -> Any:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise SourceNotFoundError(f"{path}: no such file") from error
-    except ValueError as error:
-        raise InvalidLengthsError(f"{path} is no .npy file of numbers: {error}") from error

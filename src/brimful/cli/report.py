@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 
 import click
-import numpy as np
 
-from brimful.cli.options import is_ours
+from brimful.cli.options import is_ours, lengths_from_npy
 from brimful.errors import NotAPackStoreError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
@@ -32,7 +31,7 @@ def report(path: str) -> None:
     elif is_ours(path, "plan"):
         plan = Plan.open(path)
     elif path.endswith(".npy") and os.path.exists(path):
-        table = LengthTable.from_lengths(np.load(path, mmap_mode="r", allow_pickle=False))
+        table = lengths_from_npy(path)
     if table is None and plan is None:
         raise NotAPackStoreError(f"{path} is no length table, plan or pack store with its plan beside it")
     if table is not None:

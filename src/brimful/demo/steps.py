@@ -27,7 +27,7 @@ Say = Callable[[str], object]
 
 
 def run_demo(
-    directory: str | os.PathLike[str], say: Say = print, *, limit: int | None = None, steps: int = 8
+    directory: str | os.PathLike[str], say: Say = print, *, limit: int | None = None, steps: int = 12
 ) -> tuple[TrainingRun, TrainingRun]:
     """Make chats and a tokenizer, pack, report, inspect, and train a tiny model packed and padded.
 

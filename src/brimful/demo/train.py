@@ -61,7 +61,7 @@ def compare_training(
     directory: str | os.PathLike[str],
     *,
     vocab_size: int,
-    steps: int = 8,
+    steps: int = 12,
     packs_per_step: int = 4,
     samples_per_batch: int = 8,
 ) -> tuple[TrainingRun, TrainingRun]:

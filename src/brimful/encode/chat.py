@@ -76,6 +76,10 @@ class ChatEncoder(Encoder):
                     return file.read()
             except OSError as error:
                 raise SettingsError(f"--chat-template {given}: no such file, and no template either") from error
+            except UnicodeDecodeError as error:
+                raise SettingsError(
+                    f"--chat-template {given} is no text: {error.reason} at byte {error.start}"
+                ) from error
         if given is not None:
             return given
         own = self.tokenizer.hf.chat_template
@@ -119,11 +123,16 @@ class ChatEncoder(Encoder):
         if sample.messages is None:
             reason = "is a text, and the encoder is for chats; use TextEncoder (--mode text)"
             raise BadSampleError(reason, sample_id=sample.sample_id)
+        _ = self.chat_template  # what is wrong with the template itself is no fault of the sample
         try:
-            return self._render(sample.messages, sample.tools, False)
+            text = self._render(sample.messages, sample.tools, False)
         except Exception as error:  # whatever a template can raise is this sample's fault
-            reason = f"the chat template refuses it: {str(error).strip().splitlines()[0] if str(error) else error!r}"
-            raise BadSampleError(reason, sample_id=sample.sample_id) from error
+            said = (str(error).strip() or repr(error)).splitlines()[0]
+            raise BadSampleError(f"the chat template refuses it: {said}", sample_id=sample.sample_id) from error
+        refusal = self.tokenizer.refusal(text)
+        if refusal is not None:
+            raise BadSampleError(refusal, sample_id=sample.sample_id)
+        return text
 
     def _render_all(self, samples: Sequence[Sample]) -> tuple[list[str], dict[int, BadSampleError]]:
         texts: list[str] = []
@@ -171,7 +180,7 @@ class ChatEncoder(Encoder):
                 first = len(self.tokenizer.ids([text[:start]])[0])
                 last = len(self.tokenizer.ids([text[:end]])[0])
             else:
-                first, last = _token_at(encoding, start, text, length), _token_at(encoding, end, text, length)
+                first, last = _tokens_of(encoding, start, end, text, length)
             mask[first:last] = True
         return mask
 
@@ -222,6 +231,21 @@ class ChatEncoder(Encoder):
 
 def _rebuild(tokenizer: Tokenizer, template: str | None, train_on: str, kwargs: dict[str, Any]) -> ChatEncoder:
     return ChatEncoder(tokenizer, chat_template=template, train_on=train_on, template_kwargs=kwargs)
+
+
+def _tokens_of(encoding: Any, start: int, end: int, text: str, length: int) -> tuple[int, int]:
+    """The run of tokens that hold the characters ``[start, end)``.
+
+    A token that also holds characters behind the end belongs to the run, as in Transformers; so do all tokens of a
+    last character that takes several.
+    """
+    first = _token_at(encoding, start, text, length)
+    last = _token_at(encoding, end, text, length)
+    for position in range(end - 1, start - 1, -1):
+        token = encoding.char_to_token(position)
+        if token is not None:
+            return first, max(last, int(token) + 1)
+    return first, last
 
 
 def _token_at(encoding: Any, position: int, text: str, length: int) -> int:

@@ -82,5 +82,8 @@ def _texts(samples: Sequence[Sample]) -> tuple[list[str], dict[int, BadSampleErr
         if sample.text is None:
             reason = "is a chat, and the encoder is for texts; use ChatEncoder (--mode chat)"
             errors[place] = BadSampleError(reason, sample_id=sample.sample_id)
-        texts.append(sample.text or "")
+        refusal = Tokenizer.refusal(sample.text or "")
+        if refusal is not None:
+            errors[place] = BadSampleError(refusal, sample_id=sample.sample_id)
+        texts.append("" if place in errors else sample.text or "")
     return texts, errors

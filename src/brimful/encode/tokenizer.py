@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.fingerprint import fingerprint_of
 from brimful.typing import Fingerprint
 
 __all__ = ["Tokenizer"]
@@ -61,13 +62,25 @@ class Tokenizer:
     def fingerprint(self) -> Fingerprint:
         """Of the vocabulary, merges, normaliser, added tokens: all that turns text into ids. No path, no date."""
         if self.backend is not None:
-            state = self.backend.to_str()
-            return fingerprint_of([fingerprint_bytes(state.encode("utf-8", "surrogatepass")), self._options()])
+            state = json.loads(self.backend.to_str())
+            del state["truncation"], state["padding"]  # how it was used before, and not used here
+            return fingerprint_of([state, self._options()])
         vocabulary = sorted(self.hf.get_vocab().items())
         return fingerprint_of([type(self.hf).__name__, vocabulary, self._options()])
 
     def _options(self) -> dict[str, Any]:
         return {"split_special_tokens": bool(getattr(self.hf, "split_special_tokens", False))}
+
+    @staticmethod
+    def refusal(text: str) -> str | None:
+        """Why no tokenizer takes a text, or None."""
+        if text.isascii():
+            return None
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            return f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
+        return None
 
     @property
     def special_texts(self) -> list[str]:

@@ -8,11 +8,13 @@ the text that is tokenised:
     between the placeholders is the template's own text: headers, ends of turns. The skeleton mostly depends on
     the roles alone, so it is kept, and one rendering serves all conversations of that shape. Filled with the
     real contents it must give the real text, character for character; else it is not used.
-2.  *Prefixes.* Rendering the first ``i`` turns with the generation prompt, and the first ``i + 1`` without,
-    shows where turn ``i`` begins and ends, if the whole text begins with both. Slower, for tool calls and
-    templates that change contents.
+2.  *Prefixes.* Rendering the turns before an answer, and those with it, shows where it begins and ends, if the
+    whole text begins with both. Slower, for templates that change contents.
+3.  *Anchors.* Templates that take the thoughts out of earlier answers render no prefix of the text. Then a turn
+    is what stands between the header before it and the known text behind it: the end of the turn, the next
+    header, and what the other side said.
 
-A conversation that neither explains is an error that says so, never a guess.
+A conversation that none explains is an error that says so, never a guess.
 """
 
 from __future__ import annotations
@@ -66,25 +68,28 @@ class TurnFinder:
 
     def spans(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
         """The span of each assistant turn, in order; None if the template does not show them."""
-        found = self._by_skeleton(messages, tools, text)
-        return found if found is not None else self._by_prefixes(messages, tools, text)
-
-    def _by_skeleton(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
         places = [_places(message) for message in messages]
-        if not all(places):
-            return None
-        if tools is not None:  # their text is part of the literals: a skeleton of its own
-            skeleton = self._make_skeleton(messages, tools, places)
-        else:
-            shape = tuple((message["role"], len(there)) for message, there in zip(messages, places, strict=True))
-            if shape not in self._skeletons:
-                if len(self._skeletons) >= _KEPT_SKELETONS:
-                    self._skeletons.clear()
-                self._skeletons[shape] = self._make_skeleton(messages, None, places)
-            skeleton = self._skeletons[shape]
-        if skeleton is None:
-            return None
+        skeleton = self._skeleton(messages, tools, places) if all(places) else None
         values = [value for there in places for value in there]
+        found = self._by_skeleton(skeleton, values, text) if skeleton is not None else None
+        if found is None:
+            found = self._by_prefixes(messages, tools, text)
+        if found is None and skeleton is not None:
+            found = self._by_anchors(skeleton, values, text)
+        return found
+
+    def _skeleton(self, messages: Sequence[Message], tools: Any, places: list[list[str]]) -> _Skeleton | None:
+        if tools is not None:  # their text is part of the literals: a skeleton of its own
+            return self._make_skeleton(messages, tools, places)
+        shape = tuple((message["role"], len(there)) for message, there in zip(messages, places, strict=True))
+        if shape not in self._skeletons:
+            if len(self._skeletons) >= _KEPT_SKELETONS:
+                self._skeletons.clear()
+            self._skeletons[shape] = self._make_skeleton(messages, None, places)
+        return self._skeletons[shape]
+
+    @staticmethod
+    def _by_skeleton(skeleton: _Skeleton, values: list[str], text: str) -> list[Span] | None:
         pieces = [piece for pair in zip(skeleton.literals, values, strict=False) for piece in pair]
         pieces.append(skeleton.literals[-1])
         if "".join(pieces) != text:
@@ -94,6 +99,28 @@ class TurnFinder:
             edges.append(edges[-1] + len(piece))
         return [(edges[2 * first + 1] - head, edges[2 * last + 2] + tail) for first, last, head, tail in skeleton.turns]
 
+    @staticmethod
+    def _by_anchors(skeleton: _Skeleton, values: list[str], text: str) -> list[Span] | None:
+        """Turns between texts that are known: headers, ends of turns, and what the others said."""
+        known: list[str] = []
+        behind = 0
+        for first, last, head, _ in skeleton.turns:
+            known.append(_filled(skeleton, values, behind, first, cut=head))
+            behind = last + 1
+        known.append(_filled(skeleton, values, behind, len(values), cut=0))
+        if not text.startswith(known[0]) or not text.endswith(known[-1]):
+            return None
+        spans: list[Span] = []
+        position = len(known[0])
+        for (_, _, _, tail), anchor in zip(skeleton.turns, known[1:], strict=True):
+            is_last = len(spans) + 1 == len(skeleton.turns)
+            at = len(text) - len(anchor) if is_last else text.find(anchor, position)
+            if at < position or not (anchor.strip() or is_last):
+                return None
+            spans.append((position, at + tail))
+            position = at + len(anchor)
+        return spans
+
     def _make_skeleton(self, messages: Sequence[Message], tools: Any, places: list[list[str]]) -> _Skeleton | None:
         marks: list[str] = []
         hollow = [_hollow(message, marks) for message in messages]
@@ -102,6 +129,7 @@ class TurnFinder:
         except Exception:  # the template refuses placeholders: the slower way tells why, if it fails too
             return None
         literals: list[str] = []
+        edges: list[Span] = []
         position = 0
         for mark in marks:
             at = text.find(mark, position)
@@ -111,57 +139,64 @@ class TurnFinder:
             if mark.endswith(_OBJECT) and text[at - 1 : at] == text[end : end + 1] == '"':
                 at, end = at - 1, end + 1  # a text is quoted in JSON, the object that stands here is not
             literals.append(text[position:at])
+            edges.append((at, end))
             position = end
         literals.append(text[position:])
-        header = self._generation_header(hollow)
         turns: list[tuple[int, int, int, int]] = []
         first = 0
-        for message, there in zip(messages, places, strict=True):
+        for number, (message, there) in enumerate(zip(messages, places, strict=True)):
             last = first + len(there) - 1
             if message["role"] == "assistant":
-                before = literals[first]
-                at = before.rfind(header) if header else -1
-                head = len(before) - at - len(header) if at >= 0 else 0
-                turns.append((first, last, head, self._turn_end(literals[last + 1])))
+                begin, end = edges[first][0], edges[last][1]
+                span = self._prefix_span(hollow, number, tools, text)
+                if span is None or not span[0] <= begin <= end <= span[1]:
+                    span = self._literal_span(begin, end, literals[first], literals[last + 1])
+                turns.append((first, last, begin - span[0], span[1] - end))
             first = last + 1
         return _Skeleton(tuple(literals), tuple(turns))
 
-    def _generation_header(self, messages: Sequence[Message]) -> str:
-        """What the template writes before an answer: the generation prompt, without what some put behind it."""
+    def _literal_span(self, begin: int, end: int, before: str, after: str) -> Span:
+        """The turn around a content, from the texts beside it: behind the header, through the first special token."""
+        header = self._generation_header()
+        at = before.rfind(header) if header else -1
+        head = len(before) - at - len(header) if at >= 0 else 0
+        match = self._special.search(after) if self._special else None
+        return begin - head, end + (match.end() if match else 0)
+
+    def _generation_header(self) -> str:
+        """What the template writes before an answer."""
         if self._header is None:
-            upto = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-            prompt = list(messages[:upto]) or [{"role": "user", "content": "x"}]
+            prompt = [{"role": "user", "content": "x"}]
             try:
                 bare, asked = self._render(prompt, None, False), self._render(prompt, None, True)
             except Exception:
-                return ""
+                bare = asked = ""
             self._header = asked[len(bare) :] if asked.startswith(bare) else ""
         return self._header
-
-    def _turn_end(self, after: str) -> int:
-        """How far behind the content its turn goes on: through the first special token, if one follows."""
-        match = self._special.search(after) if self._special else None
-        return match.end() if match else 0
 
     def _by_prefixes(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
         spans: list[Span] = []
         for number, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            if number == 0:
-                return None
-            try:
-                begin = self._render(messages[:number], tools, True)
-                whole = self._render(messages[: number + 1], tools, False)
-            except Exception:
-                return None
-            if not text.startswith(begin):
-                bare = self._render(messages[:number], tools, False)
-                begin = begin if text.startswith(begin) else bare
-            if not (text.startswith(whole) and text.startswith(begin)):
-                return None
-            spans.append((len(begin), len(begin) + self._trimmed(text[len(begin) : len(whole)])))
+            if message["role"] == "assistant":
+                span = self._prefix_span(messages, number, tools, text)
+                if span is None:
+                    return None
+                spans.append(span)
         return spans
+
+    def _prefix_span(self, messages: Sequence[Message], number: int, tools: Any, text: str) -> Span | None:
+        """One turn, if the text begins with the renderings of the turns before it, without it and with it."""
+        try:
+            before = self._render(messages[:number], tools, False)
+            whole = self._render(messages[: number + 1], tools, False)
+        except Exception:  # a template may refuse to render a beginning
+            return None
+        if not (text.startswith(before) and text.startswith(whole) and len(before) <= len(whole)):
+            return None
+        turn = text[len(before) : len(whole)]
+        header = self._generation_header()
+        head = _shared(turn, header) if header else _answer_begins(turn, messages[number])
+        return len(before) + head, len(before) + max(head, self._trimmed(turn))
 
     def _trimmed(self, turn: str) -> int:
         """Length of a turn without the white space that separates it from the next."""
@@ -172,6 +207,15 @@ class TurnFinder:
         for last in self._special.finditer(bare):  # noqa: B007
             pass
         return len(bare) if last is not None and last.end() == len(bare) else len(turn)
+
+
+def _filled(skeleton: _Skeleton, values: list[str], begin: int, end: int, cut: int) -> str:
+    """The text from behind place ``begin - 1`` to place ``end``, less ``cut`` characters."""
+    pieces = [skeleton.literals[begin]]
+    for place in range(begin, end):
+        pieces += [values[place], skeleton.literals[place + 1]]
+    text = "".join(pieces)
+    return text[: len(text) - cut]
 
 
 def _places(message: Message) -> list[str]:
@@ -205,3 +249,24 @@ def _hollow_call(call: dict[str, Any], marks: list[str]) -> dict[str, Any]:
 def _mark(marks: list[str], end: str) -> str:
     marks.append(f"{_OPEN}{len(marks)}{end}")
     return marks[-1]
+
+
+def _answer_begins(turn: str, message: Message) -> int:
+    """Where an answer begins if the template has no generation prompt that says where its header ends.
+
+    At its text, and at the blanks before it on the same line: ``[/INST] answer`` is continued with a blank.
+    """
+    at = max(0, turn.find((message.get("content") or "").strip()))
+    while at and turn[at - 1] == " ":
+        at -= 1
+    return at
+
+
+def _shared(left: str, right: str) -> int:
+    """Characters at the beginning that both texts have."""
+    count = 0
+    for one, other in zip(left, right, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

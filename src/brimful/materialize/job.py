@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from brimful.encode.encoder import Encoder
-from brimful.errors import NotAPackStoreError, SettingsError
-from brimful.materialize.write import SHARD_BYTES, write_packs
+from brimful.errors import BadSampleError, NotAPackStoreError, SettingsError
+from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.plan import Overflow, Plan, plan_packs
@@ -113,6 +113,8 @@ def pack_dataset(
 
     Args: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
+    if lanes < 1:
+        raise SettingsError(f"--lanes must be at least 1 and is {lanes}")
     progress = progress or Progress()
     store = open_store(directory)
     if not isinstance(store, LocalStore):
@@ -133,12 +135,18 @@ def pack_dataset(
         progress=progress,
         encoded_dir=None if finished else encoded_dir,
     )
+    if not np.any(measured.table.tokens > 0):
+        raise BadSampleError(
+            "every row is malformed: " + measured.table.rejects[0][2], sample_id=0, where=source.where(0)
+        )
     with progress.stage("plan", total=len(source), unit="samples"):
         plan = plan_packs(measured.table, capacity=capacity, algorithm=algorithm, overflow=overflow, seed=seed)
-        if not finished:
-            plan.save(home / "plan.arrow")
         progress.advance(len(source))
-    write_packs(
+    identity = identity_of(plan, source, encoder, lanes, packs_per_shard(plan, shard_bytes))
+    StreamLog(store).begin(identity, notes or {})
+    if not finished:
+        plan.save(home / "plan.arrow")
+    written = write_packs(
         plan,
         source,
         encoder,
@@ -159,7 +167,7 @@ def pack_dataset(
         plan=plan,
         table=measured.table,
         shards=len(store.list("shards/")),
-        seconds={stage.name: round(stage.seconds, 2) for stage in progress.stages},
+        seconds={stage.name: round(stage.seconds, 2) for stage in progress.stages} if written or not finished else {},
     )
     store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary

@@ -43,6 +43,10 @@ def check_store(
     records, end = log.records()
     if end is None:
         raise UnfinishedStoreError(f"{store.url} has no end yet: {len(records)} shards are written; run the job again")
+    if plan is not None:
+        plan.check_fingerprint()
+        if (header["identity"]["plan"], header["identity"]["capacity"]) != (plan.fingerprint, plan.capacity):
+            raise CorruptFileError(f"{store.url}: the plan beside the packs is not the one they were written from")
     packs = tokens = 0
     seen: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     with progress.stage("check", total=end.packs, unit="packs"):

@@ -91,16 +91,16 @@ def write_packs(
         raise PlanMismatchError(
             f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
         )
+    plan.check_fingerprint()
     progress = progress or Progress()
     store = open_store(directory)
     if isinstance(store, LocalStore):
         store.remove_stale_tmp()
     log = StreamLog(store)
-    per_shard = max(1, min(shard_bytes // (4 * plan.capacity), plan.num_packs))
-    log.begin(_identity(plan, source, encoder, lanes, per_shard), notes or {})
+    per_shard = packs_per_shard(plan, shard_bytes)
+    log.begin(identity_of(plan, source, encoder, lanes, per_shard), notes or {})
     num_shards = -(-plan.num_packs // per_shard)
-    done = log.committed()
-    missing = [seq for seq in range(num_shards) if seq not in done]
+    missing = _missing(store, log, num_shards)
     edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
     producer = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     context = _Context(
@@ -125,7 +125,13 @@ def write_packs(
     return len(missing)
 
 
-def _identity(plan: Plan, source: Source, encoder: Encoder, lanes: int, per_shard: int) -> dict[str, Any]:
+def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
+    """Packs of one shard file, at least one."""
+    return max(1, min(shard_bytes // (4 * plan.capacity), plan.num_packs))
+
+
+def identity_of(plan: Plan, source: Source, encoder: Encoder, lanes: int, per_shard: int) -> dict[str, Any]:
+    """What must be equal for two jobs to write the same packs."""
     return {
         "capacity": plan.capacity,
         "plan": plan.fingerprint,
@@ -135,6 +141,16 @@ def _identity(plan: Plan, source: Source, encoder: Encoder, lanes: int, per_shar
         "lanes": lanes,
         "packs_per_shard": per_shard,
     }
+
+
+def _missing(store: Store, log: StreamLog, num_shards: int) -> list[int]:
+    """Shards that are not committed, and those whose file was deleted or cut short since: writing heals them."""
+    committed = log.committed()
+    return [
+        seq
+        for seq in range(num_shards)
+        if seq not in committed or store.size((record := log.record_of(seq)).file) != record.bytes
+    ]
 
 
 def _write_shard(context: _Context, seq: int) -> tuple[int, int]:

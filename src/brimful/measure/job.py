@@ -160,6 +160,9 @@ def measure_and_keep(
     target = Path(path) if path is not None else cache / "lengths" / key[:16] / f"{source.fingerprint}.arrow"
     old = _previous(target, provenance, source, on_mismatch)
     if old is not None and len(old) == len(source) and encoded_dir is None and _acceptable(old, on_bad_sample):
+        old.rejects = [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in old.rejects]
+        if rejects_path is not None:
+            write_rejects(old, source, rejects_path)
         return Measurement(old, None)
     known = old if encoded_dir is None and old is not None and _acceptable(old, on_bad_sample) else None
 
@@ -304,7 +307,8 @@ def _measure_block(context: _Context, task: _Task) -> _Part:
                 if "loss_tokens" in columns:
                     columns["loss_tokens"][place] = np.count_nonzero(result.loss_mask)
     for place in np.flatnonzero(columns["tokens"] == 0):
-        columns["tokens"][place] = REJECTED
+        for column in columns.values():
+            column[place] = REJECTED
         reject(BadSampleError("has no tokens", sample_id=int(place) + task.start))
     if task.encoded_path is not None:
         write_stored(task.encoded_path, encoded)
@@ -320,6 +324,9 @@ def _batches(samples: Iterable[Sample | BadSampleError], reject: Any) -> Iterabl
     characters = 0
     for sample in samples:
         if isinstance(sample, BadSampleError):
+            if batch:  # an error in front of this one is reported first
+                yield batch
+                batch, characters = [], 0
             reject(sample)
             continue
         batch.append(sample)
@@ -339,10 +346,11 @@ def _assemble(
     provenance: dict[str, Any],
 ) -> LengthTable:
     columns = {name: np.empty(len(source), dtype=np.int32) for name in names}
-    rejects: list[list[Any]] = list(known.rejects) if known is not None else []
+    rejects: list[list[Any]] = []
     if known is not None:
         for name in names:
             columns[name][: len(known)] = known.budgets[name]
+        rejects = [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in known.rejects]
     for task in tasks:
         part = open_columns(task.part_path)
         for name in names:
@@ -359,7 +367,7 @@ def write_rejects(table: LengthTable, source: Source, path: str | os.PathLike[st
     ids = table.rejected_ids
     if len(ids) == 0 and not os.path.exists(path):
         return
-    reasons = {int(sample_id): reason for sample_id, _, reason in table.rejects}
+    reasons = {int(sample_id): reason for sample_id, _, reason in table.rejects}  # of the first thousand
     with atomic_file(path) as file:
         for sample_id in map(int, ids):
             row = source.rows.get(sample_id)

@@ -62,8 +62,14 @@ class LengthTable:
         >>> LengthTable.from_lengths([3, 5], patches=[0, 64]).budgets["patches"].tolist()
         [0, 64]
         """
-        columns = {"tokens": lengths, **others}
-        return cls({name: as_lengths(column, name) for name, column in columns.items()})
+        columns = {name: as_lengths(column, name) for name, column in {"tokens": lengths, **others}.items()}
+        wrong = np.flatnonzero(columns["tokens"] < 1)
+        if len(wrong):
+            at = int(wrong[0])
+            raise InvalidLengthsError(
+                f"sample {at} has length {int(columns['tokens'][at])}; every sample needs 1 token"
+            )
+        return cls(columns)
 
     @property
     def tokens(self) -> Lengths:
@@ -121,13 +127,16 @@ class LengthTable:
             raise CorruptFileError(
                 f"{os.fspath(path)} has length table version {meta.get('version')}; this brimful reads {_VERSION}"
             )
-        table = cls(
-            {name: columns.flat(name) for name in meta["budgets"]},
-            provenance=meta["provenance"],
-            rejects=meta["rejects"],
-            path=os.fspath(path),
-        )
-        table._fingerprint = meta["fingerprint"]
+        try:
+            table = cls(
+                {name: columns.flat(name) for name in meta["budgets"]},
+                provenance=meta["provenance"],
+                rejects=meta["rejects"],
+                path=os.fspath(path),
+            )
+            table._fingerprint = meta["fingerprint"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFileError(f"{os.fspath(path)}: its description is damaged ({error!r})") from error
         return table
 
     def __repr__(self) -> str:

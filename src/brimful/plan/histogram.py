@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -93,7 +94,7 @@ def decreasing_order(lengths: AnyIntArray) -> AnyIntArray:
     >>> decreasing_order(np.array([3, 3, 5, 1])).tolist()
     [2, 0, 1, 3]
     """
-    dtype = np.int32 if len(lengths) < 2**31 else np.int64
+    dtype: type[np.signedinteger[Any]] = np.int32 if len(lengths) < 2**31 else np.int64
     if len(lengths) == 0:
         return np.empty(0, dtype=dtype)
     top = int(lengths.max())

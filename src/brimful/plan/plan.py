@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.errors import PlanMismatchError
+from brimful.errors import CorruptFileError, PlanMismatchError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.measure.table import LengthTable, as_lengths
 from brimful.plan.ledger import Ledger
@@ -139,9 +139,12 @@ class Plan:
     def fingerprint(self) -> Fingerprint:
         """Of the packs themselves: the same for the same arguments on any machine."""
         if self._fingerprint is None:
-            arrays = (self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids)
-            self._fingerprint = fingerprint_of([self.capacity, [fingerprint_array(array) for array in arrays]])
+            self._fingerprint = self._array_fingerprint()
         return self._fingerprint
+
+    def _array_fingerprint(self) -> Fingerprint:
+        arrays = (self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids)
+        return fingerprint_of([self.capacity, [fingerprint_array(array) for array in arrays]])
 
     def validate(self, lengths: LengthTable | AnyIntArray) -> None:
         """Prove the plan against the lengths: every token once or accounted for, nothing over capacity.
@@ -211,17 +214,29 @@ class Plan:
             FileNotFoundError: no such file.
             CorruptFileError: cut short, or no plan.
         """
-        arrays, meta = load_plan(path)
-        return cls(
-            capacity=meta["capacity"],
-            **arrays,
-            ledger=Ledger(**meta["ledger"]),
-            settings=meta["settings"],
-            bound=meta["bound"],
-            length_fingerprint=meta["length_fingerprint"],
-            fingerprint=meta["fingerprint"],
-            path=os.fspath(path),
-        )
+        try:
+            arrays, meta = load_plan(path)
+            return cls(
+                capacity=meta["capacity"],
+                **arrays,
+                ledger=Ledger(**meta["ledger"]),
+                settings=meta["settings"],
+                bound=meta["bound"],
+                length_fingerprint=meta["length_fingerprint"],
+                fingerprint=meta["fingerprint"],
+                path=os.fspath(path),
+            )
+        except (KeyError, TypeError, IndexError, AssertionError) as error:
+            raise CorruptFileError(f"{os.fspath(path)}: its description is damaged ({error!r})") from error
+
+    def check_fingerprint(self) -> None:
+        """Hold the arrays of an opened plan against the fingerprint that was saved with them.
+
+        Raises:
+            CorruptFileError: they are not what was planned.
+        """
+        if self._fingerprint is not None and self._array_fingerprint() != self._fingerprint:
+            raise CorruptFileError(f"{self.path}: the plan is damaged: its arrays are not those that were saved")
 
     def __repr__(self) -> str:
         return (

@@ -20,12 +20,14 @@ from typing import Any
 import xxhash
 
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
-from brimful.fingerprint import differing_keys
+from brimful.fingerprint import differing_keys, fingerprint_of
 from brimful.store import Store
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "EndRecord", "ShardRecord", "StreamLog"]
 
 FORMAT, FORMAT_VERSION = "brimful.packs", 1
+IDENTITY_KEYS = ("capacity", "plan", "source", "encoder", "lanes")
+"""What a header names at least; equal identities mean equal packs."""
 _HEADER = "stream.json"
 
 
@@ -90,6 +92,14 @@ class StreamLog:
                 f"{self.store.url}/{_HEADER} has format {header.get('format')!r} version {header.get('version')!r}; "
                 f"this brimful reads {FORMAT!r} version {FORMAT_VERSION}"
             )
+        identity = header.get("identity")
+        missing = [key for key in IDENTITY_KEYS if not isinstance(identity, dict) or key not in identity]
+        if missing or not isinstance(header.get("notes"), dict):
+            raise CorruptFileError(
+                f"{self.store.url}/{_HEADER} is damaged: {missing[0] if missing else 'notes'} is missing"
+            )
+        if header.get("checksum") != fingerprint_of([identity, header["notes"]]):
+            raise CorruptFileError(f"{self.store.url}/{_HEADER} is damaged: it has other contents than were written")
         return header
 
     def begin(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
@@ -103,6 +113,7 @@ class StreamLog:
             StoreMismatchError: the directory holds packs of another identity; names what differs.
         """
         header = {"format": FORMAT, "version": FORMAT_VERSION, "identity": identity, "notes": notes}
+        header["checksum"] = fingerprint_of([identity, notes])
         data = json.dumps(header, indent=1, sort_keys=True, ensure_ascii=False).encode()
         if not self.store.put_if_absent(_HEADER, data):
             self.expect(identity)

@@ -23,7 +23,7 @@ from brimful.fingerprint import fingerprint_bytes
 from brimful.sources.block import BLOCK_BYTES, BLOCK_ROWS, Block
 from brimful.typing import Fingerprint, Int64Array
 
-__all__ = ["LineIndex", "open_line_index"]
+__all__ = ["LineIndex", "load_line_index", "open_line_index"]
 
 _VERSION = 1
 _CHUNK = 64 << 20
@@ -64,19 +64,20 @@ class LineIndex:
 
 def open_line_index(data_path: str, index_path: Path) -> LineIndex:
     """Map the index of a file, making or extending it first if needed. One process of many does the work."""
-    known = _load(index_path)
+    known = load_line_index(index_path)
     if known is not None and known.matches(data_path):
         return known
     with exclusive(index_path):
-        known = _load(index_path)
+        known = load_line_index(index_path)
         if known is None or not known.matches(data_path):
             _build(data_path, index_path, known)
-            known = _load(index_path)
+            known = load_line_index(index_path)
     assert known is not None
     return known
 
 
-def _load(index_path: Path) -> LineIndex | None:
+def load_line_index(index_path: Path) -> LineIndex | None:
+    """Map an index as it is; None if there is none that can be used."""
     try:
         table: Columns = open_columns(index_path)
     except (FileNotFoundError, BrimfulError):

@@ -12,11 +12,11 @@ from typing import Any
 from brimful.cache import cache_dir
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
-from brimful.sources.line_index import LineIndex, _load, open_line_index
+from brimful.sources.line_index import LineIndex, load_line_index, open_line_index
 from brimful.sources.rows import Block, Rows, malformed
 from brimful.typing import Fingerprint
 
-__all__ = ["JsonLines", "TextLines"]
+__all__ = ["JsonArray", "JsonLines", "TextLines"]
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -34,18 +34,18 @@ class _Lines(Rows):
         self._map: mmap.mmap | None = None
 
     @classmethod
-    def _reopen(cls, path: str, index_path: str, title: str) -> _Lines:
+    def _reopen(cls, path: str, index_path: str, title: str, fingerprint: Fingerprint) -> _Lines:
         """In a worker process: map the index that the parent made, and refuse a file that changed since."""
         self = cls.__new__(cls)
         self._path, self.title, self._map = path, title, None
-        index = _load(Path(index_path))
-        if index is None or not index.matches(path):
+        index = load_line_index(Path(index_path))
+        if index is None or index.fingerprint != fingerprint or not index.matches(path):
             raise SourceError(f"{title} changed while it was being read: run the command again")
         self._index = index
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self)._reopen, (self._path, self._index.index_path, self.title)
+        return type(self)._reopen, (self._path, self._index.index_path, self.title, self._index.fingerprint)
 
     @property
     def index(self) -> LineIndex:
@@ -77,8 +77,9 @@ class _Lines(Rows):
         if self._map is None:
             with open(self._path, "rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            if len(self._map) < self._index.size:
-                raise SourceError(f"{self.title} became shorter while it was being read: run the command again")
+            if not self._index.matches(self._path):
+                self._map = None
+                raise SourceError(f"{self.title} changed while it was being read: run the command again")
         return self._map
 
     def _bytes(self, index: int) -> bytes:
@@ -117,9 +118,18 @@ class JsonLines(_Lines):
             return malformed(f"no JSON: {error.msg} at column {error.colno}")
         except RecursionError:
             return malformed("no JSON that can be read: nested too deeply")
+        except ValueError as error:  # a number of thousands of digits
+            return malformed(f"no JSON that can be read: {error}")
         if not isinstance(value, (dict, str)):
             return malformed(f"a row must be an object and is {type(value).__name__}")
         return value
+
+
+class JsonArray(JsonLines):
+    """The elements of a JSON array, from a copy with one line for each."""
+
+    def where(self, index: int) -> str:
+        return f"{self.title}: row {index}"
 
 
 class TextLines(_Lines):

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from brimful.errors import SettingsError, SourceNotFoundError
-from brimful.sources.lines import JsonLines, TextLines
+from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.memory import MemoryRows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import ChainedRows, Rows
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
-from brimful.sources.unpack import is_remote, unpacked_json_array, unpacked_lines
+from brimful.sources.unpack import begins_like_array, is_remote, unpacked_json_array, unpacked_lines
 
 __all__ = ["TextUnit", "open_source"]
 
@@ -147,23 +147,12 @@ def _kind(name: str) -> str | None:
 
 def _from_file(path: str, text_unit: TextUnit, cache: Path | None) -> Rows:
     kind = _kind(path)
-    plain = path
     if kind == "parquet":
         return ParquetRows(path)
-    if kind == "array" and not path.lower().endswith(_PACKED) and _is_array(path):
-        return JsonLines(unpacked_json_array(path, cache), cache=cache, title=path)
+    if kind == "array" and begins_like_array(path):
+        return JsonArray(unpacked_json_array(path, cache), cache=cache, title=path)
     if kind == "text" and text_unit == "file" and not is_remote(path):
         return TextFiles([path], path)
-    if is_remote(path) or path.lower().endswith(_PACKED):
-        plain = unpacked_lines(path, cache)
+    packed = is_remote(path) or path.lower().endswith(_PACKED)
     lines = TextLines if kind == "text" else JsonLines
-    return lines(plain, cache=cache, title=path)
-
-
-def _is_array(path: str) -> bool:
-    """Whether a .json file holds an array; many hold JSON lines under that name."""
-    if is_remote(path):
-        return True
-    with open(path, "rb") as file:
-        head = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")
-    return head.startswith(b"[")
+    return lines(unpacked_lines(path, cache) if packed else path, cache=cache, title=path)

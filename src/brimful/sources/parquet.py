@@ -32,8 +32,15 @@ class ParquetRows(Rows):
         self._groups: OrderedDict[int, Any] = OrderedDict()
         self._starts = np.cumsum([0, *self._group_rows()])
 
+    @classmethod
+    def _reopen(cls, path: str, stamp: tuple[int, int]) -> ParquetRows:
+        """In a worker process: refuse a file that changed since."""
+        if _stamp(path) != stamp:
+            raise SourceError(f"{path} changed while it was being read: run the command again")
+        return cls(path)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return ParquetRows, (self._path,)
+        return ParquetRows._reopen, (self._path, _stamp(self._path))
 
     def _open(self) -> Any:
         if self._file is None:
@@ -44,7 +51,7 @@ class ParquetRows(Rows):
                 self._file = pq.ParquetFile(self._path, memory_map=True)
             except FileNotFoundError as error:
                 raise SourceNotFoundError(f"{self.title}: no such file") from error
-            except pa.ArrowInvalid as error:
+            except (OSError, pa.ArrowException) as error:
                 raise SourceError(f"{self.title} is no Parquet file: {str(error).splitlines()[0]}") from error
         return self._file
 
@@ -58,7 +65,13 @@ class ParquetRows(Rows):
     def _group(self, group: int) -> Any:
         table = self._groups.get(group)
         if table is None:
-            table = self._open().read_row_group(group)
+            import pyarrow as pa
+
+            try:
+                table = self._open().read_row_group(group)
+            except (OSError, pa.ArrowException) as error:
+                detail = str(error).splitlines()[0]
+                raise SourceError(f"{self.title}: row group {group} is damaged ({detail})") from error
             self._groups[group] = table
             while len(self._groups) > _GROUPS_KEPT:
                 self._groups.popitem(last=False)
@@ -91,6 +104,11 @@ class ParquetRows(Rows):
     @cached_property
     def fingerprint(self) -> Fingerprint:
         return fingerprint_of([str(self._open().schema_arrow), [block.fingerprint for block in self.blocks]])
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
 
 
 def _group_fingerprint(file: Any, group: Any) -> Fingerprint:

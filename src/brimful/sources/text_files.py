@@ -14,6 +14,7 @@ from brimful.typing import Fingerprint
 __all__ = ["TextFiles"]
 
 _BLOCK_FILES = 256
+_BOM = b"\xef\xbb\xbf"
 
 
 class TextFiles(Rows):
@@ -30,6 +31,8 @@ class TextFiles(Rows):
         for index in range(start, stop):
             with open(self._paths[index], "rb") as file:
                 data = file.read()
+            if data.startswith(_BOM):
+                data = data[len(_BOM) :]
             try:
                 yield data.decode("utf-8")
             except UnicodeDecodeError as error:

@@ -19,7 +19,7 @@ from brimful.errors import BadSampleError, SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
 from brimful.store import atomic_file
 
-__all__ = ["is_remote", "unpacked_json_array", "unpacked_lines"]
+__all__ = ["begins_like_array", "is_remote", "unpacked_json_array", "unpacked_lines"]
 
 _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
 
@@ -29,22 +29,19 @@ def is_remote(path: str) -> bool:
     return "://" in path and not path.startswith("file://")
 
 
+def begins_like_array(path: str) -> bool:
+    """Whether a .json file, compressed or not, holds an array; many hold JSON lines under that name."""
+    with _opened(path) as source:
+        head: bytes = source.read(4096)
+    return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+
+
 def unpacked_lines(path: str, cache: Path | None = None) -> str:
     """Path of a plain copy of a compressed or remote file of lines."""
 
     def copy(target: IO[bytes]) -> None:
-        import pyarrow as pa
-
-        codec = _CODECS.get(os.path.splitext(path)[1].lower())
-        try:
-            with _open(path) as raw:
-                source = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec) if codec else raw
-                shutil.copyfileobj(source, target, 1 << 20)
-        except (OSError, pa.ArrowException) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            detail = str(error).split("\n", 1)[0]
-            raise SourceError(f"{path} cannot be unpacked as {codec}: {detail}") from error
+        with _opened(path) as source:
+            shutil.copyfileobj(source, target, 1 << 20)
 
     return _copied(path, cache, "lines", copy)
 
@@ -54,13 +51,15 @@ def unpacked_json_array(path: str, cache: Path | None = None) -> str:
 
     def copy(target: IO[bytes]) -> None:
         try:
-            with _open(path) as raw:
-                rows = json.load(raw)
+            with _opened(path) as source:
+                rows = json.loads(source.read())
         except UnicodeDecodeError as error:
             raise BadSampleError(f"invalid UTF-8 at byte {error.start}", sample_id=0, where=path) from error
         except json.JSONDecodeError as error:
             where = f"{path}:{error.lineno}"
             raise BadSampleError(f"no JSON: {error.msg} at column {error.colno}", sample_id=0, where=where) from error
+        except (RecursionError, ValueError) as error:
+            raise BadSampleError(f"no JSON that can be read: {error}", sample_id=0, where=path) from error
         if not isinstance(rows, list):
             raise SourceError(f"{path} must hold a JSON array of rows and holds {type(rows).__name__}")
         for row in rows:
@@ -104,12 +103,22 @@ def _identity(path: str) -> tuple[str, Any]:
 
 
 @contextlib.contextmanager
-def _open(path: str) -> Iterator[Any]:
-    if is_remote(path):
-        import fsspec
+def _opened(path: str) -> Iterator[Any]:
+    """The unpacked bytes of a file, local or remote, compressed or not."""
+    import pyarrow as pa
 
-        with fsspec.open(path, "rb") as file:
-            yield file
-    else:
-        with open(path, "rb") as file:
-            yield file
+    codec = _CODECS.get(os.path.splitext(path)[1].lower())
+    with contextlib.ExitStack() as stack:
+        if is_remote(path):
+            import fsspec
+
+            raw: Any = stack.enter_context(fsspec.open(path, "rb"))
+        else:
+            raw = stack.enter_context(open(path, "rb"))
+        try:
+            yield pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec) if codec else raw
+        except (OSError, pa.ArrowException) as error:
+            if codec is None or (isinstance(error, OSError) and error.errno is not None):
+                raise
+            detail = str(error).split("\n", 1)[0]
+            raise SourceError(f"{path} cannot be unpacked as {codec}: {detail}") from error

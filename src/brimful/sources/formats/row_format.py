@@ -48,6 +48,8 @@ class RowFormat(abc.ABC):
     def get(self, row: Mapping[str, Any], name: str) -> Any:
         """A field that must be there."""
         key = self.fields[name]
+        if not isinstance(row, Mapping):
+            raise MalformedRowError(f"a row of format {self.name} must be an object and is {_shown(row)}")
         if key not in row:
             raise MalformedRowError(f"field {key!r} is missing (found {sorted(map(str, row))})")
         return row[key]

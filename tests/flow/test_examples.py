@@ -1,0 +1,234 @@
+"""Every example and every command of the docs runs as it stands, and what they say of Trainer and of files is true."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+
+from brimful import LengthTable, Pack, PackCollator, PackedDataset, PackLoader, open_packs
+from brimful.cli import main
+from brimful.testing.toys import ToyPacks, toy_pack
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FILES = sorted(path.name for path in EXAMPLES.glob("[0-9]*.py"))
+
+
+def run(name: str, tmp_path: Path) -> str:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "BRIMFUL_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    left = [path.name for path in tmp_path.iterdir()]
+    assert left == [], "an example cleans up and keeps its cache in its own folder"
+    return done.stdout
+
+
+def test_no_example_is_left_out() -> None:
+    assert FILES == [
+        "01_pack_your_chats.py",
+        "02_plan_only.py",
+        "03_plain_pytorch.py",
+        "04_transformers_trainer.py",
+    ], "a new example needs a test here"
+
+
+def test_pack_your_chats(tmp_path) -> None:
+    out = run("01_pack_your_chats.py", tmp_path)
+    samples, dropped = re.search(r"^samples +(\d+) in memory", out, re.M), re.search(r"^dropped +(\d+)", out, re.M)
+    checked = re.search(r"StoreCheck\(.*samples=(\d+)\)", out)
+    assert samples
+    assert dropped
+    assert checked
+    assert int(samples[1]) == int(dropped[1]) + int(checked[1]), "every sample is in a pack or was dropped"
+
+
+def test_plan_only(tmp_path) -> None:
+    out = run("02_plan_only.py", tmp_path)
+    assert "pack 2: sample 0 (3 tokens), sample 1 (3 tokens), sample 5 (1 tokens)" in out
+    assert re.search(r"split: 0 of [\d,]+ tokens are lost", out)
+    assert out.endswith(" again\n")
+
+
+@pytest.mark.parametrize("name", ["03_plain_pytorch.py", "04_transformers_trainer.py"])
+def test_training_lowers_the_loss(name, tmp_path) -> None:
+    pytest.importorskip("transformers")
+    out = run(name, tmp_path)
+    losses = [float(number) for number in re.findall(r"loss'?:? '?(\d+\.\d+)", out)]
+    assert len(losses) >= 6
+    assert losses[5] < losses[0] - 0.1
+
+
+def test_trainer_takes_packs_whole_and_averages_the_loss_by_targets(tmp_path) -> None:
+    """Two packs of one step, one with many targets and one with few: a mean of means would be another number."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("accelerate")
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer, TrainingArguments
+
+    def without_targets(pack: Pack, kept: int) -> Pack:
+        mask = pack.loss_mask & (np.arange(len(pack)) < kept)
+        return Pack(pack.input_ids, mask, pack.cu_seqlens, pack.sample_ids, pack.starts)
+
+    packs = ToyPacks([toy_pack([40, 24], seed=1), without_targets(toy_pack([30, 34], seed=2), 6)])
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=1000,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model = Qwen2ForCausalLM(config)
+    sums, targets = [], []
+    with torch.no_grad():
+        for index in range(2):
+            batch = PackCollator()([packs[index]])
+            targets.append(int((batch["labels"] != -100).sum()))
+            sums.append(float(model(**batch).loss) * targets[-1])
+    assert targets == [62, 5]
+
+    seen: list[object] = []
+
+    def collate(features):
+        seen.extend(features)
+        batch = PackCollator()(features)
+        assert "attention_mask" not in batch, "it would make flash attention ignore the boundaries"
+        return batch
+
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=1,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=2,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    assert arguments.remove_unused_columns, "the default, which must do no harm"
+    trainer = Trainer(model=model, args=arguments, train_dataset=packs, data_collator=collate)
+    trainer.train()
+    assert len(seen) == 2
+    assert all(isinstance(pack, Pack) for pack in seen)
+    logged = float(trainer.state.log_history[0]["loss"])
+    assert logged == pytest.approx(sum(sums) / sum(targets), abs=2e-3)
+    assert abs(sum(sums) / sum(targets) - np.mean([sums[0] / targets[0], sums[1] / targets[1]])) > 0.01
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    text = (EXAMPLES.parent / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"^```(python|bash)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A directory as the demo leaves it, with fewer chats."""
+    pytest.importorskip("transformers")
+    from brimful.demo import make_chats, train_tokenizer
+
+    here = tmp_path_factory.mktemp("demo")
+    chats = make_chats(limit=300)
+    (here / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
+    train_tokenizer([turn["content"] for chat in chats for turn in chat["messages"]], here / "tokenizer")
+    return here
+
+
+@pytest.fixture
+def demo_files(made, monkeypatch):
+    """That directory as the current one."""
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("BRIMFUL_CACHE", str(made / "cache"))
+
+
+def command(line: str) -> str:
+    """Run a command line as shown, without the comment behind it; its name."""
+    arguments = shlex.split(line, comments=True)[1:]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0, line
+    return arguments[0]
+
+
+def test_the_quickstart_runs_as_shown(demo_files) -> None:
+    ran = []
+    for language, code in blocks("quickstart.md"):
+        if language == "python":
+            exec(compile(code, "quickstart.md", "exec"), {})
+            ran.append("python")
+        for line in code.splitlines() if language == "bash" else ():
+            if line not in ("brimful demo -o demo", "cd demo"):  # the demo has tests of its own
+                ran.append(command(line))
+    assert ran == ["pack", "report", *["inspect"] * 3, "python", "python", "measure", "plan", "write", "python"]
+
+
+def test_files_can_be_read_as_the_page_on_formats_shows(demo_files, capsys) -> None:
+    command("brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop")
+    packs, table = open_packs("packs"), LengthTable.open("packs/lengths.arrow")
+    shown = []
+    for _, code in blocks("formats.md"):
+        if "polars" in code and importlib.util.find_spec("polars") is None:
+            continue
+        capsys.readouterr()
+        exec(compile(code, "formats.md", "exec"), {})
+        shown.append(capsys.readouterr().out)
+    text = "\n".join(shown)
+    assert f"{len(packs[0])} {np.diff(packs[0].cu_seqlens).tolist()} [-100 " in text, "tokens, lengths, labels"
+    assert f"length_table ['tokens'] {table.total_tokens}" in text
+    assert f"0 {packs[0].sample_ids.tolist()}" in text
+
+
+def test_the_page_on_formats_names_every_key_and_column(demo_files) -> None:
+    """A key that the page leaves out is one that nobody else will write."""
+    command("brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop")
+    page = (EXAMPLES.parent / "docs" / "formats.md").read_text(encoding="utf-8")
+    header = json.loads(Path("packs/stream.json").read_bytes())
+    names = {
+        *header,
+        *(f"identity.{key}" for key in header["identity"]),
+        *json.loads(Path("packs/summary.json").read_bytes()),
+    }
+    for path in Path("packs/log").iterdir():
+        names |= set(json.loads(path.read_bytes()))
+    for path in (Path("packs/plan.arrow"), Path("packs/lengths.arrow"), *Path("packs/shards").iterdir()):
+        schema = pa.ipc.open_file(pa.memory_map(str(path))).schema
+        names |= {*schema.names, *json.loads(schema.metadata.get(b"brimful", b"{}"))}
+    names |= set(PackLoader(PackedDataset("packs")).state_dict())
+    missing = [n for n in names if f"`{n}`" not in page and f"`.{n.rpartition('.')[2]}`" not in page]
+    assert missing == []
+
+
+def test_the_checksum_is_what_the_page_says(demo_files) -> None:
+    command("brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop")
+    batch = pa.ipc.open_file(pa.memory_map(str(next(Path("packs/shards").iterdir())))).get_batch(0)
+    for row in batch.slice(0, 3).to_pylist():
+        data = b"".join(
+            row[name] if dtype is None else np.array(row[name], dtype=dtype).tobytes()
+            for name, dtype in (
+                ("input_ids", "<i4"),
+                ("loss_mask", None),
+                ("lengths", "<i4"),
+                ("sample_ids", "<i8"),
+                ("starts", "<i4"),
+            )
+        )
+        assert xxhash.xxh3_64_intdigest(data) == row["checksum"]
