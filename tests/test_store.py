@@ -91,8 +91,9 @@ def test_put_if_absent_without_hard_links_has_one_winner_too(tmp_path, monkeypat
     monkeypatch.setattr(os, "link", no_links)
     store = LocalStore(tmp_path)
     assert (store.put_if_absent("a", b"1"), store.put_if_absent("a", b"2"), store.get("a")) == (True, False, b"1")
-    with store._temporary(b"3", tmp_path / "a") as late:  # a writer that looked before the other one published
-        assert store_module._exclusive_copy(late, tmp_path / "a") is False
+    late = tmp_path / "late"  # of a writer that looked before the other one published
+    late.write_bytes(b"3")
+    assert store_module._exclusive_copy(late, tmp_path / "a") is False
     assert store.get("a") == b"1"
 
 

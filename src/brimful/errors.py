@@ -178,6 +178,9 @@ class StoreMismatchError(StoreError, ValueError):
 class StoreFullError(StoreError, OSError):
     """No space left on the device. What was committed stays; the same command goes on from there."""
 
+    def __str__(self) -> str:
+        return str(self.strerror or super().__str__())
+
 
 class CorruptFileError(StoreError, ValueError):
     """A file's bytes differ from what was committed: truncated, flipped or replaced."""

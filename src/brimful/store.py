@@ -28,14 +28,18 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
+import xxhash
+
 from brimful.errors import SettingsError, StoreError, StoreFullError
 
-__all__ = ["FsspecStore", "LocalStore", "Store", "atomic_file", "crash_point", "open_store"]
+__all__ = ["Blob", "FsspecStore", "LocalStore", "Store", "atomic_file", "crash_point", "open_store"]
 
 _STALE_TMP_SECONDS = 3600.0
+_SMALL_WRITE = 1 << 16
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -60,6 +64,14 @@ class Store(abc.ABC):
 
         Raises:
             StoreFullError: no space left; nothing was published and the temporary file is gone.
+        """
+
+    @abc.abstractmethod
+    def blob(self, title: str) -> AbstractContextManager[Blob]:
+        """A blob to be written piece by piece and then published; gone when the block ends without that.
+
+        Args:
+            title: what it will be, for messages.
         """
 
     @abc.abstractmethod
@@ -98,6 +110,53 @@ class Store(abc.ABC):
         return f"{type(self).__name__}({self.url!r})"
 
 
+class Blob(abc.ABC):
+    """Bytes on their way to a name that may depend on them.
+
+    Attributes:
+        size: bytes written so far.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._hasher = xxhash.xxh3_128()
+        self._pending = bytearray()
+        self.closed = False  # readers of the file protocol ask for it
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append; small pieces are collected first."""
+        view = memoryview(data).cast("B")
+        self._hasher.update(view)
+        self.size += len(view)
+        if len(self._pending) + len(view) < _SMALL_WRITE:
+            self._pending += view
+        else:
+            self._flush_pending()
+            self._write(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Part of the file protocol; nothing has to be on disk before ``publish``."""
+        return
+
+    @property
+    def xxh3_128(self) -> str:
+        """32 digits of all bytes written so far."""
+        return self._hasher.hexdigest()
+
+    def _flush_pending(self) -> None:
+        if self._pending:
+            self._write(memoryview(bytes(self._pending)))
+            self._pending.clear()
+
+    @abc.abstractmethod
+    def _write(self, view: memoryview) -> None: ...
+
+    @abc.abstractmethod
+    def publish(self, key: str) -> None:
+        """Give the blob its name, whole; it replaces what was there."""
+
+
 class LocalStore(Store):
     """A directory on a POSIX file system, local or shared."""
 
@@ -105,19 +164,32 @@ class LocalStore(Store):
         self.directory = Path(directory)
         self.url = str(self.directory)
 
+    @contextlib.contextmanager
+    def blob(self, title: str) -> Iterator[Blob]:
+        with self._errors_explained(self.directory / title), self._temporary_name() as tmp:
+            blob = _LocalBlob(self.directory, tmp)
+            try:
+                yield blob
+            finally:
+                blob.close()
+
     def put_atomic(self, key: str, data: bytes | memoryview) -> None:
-        target = self.directory / key
-        with self._temporary(data, target) as tmp:
-            crash_point("before-rename")
-            os.replace(tmp, target)
-            crash_point("after-rename")
-            _sync_directory(target.parent)
+        with self.blob(key) as blob:
+            blob.write(data)
+            blob.publish(key)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         target = self.directory / key
         if target.exists():
             return False
-        with self._temporary(data, target) as tmp:
+        with self._errors_explained(target), self._temporary_name() as tmp:
+            blob = _LocalBlob(self.directory, tmp)
+            try:
+                blob.write(data)
+                blob.finish()
+            finally:
+                blob.close()
+            target.parent.mkdir(parents=True, exist_ok=True)
             crash_point("before-link")
             try:
                 os.link(tmp, target)
@@ -179,21 +251,69 @@ class LocalStore(Store):
         return removed
 
     @contextlib.contextmanager
-    def _temporary(self, data: bytes | memoryview, target: Path) -> Iterator[Path]:
-        """A flushed temporary file with these bytes; gone when the block ends, whatever happens."""
+    def _temporary_name(self) -> Iterator[Path]:
+        """A name in ``tmp/``; what lies there is gone when the block ends, whatever happens."""
         folder = self.directory / "tmp"
         tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _write_and_sync(tmp, data)
             yield tmp
-        except OSError as error:
-            _raise_if_full(error, target)
-            raise
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(tmp)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _errors_explained(target: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            _raise_if_full(error, target)
+            raise
+
+
+class _LocalBlob(Blob):
+    """A file in ``tmp/`` that is renamed to its key."""
+
+    def __init__(self, directory: Path, tmp: Path) -> None:
+        super().__init__()
+        self._directory, self._tmp = directory, tmp
+        self._descriptor: int | None = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        crash_point("before-write")
+
+    def _write(self, view: memoryview) -> None:
+        assert self._descriptor is not None
+        while view:
+            written = os.write(self._descriptor, view[: 1 << 24])
+            view = view[written:]
+            crash_point("mid-write")
+
+    def finish(self) -> None:
+        """All bytes on the device."""
+        self._flush_pending()
+        descriptor, self._descriptor = self._descriptor, None
+        assert descriptor is not None
+        try:
+            os.fsync(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its error counts too: NFS reports a full disk here
+
+    def publish(self, key: str) -> None:
+        self.finish()
+        target = self._directory / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        crash_point("before-rename")
+        os.replace(self._tmp, target)
+        crash_point("after-rename")
+        _sync_directory(target.parent)
+
+    def close(self) -> None:
+        """Give up whatever is still open."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 class FsspecStore(Store):
@@ -212,6 +332,10 @@ class FsspecStore(Store):
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
+
+    @contextlib.contextmanager
+    def blob(self, title: str) -> Iterator[Blob]:
+        yield _MemoryBlob(self)
 
     def put_atomic(self, key: str, data: bytes | memoryview) -> None:
         self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
@@ -270,6 +394,22 @@ class FsspecStore(Store):
         return None
 
 
+class _MemoryBlob(Blob):
+    """Collected in memory and put with one request, which is what makes it atomic."""
+
+    def __init__(self, store: FsspecStore) -> None:
+        super().__init__()
+        self._store = store
+        self._data = bytearray()
+
+    def _write(self, view: memoryview) -> None:
+        self._data += view
+
+    def publish(self, key: str) -> None:
+        self._flush_pending()
+        self._store.put_atomic(key, bytes(self._data))
+
+
 def open_store(url: str | os.PathLike[str]) -> Store:
     """The store behind a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
     text = os.fspath(url)
@@ -311,32 +451,21 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             os.unlink(tmp)
 
 
-def _write_and_sync(path: Path, data: bytes | memoryview) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        view = memoryview(data).cast("B")
-        crash_point("before-write")
-        while view:
-            written = os.write(descriptor, view[: 1 << 24])
-            view = view[written:]
-            crash_point("mid-write")
-        os.fsync(descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)  # its error counts too: NFS reports a full disk here
-
-
 def _exclusive_copy(tmp: Path, target: Path) -> bool:
     """For file systems without hard links. A reader may see it half written and must check its length."""
     try:
-        _write_and_sync(target, tmp.read_bytes())
+        blob = _LocalBlob(target.parent, target)
     except FileExistsError:
         return False
+    try:
+        blob.write(tmp.read_bytes())
+        blob.finish()
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(target)
         raise
+    finally:
+        blob.close()
     return True
 
 

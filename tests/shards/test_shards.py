@@ -1,5 +1,6 @@
 """The file of packs and the log."""
 
+import io
 import json
 
 import numpy as np
@@ -7,9 +8,27 @@ import pyarrow as pa
 import pytest
 
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
-from brimful.shards import EndRecord, ShardReader, ShardRecord, StreamLog, assemble_pack, shard_bytes
+from brimful.shards import (
+    BATCH_ROWS,
+    EndRecord,
+    PackRows,
+    ShardReader,
+    ShardRecord,
+    ShardWriter,
+    StreamLog,
+    assemble_pack,
+)
 from brimful.store import open_store
 from brimful.testing.toys import toy_pack
+
+
+def shard_bytes(packs):
+    sink = io.BytesIO()
+    writer = ShardWriter(sink)
+    for begin in range(0, len(packs), BATCH_ROWS):
+        writer.add(PackRows.of_packs(packs[begin : begin + BATCH_ROWS]))
+    writer.close()
+    return sink.getvalue()
 
 
 def write(path, packs):

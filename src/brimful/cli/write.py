@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -51,6 +52,7 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         notes={"tokenizer": options["tokenizer"], "source": data.title},
         progress=make_reporter(options["as_json"], options["quiet"]),
     )
+    made.save(os.path.join(str(output), "plan.arrow"))  # beside the packs, for reports and checks
     packs = open_packs(str(output))
     if options["as_json"]:
         show_json(

@@ -6,19 +6,20 @@ files are temporary and belong to one job.
 
 from __future__ import annotations
 
-import bisect
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.columns import Columns, Ragged, open_columns, write_columns
+from brimful.columns import Ragged, open_columns, write_columns
 from brimful.encode.encoded import EncodedSample
+from brimful.typing import LossMask, TokenIds
 
-__all__ = ["StoredSamples", "write_stored"]
+__all__ = ["StoredSamples", "signed", "unsigned", "write_stored"]
 
 _FILES_KEPT_OPEN = 512
+_CHUNK_TOKENS = 1 << 16
 
 
 def write_stored(path: str | os.PathLike[str], samples: Sequence[EncodedSample | None]) -> None:
@@ -26,14 +27,30 @@ def write_stored(path: str | os.PathLike[str], samples: Sequence[EncodedSample |
 
     A token that is no target is stored as its bitwise complement, so that one int32 holds both.
     """
-    runs = [
-        np.where(sample.loss_mask, sample.input_ids, ~sample.input_ids) if sample is not None else _NONE
-        for sample in samples
-    ]
+    runs = [signed(sample) if sample is not None else _NONE for sample in samples]
     offsets = np.zeros(len(runs) + 1, dtype=np.int64)
     np.cumsum([len(run) for run in runs], out=offsets[1:])
     values = np.concatenate([*runs, _NONE])
     write_columns(path, {"signed_ids": Ragged(values, offsets)}, {"kind": "encoded"})
+
+
+def signed(sample: EncodedSample) -> TokenIds:
+    """``int32``: tokens with those that are no targets complemented."""
+    return np.where(sample.loss_mask, sample.input_ids, ~sample.input_ids)
+
+
+def unsigned(ids: TokenIds) -> tuple[TokenIds, LossMask]:
+    """The inverse of ``signed``: ids and mask. The ids are changed in place.
+
+    >>> ids, mask = unsigned(np.array([5, ~7], dtype=np.int32))
+    >>> ids.tolist(), mask.tolist()
+    ([5, 7], [True, False])
+    """
+    mask = ids >= 0
+    for start in range(0, len(ids), _CHUNK_TOKENS):  # so that the temporary stays in the processor's cache
+        chunk = ids[start : start + _CHUNK_TOKENS]
+        chunk ^= chunk >> 31  # the shift is -1 for a complement, 0 else
+    return ids, mask
 
 
 _NONE = np.empty(0, dtype=np.int32)
@@ -49,23 +66,31 @@ class StoredSamples:
         """``parts``: the first sample id of each file, ascending, and its path."""
         self._starts = [start for start, _ in parts]
         self._paths = [path for _, path in parts]
-        self._open: OrderedDict[int, tuple[Columns, Ragged]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[TokenIds, list[int], int]] = OrderedDict()
 
     def __reduce__(self) -> tuple[object, ...]:
         return StoredSamples, (list(zip(self._starts, self._paths, strict=True)),)
 
     def __getitem__(self, sample_id: int) -> EncodedSample:
-        number = bisect.bisect_right(self._starts, sample_id) - 1
-        signed = self._part(number).row(sample_id - self._starts[number])
-        mask = signed >= 0
-        return EncodedSample(np.where(mask, signed, ~signed), mask)
+        return EncodedSample(*unsigned(self.signed([sample_id])[0].copy()))
 
-    def _part(self, number: int) -> Ragged:
-        found = self._open.get(number)
-        if found is None:
-            table = open_columns(self._paths[number])
-            found = (table, table.ragged("signed_ids"))
-            self._open[number] = found
-            if len(self._open) > _FILES_KEPT_OPEN:
-                self._open.popitem(last=False)
-        return found[1]
+    def signed(self, sample_ids: Sequence[int]) -> list[TokenIds]:
+        """Views of the stored rows: a token that is no target stands as its complement."""
+        places = np.searchsorted(self._starts, sample_ids, side="right") - 1
+        rows = []
+        for sample_id, number in zip(sample_ids, places.tolist(), strict=True):
+            found = self._open.get(number)
+            values, offsets, first = found if found is not None else self._part(number)
+            row = sample_id - first
+            rows.append(values[offsets[row] : offsets[row + 1]])
+        return rows
+
+    def _part(self, number: int) -> tuple[TokenIds, list[int], int]:
+        """Tokens of a file, where its rows begin, and the sample of its first row."""
+        table = open_columns(self._paths[number])
+        rows = table.ragged("signed_ids")
+        found = (rows.values, rows.offsets.tolist(), self._starts[number])
+        self._open[number] = found
+        if len(self._open) > _FILES_KEPT_OPEN:
+            self._open.popitem(last=False)
+        return found

@@ -6,22 +6,20 @@ import os
 import socket
 import uuid
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import xxhash
 
-from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
-from brimful.encode.stored import StoredSamples
+from brimful.encode.stored import StoredSamples, signed, unsigned
 from brimful.errors import BadSampleError, LengthChangedError, PlanMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.plan import Plan
 from brimful.progress import Progress
-from brimful.shards import EndRecord, Pack, ShardRecord, StreamLog, assemble_pack, shard_bytes, shard_key
+from brimful.shards import BATCH_ROWS, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
 from brimful.sources.source import Source
 from brimful.store import LocalStore, Store, crash_point, open_store
+from brimful.typing import Int64Array, Lengths, TokenIds
 
 __all__ = ["write_packs"]
 
@@ -158,27 +156,31 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
     plan = context.plan if context.plan is not None else _opened_plan(context.plan_path)
     first = seq * context.packs_per_shard
     last = min(first + context.packs_per_shard, plan.num_packs)
-    packs = _build(context, plan, first, last)
-    data = shard_bytes(packs)
     store: Store = open_store(context.directory)
-    key = shard_key(seq, data)
-    store.put_atomic(key, data)
+    with store.blob(f"shards/{seq:08d}") as blob:
+        writer = ShardWriter(blob)
+        for begin in range(first, last, BATCH_ROWS):
+            writer.add(_build(context, plan, begin, min(begin + BATCH_ROWS, last)))
+        writer.close()
+        key = shard_key(seq, blob.xxh3_128)
+        blob.publish(key)
     crash_point("after-shard")
-    tokens = sum(map(len, packs))
+    edges = plan.offsets[[first, last]]
+    tokens = int(plan.lengths[edges[0] : edges[1]].sum(dtype=np.int64))
     record = ShardRecord(
         seq=seq,
         file=key,
-        bytes=len(data),
-        xxh3_128=xxhash.xxh3_128_hexdigest(data),
-        packs=len(packs),
+        bytes=blob.size,
+        xxh3_128=blob.xxh3_128,
+        packs=last - first,
         tokens=tokens,
         cum_packs=last,
-        cum_tokens=int(plan.lengths[: plan.offsets[last]].sum(dtype=np.int64)),
+        cum_tokens=int(plan.lengths[: edges[1]].sum(dtype=np.int64)),
         producer_id=context.producer_id,
     )
     StreamLog(store).commit(record)
     crash_point("after-commit")
-    return len(packs), tokens
+    return last - first, tokens
 
 
 _plans: dict[str, Plan] = {}
@@ -192,62 +194,56 @@ def _opened_plan(path: str | None) -> Plan:
     return _plans[path]
 
 
-def _build(context: _Context, plan: Plan, first: int, last: int) -> list[Pack]:
+def _build(context: _Context, plan: Plan, first: int, last: int) -> PackRows:
+    """Some packs of a shard, gathered as one run of tokens."""
     rows = slice(int(plan.offsets[first]), int(plan.offsets[last]))
     ids = plan.sample_ids[rows].astype(np.int64)
-    starts, lengths = plan.starts[rows], plan.lengths[rows]
-    samples = _encoded(context, np.unique(ids))
-    whole = {int(sample_id): len(sample) for sample_id, sample in samples.items()}
+    starts = np.ascontiguousarray(plan.starts[rows])
+    lengths = np.ascontiguousarray(plan.lengths[rows])
+    samples = _signed_samples(context, ids)
+    whole = np.array([len(sample) for sample in samples], dtype=np.int64)
     _check_lengths(context, plan, ids, starts, lengths, whole)
-    offsets = (plan.offsets[first : last + 1] - plan.offsets[first]).tolist()
-    packs = []
-    for begin, end in pairwise(offsets):
-        segments = [
-            (samples[i], int(start), int(start + length))
-            for i, start, length in zip(ids[begin:end].tolist(), starts[begin:end], lengths[begin:end], strict=True)
-        ]
-        packs.append(
-            assemble_pack(
-                [sample.input_ids[a:b] for sample, a, b in segments],
-                [sample.loss_mask[a:b] for sample, a, b in segments],
-                ids[begin:end],
-                np.ascontiguousarray(starts[begin:end]),
-            )
-        )
-    return packs
+    if starts.any() or not np.array_equal(whole, lengths):
+        cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
+        samples = [sample[begin:end] for sample, begin, end in cuts]
+    input_ids, loss_mask = unsigned(np.concatenate(samples))
+    segments = plan.offsets[first : last + 1] - plan.offsets[first]
+    return PackRows.of_segments(input_ids, loss_mask, lengths, ids, starts, segments)
 
 
-def _encoded(context: _Context, ids: Any) -> dict[int, EncodedSample]:
-    """The tokens of these samples, from what measuring left or encoded now."""
+def _signed_samples(context: _Context, ids: Int64Array) -> list[TokenIds]:
+    """The tokens of the sample of each segment, from what measuring left or encoded now."""
     if context.encoded is not None:
-        return {sample_id: context.encoded[sample_id] for sample_id in ids.tolist()}
-    found: dict[int, EncodedSample] = {}
-    for begin in range(0, len(ids), _ENCODE_SAMPLES):
-        batch = [context.source[sample_id] for sample_id in ids[begin : begin + _ENCODE_SAMPLES].tolist()]
+        return context.encoded.signed(ids.tolist())
+    distinct = np.unique(ids)
+    found: dict[int, TokenIds] = {}
+    for begin in range(0, len(distinct), _ENCODE_SAMPLES):
+        batch = [context.source[sample_id] for sample_id in distinct[begin : begin + _ENCODE_SAMPLES].tolist()]
         for sample, result in zip(batch, context.encoder.encode_batch(batch), strict=True):
             if isinstance(result, BadSampleError):
                 raise result.located(context.source.where(sample.sample_id))
-            found[sample.sample_id] = result
-    return found
+            found[sample.sample_id] = signed(result)
+    return [found[sample_id] for sample_id in ids.tolist()]
 
 
-def _check_lengths(context: _Context, plan: Plan, ids: Any, starts: Any, lengths: Any, whole: dict[int, int]) -> None:
+def _check_lengths(
+    context: _Context, plan: Plan, ids: Int64Array, starts: Lengths, lengths: Lengths, whole: Int64Array
+) -> None:
     """Every sample must have the length that it was planned with.
 
-    A sample that is in one segment from its beginning must be that long, unless the policy cut it; of a cut one
-    the segments must lie inside it.
+    A segment ends where its sample ends, unless the policy cut it there: then it is as long as a pack (or, split,
+    begins behind such a one) and lies inside the sample.
     """
-    encoded = np.array([whole[sample_id] for sample_id in ids.tolist()], dtype=np.int64)
     ends = starts.astype(np.int64) + lengths
-    cut = plan.settings.get("overflow") in ("truncate", "truncate_left", "split")
-    may_be_cut = cut & ((lengths == plan.capacity) | (starts > 0))
-    wrong = np.flatnonzero(np.where(may_be_cut, encoded < ends, encoded != ends))
-    if plan.settings.get("overflow") == "truncate_left":
-        wrong = np.flatnonzero(encoded != ends)
+    policy = plan.settings.get("overflow")
+    cut = np.zeros(len(ids), dtype=bool)
+    if policy in ("truncate", "split"):
+        cut = lengths == plan.capacity
+    wrong = np.flatnonzero(np.where(cut, whole < ends, whole != ends))
     if len(wrong):
         at = int(wrong[0])
         sample_id = int(ids[at])
         raise LengthChangedError(
-            f"{context.source.where(sample_id)} (sample {sample_id}) encodes to {int(encoded[at]):,} tokens and was "
+            f"{context.source.where(sample_id)} (sample {sample_id}) encodes to {int(whole[at]):,} tokens and was "
             f"planned with {int(ends[at]):,}: the data or the tokenizer changed since. Measure and plan again"
         )

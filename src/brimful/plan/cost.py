@@ -242,6 +242,9 @@ class CostModel:
         unknowns). There is no constant term: packs of a plan are equally full, and among them a constant cannot be
         told from the linear term, which takes it in.
 
+        Fit once and hand the two numbers to all ranks: linear algebra libraries differ in the last digit, and ranks
+        that each fit for themselves could schedule differently.
+
         ::
 
             tokens   squares   seconds

@@ -35,6 +35,7 @@ class _PlannedPacks:
                 f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
             )
         self._source, self._encoder, self._plan = source, encoder, plan
+        self._cuts = plan.settings.get("overflow") in ("truncate", "split")
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -49,10 +50,12 @@ class _PlannedPacks:
         for segment in segments:
             encoded = self._encoder.encode(self._source[segment.sample_id])
             end = segment.start + segment.length
-            if len(encoded) < end:
+            may_go_on = self._cuts and segment.length == self._plan.capacity
+            if len(encoded) < end or (len(encoded) > end and not may_go_on):
                 raise LengthChangedError(
                     f"{self._source.where(segment.sample_id)} (sample {segment.sample_id}) encodes to {len(encoded):,} "
-                    f"tokens and was planned with at least {end:,}: measure and plan again"
+                    f"tokens and was planned with {end:,}: the data or the tokenizer changed since. Measure and plan "
+                    f"again"
                 )
             ids.append(encoded.input_ids[segment.start : end])
             masks.append(encoded.loss_mask[segment.start : end])

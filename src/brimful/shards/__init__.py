@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from brimful.shards.format import ShardReader, shard_bytes
+from brimful.shards.format import BATCH_ROWS, ShardReader, ShardWriter
 from brimful.shards.log import EndRecord, ShardRecord, StreamLog, shard_key
 from brimful.shards.pack import Pack, assemble_pack
+from brimful.shards.rows import PackRows
 
 __all__ = [
+    "BATCH_ROWS",
     "EndRecord",
     "Pack",
+    "PackRows",
     "ShardReader",
     "ShardRecord",
+    "ShardWriter",
     "StreamLog",
     "assemble_pack",
-    "shard_bytes",
     "shard_key",
 ]

@@ -14,7 +14,7 @@ A reader passes over columns that it does not know: media will have one of their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,13 @@ import xxhash
 
 from brimful.errors import CorruptFileError
 from brimful.shards.pack import Pack
+from brimful.shards.rows import PackRows
 
-__all__ = ["SHARD_VERSION", "ShardReader", "shard_bytes"]
+__all__ = ["BATCH_ROWS", "SHARD_VERSION", "ShardReader", "ShardWriter"]
 
 SHARD_VERSION = 1
-_BATCH_ROWS = 64
+BATCH_ROWS = 64
+"""Rows of a batch, the unit in which a file is parsed."""
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -55,52 +57,57 @@ def _schema() -> Any:
     )
 
 
-def shard_bytes(packs: Sequence[Pack]) -> memoryview:
-    """The bytes of a shard file with these packs: the same packs, the same bytes."""
+class ShardWriter:
+    """Writes packs into one shard file, a batch of rows at a time, so that a batch stays in the processor's cache.
+
+    Args:
+        sink: anything with ``write``.
+    """
+
+    def __init__(self, sink: Any) -> None:
+        import pyarrow as pa
+
+        self._schema = _schema()
+        self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), self._schema)
+
+    def add(self, rows: PackRows) -> None:
+        """Append packs; ``BATCH_ROWS`` of them each time but the last."""
+        assert 0 < len(rows) <= BATCH_ROWS
+        self._writer.write_batch(_batch(rows, self._schema))
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.close()
+
+
+def _batch(rows: PackRows, schema: Any) -> Any:
+    """A record batch of views; only the bits of the masks are made."""
     import pyarrow as pa
 
-    schema = _schema()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        for begin in range(0, len(packs), _BATCH_ROWS):
-            writer.write_batch(_batch(packs[begin : begin + _BATCH_ROWS], schema))
-    return memoryview(sink.getvalue())
-
-
-def _batch(packs: Sequence[Pack], schema: Any) -> Any:
-    import pyarrow as pa
-
-    bits = [np.packbits(pack.loss_mask, bitorder="little") for pack in packs]
-    lengths = [np.diff(pack.cu_seqlens) for pack in packs]
+    tokens, segments = rows.tokens.tolist(), rows.segments.tolist()
+    bits = [np.packbits(rows.loss_mask[a:b], bitorder="little") for a, b in pairwise(tokens)]
     sums = [
-        _checksum(np.ascontiguousarray(pack.input_ids), mask, length, pack.sample_ids, pack.starts)
-        for pack, mask, length in zip(packs, bits, lengths, strict=True)
+        _checksum(rows.input_ids[a:b], mask, rows.lengths[c:d], rows.sample_ids[c:d], rows.starts[c:d])
+        for (a, b), (c, d), mask in zip(pairwise(tokens), pairwise(segments), bits, strict=True)
     ]
-    mask_offsets = _offsets(bits)
-    masks = pa.Array.from_buffers(
-        pa.binary(), len(packs), [None, pa.py_buffer(mask_offsets), pa.py_buffer(np.concatenate(bits))]
-    )
+    segment_offsets = rows.segments.astype(np.int32)
+    mask_offsets = np.cumsum([0, *map(len, bits)]).astype(np.int32)
+    masks = [None, pa.py_buffer(mask_offsets), pa.py_buffer(np.concatenate(bits))]
     columns = [
-        _lists([pack.input_ids for pack in packs]),
-        masks,
-        _lists(lengths),
-        _lists([pack.sample_ids for pack in packs]),
-        _lists([pack.starts for pack in packs]),
+        _lists(rows.input_ids, rows.tokens.astype(np.int32)),
+        pa.Array.from_buffers(pa.binary(), len(rows), masks),
+        _lists(rows.lengths, segment_offsets),
+        _lists(rows.sample_ids, segment_offsets),
+        _lists(rows.starts, segment_offsets),
         pa.array(np.array(sums, dtype=np.uint64)),
     ]
     return pa.record_batch(columns, schema=schema)
 
 
-def _offsets(rows: Sequence[_Array]) -> _Array:
-    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
-    return offsets
-
-
-def _lists(rows: Sequence[_Array]) -> Any:
+def _lists(values: _Array, offsets: _Array) -> Any:
     import pyarrow as pa
 
-    return pa.ListArray.from_arrays(pa.array(_offsets(rows)), pa.array(np.concatenate(rows)))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
 class _Batch:
@@ -179,7 +186,7 @@ class ShardReader:
         Raises:
             CorruptFileError: its bytes are not those that were written.
         """
-        number, at = divmod(row, _BATCH_ROWS)
+        number, at = divmod(row, BATCH_ROWS)
         if number >= len(self._batches):
             raise CorruptFileError(f"{self.path} has no row {row}: write it again")
         batch = self._batch(number)

@@ -17,8 +17,6 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import xxhash
-
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
 from brimful.fingerprint import differing_keys, fingerprint_of
 from brimful.store import Store
@@ -181,9 +179,9 @@ class StreamLog:
         return ShardRecord(**value)
 
 
-def shard_key(seq: int, data: memoryview) -> str:
-    """Name of a shard: its number and 16 digits of its content."""
-    return f"shards/{seq:08d}-{xxhash.xxh3_64_hexdigest(data)}.arrow"
+def shard_key(seq: int, xxh3_128: str) -> str:
+    """Name of a shard: its number and the first 16 digits of its hash."""
+    return f"shards/{seq:08d}-{xxh3_128[:16]}.arrow"
 
 
 def _key(seq: int) -> str:

@@ -1,0 +1,319 @@
+"""What a pack costs: formulae, sums by pack, and fits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful import plan_packs
+from brimful.errors import SettingsError
+from brimful.plan.cost import CostModel, pack_costs, pack_squares
+from brimful.testing.strategies import capacities_and_lengths
+
+QWEN3_06B = {
+    "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151936, "model_type": "qwen3",
+}  # fmt: skip
+QWEN3_8B = QWEN3_06B | {
+    "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "intermediate_size": 12288,
+}  # fmt: skip
+LLAMA2_7B = {
+    "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+    "intermediate_size": 11008, "vocab_size": 32000, "model_type": "llama",
+}  # fmt: skip
+LLAMA3_8B = LLAMA2_7B | {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
+LLAMA3_70B = LLAMA3_8B | {
+    "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "intermediate_size": 28672,
+}  # fmt: skip
+
+PLAIN = CostModel(linear=2, quadratic=1, tile=1)
+
+
+@pytest.mark.parametrize(
+    ("config", "layer", "full_square", "whole"),
+    [
+        (QWEN3_06B, 7680, 3840, 10393.14),
+        (LLAMA2_7B, 49408, 24704, 50408),
+        (LLAMA3_8B, 53248, 26624, 57256),
+        (QWEN3_8B, 47104, 23552, 51324.44),
+        (LLAMA3_70B, 104448, 52224, 106051.2),
+    ],
+    ids=["Qwen3-0.6B", "Llama-2-7B", "Llama-3-8B", "Qwen3-8B", "Llama-3-70B"],
+)
+def test_crossover_lengths_of_known_models(config, layer, full_square, whole):
+    """Where attention costs as much as the rest: 7.7K, 49K, 53K, 47K, 104K of one layer, and later with the head.
+
+    A widely copied estimate, three times the hidden size, would put them at 3K to 25K and balance what needs none.
+    """
+    headless = config | {"vocab_size": 0}
+    assert CostModel.of_model(headless).crossover_length == layer
+    assert CostModel.of_model(headless, causal=False).crossover_length == full_square
+    assert CostModel.of_model(config).crossover_length == pytest.approx(whole, abs=0.01)
+
+
+def test_the_formula_by_hand():
+    """h 4, two layers, 2 heads of 3, 1 key head, MLP of 5 with 2 experts, 7 words."""
+    model = CostModel.from_config(
+        hidden_size=4,
+        num_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=3,
+        intermediate_size=5,
+        vocab_size=7,
+        experts_per_token=2,
+    )
+    # q 4·6, k and v 2·4·3, o 6·4, MLP 3·4·5·2: 192 multiplications, as many additions; two layers; the head 2·4·7.
+    assert model.linear == 2 * 2 * (24 + 24 + 24 + 120) + 56
+    assert model.quadratic == 2 * (2 * 2 * 3)
+
+
+def test_the_head_counts():
+    """311 of 1,192 MFLOPs a token in a 0.6B model: leaving it out moves the crossover by a third."""
+    with_head, without = CostModel.of_model(QWEN3_06B), CostModel.of_model(QWEN3_06B | {"vocab_size": 0})
+    assert with_head.linear - without.linear == 2 * 1024 * 151936
+
+
+def test_a_pack_by_hand():
+    """One segment of 8, or four of 2: the same tokens, 80 against 32."""
+    offsets, lengths = np.array([0, 1, 5]), np.array([8, 2, 2, 2, 2], dtype=np.int32)
+    assert pack_costs(offsets, lengths, PLAIN).tolist() == [2 * 8 + 64, 2 * 8 + 16]
+    assert pack_costs(offsets, lengths, PLAIN).dtype == np.float64
+
+
+def test_short_segments_cost_a_whole_tile():
+    """A kernel that takes 128 queries at once spends as much on 5: 128 · 5, and 2 · 128 · 129."""
+    offsets, lengths = np.array([0, 2, 3, 4]), np.array([5, 128, 129, 1])
+    assert pack_squares(offsets, lengths, tile=128).tolist() == [128 * 5 + 128 * 128, 256 * 129, 128]
+    assert pack_squares(offsets, lengths).tolist() == [25 + 128 * 128, 129 * 129, 1]
+
+
+def test_a_window_counts_the_band_below_the_diagonal():
+    """Length 6, window 2: twice the 11 pairs, less the diagonal's half that the square counts everywhere."""
+    length, window = 6, 2
+    pairs = sum(min(query + 1, window) for query in range(length))
+    assert pairs == 11
+    all_pairs = sum(query + 1 for query in range(length))
+    squares = pack_squares(np.array([0, 1]), np.array([length]), window=window)[0]
+    assert squares == 36 - 16 == 20
+    # length² stands for length·(length + 1) ÷ 2 pairs, less than a token per query off; so does what is left of it.
+    assert abs(squares / 2 - pairs) <= length / 2 >= abs(length**2 / 2 - all_pairs)
+    assert pack_squares(np.array([0, 1]), np.array([2]), window=2).tolist() == [4]
+
+
+def test_layers_with_and_without_a_window_are_averaged():
+    """Half of the layers see 4 tokens back: 64 and 64 − 16, weighed alike."""
+    model = replace(PLAIN, window=4, windowed_share=0.5)
+    assert pack_costs(np.array([0, 1]), np.array([8]), model).tolist() == [16 + (64 + 48) / 2]
+
+
+def test_images_are_squared_before_they_are_summed():
+    """Two images of 3 and 4 patches: 25 patches², not 49; no image looks into another."""
+    model = replace(PLAIN, encoder_linear=10.0, encoder_quadratic=100.0)
+    offsets, lengths = np.array([0, 1, 2]), np.array([1, 1])
+    patches, squares = np.array([7, 0]), np.array([9 + 16, 0])
+    costs = pack_costs(offsets, lengths, model, patches=patches, patch_squares=squares)
+    assert costs.tolist() == [3 + 70 + 2500, 3]
+    assert pack_costs(offsets, lengths, model).tolist() == [3, 3]
+
+
+def test_a_pack_without_segments_costs_nothing():
+    """``reduceat`` alone would give it the segment that follows."""
+    offsets = np.array([0, 0, 2, 2, 3, 3])
+    assert pack_squares(offsets, np.array([1, 2, 3])).tolist() == [0, 5, 0, 9, 0]
+    assert pack_squares(np.array([0]), np.array([], dtype=np.int32)).tolist() == []
+
+
+def test_squares_of_the_longest_segments_do_not_overflow():
+    """int32 lengths squared in int32 would be 0 for 65,536."""
+    lengths = np.array([65_536, 2**31 - 1], dtype=np.int32)
+    assert pack_squares(np.array([0, 1, 2]), lengths, tile=128).tolist() == [2**32, 2**31 * (2**31 - 1)]
+
+
+@given(case=capacities_and_lengths(), tile=st.sampled_from([1, 3, 128]), window=st.sampled_from([None, 1, 5]))
+def test_costs_of_a_plan_are_those_of_its_packs_one_by_one(case, tile, window):
+    """The vectorised sums against a plain loop."""
+    capacity, lengths = case
+    plan = plan_packs(lengths, capacity=capacity)
+    model = CostModel(linear=3, quadratic=0.25, tile=tile, window=window)
+    expected = []
+    for pack in plan:
+        squares = 0
+        for segment in pack:
+            squares += -(-segment.length // tile) * tile * segment.length
+            squares -= max(0, segment.length - window) ** 2 if window else 0
+        expected.append(3 * sum(segment.length for segment in pack) + 0.25 * squares)
+    assert pack_costs(plan.offsets, plan.lengths, model).tolist() == expected
+
+
+def test_experts_of_one_token_count():
+    """Qwen3-30B-A3B: 8 experts of 768 a token, not 128, and not the dense width that the file also names."""
+    config = QWEN3_06B | {
+        "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "vocab_size": 0,
+    }  # fmt: skip
+    model = CostModel.of_model(config)
+    assert model.linear == 48 * 2 * (2048 * 4096 * 2 + 2048 * 512 * 2 + 3 * 2048 * 768 * 8)
+    # Mixtral names no other width for its experts.
+    mixtral = LLAMA3_8B | {"num_local_experts": 8, "num_experts_per_tok": 2, "model_type": "mixtral"}
+    dense = CostModel.of_model(LLAMA3_8B)
+    assert CostModel.of_model(mixtral).linear == dense.linear + 32 * 2 * 3 * 4096 * 14336
+
+
+def test_dense_layers_and_shared_experts_count():
+    """Four layers: the first dense, one more by name; in the others two experts of 10 and one shared."""
+    config = {
+        "hidden_size": 1, "num_hidden_layers": 4, "num_attention_heads": 1, "head_dim": 1, "vocab_size": 0,
+        "intermediate_size": 100, "moe_intermediate_size": 10, "num_experts_per_tok": 2, "n_shared_experts": 1,
+        "first_k_dense_replace": 1, "mlp_only_layers": [2],
+    }  # fmt: skip
+    assert CostModel.of_model(config).linear == 4 * 2 * 4 + 2 * 3 * (100 + 30 + 100 + 30)
+
+
+@pytest.mark.parametrize(
+    ("more", "window", "share"),
+    [
+        ({"model_type": "mistral", "sliding_window": 4096}, 4096, 1.0),
+        ({"model_type": "mistral", "sliding_window": None}, None, 1.0),
+        ({"model_type": "qwen2", "sliding_window": 4096}, None, 1.0),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, None, 1.0),
+        (
+            {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 21},
+            4096,
+            0.25,
+        ),
+        ({"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 14}, 128, 0.5),
+        ({"sliding_window": 128, "layer_types": ["full_attention"] * 28}, None, 1.0),
+        ({"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 7}, 512, 24 / 28),
+    ],
+)
+def test_windows_are_used_only_where_the_config_says(more, window, share):
+    """Qwen's files name a window they do not use; counting it would hide all of the imbalance."""
+    model = CostModel.of_model(QWEN3_06B | more)
+    assert (model.window, model.windowed_share) == (window, share)
+
+
+def test_text_config_is_read_where_there_are_several():
+    """A model with images keeps the decoder's numbers one level down."""
+    assert CostModel.of_model({"text_config": QWEN3_8B, "hidden_size": 5}) == CostModel.of_model(QWEN3_8B)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "the config has no num_hidden_layers or num_layers; it has nothing"),
+        ({"n_layer": 12, "num_hidden_layers": 2}, "no hidden_size; it has n_layer, num_hidden_layers"),
+        (QWEN3_06B | {"hidden_size": "1024"}, "hidden_size must be a whole number of at least 1 and is '1024'"),
+        (QWEN3_06B | {"kv_lora_rank": 512}, "kv_lora_rank.*CostModel.fit"),
+        (QWEN3_06B | {"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention"),
+    ],
+)
+def test_a_config_that_says_too_little_or_too_much(config, message):
+    """Guessing would balance by wrong costs and say nothing."""
+    with pytest.raises(SettingsError, match=message):
+        CostModel.of_model(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"linear": -1, "quadratic": 1}, "linear must be a finite number of at least 0 and is -1"),
+        ({"linear": 1, "quadratic": float("nan")}, "quadratic must be a finite number"),
+        ({"linear": 0, "quadratic": 0}, "both 0"),
+        ({"linear": 1, "quadratic": 1, "tile": 0}, "tile must be a whole number of at least 1 and is 0"),
+        ({"linear": 1, "quadratic": 1, "window": 1.5}, "window must be a whole number"),
+        ({"linear": 1, "quadratic": 1, "windowed_share": 2}, "windowed_share must be from 0 to 1 and is 2"),
+    ],
+)
+def test_impossible_models(settings, message):
+    with pytest.raises(SettingsError, match=message):
+        CostModel(**settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0, 1, 3], [1, 1]), "plan_offsets must rise from 0 to the number of plan_lengths"),
+        (([0, 2, 1, 2], [1, 1]), "plan_offsets must rise"),
+        (([], [1, 1]), "plan_offsets and plan_lengths must be flat"),
+        (([0, 2], [1, -1]), "plan_lengths holds -1"),
+    ],
+)
+def test_offsets_that_do_not_fit(arguments, message):
+    """Numbers of another plan would give costs of no pack at all."""
+    offsets, lengths = (np.array(values, dtype=np.int64) for values in arguments)
+    with pytest.raises(SettingsError, match=message):
+        pack_costs(offsets, lengths, PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("media", "message"),
+    [
+        ({"patches": np.array([1, 2])}, "patches must be flat with 1 entries and has shape"),
+        ({"patches": np.array([-1])}, r"patches\[0\] is -1.0"),
+        ({"patch_squares": np.array([4])}, "encoder_quadratic = 0: set it, or leave patch_squares out"),
+    ],
+)
+def test_patches_that_do_not_fit(media, message):
+    model = replace(PLAIN, encoder_linear=1.0)
+    with pytest.raises(SettingsError, match=message):
+        pack_costs(np.array([0, 1]), np.array([3]), model, **media)
+
+
+def test_a_fit_finds_the_coefficients_that_made_the_timings():
+    """Three timings by hand: 1e-6 s a token², 2e-3 s a token."""
+    model = CostModel.fit(np.array([1000, 1000, 2000]), np.array([1e6, 4e6, 4e6]), np.array([3.0, 6.0, 8.0]))
+    assert model.linear == pytest.approx(2e-3)
+    assert model.quadratic == pytest.approx(1e-6)
+    assert model.crossover_length == pytest.approx(2000)
+    assert (model.r_squared, model.unit, model.tile) == (1.0, "seconds", 1)
+
+
+@given(
+    linear=st.floats(1e-6, 1e-2),
+    quadratic=st.floats(1e-11, 1e-6),
+    seed=st.integers(0, 100),
+)
+def test_a_fit_recovers_any_model_in_spite_of_noise(linear, quadratic, seed):
+    """Full packs of one capacity, one per cent of noise: predictions stay within a few per cent of the mean."""
+    random = np.random.default_rng(seed)
+    tokens = np.full(200, 32768.0)
+    squares = 32768.0 ** random.uniform(1.5, 2.0, 200)
+    exact = linear * tokens + quadratic * squares
+    model = CostModel.fit(tokens, squares, exact * random.normal(1.0, 0.01, 200), tile=128)
+    assert np.abs(model.linear * tokens + model.quadratic * squares - exact).max() < 0.03 * exact.mean()
+    assert model.tile == 128
+
+
+def test_no_coefficient_is_negative():
+    """Timings that fall with squares: attention too cheap to see. A negative cost per token² would prefer long segments."""
+    tokens, squares = np.array([1000.0, 2000.0, 3000.0]), np.array([9e6, 4e6, 1e6])
+    model = CostModel.fit(tokens, squares, np.array([0.9, 2.0, 3.2]))
+    assert model.quadratic == 0
+    assert model.linear == pytest.approx((0.9 + 4 + 9.6) / 14e3)
+    model = CostModel.fit(tokens, squares, np.array([9.1, 4.0, 0.8]))
+    assert model.linear == 0
+    assert model.quadratic == pytest.approx((9.1 * 9 + 16 + 0.8) / 98e6)
+    assert 0.99 < model.r_squared < 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (([1, 2], [1, 4], [1, 2]), "2 timings are too few to fit two coefficients: give at least 3"),
+        (([1, 2, 3], [1, 4, 9], [1, 2]), "seconds must be flat with 3 entries"),
+        (([1, 2, 3], [2, 4, 6], [1, 2, 3]), "cannot tell tokens from squares"),
+        (([5, 5, 5], [7, 7, 7], [1, 2, 3]), "cannot tell tokens from squares"),
+        (([1, 2, 3], [1, 4, 9], [1, float("nan"), 3]), r"seconds\[1\] is nan"),
+        (([1, 2, 3], [1, 4, 9], [1, -2, 3]), r"seconds\[1\] is -2.0"),
+        (([1, 2, 3], [0, 0, 0], [1, 2, 3]), "squares are all 0"),
+        (([1, 2, 3], [1, 4, 9], [0, 0, 0]), "seconds are all 0"),
+    ],
+)
+def test_timings_from_which_nothing_follows(columns, message):
+    """Numbers that look like a model and are noise would be worse than none."""
+    with pytest.raises(SettingsError, match=message):
+        CostModel.fit(*(np.array(column, dtype=np.float64) for column in columns))
