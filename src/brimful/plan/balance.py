@@ -15,10 +15,10 @@ One window of two steps, two ranks, two micro-batches of one pack, costs as lett
     heaviest to the rank with least so far:                 rank 0: 7+2  rank 1: 6+3
     micro-batches and ranks of each step in random order
 
-Slicing sorted neighbours is hierarchical balance packing's idea (Yao et al., 2025); it gives the least sum of maxima
-that any division of the window into barriers has. Bounding the window is WLB-LLM's warning (Wang et al., 2025): what
-moves far changes what is trained on together, and moving over eight global batches cost them 1.6 % of loss. The strata
-keep heavy and light packs in every step that has more than one place on a rank.
+Slicing sorted neighbours is hierarchical balance packing's idea (Yao et al., 2025); with one pack in a micro-batch
+no other division of the window into barriers has a smaller sum of maxima. Bounding the window is WLB-LLM's warning
+(Wang et al., 2025): what moves far changes what is trained on together, and moving over eight global batches cost
+them 1.6 % of loss. The strata keep heavy and light packs in every step that has more than one place on a rank.
 
 All decisions are on whole numbers made from the costs, by stable sorts: the same on every platform.
 """
