@@ -49,6 +49,8 @@ class ChatEncoder(Encoder):
         SettingsError: the tokenizer has no chat template and none is given.
     """
 
+    threads_help = True
+
     def __init__(
         self,
         tokenizer: str | os.PathLike[str] | Any,

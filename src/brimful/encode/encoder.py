@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,14 @@ __all__ = ["Encoder"]
 
 
 class Encoder(abc.ABC):
-    """Turns samples into tokens. Picklable: worker processes load the same one."""
+    """Turns samples into tokens. Picklable: worker processes load the same one.
+
+    Attributes:
+        threads_help: whether ``lengths`` may be called from several threads at once, and gains by it because most
+            of its work is done outside Python.
+    """
+
+    threads_help: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod

@@ -32,6 +32,8 @@ class TextEncoder(Encoder):
         TokenizerNotFoundError: nothing at that path or id.
     """
 
+    threads_help = True
+
     def __init__(self, tokenizer: str | os.PathLike[str] | Any, *, bos: bool | None = None, eos: bool = True) -> None:
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
         self._bos, self._eos = bos, eos

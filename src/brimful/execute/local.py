@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ def run_tasks(
     *,
     context: Context,
     num_proc: int,
+    threads: int = 1,
 ) -> Iterator[tuple[Task, Result]]:
     """Run ``function(context, task)`` for every task; yield each with its result as it is done, in any order.
 
@@ -52,17 +53,42 @@ def run_tasks(
         tasks: what differs from call to call.
         context: what does not; sent to each process once.
         num_proc: processes; 1 runs everything here.
+        threads: with one process, tasks at a time: for those that wait for a disk, or for code outside Python.
 
     Raises:
         TaskFailedError: a worker process died (most often: out of memory).
     """
     if num_proc < 1:
         raise SettingsError(f"--num-proc must be at least 1 and is {num_proc}")
-    if num_proc == 1 or len(tasks) <= 1:
+    if num_proc > 1 and len(tasks) > 1:
+        yield from _run_in_processes(function, tasks, context, min(num_proc, len(tasks)))
+    elif threads > 1 and len(tasks) > 1:
+        pool = ThreadPoolExecutor(min(threads, len(tasks)))
+        try:
+            yield from _run_in_pool(pool, lambda task: function(context, task), tasks, threads)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    else:
         for task in tasks:
             yield task, function(context, task)
-        return
-    yield from _run_in_processes(function, tasks, context, min(num_proc, len(tasks)))
+
+
+def _run_in_pool(
+    pool: Executor, work: Callable[[Any], Any], tasks: Sequence[Any], at_once: int
+) -> Iterator[tuple[Any, Any]]:
+    remaining = iter(tasks)
+    running: dict[Future[Any], Any] = {}
+    while True:
+        for task in remaining:
+            running[pool.submit(work, task)] = task
+            if len(running) >= at_once * _TASKS_AHEAD:
+                break
+        if not running:
+            return
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            task = running.pop(future)
+            yield task, future.result()
 
 
 def _run_in_processes(
@@ -71,20 +97,8 @@ def _run_in_processes(
     pool = ProcessPoolExecutor(
         num_proc, mp_context=_fresh_processes(), initializer=_start_worker, initargs=(function, context)
     )
-    remaining = iter(tasks)
-    running: dict[Future[Any], Any] = {}
     try:
-        while True:
-            for task in remaining:
-                running[pool.submit(_work, task)] = task
-                if len(running) >= num_proc * _TASKS_AHEAD:
-                    break
-            if not running:
-                return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                task = running.pop(future)
-                yield task, future.result()
+        yield from _run_in_pool(pool, _work, tasks, num_proc)
     except BrokenProcessPool as error:
         raise TaskFailedError(
             "a worker process died before it answered: most often memory ran out (try a smaller --num-proc), or a "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -25,7 +27,7 @@ from brimful.sources.block import Block
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 from brimful.store import atomic_file
-from brimful.typing import Fingerprint
+from brimful.typing import Fingerprint, Lengths
 
 __all__ = ["BUDGETS", "Measurement", "OnBadSample", "OnMismatch", "measure_lengths"]
 
@@ -35,9 +37,11 @@ OnMismatch: TypeAlias = Literal["error", "rebuild"]
 BUDGETS = ("tokens", "loss_tokens")
 """Budgets that can be measured of texts: all tokens, and those that are targets of the loss."""
 
-_BATCH_SAMPLES = 512
+_BATCH_SAMPLES = 256
 _BATCH_CHARACTERS = 1 << 20
 _REJECTS_KEPT = 1000
+_CORES_OF_ONE_PROCESS = 4
+_THREADS = 2
 _IN_PROCESS_BLOCKS = 3
 """Data sets of so few blocks are measured in this process: starting others would take longer."""
 
@@ -49,6 +53,11 @@ class _Context:
     budgets: tuple[str, ...]
     skip_bad: bool
     keep_encoded: bool
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether lengths alone are not enough."""
+        return self.keep_encoded or "loss_tokens" in self.budgets
 
 
 @dataclass(frozen=True)
@@ -259,9 +268,20 @@ def _run_missing(context: _Context, tasks: list[_Task], num_proc: int | None, pr
         else:
             missing.append(task)
     if num_proc is None:
-        num_proc = 1 if len(missing) <= _IN_PROCESS_BLOCKS else available_cores()
+        num_proc = _processes(context, len(missing))
     for task, part in run_tasks(_measure_block, missing, context=context, num_proc=num_proc):
         progress.advance(task.stop - task.start, tokens=part.tokens)
+
+
+def _processes(context: _Context, blocks: int) -> int:
+    """Processes that pay for themselves: starting one and loading a tokenizer in it takes some seconds.
+
+    Tokenizers use all cores from one process. What is left to Python takes a fifth of the work, so up to a few
+    cores one process with threads is as fast.
+    """
+    cores = available_cores()
+    threaded = context.encoder.threads_help and not context.needs_labels
+    return 1 if blocks <= _IN_PROCESS_BLOCKS or (threaded and cores <= _CORES_OF_ONE_PROCESS) else cores
 
 
 def _finished(task: _Task, context: _Context) -> bool:
@@ -282,7 +302,6 @@ def _measure_block(context: _Context, task: _Task) -> _Part:
     columns = {name: np.full(size, REJECTED, dtype=np.int32) for name in context.budgets}
     rejects: list[list[Any]] = []
     encoded: list[EncodedSample | None] = [None] * size
-    needs_labels = context.keep_encoded or "loss_tokens" in context.budgets
 
     def reject(error: BadSampleError) -> None:
         located = error if error.where else error.located(context.source.where(error.sample_id))
@@ -290,32 +309,58 @@ def _measure_block(context: _Context, task: _Task) -> _Part:
             raise located
         rejects.append([located.sample_id - task.start, located.where, located.reason])
 
-    for batch in _batches(context.source.read(task.start, task.stop), reject):
-        ids = np.array([sample.sample_id for sample in batch]) - task.start
-        if not needs_labels:
-            lengths, errors = context.encoder.lengths(batch)
-            columns["tokens"][ids] = lengths
+    batches = _batches(context.source.read(task.start, task.stop), reject)
+    if not context.needs_labels:
+        for batch, (lengths, errors) in _lengths_of(context.encoder, batches):
+            columns["tokens"][[sample.sample_id - task.start for sample in batch]] = lengths
             for error in errors:
                 reject(error)
-        else:
-            for place, result in zip(ids, context.encoder.encode_batch(batch), strict=True):
-                if isinstance(result, BadSampleError):
-                    reject(result)
-                    continue
-                encoded[place] = result
-                columns["tokens"][place] = len(result)
-                if "loss_tokens" in columns:
-                    columns["loss_tokens"][place] = np.count_nonzero(result.loss_mask)
-    for place in np.flatnonzero(columns["tokens"] == 0):
+    else:
+        for sample, result in _encoded(context.encoder, batches):
+            if isinstance(result, BadSampleError):
+                reject(result)
+                continue
+            place = sample.sample_id - task.start
+            encoded[place] = result
+            columns["tokens"][place] = len(result)
+            if "loss_tokens" in columns:
+                columns["loss_tokens"][place] = np.count_nonzero(result.loss_mask)
+    for empty in np.flatnonzero(columns["tokens"] == 0).tolist():
         for column in columns.values():
-            column[place] = REJECTED
-        reject(BadSampleError("has no tokens", sample_id=int(place) + task.start))
+            column[empty] = REJECTED
+        reject(BadSampleError("has no tokens", sample_id=empty + task.start))
     if task.encoded_path is not None:
         write_stored(task.encoded_path, encoded)
     rejects.sort()
     write_columns(task.part_path, columns, {"kind": "length_part", "rejects": rejects})
     tokens = columns["tokens"]
     return _Part(rejects, int(tokens[tokens > 0].sum(dtype=np.int64)))
+
+
+def _lengths_of(
+    encoder: Encoder, batches: Iterable[list[Sample]]
+) -> Iterator[tuple[list[Sample], tuple[Lengths, list[BadSampleError]]]]:
+    """Lengths of batch after batch; where it helps, one batch is rendered while another is tokenised."""
+    if not encoder.threads_help:
+        for batch in batches:
+            yield batch, encoder.lengths(batch)
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        running: deque[tuple[list[Sample], Future[tuple[Lengths, list[BadSampleError]]]]] = deque()
+        for batch in batches:
+            running.append((batch, pool.submit(encoder.lengths, batch)))
+            if len(running) > _THREADS:
+                first, future = running.popleft()
+                yield first, future.result()
+        for first, future in running:
+            yield first, future.result()
+
+
+def _encoded(
+    encoder: Encoder, batches: Iterable[list[Sample]]
+) -> Iterator[tuple[Sample, EncodedSample | BadSampleError]]:
+    for batch in batches:
+        yield from zip(batch, encoder.encode_batch(batch), strict=True)
 
 
 def _batches(samples: Iterable[Sample | BadSampleError], reject: Any) -> Iterable[list[Sample]]:

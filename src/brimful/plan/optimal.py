@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import ceil
@@ -39,6 +39,9 @@ _CAPACITY = 1 << 24
 
 _ROUNDING = 1e-6
 """What the solver may be off by, in packs. It decides when to stop looking, never what is claimed."""
+
+_TAIL = 400
+"""Different lengths of the first programme that is tried on what full packs leave; twice as many in the next."""
 
 _TRIES = 3
 """Ways of rounding that are tried while packs are more than the bound."""
@@ -167,45 +170,83 @@ class _Search:
         brim = to_the_brim(self.items, capacity=self.capacity, deadline=self.deadline)
         if brim:
             self.offer(brim)
-        if self.done:
-            return
-        relaxed = self.relax(self.items, [*known, *brim], enough=self.bound, proves=True)
-        if relaxed is None:
-            return
-        for number in range(_TRIES):
+        for packed, rest in self.tails(brim):
             if self.done:
                 return
-            self.round(relaxed, share=0.1 / 2**number)
+            self.improve(packed, rest, self.starting(brim, rest), enough_only=True)
+        if self.done:
+            return
+        self.improve({}, self.items, [*known, *brim])
+
+    def tails(self, brim: Patterns) -> Iterator[tuple[Patterns, Histogram]]:
+        """Full packs of the longest items, and the items that are left: of few lengths, then of more.
+
+        Full packs cost nothing where the bound is tokens / capacity, and a programme of few rows is soon solved.
+        """
+        if self.bound != -(-self.items.total // self.capacity):
+            return
+        left = dict(zip(self.items.lengths.tolist(), self.items.counts.tolist(), strict=True))
+        lengths_left = []  # after each pattern
+        alive = len(left)
+        for pattern, packs in brim.items():
+            for length, copies in pattern:
+                left[length] -= copies * packs
+                alive -= left[length] == 0
+            lengths_left.append(alive)
+        size = _TAIL
+        while size < len(left) / 1.5:
+            part = (item for item, alive in zip(brim.items(), lengths_left, strict=True) if alive >= size)
+            packed = {pattern: packs for pattern, packs in part if _load(pattern) == self.capacity}
+            yield packed, remaining(self.items, packed)
+            size *= 2
+
+    def starting(self, brim: Patterns, rest: Histogram) -> list[Pattern]:
+        """Patterns to begin the programme for some of the items with."""
+        alive = set(rest.lengths.tolist())
+        whole = [pattern for pattern in brim if alive.issuperset(length for length, _ in pattern)]
+        return [*patterns_of(best_fit_decreasing(rest, capacity=self.capacity)), *whole]
+
+    def improve(
+        self, packed: Patterns, rest: Histogram, patterns: Iterable[Pattern], *, enough_only: bool = False
+    ) -> None:
+        """Pack the rest by the programme; if ``enough_only``, give up where that cannot meet the bound."""
+        useless = self.bound - packs_of(packed) + 1 if enough_only else None
+        relaxed = self.relax(packed, rest, patterns, useless=useless)
+        for number in range(_TRIES):
+            if relaxed is None or self.done:
+                return
+            self.round(packed, rest, relaxed, share=0.1 / 2**number)
 
     def relax(
-        self, items: Histogram, patterns: Iterable[Pattern], *, enough: int, proves: bool = False
-    ) -> Patterns | dict[Pattern, float] | None:
-        """Solve the programme until its value rounds up to ``enough``, or no better pattern exists.
+        self, packed: Patterns, rest: Histogram, patterns: Iterable[Pattern], *, useless: int | None = None
+    ) -> dict[Pattern, float] | None:
+        """Solve the programme for the rest until its value rounds up to a bound, or no better pattern exists.
+
+        Args:
+            useless: so many packs for the rest are of no use; fewer than the best known if None.
 
         Returns:
-            Packs of each pattern, fractions; None if the time was up.
+            Packs of each pattern, fractions; None if that is of no use, or the time was up.
         """
-        generation = _Generation(items, self.capacity, patterns, self.deadline)
-        solution: dict[Pattern, float] | None = None
-        while generation.solve():
+        generation = _Generation(rest, self.capacity, patterns, self.deadline)
+        before = packs_of(packed)
+        more = True
+        while more and generation.solve():
             self.rounds += 1
-            solution = generation.solution()
             reached = ceil(generation.value - _ROUNDING)
-            if reached <= enough or (proves and reached <= self.bound) or not generation.improve():
-                if proves:
-                    self.bound = max(self.bound, generation.bound)
-                break
-            if proves:
+            more = reached > max(self.bound - before, generation.bound) and generation.improve()
+            if not packed:
                 self.bound = max(self.bound, generation.bound)
-        return solution
+            elif generation.bound >= (self.num_packs - before if useless is None else useless):
+                return None
+        return None if more else generation.solution()
 
-    def round(self, relaxed: Mapping[Pattern, float], share: float) -> None:
+    def round(self, packed: Patterns, rest: Histogram, relaxed: Mapping[Pattern, float], share: float) -> None:
         """Whole packs from fractions, by and by: whole parts first, then the rest again."""
-        packed: Patterns = {}
-        rest = self.items
-        pool = list(relaxed)
-        while True:
-            taken, rest = _settle(rest, relaxed, share)
+        again: Mapping[Pattern, float] | None = relaxed
+        while again is not None:
+            pool = list(again)
+            taken, rest = _settle(rest, again, share)
             packed = add_patterns(packed, taken)
             best_fit = patterns_of(best_fit_decreasing(rest, capacity=self.capacity))
             self.offer(add_patterns(packed, best_fit))
@@ -216,12 +257,7 @@ class _Search:
                 self.offer(add_patterns(packed, brim))
             if self.done:
                 return
-            shorter = _fitted(pool, rest)
-            again = self.relax(rest, [*best_fit, *brim, *shorter], enough=self.bound - packs_of(packed))
-            if again is None:
-                return
-            relaxed = again
-            pool = list(relaxed)
+            again = self.relax(packed, rest, [*best_fit, *brim, *_fitted(pool, rest)])
 
     def result(self) -> OptimalResult:
         placements = self.placements if self.found is None else placements_of(self.found)
@@ -259,6 +295,10 @@ def _check(placements: Placements, items: Histogram, capacity: int) -> None:
     np.add.at(counts, at, placements.packs * placements.copies)
     assert np.array_equal(items.lengths[at], placements.length), "a length that no item has"
     assert np.array_equal(counts, items.counts), "an item is missing or packed twice"
+
+
+def _load(pattern: Pattern) -> int:
+    return sum(length * copies for length, copies in pattern)
 
 
 def _fitted(patterns: Iterable[Pattern], items: Histogram) -> list[Pattern]:

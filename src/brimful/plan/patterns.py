@@ -34,6 +34,9 @@ Patterns: TypeAlias = dict[Pattern, int]
 _PATIENCE = 4000
 """Steps of the search for one pattern: some microseconds compiled."""
 
+_TABLES = 200
+"""So many times the table of sums is made anew because nothing fits exactly."""
+
 
 def packs_of(patterns: Mapping[Pattern, int]) -> int:
     """Packs in all."""
@@ -114,6 +117,7 @@ def to_the_brim(items: Histogram, *, capacity: int, deadline: float) -> Patterns
     lengths = items.lengths
     left = items.counts.copy()
     packed: Patterns = {}
+    tables = 0
     while len(lengths):
         if time.perf_counter() > deadline:
             return {}
@@ -123,7 +127,11 @@ def to_the_brim(items: Histogram, *, capacity: int, deadline: float) -> Patterns
         content, ends, times = (np.zeros(size, dtype=np.int64) for size in (room, room, room))
         fresh = max(1, len(lengths) // 20)  # the table of sums is good until a twentieth of the lengths is used up
         used = np.zeros(len(lengths), dtype=np.int64)
-        found, _, _ = brim_search(lengths, left, reach, longest, capacity, fresh, _PATIENCE, used, content, ends, times)
+        tables += 1
+        again = tables < _TABLES
+        found, _, _ = brim_search(
+            lengths, left, reach, longest, capacity, fresh, _PATIENCE, again, used, content, ends, times
+        )
         names = lengths.tolist()
         begin = 0
         for end, packs in zip(ends[:found].tolist(), times[:found].tolist(), strict=True):

@@ -152,11 +152,12 @@ def brim_search(*arguments: Any) -> tuple[int, int, int]:
 def _brim_search(
     lengths: Sequence[int],
     left: Int64Array,
-    reach: Sequence[int],
+    reach: npt.NDArray[np.uint8],
     longest: Sequence[int],
     capacity: int,
     enough: int,
     patience: int,
+    stale: bool,
     used: Int64Array,
     content: Int64Array,
     ends: Int64Array,
@@ -171,6 +172,7 @@ def _brim_search(
         longest: of each room, the position of the longest length that fits, or -1.
         enough: stop when so many lengths have been used up.
         patience: steps of one search.
+        stale: stop too where nothing fits exactly and ``reach`` may be out of date.
         used: zeros, one for each length.
         content: receives positions in ``lengths``, pattern after pattern.
         ends: receives the end of each pattern in ``content``.
@@ -194,6 +196,10 @@ def _brim_search(
         target = capacity - lengths[top]
         fails = 0
         found = target == 0
+        alone = 0
+        while left[alone] == 0:
+            alone += 1
+        alone = 2 * lengths[alone]  # sums below this are single items
         while not found and target > 0:
             if fails == 8:
                 break
@@ -231,6 +237,10 @@ def _brim_search(
                     used[content[end]] -= 1
                 fails += 1
                 target -= 1
+        if not found and emptied > 0 and stale:
+            for number in range(at, end):
+                used[content[number]] = 0
+            return patterns, at, emptied
         if not found:
             # Nothing exact: the longest that fits, again and again.
             room = capacity - lengths[top]
@@ -255,6 +265,8 @@ def _brim_search(
                 used[item] = 0
                 if left[item] == 0:
                     emptied += 1
+                    if lengths[item] < alone:
+                        reach[lengths[item]] = 0
         times[patterns] = packs
         ends[patterns] = end
         patterns += 1
