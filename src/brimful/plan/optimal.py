@@ -131,6 +131,14 @@ def pack_optimally(
     return search.result()
 
 
+@dataclass(frozen=True)
+class _Relaxed:
+    """Packs of each pattern, fractions; and whether whole packs from it may be of use beyond a first rounding."""
+
+    packs: dict[Pattern, float]
+    go_on: bool
+
+
 class _Search:
     """One call of ``pack_optimally``: the best packs so far, the bound so far, and the clock."""
 
@@ -213,51 +221,48 @@ class _Search:
         useless = self.bound - packs_of(packed) + 1 if enough_only else None
         relaxed = self.relax(packed, rest, patterns, useless=useless)
         for number in range(_TRIES):
-            if relaxed is None or self.done:
-                return
             self.round(packed, rest, relaxed, share=0.1 / 2**number)
+            if self.done or not relaxed.go_on:
+                return
 
     def relax(
         self, packed: Patterns, rest: Histogram, patterns: Iterable[Pattern], *, useless: int | None = None
-    ) -> dict[Pattern, float] | None:
+    ) -> _Relaxed:
         """Solve the programme for the rest until its value rounds up to a bound, or no better pattern exists.
 
         Args:
-            useless: so many packs for the rest are of no use; fewer than the best known if None.
-
-        Returns:
-            Packs of each pattern, fractions; None if that is of no use, or the time was up.
+            useless: so many packs for the rest are of no use; as many as the best known if None.
         """
         generation = _Generation(rest, self.capacity, patterns, self.deadline)
         before = packs_of(packed)
-        more = True
-        while more and generation.solve():
+        more = go_on = True
+        while more and go_on:
+            if not generation.solve():
+                return _Relaxed(generation.solution(), go_on=False)
             self.rounds += 1
             reached = ceil(generation.value - _ROUNDING)
             more = reached > max(self.bound - before, generation.bound) and generation.improve()
             if not packed:
                 self.bound = max(self.bound, generation.bound)
             elif generation.bound >= (self.num_packs - before if useless is None else useless):
-                return None
-        return None if more else generation.solution()
+                go_on = False
+        return _Relaxed(generation.solution(), go_on)
 
-    def round(self, packed: Patterns, rest: Histogram, relaxed: Mapping[Pattern, float], share: float) -> None:
+    def round(self, packed: Patterns, rest: Histogram, relaxed: _Relaxed, share: float) -> None:
         """Whole packs from fractions, by and by: whole parts first, then the rest again."""
-        again: Mapping[Pattern, float] | None = relaxed
-        while again is not None:
-            pool = list(again)
-            taken, rest = _settle(rest, again, share)
+        while relaxed.packs:
+            taken, rest = _settle(rest, relaxed.packs, share)
             packed = add_patterns(packed, taken)
             best_fit = patterns_of(best_fit_decreasing(rest, capacity=self.capacity))
             self.offer(add_patterns(packed, best_fit))
-            if self.done or not len(rest.lengths):
+            if self.num_packs <= self.bound or not len(rest.lengths):
                 return
-            brim = to_the_brim(rest, capacity=self.capacity, deadline=self.deadline)
+            brim = to_the_brim(rest, capacity=self.capacity, deadline=max(self.deadline, time.perf_counter() + 1))
             if brim:
                 self.offer(add_patterns(packed, brim))
-            if self.done:
+            if self.done or not relaxed.go_on:
                 return
-            again = self.relax(packed, rest, [*best_fit, *brim, *_fitted(pool, rest)])
+            relaxed = self.relax(packed, rest, [*best_fit, *brim, *_fitted(relaxed.packs, rest)])
 
     def result(self) -> OptimalResult:
         placements = self.placements if self.found is None else placements_of(self.found)
@@ -316,17 +321,18 @@ def _fitted(patterns: Iterable[Pattern], items: Histogram) -> list[Pattern]:
 def _settle(items: Histogram, relaxed: Mapping[Pattern, float], share: float) -> tuple[Patterns, Histogram]:
     """Packs for the whole parts of a solution, and the items that are left.
 
-    Where no pattern has a whole part, a ``share`` of the fractions, the largest ones, is rounded up.
+    Where whole parts are less than a ``share`` of it, so much is rounded up, the largest fractions first.
     """
     whole = {pattern: int(packs + _ROUNDING) for pattern, packs in relaxed.items()}
+    up = max(1, int(share * sum(relaxed.values()))) - packs_of(whole)
+    if up > 0:
+        part = sorted(relaxed, key=lambda pattern: (whole[pattern] - relaxed[pattern], pattern))
+        for pattern in part[:up]:
+            whole[pattern] += 1
     wanted = {pattern: packs for pattern, packs in whole.items() if packs}
     taken = _fill_places(items, wanted)
-    if not taken:
-        largest = sorted(relaxed, key=lambda pattern: (-relaxed[pattern], pattern))
-        number = max(1, int(share * sum(relaxed.values())))
-        taken = _fill_places(items, dict.fromkeys(largest[:number], 1))
-        if not taken:  # a pattern may ask for more items of a length than there are
-            taken = _fill_places(items, {largest[0]: 1}, complete=False)
+    if not taken:  # a pattern may ask for more items of a length than there are
+        taken = _fill_places(items, {next(iter(wanted)): 1}, complete=False)
     assert taken, "rounding takes at least one pack"
     return taken, remaining(items, taken)
 
@@ -428,6 +434,8 @@ class _Generation:
 
     def solution(self) -> dict[Pattern, float]:
         """Packs of each pattern, those that are used."""
+        if self.value == float("inf"):
+            return {}
         packs = self.programme.packs() * self.scale
         return {self.patterns[at]: float(packs[at]) for at in np.flatnonzero(packs > _ROUNDING).tolist()}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -67,7 +68,7 @@ def patterns_of(placements: Placements) -> Patterns:
     held: Counter[int] = Counter()
     patterns: Patterns = {}
     places = sorted(changes)
-    for first, stop in zip(places[:-1], places[1:], strict=True):
+    for first, stop in pairwise(places):
         for length, copies in changes[first]:
             held[length] += copies
             if held[length] == 0:

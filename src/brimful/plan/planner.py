@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from brimful.measure.table import REJECTED, LengthTable, as_lengths
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.bound import lower_bound
 from brimful.plan.first_fit_decreasing import first_fit_decreasing
-from brimful.plan.histogram import Histogram, decreasing_order
+from brimful.plan.histogram import Histogram, Placements, decreasing_order
 from brimful.plan.ledger import Ledger
 from brimful.plan.next_fit import next_fit
+from brimful.plan.optimal import pack_optimally
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
 from brimful.plan.packing import Packing
 from brimful.plan.plan import Plan
@@ -28,8 +30,13 @@ _BY_COUNTS: Mapping[str, Callable[..., Any]] = {
     "first_fit_decreasing": first_fit_decreasing,
 }
 _IN_ORDER: Mapping[str, Callable[..., Packing]] = {"next_fit": next_fit}
-ALGORITHMS = (*_BY_COUNTS, *_IN_ORDER)
+_SEARCHING: Mapping[str, float] = {"optimal": 60.0, "auto": 5.0}
+"""Seconds that these may search, unless told otherwise."""
+ALGORITHMS = (*_BY_COUNTS, *_SEARCHING, *_IN_ORDER)
 """Names of the algorithms. Textbook names: what they do is what the books say."""
+
+_CLOSE_ENOUGH = 0.001
+"""Distance from the bound, as a share of it, that ``auto`` leaves as it is."""
 
 _MAX_CAPACITY = 2**31 - 1
 
@@ -41,6 +48,7 @@ def plan_packs(
     algorithm: str = "best_fit_decreasing",
     overflow: Overflow | str = Overflow.ERROR,
     seed: int | None = 0,
+    time_limit: float | None = None,
 ) -> Plan:
     """Decide which samples share which pack, from their lengths alone.
 
@@ -49,41 +57,76 @@ def plan_packs(
     Args:
         lengths: a ``LengthTable``, or whole numbers: tokens of each sample.
         capacity: most tokens of a pack, from 1 to 2**31 - 1.
-        algorithm: one of ``ALGORITHMS``. ``next_fit`` keeps the order of the samples.
+        algorithm: one of ``ALGORITHMS``. ``optimal`` searches for as few packs as the lengths allow and proves how
+            far from that it is; ``auto`` does so only where best fit decreasing is over 0.1 % above the bound;
+            ``next_fit`` keeps the order of the samples. ``settings["outcome"]`` says what was found.
         overflow: what becomes of samples longer than a pack (``Overflow``).
         seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so that packs do
             not come sorted by length; None keeps the textbook order. Algorithms that keep the order of the
             samples ignore it.
+        time_limit: seconds that ``optimal`` (60 if None) and ``auto`` (5) may search. Where it strikes, the best packs
+            so far are taken, which may be others on a slower machine: then save the plan rather than make it again.
 
     Raises:
         InvalidLengthsError: no samples, a length below 1, or no whole numbers.
         OversizedSampleError: a length exceeds the capacity and ``overflow`` is ``error``.
         SettingsError: an impossible capacity, an unknown name.
+        MissingExtraError: ``optimal`` without a solver installed.
 
     >>> plan_packs([70, 30, 30, 30, 20], capacity=100, algorithm="first_fit_decreasing").num_packs
     2
     """
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
     policy = Overflow.named(overflow)
-    _check(table.tokens, capacity, algorithm, seed, may_reject=isinstance(lengths, LengthTable))
+    _check(table.tokens, capacity, algorithm, seed, time_limit, may_reject=isinstance(lengths, LengthTable))
     pieces = apply_overflow(table.tokens, capacity=capacity, policy=policy)
     items = Histogram.of(pieces.lengths)
+    settings = {"algorithm": algorithm, "overflow": policy.value, "seed": seed, "capacity": int(capacity)}
+    bound = lower_bound(items, capacity=capacity)
     if algorithm in _IN_ORDER:
         packing = _IN_ORDER[algorithm](pieces.lengths, capacity=capacity)
     else:
-        placements = _BY_COUNTS[algorithm](items, capacity=capacity)
+        limit = _SEARCHING.get(algorithm, 0.0) if time_limit is None else time_limit
+        placements, bound, outcome = _place(items, capacity, algorithm, bound, limit)
+        if outcome is not None:
+            settings["outcome"] = outcome
         packing = placements.fill(_class_order(pieces.lengths, seed), _pack_order(placements.num_packs, seed))
-    settings = {"algorithm": algorithm, "overflow": policy.value, "seed": seed, "capacity": int(capacity)}
-    bound = lower_bound(items, capacity=capacity)
     ledger = _ledger(table, pieces, tokens_packed=items.total)
     return _make_plan(table, pieces, packing, ledger, capacity=int(capacity), bound=bound, settings=settings)
 
 
-def _check(tokens: Lengths, capacity: int, algorithm: str, seed: int | None, *, may_reject: bool) -> None:
+def _place(
+    items: Histogram, capacity: int, algorithm: str, bound: int, time_limit: float
+) -> tuple[Placements, int, str | None]:
+    """Placements, the bound as far as it is proven, and what was done, where there was a choice."""
+    if algorithm in _BY_COUNTS:
+        return _BY_COUNTS[algorithm](items, capacity=capacity), bound, None
+    placements = None
+    if algorithm == "auto":
+        placements = best_fit_decreasing(items, capacity=capacity)
+        over = placements.num_packs - bound
+        found = f"best_fit_decreasing is {over:,} packs ({100 * over / max(bound, 1):.3f} %) above the bound"
+        if over <= _CLOSE_ENOUGH * bound:
+            return placements, bound, f"{found}: close enough"
+        if not _has_solver():
+            return placements, bound, f"{found}; with pip install 'brimful[optimal]' fewer may be found"
+    result = pack_optimally(items, capacity=capacity, start=placements, time_limit=time_limit)
+    return result.placements, result.bound, result.status
+
+
+def _has_solver() -> bool:
+    return find_spec("highspy") is not None or find_spec("scipy") is not None
+
+
+def _check(
+    tokens: Lengths, capacity: int, algorithm: str, seed: int | None, time_limit: float | None, *, may_reject: bool
+) -> None:
     if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
         raise SettingsError(f"--max-length must be a whole number and is {capacity!r}")
     if not 1 <= capacity <= _MAX_CAPACITY:
         raise SettingsError(f"--max-length must be from 1 to {_MAX_CAPACITY:,} and is {capacity:,}")
+    if time_limit is not None and not time_limit >= 0:
+        raise SettingsError(f"--time-limit must be at least 0 seconds and is {time_limit}")
     if algorithm not in ALGORITHMS:
         raise SettingsError(f"--algorithm {algorithm!r} is unknown: use one of {', '.join(ALGORITHMS)}")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
