@@ -181,7 +181,7 @@ def test_plan_prints_its_account_and_saves_the_plan(tmp_path: Path) -> None:
     assert value(out, "samples") == "7 in: 6 packed, 1 dropped, 0 rejected"
     assert value(out, "tokens") == "318 in: 218 packed, 100 dropped, 0 truncated"
     assert value(out, "cut") == "0 samples truncated, 0 split"
-    assert value(out, "settings") == "algorithm best_fit_decreasing, overflow drop, seed 0"
+    assert value(out, "settings") == "algorithm auto, overflow drop, seed 0, outcome best_fit_decreasing meets the bound"
     assert value(out, "plan") == str(tmp_path / "p.plan")
 
 
@@ -253,7 +253,7 @@ def test_pack_prints_the_account_of_the_whole_job(chats: Path, tokenizer: Path, 
     assert value(out, "tokens") == "218, 36 a sample"
     assert value(out, "packs") == "4 of 70 tokens in 1 shards"
     assert value(out, "fill") == "77.86 %"
-    assert value(out, "lower bound") == "4 packs: at what any plan needs (best_fit_decreasing)"
+    assert value(out, "lower bound") == "4 packs: at what any plan needs (auto: best_fit_decreasing meets the bound)"
     assert value(out, "samples/pack") == "1.5 on average, median 2, most 2"
     assert value(out, "dropped") == "0 samples (0.00 %), 0 tokens: longer than a pack"
     assert value(out, "cut") == "0 truncated (0 tokens lost), 0 split into segments (none lost)"

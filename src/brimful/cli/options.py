@@ -131,7 +131,14 @@ overflow_option = click.option(
 plan_options = _together(
     capacity_option,
     overflow_option,
-    click.option("--algorithm", default="best_fit_decreasing", show_default=True, metavar="NAME", help="How to pack."),
+    click.option(
+        "--algorithm",
+        default="auto",
+        show_default=True,
+        metavar="NAME",
+        help="How to pack: auto, optimal, best_fit_decreasing, first_fit_decreasing, next_fit.",
+    ),
+    click.option("--time-limit", type=float, metavar="SECONDS", help="Most that auto (5) and optimal (60) may search."),
     click.option(
         "--seed", type=int, default=0, show_default=True, help="Of the order of packs and of equally long samples."
     ),

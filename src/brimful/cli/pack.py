@@ -53,6 +53,7 @@ def pack(source: tuple[str, ...], output: str | None, capacity: int | None, **op
         algorithm=options["algorithm"],
         overflow=options["overflow"],
         seed=options["seed"],
+        time_limit=options["time_limit"],
         lanes=options["lanes"],
         num_proc=options["num_proc"],
         cache_dir=options["cache_dir"],

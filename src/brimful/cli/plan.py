@@ -50,6 +50,7 @@ def plan(lengths: tuple[str, ...], output: str | None, capacity: int | None, **o
         algorithm=options["algorithm"],
         overflow=options["overflow"],
         seed=options["seed"],
+        time_limit=options["time_limit"],
     )
     if output is not None:
         made.save(output)

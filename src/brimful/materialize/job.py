@@ -51,7 +51,7 @@ class PackSummary:
             f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(ledger.samples_in, 1):,.0f} a sample",
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {self.shards:,} shards",
             f"fill           {100 * plan.fill_ratio:.2f} %",
-            f"lower bound    {plan.bound:,} packs: {gap} what any plan needs ({plan.settings['algorithm']})",
+            f"lower bound    {plan.bound:,} packs: {gap} what any plan needs ({_how(plan)})",
             f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
             f"dropped        {ledger.samples_dropped:,} samples ({ledger.samples_dropped * percent:.2f} %), "
             f"{ledger.tokens_dropped:,} tokens: longer than a pack",
@@ -94,9 +94,10 @@ def pack_dataset(
     directory: str | os.PathLike[str],
     *,
     capacity: int,
-    algorithm: str = "best_fit_decreasing",
+    algorithm: str = "auto",
     overflow: Overflow | str = Overflow.ERROR,
     seed: int | None = 0,
+    time_limit: float | None = None,
     lanes: int = 1,
     shard_bytes: int = SHARD_BYTES,
     num_proc: int | None = None,
@@ -140,7 +141,14 @@ def pack_dataset(
             "every row is malformed: " + measured.table.rejects[0][2], sample_id=0, where=source.where(0)
         )
     with progress.stage("plan", total=len(source), unit="samples"):
-        plan = plan_packs(measured.table, capacity=capacity, algorithm=algorithm, overflow=overflow, seed=seed)
+        plan = plan_packs(
+            measured.table,
+            capacity=capacity,
+            algorithm=algorithm,
+            overflow=overflow,
+            seed=seed,
+            time_limit=time_limit,
+        )
         progress.advance(len(source))
     identity = identity_of(plan, source, encoder, lanes, packs_per_shard(plan, shard_bytes))
     StreamLog(store).begin(identity, notes or {})
@@ -171,6 +179,12 @@ def pack_dataset(
     )
     store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
+
+
+def _how(plan: Plan) -> str:
+    """The algorithm and, where there was a choice, what came of it."""
+    outcome = plan.settings.get("outcome")
+    return f"{plan.settings['algorithm']}: {outcome}" if outcome else str(plan.settings["algorithm"])
 
 
 def _finished(log: StreamLog, source: Source, encoder: Encoder, capacity: int) -> bool:

@@ -55,7 +55,7 @@ class Plan:
     >>> from brimful import plan_packs
     >>> plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
     >>> plan
-    Plan(3 packs of 7, 6 samples, fill 90.48 %, best_fit_decreasing, 686bbe4)
+    Plan(3 packs of 7, 6 samples, fill 90.48 %, auto, 686bbe4)
     >>> [segment.sample_id for segment in plan.pack(2)]
     [0, 1, 5]
     """

@@ -45,7 +45,7 @@ def plan_packs(
     lengths: LengthTable | AnyIntArray | Sequence[int],
     *,
     capacity: int,
-    algorithm: str = "best_fit_decreasing",
+    algorithm: str = "auto",
     overflow: Overflow | str = Overflow.ERROR,
     seed: int | None = 0,
     time_limit: float | None = None,
@@ -105,10 +105,12 @@ def _place(
     if algorithm == "auto":
         placements = best_fit_decreasing(items, capacity=capacity)
         over = placements.num_packs - bound
-        found = f"best_fit_decreasing is {over:,} packs ({100 * over / max(bound, 1):.3f} %) above the bound"
+        if over == 0:
+            return placements, bound, "best_fit_decreasing meets the bound"
         if over <= _CLOSE_ENOUGH * bound:
-            return placements, bound, f"{found}: close enough"
+            return placements, bound, "best_fit_decreasing, within 0.1 % of the bound"
         if not _has_solver():
+            found = f"best_fit_decreasing, {over:,} packs above the bound"
             return placements, bound, f"{found}; with pip install 'brimful[optimal]' fewer may be found"
     result = pack_optimally(items, capacity=capacity, start=placements, time_limit=time_limit)
     return result.placements, result.bound, result.status

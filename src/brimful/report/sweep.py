@@ -35,7 +35,7 @@ def sweep_capacities(table: LengthTable, capacities: Sequence[int] = _CAPACITIES
         fitting = tokens[tokens <= capacity]
         if not len(fitting):
             continue
-        plan = plan_packs(fitting, capacity=capacity, seed=None)
+        plan = plan_packs(fitting, capacity=capacity, algorithm="best_fit_decreasing", seed=None)
         points.append(
             CapacityPoint(
                 capacity=capacity,
