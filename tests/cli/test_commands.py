@@ -181,7 +181,9 @@ def test_plan_prints_its_account_and_saves_the_plan(tmp_path: Path) -> None:
     assert value(out, "samples") == "7 in: 6 packed, 1 dropped, 0 rejected"
     assert value(out, "tokens") == "318 in: 218 packed, 100 dropped, 0 truncated"
     assert value(out, "cut") == "0 samples truncated, 0 split"
-    assert value(out, "settings") == "algorithm auto, overflow drop, seed 0, outcome best_fit_decreasing meets the bound"
+    assert (
+        value(out, "settings") == "algorithm auto, overflow drop, seed 0, outcome best_fit_decreasing meets the bound"
+    )
     assert value(out, "plan") == str(tmp_path / "p.plan")
 
 
