@@ -82,12 +82,12 @@ def pack_optimally(
         bound by counting        20 / 10                               2 packs at least: go on
         to the brim              4 3 3 · 4 3 3                         2 packs = the bound: done
 
-        capacity 10, lengths 6 5 4 4 with counts 1 1 1 …               where that does not meet the bound:
-        programme                fewest packs x(pattern), fractions allowed, that hold every item
-        prices                   what one more item of each length would cost, in packs
-        knapsack                 patterns worth more than a pack at these prices join, until none is left
-        bound                    total price of the items / most that a pack is worth, rounded up
-        rounding                 whole parts of x are packs; what is left over is packed again in the same way
+        capacity 100, seven of 34 and one of 33
+        best fit decreasing      34 34 · 34 34 · 34 34 · 34 33         4 packs
+        bound by counting        271 / 100                             3 packs at least: go on
+        programme                each 34 costs 1/2 pack, 33 costs 1/4  these prices come from fractions of packs
+        knapsack                 34 33 33 and 34 34 are worth 1 pack   and nothing that fits is worth more
+        bound                    7 · 1/2 + 1/4 = 3.75                  4 packs at least: 4 are optimal
 
     The steps, each only if packs are still more than the bound:
 
@@ -95,12 +95,14 @@ def pack_optimally(
     2. ``to_the_brim``: reaches the bound on most lengths with a long tail, in milliseconds.
     3. The programme over patterns by Gilmore and Gomory (1961), started from the patterns of both. Its columns also
        let the place of a longer length be taken by a shorter one (the dual cuts of Valério de Carvalho, 2005), prices
-       are drawn towards the best proven ones (Wentges, 1997), and each round adds up to one pattern for every length.
-       It ends as soon as its value, rounded up, is the bound, which long patterns reach long before all prices agree.
+       are drawn towards the best proven ones (Wentges, 1997), and each round adds the best pattern with each of many
+       lengths. It ends as soon as its value, rounded up, is the bound, long before all prices agree. Where the bound
+       is tokens / capacity, it is tried first on what the full packs of step 2 leave: fewer lengths, fewer rows.
     4. The bound of Farley (1990) in every round: prices are rounded down to whole numbers, the knapsack is solved in
        whole numbers, and the total price is divided by its value as whole numbers. Prices off by the solver's
        rounding errors make this bound smaller, never wrong.
-    5. Rounding down, and the rest by steps 1 to 3 again, rounding some patterns up where nothing is left to round down.
+    5. Whole parts of the solution become packs, the rest goes through steps 1 to 3 again; where whole parts are
+       few, the largest fractions are rounded up.
 
     The solver is HiGHS, through ``highspy`` if it is installed: it keeps the programme and its basis between rounds,
     so that a round costs what its new patterns cost. ``scipy`` carries the same solver, and starts afresh each time.
@@ -289,17 +291,11 @@ class _Search:
 
 
 def _check(placements: Placements, items: Histogram, capacity: int) -> None:
-    """Every item in one pack, no pack over the capacity."""
-    load = np.zeros(placements.num_packs + 1, dtype=np.int64)
-    amount = placements.length * placements.copies
-    np.add.at(load, placements.first, amount)
-    np.subtract.at(load, placements.first + placements.packs, amount)
-    assert int(np.cumsum(load).max()) <= capacity, "a pack over the capacity"
-    counts = np.zeros(len(items.lengths), dtype=np.int64)
-    at = np.searchsorted(items.lengths, placements.length)
-    np.add.at(counts, at, placements.packs * placements.copies)
-    assert np.array_equal(items.lengths[at], placements.length), "a length that no item has"
-    assert np.array_equal(counts, items.counts), "an item is missing or packed twice"
+    """Every item in one pack, no pack over the capacity; by patterns, whatever the number of items."""
+    patterns = patterns_of(placements)
+    assert packs_of(patterns) == placements.num_packs, "an empty pack"
+    assert all(_load(pattern) <= capacity for pattern in patterns), "a pack over the capacity"
+    assert not len(remaining(items, patterns).lengths), "an item is missing"
 
 
 def _load(pattern: Pattern) -> int:

@@ -35,6 +35,9 @@ Patterns: TypeAlias = dict[Pattern, int]
 _PATIENCE = 4000
 """Steps of the search for one pattern: some microseconds compiled."""
 
+_CONTENT = 1 << 14
+"""Items that the patterns of one search together may hold."""
+
 _TABLES = 200
 """So many times the table of sums is made anew because nothing fits exactly."""
 
@@ -105,7 +108,7 @@ def to_the_brim(items: Histogram, *, capacity: int, deadline: float) -> Patterns
     length up. Lengths with a long tail fall into packs without waste this way, where best fit decreasing leaves
     gaps; it is no better where a pack holds two or three items, which is for the linear programme.
 
-    Cost: O(distinct lengths · capacity / 64) for a table, some 20 of them, and microseconds for a pattern.
+    Cost: O(distinct lengths · capacity / 64) for a table, 20 to 200 of them, and microseconds for a pattern.
     Source: the minimum bin slack heuristic of Gupta and Ho (1999), on counts.
 
     Args:
@@ -124,14 +127,14 @@ def to_the_brim(items: Histogram, *, capacity: int, deadline: float) -> Patterns
             return {}
         longest = np.searchsorted(lengths, np.arange(capacity + 1), side="right") - 1
         reach = reachable_sums(lengths, left, capacity=capacity)
-        room = max(1 << 16, 2 * (capacity // int(lengths[0]) + 1))
-        content, ends, times = (np.zeros(size, dtype=np.int64) for size in (room, room, room))
+        content = np.zeros(max(_CONTENT, 2 * (capacity // int(lengths[0]) + 1)), dtype=np.int64)
+        ends, times = np.zeros(_CONTENT // 8, dtype=np.int64), np.zeros(_CONTENT // 8, dtype=np.int64)
         fresh = max(1, len(lengths) // 20)  # the table of sums is good until a twentieth of the lengths is used up
         used = np.zeros(len(lengths), dtype=np.int64)
         tables += 1
         again = tables < _TABLES
         found, _, _ = brim_search(
-            lengths, left, reach, longest, capacity, fresh, _PATIENCE, again, used, content, ends, times
+            lengths, left, reach, longest, fresh, _PATIENCE, again, used, content, ends, times, capacity=capacity
         )
         names = lengths.tolist()
         begin = 0

@@ -18,6 +18,9 @@ from brimful.typing import Int32Array, Int64Array
 
 __all__ = ["Knapsack", "brim_search", "reachable_sums"]
 
+WORTH_COMPILING = 20_000_000
+"""Different lengths times capacity from which loading compiled code is quicker than running NumPy and Python."""
+
 _BLOCK = 100_000_000
 """Steps of the compiled knapsack between two looks at the clock: some tenths of a second."""
 
@@ -32,12 +35,17 @@ class _Compiled:
 
 
 @cache
-def _compiled() -> _Compiled | None:
+def _load() -> _Compiled | None:
     if find_spec("numba") is None:
         return None
     import numba
 
     return _Compiled(numba)
+
+
+def _compiled(work: int) -> _Compiled | None:
+    """The compiled functions if they are there already, or pay for so much work: lengths times capacity."""
+    return _load() if work >= WORTH_COMPILING or _load.cache_info().currsize else None
 
 
 class Knapsack:
@@ -68,7 +76,7 @@ class Knapsack:
 
     def solve(self, deadline: float) -> bool:
         """Fill the tables; False if the deadline (``time.perf_counter``) came first."""
-        compiled = _compiled()
+        compiled = _compiled(len(self.lengths) * self.capacity)
         block = max(1, _BLOCK // (self.capacity + 1)) if compiled else 64
         for first in range(0, len(self.lengths), block):
             if time.perf_counter() > deadline:
@@ -135,9 +143,10 @@ def reachable_sums(lengths: Int64Array, counts: Int64Array, *, capacity: int) ->
     return np.unpackbits(bits, bitorder="little")[: capacity + 1]
 
 
-def brim_search(*arguments: Any) -> tuple[int, int, int]:
-    """``_brim_search``, compiled if numba is there; else on lists, which plain Python reads faster than arrays."""
-    compiled = _compiled()
+def brim_search(lengths: Int64Array, *others: Any, capacity: int) -> tuple[int, int, int]:
+    """``_brim_search``, compiled if that pays; else on lists, which plain Python reads faster than arrays."""
+    compiled = _compiled(len(lengths) * capacity)
+    arguments = (lengths, capacity, *others)
     if compiled is not None:
         patterns, size, emptied = compiled.brim_search(*arguments)
         return int(patterns), int(size), int(emptied)
@@ -151,10 +160,10 @@ def brim_search(*arguments: Any) -> tuple[int, int, int]:
 
 def _brim_search(
     lengths: Sequence[int],
+    capacity: int,
     left: Int64Array,
     reach: npt.NDArray[np.uint8],
     longest: Sequence[int],
-    capacity: int,
     enough: int,
     patience: int,
     stale: bool,
