@@ -24,9 +24,7 @@ from pathlib import Path
 from compare import SHARED_DATA, Row, in_turn, main_of
 
 from brimful.encode import ChatEncoder
-from brimful.execute import available_cores
 from brimful.measure import measure_lengths
-from brimful.measure.job import _IN_PROCESS_BLOCKS
 from brimful.sources import open_source
 
 __all__ = ["measure"]
@@ -73,12 +71,11 @@ def _compare(name: str, path: Path, tokenizer: str, home: Path, quick: bool) -> 
     texts = [encoder.render(source[index]) for index in range(len(source))]  # type: ignore[arg-type]
     backend = ChatEncoder(tokenizer).tokenizer.backend
     tokens = sum(map(len, backend.encode_batch_fast(texts, add_special_tokens=False)))
-    num_proc = 1 if len(source.blocks) <= _IN_PROCESS_BLOCKS else available_cores()
     fresh = itertools.count()
 
     def ours() -> None:
         cache = home / f"cache{next(fresh)}"
-        table = measure_lengths(source, encoder, cache_dir=cache, num_proc=num_proc)
+        table = measure_lengths(source, encoder, cache_dir=cache)
         assert table.total_tokens == tokens, "not the same tokens"
 
     seconds = in_turn(
@@ -91,7 +88,7 @@ def _compare(name: str, path: Path, tokenizer: str, home: Path, quick: bool) -> 
     )
     for cache in home.glob("cache*"):
         shutil.rmtree(cache)
-    title = f"measure {name}, {len(source):,} chats, {tokens:,} tokens, num_proc {num_proc}"
+    title = f"measure {name}, {len(source):,} chats, {tokens:,} tokens"
     return [
         Row(title, "tokens/s", tokens / seconds["ours"], f"tokenizers {peer}", tokens / seconds[peer], aim=aim)
         for peer, aim in (("encode_batch", 0.8), ("encode_batch_fast", None))

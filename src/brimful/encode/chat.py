@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -48,8 +48,6 @@ class ChatEncoder(Encoder):
         TokenizerNotFoundError: nothing at that path or id.
         SettingsError: the tokenizer has no chat template and none is given.
     """
-
-    threads_help = True
 
     def __init__(
         self,
@@ -148,8 +146,11 @@ class ChatEncoder(Encoder):
         return texts, errors
 
     def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
+        return self.begin_lengths(samples)()
+
+    def begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
         texts, errors = self._render_all(samples)
-        return lengths_of(self.tokenizer.counts(texts), errors)
+        return lambda: lengths_of(self.tokenizer.counts(texts), errors)
 
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
         texts, errors = self._render_all(samples)

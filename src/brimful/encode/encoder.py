@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,7 @@ __all__ = ["Encoder"]
 
 
 class Encoder(abc.ABC):
-    """Turns samples into tokens. Picklable: worker processes load the same one.
-
-    Attributes:
-        threads_help: whether ``lengths`` may be called from several threads at once, and gains by it because most
-            of its work is done outside Python.
-    """
-
-    threads_help: ClassVar[bool] = False
+    """Turns samples into tokens. Picklable: worker processes load the same one."""
 
     @property
     @abc.abstractmethod
@@ -59,6 +52,14 @@ class Encoder(abc.ABC):
             ``int32[len(samples)]`` tokens, always ``len(encode(sample).input_ids)``, and -1 for a sample that
             stands among the errors.
         """
+
+    def begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
+        """``lengths`` in two halves: what Python has to do is done now, the function returned does the rest.
+
+        The second half may run in another thread, beside the first half of the next samples.
+        """
+        found = self.lengths(samples)
+        return lambda: found
 
     @abc.abstractmethod
     def decode(self, input_ids: Sequence[int]) -> str:

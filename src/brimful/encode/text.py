@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -31,8 +31,6 @@ class TextEncoder(Encoder):
         SettingsError: a mark is asked for that the tokenizer does not have.
         TokenizerNotFoundError: nothing at that path or id.
     """
-
-    threads_help = True
 
     def __init__(self, tokenizer: str | os.PathLike[str] | Any, *, bos: bool | None = None, eos: bool = True) -> None:
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
@@ -69,9 +67,12 @@ class TextEncoder(Encoder):
         return results
 
     def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
+        return self.begin_lengths(samples)()
+
+    def begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
         texts, errors = _texts(samples)
         extra = sum(map(len, self._marks))
-        return lengths_of([count + extra for count in self.tokenizer.counts(texts)], errors)
+        return lambda: lengths_of([count + extra for count in self.tokenizer.counts(texts)], errors)
 
     def decode(self, input_ids: Sequence[int]) -> str:
         return str(self.tokenizer.hf.decode(list(input_ids), skip_special_tokens=False))

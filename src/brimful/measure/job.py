@@ -40,8 +40,7 @@ BUDGETS = ("tokens", "loss_tokens")
 _BATCH_SAMPLES = 256
 _BATCH_CHARACTERS = 1 << 20
 _REJECTS_KEPT = 1000
-_CORES_OF_ONE_PROCESS = 4
-_THREADS = 2
+_BATCHES_AHEAD = 2
 _IN_PROCESS_BLOCKS = 3
 """Data sets of so few blocks are measured in this process: starting others would take longer."""
 
@@ -276,12 +275,10 @@ def _run_missing(context: _Context, tasks: list[_Task], num_proc: int | None, pr
 def _processes(context: _Context, blocks: int) -> int:
     """Processes that pay for themselves: starting one and loading a tokenizer in it takes some seconds.
 
-    Tokenizers use all cores from one process. What is left to Python takes a fifth of the work, so up to a few
-    cores one process with threads is as fast.
+    Lengths alone are mostly the tokenizer's work, which uses all cores from one process; labels are Python's.
     """
-    cores = available_cores()
-    threaded = context.encoder.threads_help and not context.needs_labels
-    return 1 if blocks <= _IN_PROCESS_BLOCKS or (threaded and cores <= _CORES_OF_ONE_PROCESS) else cores
+    enough = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
+    return 1 if blocks <= enough else available_cores()
 
 
 def _finished(task: _Task, context: _Context) -> bool:
@@ -300,25 +297,17 @@ def _measure_block(context: _Context, task: _Task) -> _Part:
     """Measure one block and publish what was found; runs in any process."""
     size = task.stop - task.start
     columns = {name: np.full(size, REJECTED, dtype=np.int32) for name in context.budgets}
-    rejects: list[list[Any]] = []
+    found: list[BadSampleError] = []
     encoded: list[EncodedSample | None] = [None] * size
-
-    def reject(error: BadSampleError) -> None:
-        located = error if error.where else error.located(context.source.where(error.sample_id))
-        if not context.skip_bad:
-            raise located
-        rejects.append([located.sample_id - task.start, located.where, located.reason])
-
-    batches = _batches(context.source.read(task.start, task.stop), reject)
+    batches = _batches(context.source.read(task.start, task.stop), found)
     if not context.needs_labels:
         for batch, (lengths, errors) in _lengths_of(context.encoder, batches):
             columns["tokens"][[sample.sample_id - task.start for sample in batch]] = lengths
-            for error in errors:
-                reject(error)
+            found += errors
     else:
         for sample, result in _encoded(context.encoder, batches):
             if isinstance(result, BadSampleError):
-                reject(result)
+                found.append(result)
                 continue
             place = sample.sample_id - task.start
             encoded[place] = result
@@ -328,28 +317,35 @@ def _measure_block(context: _Context, task: _Task) -> _Part:
     for empty in np.flatnonzero(columns["tokens"] == 0).tolist():
         for column in columns.values():
             column[empty] = REJECTED
-        reject(BadSampleError("has no tokens", sample_id=empty + task.start))
+        found.append(BadSampleError("has no tokens", sample_id=empty + task.start))
+    rejects = _located(context, task, found)
     if task.encoded_path is not None:
         write_stored(task.encoded_path, encoded)
-    rejects.sort()
     write_columns(task.part_path, columns, {"kind": "length_part", "rejects": rejects})
     tokens = columns["tokens"]
     return _Part(rejects, int(tokens[tokens > 0].sum(dtype=np.int64)))
 
 
+def _located(context: _Context, task: _Task, errors: list[BadSampleError]) -> list[list[Any]]:
+    """What was wrong in a block, in the order of its rows; the first is raised if none may be."""
+    rejects = []
+    for error in sorted(errors, key=lambda error: error.sample_id):
+        located = error if error.where else error.located(context.source.where(error.sample_id))
+        if not context.skip_bad:
+            raise located
+        rejects.append([located.sample_id - task.start, located.where, located.reason])
+    return rejects
+
+
 def _lengths_of(
     encoder: Encoder, batches: Iterable[list[Sample]]
 ) -> Iterator[tuple[list[Sample], tuple[Lengths, list[BadSampleError]]]]:
-    """Lengths of batch after batch; where it helps, one batch is rendered while another is tokenised."""
-    if not encoder.threads_help:
-        for batch in batches:
-            yield batch, encoder.lengths(batch)
-        return
-    with ThreadPoolExecutor(_THREADS) as pool:
+    """Lengths of batch after batch: one is tokenised, which needs no Python, while the next is rendered."""
+    with ThreadPoolExecutor(1) as pool:
         running: deque[tuple[list[Sample], Future[tuple[Lengths, list[BadSampleError]]]]] = deque()
         for batch in batches:
-            running.append((batch, pool.submit(encoder.lengths, batch)))
-            if len(running) > _THREADS:
+            running.append((batch, pool.submit(encoder.begin_lengths(batch))))
+            if len(running) > _BATCHES_AHEAD:
                 first, future = running.popleft()
                 yield first, future.result()
         for first, future in running:
@@ -363,16 +359,13 @@ def _encoded(
         yield from zip(batch, encoder.encode_batch(batch), strict=True)
 
 
-def _batches(samples: Iterable[Sample | BadSampleError], reject: Any) -> Iterable[list[Sample]]:
-    """Runs of samples that are encoded together: bounded in number and in characters."""
+def _batches(samples: Iterable[Sample | BadSampleError], unreadable: list[BadSampleError]) -> Iterator[list[Sample]]:
+    """Runs of samples that are encoded together, bounded in number and in characters; errors are put aside."""
     batch: list[Sample] = []
     characters = 0
     for sample in samples:
         if isinstance(sample, BadSampleError):
-            if batch:  # an error in front of this one is reported first
-                yield batch
-                batch, characters = [], 0
-            reject(sample)
+            unreadable.append(sample)
             continue
         batch.append(sample)
         characters += len(sample.text or "") + sum(len(turn.get("content") or "") for turn in sample.messages or ())
