@@ -39,6 +39,8 @@ class _Context:
     encoded: StoredSamples | None
     directory: str
     packs_per_shard: int
+    cum_tokens: list[int]
+    """Tokens in each shard and all before it."""
     producer_id: str
 
 
@@ -109,6 +111,7 @@ def write_packs(
         encoded=encoded,
         directory=str(directory),
         packs_per_shard=per_shard,
+        cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
         producer_id=producer,
     )
     if num_proc is None:
@@ -168,8 +171,8 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
         key = shard_key(seq, blob.xxh3_128)
         blob.publish(key)
     crash_point("after-shard")
-    edges = plan.offsets[[first, last]]
-    tokens = int(plan.lengths[edges[0] : edges[1]].sum(dtype=np.int64))
+    cum_tokens = context.cum_tokens[seq]
+    tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
     record = ShardRecord(
         seq=seq,
         file=key,
@@ -178,7 +181,7 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
         packs=last - first,
         tokens=tokens,
         cum_packs=last,
-        cum_tokens=int(plan.lengths[: edges[1]].sum(dtype=np.int64)),
+        cum_tokens=cum_tokens,
         producer_id=context.producer_id,
     )
     StreamLog(store).commit(record)
