@@ -5,6 +5,10 @@ import pytest
 from hypothesis import given
 
 from brimful import plan_packs
+from brimful.plan.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.bound import lower_bound
+from brimful.plan.histogram import Histogram
+from brimful.plan.patterns import patterns_of, remaining
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
 
@@ -70,3 +74,25 @@ def test_sequential_worked_example():
     plan = plan_packs(lengths, capacity=100, algorithm="next_fit", overflow="drop")
     assert packs_of(plan) == [[0], [1, 2], [3], [4, 5, 6], [7, 9]]
     assert plan.dropped_ids.tolist() == [8]
+
+
+def test_a_billion_samples_by_the_counts_of_many_machines():
+    """No machine has all lengths: each sends its counts, the sum is planned, and each names its own samples later."""
+    rng = np.random.default_rng(0)
+    parts = []
+    for _ in range(64):
+        lengths, counts = np.unique(np.clip(rng.lognormal(6, 1, 20_000), 1, 8192).astype(np.int64), return_counts=True)
+        parts.append(Histogram(lengths, counts * 800))
+    whole = sum(parts, start=Histogram(np.empty(0, np.int64), np.empty(0, np.int64)))
+    assert whole.num_items == 64 * 20_000 * 800 > 1_000_000_000
+    placements = best_fit_decreasing(whole, capacity=8192)
+    assert not len(remaining(whole, patterns_of(placements)).lengths)
+    for pattern in patterns_of(placements):
+        assert sum(length * copies for length, copies in pattern) <= 8192
+    bound = lower_bound(whole, capacity=8192)
+    assert bound <= placements.num_packs <= bound * 1.001
+    # In whichever order the counts arrive:
+    again = best_fit_decreasing(sum(reversed(parts), start=parts[0].of(np.empty(0, np.int64))), capacity=8192)
+    assert [run.tolist() for run in (again.length, again.packs, again.copies)] == [
+        run.tolist() for run in (placements.length, placements.packs, placements.copies)
+    ]

@@ -10,10 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import MissingExtraError
+from brimful.plan import effort as effort_module
+from brimful.plan import generation as generation_module
 from brimful.plan import optimal as optimal_module
 from brimful.plan import pricing as pricing_module
+from brimful.plan import programme as programme_module
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.bound import lower_bound
+from brimful.plan.effort import Effort
+from brimful.plan.generation import ColumnGeneration
 from brimful.plan.histogram import Histogram, Placements, decreasing_order
 from brimful.plan.optimal import pack_optimally
 from brimful.plan.patterns import packs_of, patterns_of, placements_of, to_the_brim
@@ -22,7 +27,6 @@ from brimful.plan.pricing import Knapsack, reachable_sums
 pytest.importorskip("scipy", reason="needs the extra brimful[optimal]")
 
 LENGTHS = Path(__file__).parents[2].parent / "shared" / "data" / "lengths"
-NEVER = float("inf")
 
 
 def histogram(counts):
@@ -138,9 +142,7 @@ def test_a_bound_from_any_prices_holds(lengths, factors):
     """Prices come from floating point: any prices at all, however wrong, must not prove too much."""
     capacity = 20
     items = Histogram.of(np.array(lengths))
-    generation = optimal_module._Generation(
-        items, capacity, [((length, 1),) for length in items.lengths.tolist()], NEVER
-    )
+    generation = ColumnGeneration(items, capacity, [((length, 1),) for length in items.lengths.tolist()], Effort())
     assert generation.solve()
     generation.programme.prices = lambda: np.array(factors[: len(items.lengths)]) - 0.5
     generation.improve()
@@ -162,7 +164,7 @@ def test_no_time_is_best_fit_decreasing_with_the_bound_by_counting():
     items = histogram(HARD_FOR_DECREASING)
     result = pack_optimally(items, capacity=100, time_limit=0)
     assert (result.num_packs, result.bound, result.gap, result.rounds) == (11, 9, 2, 0)
-    assert result.status == "time limit: 2 packs above the proven bound"
+    assert result.status == "search limit: 2 packs above the proven bound"
 
 
 def test_a_better_start_is_kept():
@@ -182,6 +184,20 @@ def test_the_time_limit_strikes_in_the_middle():
     assert time.perf_counter() - start < 15  # compiling included
     assert lower_bound(items, capacity=32768) <= result.bound <= result.num_packs
     assert result.num_packs <= best_fit_decreasing(items, capacity=32768).num_packs
+
+
+@pytest.mark.parametrize("operations", [1e6, 3e8, 1e9])
+def test_a_limit_in_operations_does_not_depend_on_the_machine(monkeypatch, operations):
+    """A slower machine must find the same plan: here time stands still, and then runs a thousand times as fast."""
+    items = Histogram.of(np.random.default_rng(5).integers(2000, 4096, 50_000))
+    results = []
+    for pace in (0.0, 1000.0):
+        monkeypatch.setattr(effort_module.time, "perf_counter", lambda pace=pace: pace * time.process_time())
+        results.append(pack_optimally(items, capacity=8192, time_limit=None, operations=operations))
+    first, again = results
+    assert (first.num_packs, first.bound, first.rounds) == (again.num_packs, again.bound, again.rounds)
+    assert patterns_of(first.placements) == patterns_of(again.placements)
+    assert first.gap > 0, "the limit must strike for this to mean anything"
 
 
 def test_same_arguments_same_packs():
@@ -211,7 +227,7 @@ def test_scipy_alone_does_as_well(monkeypatch, seed):
     """Without highspy the same programme is solved afresh in each round."""
     items = Histogram.of(np.random.default_rng(seed).integers(100, 480, 300))
     kept = pack_optimally(items, capacity=1000, time_limit=60)
-    monkeypatch.setattr(optimal_module, "_programme", optimal_module._Afresh)
+    monkeypatch.setattr(generation_module, "programme_of", programme_module._Afresh)
     afresh = pack_optimally(items, capacity=1000, time_limit=60)
     assert afresh.bound == kept.bound
     assert max(afresh.gap, kept.gap) <= 1
@@ -239,21 +255,21 @@ def test_squad_at_384():
 def test_to_the_brim_fills_exactly_where_it_can():
     """The drawing of the docstring: best fit decreasing would put the two 4s together."""
     items = histogram({4: 2, 3: 4})
-    assert to_the_brim(items, capacity=10, deadline=NEVER) == {((4, 1), (3, 2)): 2}
+    assert to_the_brim(items, capacity=10, effort=Effort()) == {((4, 1), (3, 2)): 2}
 
 
 @given(counts=st.dictionaries(st.integers(1, 60), st.integers(1, 50), min_size=1, max_size=20))
 def test_to_the_brim_packs_every_item_once(counts):
     """Its search takes items and puts them back; none may stay behind."""
     items = histogram(counts)
-    packed = to_the_brim(items, capacity=60, deadline=NEVER)
+    packed = to_the_brim(items, capacity=60, effort=Effort())
     optimal_module._check(placements_of(packed), items, 60)
     assert packs_of(packed) >= lower_bound(items, capacity=60)
 
 
 def test_to_the_brim_stops_at_the_deadline():
     """No result rather than half a packing."""
-    assert to_the_brim(histogram({3: 5}), capacity=10, deadline=0.0) == {}
+    assert to_the_brim(histogram({3: 5}), capacity=10, effort=Effort(seconds=0)) == {}
 
 
 @given(counts=st.dictionaries(st.integers(1, 40), st.integers(1, 9), max_size=8), capacity=st.integers(1, 80))
@@ -282,11 +298,11 @@ def test_knapsack_against_the_recurrence(values, capacity):
         for functions in {pricing_module._load(), None}:
             monkeypatch.setattr(pricing_module, "_compiled", lambda work, functions=functions: functions)
             knapsack = Knapsack(lengths, np.array([values[int(length)] for length in lengths]), capacity=capacity)
-            assert knapsack.solve(NEVER)
+            assert knapsack.solve(Effort())
             assert knapsack.best.tolist() == best
             content = [int(lengths[at]) for at in knapsack.contents(capacity)]
             assert sum(content) <= capacity
             assert sum(values[length] for length in content) == best[capacity]
             tables.append(knapsack.last.tolist())
     assert tables[0] == tables[-1]
-    assert not knapsack.solve(deadline=0.0)
+    assert not knapsack.solve(effort=Effort(seconds=0))

@@ -21,7 +21,8 @@ from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 __all__ = ["Histogram", "Placements", "decreasing_order"]
 
-_CHUNK_ITEMS = 1 << 22
+_CHUNK_ITEMS = 1 << 20
+"""Items that NumPy works on at a time: what it needs beside them stays small, and in the cache."""
 _DENSE = 1 << 24
 """Lengths below this are counted in a table with an entry for each; longer ones are sorted."""
 
@@ -42,11 +43,11 @@ class Histogram:
     counts: Int64Array
 
     @classmethod
-    def of(cls, lengths: AnyIntArray) -> Histogram:
-        """Count the items of an array; each length at least 1."""
+    def of(cls, lengths: AnyIntArray, *, longest: int | None = None) -> Histogram:
+        """Count the items of an array; each length at least 1. Say what the longest is to save a look at all."""
         if len(lengths) == 0:
             return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-        top = int(lengths.max())
+        top = int(lengths.max()) if longest is None else longest
         if top >= _DENSE:
             distinct, numbers = np.unique(lengths, return_counts=True)
             return cls(distinct.astype(np.int64), numbers.astype(np.int64))
@@ -55,7 +56,9 @@ class Histogram:
             dense = np.zeros(top + 1, dtype=np.int64)
             compiled.count(lengths, dense)
         else:
-            dense = np.bincount(lengths, minlength=top + 1)
+            dense = np.zeros(top + 1, dtype=np.int64)
+            for begin in range(0, len(lengths), _CHUNK_ITEMS):  # bincount works on a copy of 8 bytes an item
+                dense += np.bincount(lengths[begin : begin + _CHUNK_ITEMS], minlength=top + 1)
         return cls.of_dense(dense)
 
     @classmethod
@@ -85,8 +88,12 @@ class Histogram:
         return f"Histogram({{{shown}{', …' if len(self.lengths) > 8 else ''}}})"
 
 
-def decreasing_order(lengths: AnyIntArray) -> AnyIntArray:
+def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> AnyIntArray:
     """Positions of the lengths, longest first, equal ones in order of position.
+
+    Args:
+        lengths: each at least 0.
+        items: their histogram, if it is known already.
 
     Returns:
         ``int32[num_items]``, or int64 where the positions need it.
@@ -97,20 +104,43 @@ def decreasing_order(lengths: AnyIntArray) -> AnyIntArray:
     dtype: type[np.signedinteger[Any]] = np.int32 if len(lengths) < 2**31 else np.int64
     if len(lengths) == 0:
         return np.empty(0, dtype=dtype)
-    top = int(lengths.max())
+    items = Histogram.of(lengths) if items is None else items
+    top = int(items.lengths[-1])
+    if top >= _DENSE:
+        return _radix_order(lengths, top).astype(dtype, copy=False)
+    place = np.zeros(top + 1, dtype=np.int64)
+    place[items.lengths] = items.num_items - np.cumsum(items.counts)
+    order = np.empty(len(lengths), dtype=dtype)
     compiled = kernels(len(lengths))
-    if compiled is not None and top < _DENSE:
-        order = np.empty(len(lengths), dtype=dtype)
-        compiled.sort(lengths, top, order)
-        return order
-    # A stable sort of 16-bit keys is a radix sort in NumPy; wider keys take two passes of it, low half first.
-    if top < 1 << 16:
-        narrow: AnyIntArray = np.argsort((top - lengths).astype(np.uint16), kind="stable").astype(dtype, copy=False)
-        return narrow
+    if compiled is not None:
+        compiled.sort(lengths, place, order)
+    else:
+        _sort(lengths, top, place, order)
+    return order
+
+
+def _sort(lengths: AnyIntArray, top: int, place: Int64Array, order: AnyIntArray) -> None:
+    """Counting sort in NumPy: some million items are sorted, then their runs of equal lengths moved into place."""
+    for begin in range(0, len(lengths), _CHUNK_ITEMS):
+        part = lengths[begin : begin + _CHUNK_ITEMS]
+        within = _radix_order(part, top)
+        counts = np.bincount(part, minlength=top + 1)
+        present = np.flatnonzero(counts)[::-1]
+        each = counts[present]
+        target = np.repeat(place[present] - (np.cumsum(each) - each), each)
+        target += np.arange(len(part))
+        order[target] = within + begin
+        place[present] += each
+
+
+def _radix_order(lengths: AnyIntArray, top: int) -> AnyIntArray:
+    """A stable sort of 16-bit keys is a radix sort in NumPy; wider keys take two passes of it, low half first."""
     falling = top - lengths
+    if top < 1 << 16:
+        return np.argsort(falling.astype(np.uint16), kind="stable")
     low = np.argsort((falling & 0xFFFF).astype(np.uint16), kind="stable")
     high = np.argsort((falling >> 16).astype(np.uint16)[low], kind="stable")
-    wide: AnyIntArray = low[high].astype(dtype, copy=False)
+    wide: AnyIntArray = low[high]
     return wide
 
 
@@ -172,28 +202,33 @@ class Placements:
 
     def offsets(self) -> Offsets:
         """``int64[num_packs + 1]``: items before each pack."""
-        change = np.zeros(self.num_packs + 1, dtype=np.int64)
-        np.add.at(change, self.first, self.copies)
-        np.subtract.at(change, self.first + self.packs, self.copies)
         offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
-        np.cumsum(change[:-1], out=change[:-1])
-        np.cumsum(change[:-1], out=offsets[1:])
+        np.cumsum(self._sizes(), out=offsets[1:])
         return offsets
 
-    def fill(self, order: AnyIntArray, pack_order: Int64Array | None = None) -> Packing:
+    def _sizes(self) -> AnyIntArray:
+        """``int32[num_packs]``: items of each pack."""
+        change = np.zeros(self.num_packs + 1, dtype=np.int32)
+        np.add.at(change, self.first, self.copies.astype(np.int32))
+        np.subtract.at(change, self.first + self.packs, self.copies.astype(np.int32))
+        np.cumsum(change, out=change)
+        return change[:-1]
+
+    def fill(self, order: AnyIntArray, pack_order: AnyIntArray | None = None) -> Packing:
         """Name the items: those of ``order`` (longest first) go to the runs in turn.
 
         Args:
             order: ``int[num_items]``, as ``decreasing_order`` gives it.
-            pack_order: ``int64[num_packs]``, which pack comes first, second, …; as they were opened if None.
+            pack_order: ``int[num_packs]``, which pack comes first, second, …; as they were opened if None.
         """
-        offsets = self.offsets()
-        begins = offsets[:-1]
-        if pack_order is not None:
-            sizes = np.diff(offsets)[pack_order]
+        begins: AnyIntArray
+        if pack_order is None:
+            offsets = self.offsets()
+            begins = offsets[:-1]
+        else:
             offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
-            np.cumsum(sizes, out=offsets[1:])
-            begins = np.empty(self.num_packs, dtype=np.int64)
+            np.cumsum(self._sizes()[pack_order], out=offsets[1:])
+            begins = np.empty(self.num_packs, dtype=order.dtype)
             begins[pack_order] = offsets[:-1]
         items = np.empty_like(order)
         compiled = kernels(len(order))
@@ -203,7 +238,7 @@ class Placements:
             self._fill(begins, order, items)
         return Packing(offsets, items)
 
-    def _fill(self, begins: Int64Array, order: AnyIntArray, items: AnyIntArray) -> None:
+    def _fill(self, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray) -> None:
         """In NumPy, some million items at a time so that the temporary arrays stay small."""
         runs = self._short_runs()
         ends = np.cumsum(runs.packs * runs.copies)
@@ -231,7 +266,7 @@ class Placements:
 
 
 def _targets(
-    first: Int64Array, packs: Int64Array, copies: Int64Array, slot: Int64Array, begins: Int64Array, order: AnyIntArray
+    first: Int64Array, packs: Int64Array, copies: Int64Array, slot: Int64Array, begins: AnyIntArray, order: AnyIntArray
 ) -> AnyIntArray:
     """Where each item of some runs goes, in the order of the items."""
     dtype = order.dtype  # as narrow as positions are: half the memory to move

@@ -3,10 +3,14 @@
 Nothing here decides anything: each function has a NumPy form with the same result, and the tests hold them
 against each other. Compiled code pays from a few hundred thousand samples on; below that, and without numba, the
 NumPy forms run. The first use compiles for some seconds and keeps the result beside the package.
+
+Algorithms that take one item after the other are compiled where they stand (``compiled``): the function in the
+algorithm's own file is plain Python and plain Python runs it where compiling does not pay.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -15,7 +19,7 @@ import numpy as np
 
 from brimful.typing import AnyIntArray, Int64Array
 
-__all__ = ["WORTH_COMPILING", "Kernels", "kernels"]
+__all__ = ["WORTH_COMPILING", "Kernels", "compiled", "kernels"]
 
 WORTH_COMPILING = 200_000
 """Items from which loading compiled code is quicker than running NumPy."""
@@ -46,21 +50,34 @@ def kernels(num_items: int) -> Kernels | None:
     return _compiled() if num_items >= WORTH_COMPILING else None
 
 
+_passed: dict[Callable[..., Any], int] = {}
+"""Items that went through each function so far: many small calls pay for compiling as one large one does."""
+
+
+def compiled(function: Callable[..., Any], num_items: int) -> Callable[..., Any] | None:
+    """A function, compiled, if that pays for the items that it was asked for until now, else None.
+
+    Both must give the same result, so that it does not matter when this changes its mind.
+    """
+    _passed[function] = passed = _passed.get(function, 0) + num_items
+    return _compile(function) if passed >= WORTH_COMPILING and _compiled() is not None else None
+
+
+@cache
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    import numba
+
+    form: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
+    return form
+
+
 def _count(lengths: AnyIntArray, counts: Int64Array) -> None:
     for length in lengths:
         counts[length] += 1
 
 
-def _sort(lengths: AnyIntArray, top: int, order: AnyIntArray) -> None:
-    """Counting sort, longest first, stable."""
-    place = np.zeros(top + 2, dtype=np.int64)
-    for length in lengths:
-        place[length] += 1
-    total = 0
-    for length in range(top, -1, -1):
-        count = place[length]
-        place[length] = total
-        total += count
+def _sort(lengths: AnyIntArray, place: Int64Array, order: AnyIntArray) -> None:
+    """The second half of a counting sort, stable: ``place`` says where the first item of each length goes."""
     for item in range(len(lengths)):
         length = lengths[item]
         order[place[length]] = item
@@ -72,7 +89,7 @@ def _fill(
     packs: Int64Array,
     copies: Int64Array,
     slot: Int64Array,
-    begins: Int64Array,
+    begins: AnyIntArray,
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
@@ -10,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from brimful.plan.effort import Effort
 from brimful.plan.histogram import Histogram, Placements
 from brimful.plan.pricing import brim_search, reachable_sums
 from brimful.typing import Int64Array
@@ -37,6 +37,9 @@ _PATIENCE = 4000
 
 _CONTENT = 1 << 14
 """Items that the patterns of one search together may hold."""
+
+_PATTERN = 10_000
+"""Operations that finding a pattern takes, about."""
 
 _TABLES = 200
 """So many times the table of sums is made anew because nothing fits exactly."""
@@ -95,7 +98,7 @@ def of_positions(lengths: list[int], positions: Iterable[int]) -> Pattern:
     return tuple((lengths[at], copies) for at, copies in sorted(Counter(positions).items(), reverse=True))
 
 
-def to_the_brim(items: Histogram, *, capacity: int, deadline: float) -> Patterns:
+def to_the_brim(items: Histogram, *, capacity: int, effort: Effort) -> Patterns:
     """Fill packs exactly: the longest item that is left, then the longest ones that together take all its room.
 
     ::
@@ -113,17 +116,17 @@ def to_the_brim(items: Histogram, *, capacity: int, deadline: float) -> Patterns
 
     Args:
         items: none longer than the capacity.
-        deadline: on ``time.perf_counter``; past it there is no result.
+        effort: where it is over before the end, there is no result.
 
     Returns:
-        The patterns; empty if the deadline came first (or there are no items).
+        The patterns; empty if the effort was over first (or there are no items).
     """
     lengths = items.lengths
     left = items.counts.copy()
     packed: Patterns = {}
     tables = 0
     while len(lengths):
-        if time.perf_counter() > deadline:
+        if effort.over:
             return {}
         longest = np.searchsorted(lengths, np.arange(capacity + 1), side="right") - 1
         reach = reachable_sums(lengths, left, capacity=capacity)
@@ -136,6 +139,7 @@ def to_the_brim(items: Histogram, *, capacity: int, deadline: float) -> Patterns
         found, _, _ = brim_search(
             lengths, left, reach, longest, fresh, _PATIENCE, again, used, content, ends, times, capacity=capacity
         )
+        effort.spend(len(lengths) * capacity / 16 + _PATTERN * found)
         names = lengths.tolist()
         begin = 0
         for end, packs in zip(ends[:found].tolist(), times[:found].tolist(), strict=True):

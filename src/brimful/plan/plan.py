@@ -12,6 +12,7 @@ import numpy as np
 from brimful.errors import CorruptFileError, PlanMismatchError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.measure.table import LengthTable, as_lengths
+from brimful.plan.cost import CostModel, Float64Array, pack_costs
 from brimful.plan.ledger import Ledger
 from brimful.plan.store import load_plan, save_plan
 from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths, Offsets
@@ -123,6 +124,10 @@ class Plan:
         ends = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
         tokens: Int64Array = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
         return tokens
+
+    def costs(self, model: CostModel) -> Float64Array:
+        """``float64[num_packs]``: what each pack costs, in the model's unit; for ``PackLoader(costs=…)``."""
+        return pack_costs(self.offsets, self.lengths, model)
 
     def pack(self, index: int) -> list[Segment]:
         """The segments of one pack, in order."""

@@ -20,8 +20,9 @@ from brimful.plan.optimal import pack_optimally
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
 from brimful.plan.packing import Packing
 from brimful.plan.plan import Plan
+from brimful.plan.shuffle import random_order, shuffle_classes
 from brimful.rng import generator
-from brimful.typing import AnyIntArray, Int64Array, Lengths
+from brimful.typing import AnyIntArray, Lengths
 
 __all__ = ["ALGORITHMS", "plan_packs"]
 
@@ -30,8 +31,11 @@ _BY_COUNTS: Mapping[str, Callable[..., Any]] = {
     "first_fit_decreasing": first_fit_decreasing,
 }
 _IN_ORDER: Mapping[str, Callable[..., Packing]] = {"next_fit": next_fit}
-_SEARCHING: Mapping[str, float] = {"optimal": 60.0, "auto": 5.0}
-"""Seconds that these may search, unless told otherwise."""
+_SEARCHING = ("optimal", "auto")
+_SECONDS = 60.0
+"""That ``optimal`` may search, unless told otherwise."""
+_OPERATIONS = 2e9
+"""That ``auto`` may search, unless told otherwise (``Effort``): some seconds, and the same plan on every machine."""
 ALGORITHMS = (*_BY_COUNTS, *_SEARCHING, *_IN_ORDER)
 """Names of the algorithms. Textbook names: what they do is what the books say."""
 
@@ -64,8 +68,9 @@ def plan_packs(
         seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so that packs do
             not come sorted by length; None keeps the textbook order. Algorithms that keep the order of the
             samples ignore it.
-        time_limit: seconds that ``optimal`` (60 if None) and ``auto`` (5) may search. Where it strikes, the best packs
-            so far are taken, which may be others on a slower machine: then save the plan rather than make it again.
+        time_limit: seconds that ``optimal`` (60 if None) and ``auto`` may search. Where it strikes, the best packs so
+            far are taken, which may be others on a slower machine: then save the plan rather than make it again.
+            If None, ``auto`` stops after so many operations instead, and its plan is the same everywhere.
 
     Raises:
         InvalidLengthsError: no samples, a length below 1, or no whole numbers.
@@ -86,17 +91,16 @@ def plan_packs(
     if algorithm in _IN_ORDER:
         packing = _IN_ORDER[algorithm](pieces.lengths, capacity=capacity)
     else:
-        limit = _SEARCHING.get(algorithm, 0.0) if time_limit is None else time_limit
-        placements, bound, outcome = _place(items, capacity, algorithm, bound, limit)
+        placements, bound, outcome = _place(items, capacity, algorithm, bound, time_limit)
         if outcome is not None:
             settings["outcome"] = outcome
-        packing = placements.fill(_class_order(pieces.lengths, seed), _pack_order(placements.num_packs, seed))
+        packing = placements.fill(_class_order(pieces.lengths, items, seed), _pack_order(placements.num_packs, seed))
     ledger = _ledger(table, pieces, tokens_packed=items.total)
     return _make_plan(table, pieces, packing, ledger, capacity=int(capacity), bound=bound, settings=settings)
 
 
 def _place(
-    items: Histogram, capacity: int, algorithm: str, bound: int, time_limit: float
+    items: Histogram, capacity: int, algorithm: str, bound: int, time_limit: float | None
 ) -> tuple[Placements, int, str | None]:
     """Placements, the bound as far as it is proven, and what was done, where there was a choice."""
     if algorithm in _BY_COUNTS:
@@ -112,7 +116,10 @@ def _place(
         if not _has_solver():
             found = f"best_fit_decreasing, {over:,} packs above the bound"
             return placements, bound, f"{found}; with pip install 'brimful[optimal]' fewer may be found"
-    result = pack_optimally(items, capacity=capacity, start=placements, time_limit=time_limit)
+    operations = None
+    if time_limit is None:
+        time_limit, operations = (None, _OPERATIONS) if algorithm == "auto" else (_SECONDS, None)
+    result = pack_optimally(items, capacity=capacity, start=placements, time_limit=time_limit, operations=operations)
     return result.placements, result.bound, result.status
 
 
@@ -142,22 +149,17 @@ def _check(
             raise InvalidLengthsError(f"sample {at} has length {int(tokens[at])}; every sample needs at least 1 token")
 
 
-def _class_order(lengths: Lengths, seed: int | None) -> AnyIntArray:
-    """Longest first; equal lengths by position, or shuffled among themselves.
-
-    The shuffle is a stable sort by random 16-bit keys before the stable sort by length: two radix passes.
-    """
+def _class_order(lengths: Lengths, items: Histogram, seed: int | None) -> AnyIntArray:
+    """Longest first; equal lengths by position, or shuffled among themselves."""
+    order = decreasing_order(lengths, items)
     if seed is None:
-        return decreasing_order(lengths)
-    keys = generator(seed=seed, epoch=0, purpose="companions").halfwords(len(lengths)).astype(np.int32)
-    shuffled = decreasing_order(keys)
-    order: AnyIntArray = shuffled[decreasing_order(lengths[shuffled])]
-    return order
+        return order
+    return shuffle_classes(order, items.counts[::-1], generator(seed=seed, epoch=0, purpose="companions"))
 
 
-def _pack_order(num_packs: int, seed: int | None) -> Int64Array | None:
+def _pack_order(num_packs: int, seed: int | None) -> AnyIntArray | None:
     """An order that has nothing to do with lengths; packs are opened longest first."""
-    return None if seed is None else generator(seed=seed, epoch=0, purpose="pack order").permutation(num_packs)
+    return None if seed is None else random_order(num_packs, generator(seed=seed, epoch=0, purpose="pack order"))
 
 
 def _make_plan(

@@ -5,7 +5,6 @@ Like ``kernels``, compiled if numba is installed, and with the same result witho
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brimful.plan.effort import Effort
 from brimful.typing import Int32Array, Int64Array
 
 __all__ = ["Knapsack", "brim_search", "reachable_sums"]
@@ -74,13 +74,14 @@ class Knapsack:
         self.best: Int64Array = np.zeros(capacity + 1, dtype=np.int64)
         self.last: Int32Array = np.full(capacity + 1, -1, dtype=np.int32)
 
-    def solve(self, deadline: float) -> bool:
-        """Fill the tables; False if the deadline (``time.perf_counter``) came first."""
+    def solve(self, effort: Effort) -> bool:
+        """Fill the tables; False if the effort was over first."""
         compiled = _compiled(len(self.lengths) * self.capacity)
-        block = max(1, _BLOCK // (self.capacity + 1)) if compiled else 64
+        block = max(1, _BLOCK // (self.capacity + 1))
         for first in range(0, len(self.lengths), block):
-            if time.perf_counter() > deadline:
+            if effort.over:
                 return False
+            effort.spend(min(block, len(self.lengths) - first) * self.capacity)
             run = compiled.knapsack if compiled else _knapsack_of_arrays
             run(self.lengths, self.values, first, min(first + block, len(self.lengths)), self.best, self.last)
         return True

@@ -1,0 +1,71 @@
+"""Orders computed entry by entry: uniform enough, and the same compiled as in NumPy."""
+
+from collections import Counter
+from math import factorial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.plan import kernels as kernels_module
+from brimful.plan.shuffle import random_order, shuffle_classes
+from brimful.rng import generator
+
+
+def stream(seed=0):
+    return generator(seed=seed, epoch=0, purpose="test")
+
+
+@given(counts=st.lists(st.integers(1, 300), min_size=1, max_size=20), seed=st.integers(0, 5))
+def test_items_stay_in_their_class(counts, seed):
+    """An item that left its class would be packed as if it had another length."""
+    order = np.arange(sum(counts), dtype=np.int32)[::-1].copy()
+    shuffled = shuffle_classes(order, np.array(counts), stream(seed))
+    assert shuffled.dtype == order.dtype
+    begin = 0
+    for count in counts:
+        assert sorted(shuffled[begin : begin + count]) == sorted(order[begin : begin + count])
+        begin += count
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_every_order_of_a_small_class_is_as_likely(size):
+    """The rarest lengths are the longest: always the same companion for them would be no shuffle."""
+    times = 24_000
+    shuffled = shuffle_classes(np.tile(np.arange(size), times), np.full(times, size), stream())
+    seen = Counter(map(tuple, shuffled.reshape(-1, size).tolist()))
+    expected = times / factorial(size)
+    distance = sum((seen[order] - expected) ** 2 / expected for order in seen)
+    assert len(seen) == factorial(size)
+    assert distance < factorial(size) - 1 + 5 * (2 * factorial(size) - 2) ** 0.5
+
+
+def test_neighbours_do_not_stay_neighbours():
+    """Packs follow each other in the order they were opened, longest first, until this order breaks that."""
+    order = random_order(100_000, stream())
+    assert sorted(order.tolist()) == list(range(100_000))
+    steps = np.abs(np.diff(order.astype(np.int64))) / 100_000
+    assert steps.mean() == pytest.approx(1 / 3, abs=0.01)  # of two independent places
+    assert abs(np.corrcoef(order, np.arange(100_000))[0, 1]) < 0.02
+    assert np.count_nonzero(steps <= 1e-5) < 20
+
+
+def test_compiled_and_numpy_give_the_same_order(monkeypatch):
+    """A plan must not depend on what else is installed; the classes here straddle the chunks of the NumPy form."""
+    pytest.importorskip("numba")
+    counts = np.concatenate([np.arange(1, 200), [70_000, 1, 130_000, 65_536, 2]])
+    order = np.arange(counts.sum(), dtype=np.int32)
+    compiled = shuffle_classes(order, counts, stream())
+    monkeypatch.setattr(kernels_module, "_compiled", lambda: None)
+    assert (shuffle_classes(order, counts, stream()) == compiled).all()
+
+
+def test_orders_of_a_known_seed_never_change():
+    """Written down here, so that plans can be made again by later versions and on other platforms."""
+    assert random_order(10, stream(3)).tolist() == KNOWN
+    assert random_order(1, stream()).tolist() == [0]
+    assert random_order(0, stream()).tolist() == []
+
+
+KNOWN = [8, 2, 1, 0, 4, 6, 9, 3, 5, 7]
