@@ -40,6 +40,7 @@ OUTSIDE = {
 HEAVY_FILES = {
     "collate/dialects": {"torch"},
     "collate/torch.py": {"torch"},
+    "collate/loss_torch.py": {"torch"},
     "trainers": {"torch", "transformers", "trl", "lightning"},
     "execute/preload.py": {"transformers"},
 }

@@ -149,3 +149,30 @@ def test_a_flipped_bit_is_found_when_the_pack_is_read(tmp_path):
     path.write_bytes(data)
     with pytest.raises(CorruptFileError, match=r"\.arrow: row 0 has other bytes than were written"):
         list(open_packs(tmp_path))
+
+
+def test_costs_even_out_ranks_and_are_part_of_the_state():
+    """Without them a step waits for its heaviest rank; a state of another schedule would repeat and lose packs."""
+    packs = toy_packs(40)
+    costs = [1.0 + 9.0 * (number % 4 == 0) for number in range(40)]
+    shared = {"dp_world_size": 2, "seed": 0}
+
+    def imbalance(**options):
+        ranks = [
+            [costs[i] for batch in PackLoader(packs, dp_rank=r, **shared, **options) for i in ids(batch)]
+            for r in (0, 1)
+        ]
+        return sum(max(step) / (sum(step) / 2) for step in zip(*ranks, strict=True)) / 20
+
+    assert imbalance(costs=costs) == 1.0 < imbalance()
+    loader = PackLoader(packs, dp_rank=0, costs=costs, **shared)
+    whole = [ids(batch) for batch in PackLoader(packs, dp_rank=0, costs=costs, **shared)]
+    head = [ids(batch) for _, batch in zip(range(7), loader, strict=False)]
+    later = PackLoader(packs, dp_rank=0, costs=costs, **shared)
+    later.load_state_dict(loader.state_dict())
+    assert head + [ids(batch) for batch in later] == whole
+    for other in ({}, {"costs": costs[::-1]}, {"costs": costs, "window_steps": 3}):
+        with pytest.raises(StateError, match=r"costs|window_steps"):
+            PackLoader(packs, dp_rank=0, **shared, **other).load_state_dict(loader.state_dict())
+    with pytest.raises(SettingsError, match="40 packs"):
+        PackLoader(packs, costs=[1.0])

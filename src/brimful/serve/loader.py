@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from brimful.errors import SettingsError, StateError
-from brimful.plan.schedule import Tail, schedule_packs
+from brimful.fingerprint import fingerprint_array
+from brimful.plan.balance import quantise
+from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
 from brimful.shards import Pack
 from brimful.typing import Fingerprint, Int64Array
 
 __all__ = ["PackLoader"]
 
-_VERSION = 1
+_VERSION = 2
 
 
 class _Dataset(Protocol):
@@ -40,6 +45,12 @@ class PackLoader:
         micro_batches: forwards of one step (gradient accumulation).
         seed: of the order; None keeps the order of the plan.
         tail: ``pad``, ``drop`` or ``repeat`` (``Tail``).
+        costs: what each pack costs, as ``plan.costs(model)`` gives it; ranks then have nearly equal work in each
+            micro-batch. None leaves packs where the shuffle put them.
+        window_steps: steps within which packs are exchanged for that (``schedule_packs``).
+
+    Raises:
+        SettingsError: an impossible number of ranks, packs that fill no step, or costs that are no costs.
 
     >>> from brimful.testing.toys import toy_packs
     >>> loader = PackLoader(toy_packs(5), dp_rank=1, dp_world_size=2, seed=None, tail="drop")
@@ -58,6 +69,8 @@ class PackLoader:
         micro_batches: int = 1,
         seed: int | None = 0,
         tail: Tail | str = Tail.PAD,
+        costs: npt.ArrayLike | None = None,
+        window_steps: int = DEFAULT_WINDOW_STEPS,
     ) -> None:
         if not 0 <= dp_rank < dp_world_size:
             raise SettingsError(f"dp_rank must be from 0 to {dp_world_size - 1} and is {dp_rank}")
@@ -71,6 +84,10 @@ class PackLoader:
         }
         self._seed = seed
         self._tail = Tail.named(tail)
+        self._costs = None if costs is None else np.asarray(costs)
+        if self._costs is not None:
+            quantise(self._costs, len(dataset))  # complains about what is no cost
+        self._window_steps = window_steps
         self._epoch = 0
         self._delivered = 0  # micro-batches of this epoch
         if self.steps_per_epoch == 0:
@@ -81,7 +98,15 @@ class PackLoader:
             )
 
     def _schedule(self) -> Int64Array:
-        return schedule_packs(len(self._dataset), epoch=self._epoch, seed=self._seed, tail=self._tail, **self._shape)
+        return schedule_packs(
+            len(self._dataset),
+            epoch=self._epoch,
+            seed=self._seed,
+            tail=self._tail,
+            costs=self._costs,
+            window_steps=self._window_steps,
+            **self._shape,
+        )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -129,6 +154,8 @@ class PackLoader:
             "fingerprint": self._dataset.fingerprint,
             "seed": self._seed,
             "tail": self._tail.value,
+            "costs": None if self._costs is None else fingerprint_array(self._costs),
+            "window_steps": None if self._costs is None else self._window_steps,
             "epoch": self._epoch,
             "micro_batches_delivered": self._delivered,
             **self._shape,
