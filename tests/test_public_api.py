@@ -11,8 +11,10 @@ import brimful
 
 NAMES = [
     "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "EncodedSample", "Encoder", "TrainOn",
-    "measure_lengths", "LengthTable", "plan_packs", "Plan", "Overflow", "write_packs", "pack_dataset", "PackSummary",
-    "check_store", "open_packs", "Pack", "PackStore", "PackedDataset", "PackLoader", "PackedBatch", "PackCollator",
+    "measure_lengths", "LengthTable", "plan_packs", "Plan", "Overflow", "CostModel", "schedule_packs",
+    "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "open_packs", "Pack", "PackStore",
+    "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup", "PackedBatch",
+    "Padding", "PackCollator", "Normaliser", "per_sample_loss", "verify_packing", "VerifyReport",
     "BrimfulError", "__version__",
 ]  # fmt: skip
 

@@ -37,6 +37,9 @@ _HOMES = {
     "plan_packs": "brimful.plan",
     "Plan": "brimful.plan",
     "Overflow": "brimful.plan",
+    "CostModel": "brimful.plan",
+    "schedule_packs": "brimful.plan",
+    "Lookahead": "brimful.plan",
     "write_packs": "brimful.materialize",
     "pack_dataset": "brimful.materialize",
     "PackSummary": "brimful.materialize",
@@ -46,8 +49,17 @@ _HOMES = {
     "PackStore": "brimful.serve",
     "PackedDataset": "brimful.serve",
     "PackLoader": "brimful.serve",
+    "TokenBudgetBatches": "brimful.serve",
+    "TokenBudget": "brimful.serve",
+    "SampleCount": "brimful.serve",
+    "Warmup": "brimful.serve",
     "PackedBatch": "brimful.collate",
+    "Padding": "brimful.collate",
     "PackCollator": "brimful.collate.torch",
+    "Normaliser": "brimful.collate",
+    "per_sample_loss": "brimful.collate.loss_torch",
+    "verify_packing": "brimful.verify",
+    "VerifyReport": "brimful.verify",
     "BrimfulError": "brimful.errors",
 }
 
@@ -65,6 +77,9 @@ __all__ = [
     "plan_packs",
     "Plan",
     "Overflow",
+    "CostModel",
+    "schedule_packs",
+    "Lookahead",
     "write_packs",
     "pack_dataset",
     "PackSummary",
@@ -74,22 +89,43 @@ __all__ = [
     "PackStore",
     "PackedDataset",
     "PackLoader",
+    "TokenBudgetBatches",
+    "TokenBudget",
+    "SampleCount",
+    "Warmup",
     "PackedBatch",
+    "Padding",
     "PackCollator",
+    "Normaliser",
+    "per_sample_loss",
+    "verify_packing",
+    "VerifyReport",
     "BrimfulError",
     "__version__",
 ]
 
 if TYPE_CHECKING:
-    from brimful.collate import PackedBatch
+    from brimful.collate import Normaliser, PackedBatch, Padding
+    from brimful.collate.loss_torch import per_sample_loss
     from brimful.collate.torch import PackCollator
     from brimful.encode import ChatEncoder, EncodedSample, Encoder, TextEncoder, TrainOn
     from brimful.errors import BrimfulError
     from brimful.materialize import PackSummary, check_store, pack_dataset, write_packs
     from brimful.measure import LengthTable, measure_lengths
-    from brimful.plan import Overflow, Plan, plan_packs
-    from brimful.serve import Pack, PackedDataset, PackLoader, PackStore, open_packs
+    from brimful.plan import CostModel, Lookahead, Overflow, Plan, plan_packs, schedule_packs
+    from brimful.serve import (
+        Pack,
+        PackedDataset,
+        PackLoader,
+        PackStore,
+        SampleCount,
+        TokenBudget,
+        TokenBudgetBatches,
+        Warmup,
+        open_packs,
+    )
     from brimful.sources import Sample, Source, open_source
+    from brimful.verify import VerifyReport, verify_packing
 
 
 def __getattr__(name: str) -> Any:

@@ -192,3 +192,15 @@ def test_check_store_finds_a_swapped_shard(tmp_path):
     shutil.copy(mine, theirs)
     with pytest.raises(CorruptFileError, match="other bytes than were committed"):
         check_store(tmp_path / "b", plan=plan)
+
+
+def test_a_stream_cut_anywhere_is_written_and_served_as_planned(tmp_path):
+    """Concat and split cuts samples at any token, so a segment may end before its sample does."""
+    source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
+    table = measure_lengths(source, encoder, cache_dir=tmp_path / "cache")
+    plan = plan_packs(table, capacity=50, algorithm="concat_split", overflow="split")
+    write_packs(plan, source, encoder, tmp_path / "packs")
+    stored, made = open_packs(tmp_path / "packs"), PackedDataset.from_plan(source, encoder, plan)
+    stream = np.concatenate([encoder.encode(sample).input_ids for sample in source])
+    assert np.concatenate([pack.input_ids for pack in stored]).tolist() == stream.tolist()
+    assert [pack.input_ids.tolist() for pack in stored] == [pack.input_ids.tolist() for pack in made]

@@ -61,6 +61,7 @@ def test_a_table_says_where_it_comes_from(source, tmp_path):
         },
         "source_fingerprint": source.fingerprint,
         "source": source.title,
+        "parts": [[source.title, 6]],
         "num_samples": 6,
     }
 

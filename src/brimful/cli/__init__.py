@@ -25,6 +25,7 @@ _COMMANDS = {
     "measure": "exact lengths of all samples",
     "plan": "decide which samples share which pack",
     "write": "write the packs of a plan",
+    "verify": "is packing right? isolation and parity, on your model",
     "inspect": "show a length table, a plan, a pack store, or one pack with its text",
     "report": "lengths, fill and what other capacities would give",
 }

@@ -20,6 +20,7 @@ from brimful.cli.options import (
     show_json,
     source_options,
 )
+from brimful.cli.what_if import check_what_if, show_what_if, what_if_data, what_if_options
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable, measure_lengths
 from brimful.plan import plan_packs
@@ -32,6 +33,7 @@ __all__ = ["plan"]
 @click.argument("lengths", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", help="Where the plan goes.")
 @plan_options
+@what_if_options
 @encoder_options
 @source_options
 @job_options
@@ -41,6 +43,7 @@ def plan(lengths: tuple[str, ...], output: str | None, capacity: int | None, **o
     A data set is measured first (give --tokenizer).
     """
     required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
+    check_what_if(options, output)
     if output is not None and os.path.exists(output) and not is_ours(output, "plan"):
         raise SettingsError(f"-o {output} is there and is no plan: name another file")
     table = _table(lengths, options)
@@ -63,12 +66,15 @@ def plan(lengths: tuple[str, ...], output: str | None, capacity: int | None, **o
                 "fill_ratio": made.fill_ratio,
                 "fingerprint": made.fingerprint,
                 **made.ledger.as_dict(),
+                **(what_if_data(table, made, options) if options["what_if"] else {}),
             }
         )
         return
     for line in describe_plan(made):
         click.echo(line)
     click.echo(f"plan           {output or 'not saved: name a file with -o'}")
+    if options["what_if"]:
+        show_what_if(table, made, options)
 
 
 def _table(lengths: tuple[str, ...], options: dict[str, Any]) -> LengthTable:

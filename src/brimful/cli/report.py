@@ -1,31 +1,98 @@
-"""``brimful report``: lengths, fill, and what other capacities would give."""
+"""``brimful report``: lengths, fill, what other capacities would give, and what packing changes in training."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
+import numpy as np
 
-from brimful.cli.options import is_ours, lengths_from_npy
-from brimful.errors import NotAPackStoreError
+from brimful.cli.options import capacity_option, is_ours, lengths_from_npy, overflow_option, show_json
+from brimful.cli.run_options import make_run, run_options
+from brimful.errors import NotAPackStoreError, PlanMismatchError, SettingsError, SourceNotFoundError
+from brimful.fingerprint import short
 from brimful.measure import LengthTable
-from brimful.plan import Plan
+from brimful.plan import Plan, plan_packs
+from brimful.report.advice import describe_advice, describe_facts, draw_choices
+from brimful.report.facts import Facts, gather_facts
 from brimful.report.lengths import describe_lengths, draw_histogram
+from brimful.report.page import DATA_ID, render_page
 from brimful.report.plan import describe_plan
-from brimful.report.sweep import draw_sweep, sweep_capacities
+from brimful.report.sweep import draw_sweep
+from brimful.shards import StreamLog
+from brimful.store import atomic_file, open_store
+from brimful.typing import AnyIntArray
 
 __all__ = ["report"]
 
 
 @click.command()
 @click.argument("path")
-def report(path: str) -> None:
-    """Report on PATH: a length table, a plan, or a pack store."""
+@click.option("-o", "--output", metavar="FILE.html", help="One HTML page, with charts; needs no network.")
+@click.option("--json", "as_json", is_flag=True, help="All numbers as JSON.")
+@run_options
+@capacity_option
+@overflow_option
+@click.option("--sources", metavar="FILE.npy", help="Whole numbers: the source of each sample, from 0.")
+@click.option("--source-name", "source_names", multiple=True, metavar="NAME", help="Name of source 0, 1, …; repeated.")
+def report(path: str, output: str | None, as_json: bool, capacity: int | None, **options: Any) -> None:
+    """Report on PATH: a length table, a .npy file of lengths, a plan, or a pack store.
+
+    With --max-length, lengths are planned at that capacity for the report; nothing but the page is written.
+    """
+    run = make_run(options)
+    if output is not None:
+        _check_output(output)
+    table, plan = _open(path)
+    if capacity is not None:
+        if table is None:
+            raise SettingsError(f"--max-length plans lengths, and {path} has none: name a length table or a .npy file")
+        plan = plan_packs(table, capacity=capacity, overflow=options["overflow"])
+    sources = _sources(options["sources"], options["source_names"], table)
+    title = os.path.basename(os.path.normpath(path))
+    facts = gather_facts(title, table=table, plan=plan, run=run, sources=sources)
+    if output is not None:
+        with atomic_file(output) as file:
+            file.write(render_page(facts).encode())
+    if as_json:
+        show_json({**facts.as_dict(), "page": output})
+        return
+    for line in _lines(facts, stepwise=run.packs_per_step > 1):
+        click.echo(line)
+    if output is not None:
+        click.echo(f"page           {output}")
+
+
+def _lines(facts: Facts, stepwise: bool) -> list[str]:
+    lines = []
+    if facts.table is not None:
+        lines += [*describe_lengths(facts.table), "", *draw_histogram(facts.table)]
+    if facts.plan is not None:
+        lines += ["", *describe_plan(facts.plan)]
+    lines += describe_facts(facts)
+    if facts.advice is not None:
+        lines += ["", *describe_advice(facts.advice)]
+        if stepwise:
+            lines += ["", *draw_choices(facts.advice)]
+        else:
+            lines.append(
+                "               for your run add --world-size, --micro-batch-size, --gradient-accumulation-steps"
+            )
+    if facts.table is not None:
+        lines += ["", *draw_sweep(facts.sweep, facts.run.packs_per_step if stepwise else None)]
+    return lines
+
+
+def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
+    """What the path is or holds; a table and a plan from one directory belong together."""
     table, plan = None, None
     if os.path.isdir(path):
         lengths, planned = os.path.join(path, "lengths.arrow"), os.path.join(path, "plan.arrow")
         table = LengthTable.open(lengths) if os.path.exists(lengths) else None
         plan = Plan.open(planned) if os.path.exists(planned) else None
+        if plan is not None:
+            _check_together(path, table, plan)
     elif is_ours(path, "length_table"):
         table = LengthTable.open(path)
     elif is_ours(path, "plan"):
@@ -34,14 +101,52 @@ def report(path: str) -> None:
         table = lengths_from_npy(path)
     if table is None and plan is None:
         raise NotAPackStoreError(f"{path} is no length table, plan or pack store with its plan beside it")
-    if table is not None:
-        for line in [*describe_lengths(table), "", *draw_histogram(table)]:
-            click.echo(line)
-    if plan is not None:
-        click.echo("")
-        for line in describe_plan(plan):
-            click.echo(line)
-    if table is not None:
-        click.echo("")
-        for line in draw_sweep(sweep_capacities(table)):
-            click.echo(line)
+    return table, plan
+
+
+def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:
+    """Refuse a directory whose parts are of different jobs: its numbers would not add up."""
+    if table is not None and table.fingerprint != plan.length_fingerprint:
+        raise PlanMismatchError(
+            f"{path}: plan.arrow was made from lengths {short(plan.length_fingerprint)} and lengths.arrow holds "
+            f"{short(table.fingerprint)}: report on one of the two files, or run the command that made them again"
+        )
+    if os.path.exists(os.path.join(path, "stream.json")):
+        written = str(StreamLog(open_store(path)).header()["identity"]["plan"])
+        if written != plan.fingerprint:
+            raise PlanMismatchError(
+                f"{path}: its packs were written from plan {short(written)} and plan.arrow is {short(plan.fingerprint)}"
+            )
+
+
+def _check_output(output: str) -> None:
+    if not output.lower().endswith((".html", ".htm")):
+        raise SettingsError(f"-o {output} must end in .html: a report is one HTML page")
+    if os.path.isdir(output):
+        raise SettingsError(f"-o {output} is a directory: name a file in it")
+    parent = os.path.dirname(output) or "."
+    if not os.path.isdir(parent):
+        raise SourceNotFoundError(f"-o {output}: there is no directory {parent}")
+    if os.path.exists(output):
+        with open(output, "rb") as file:
+            if f'id="{DATA_ID}"'.encode() not in file.read():
+                raise SettingsError(f"-o {output} is there and is no report: name another file")
+
+
+def _sources(
+    path: str | None, names: tuple[str, ...], table: LengthTable | None
+) -> tuple[AnyIntArray, list[str]] | None:
+    if path is None:
+        if names:
+            raise SettingsError("--source-name names what --sources numbers: add --sources FILE.npy")
+        return None
+    if table is None:
+        raise SettingsError("--sources says where samples come from, and there is no length table to count them in")
+    try:
+        sources = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"--sources {path}: no such file") from error
+    except (ValueError, EOFError, OSError) as error:
+        raise SettingsError(f"--sources {path} is no .npy file of numbers: {error}") from error
+    number = int(sources.max()) + 1 if sources.size and sources.dtype.kind in "iu" else 0
+    return sources, list(names) or [f"source {at}" for at in range(max(0, number))]

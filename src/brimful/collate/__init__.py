@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects import DIALECTS, Dialect, dialect_of
 from brimful.collate.layout import lay_out
+from brimful.collate.loss import Normaliser, segment_weights, token_weights
+from brimful.collate.media import Media, PackExtras
+from brimful.collate.padding import Padding
+from brimful.collate.shift import shift_labels
 
-__all__ = ["PackedBatch", "lay_out"]
+__all__ = [
+    "DIALECTS",
+    "Dialect",
+    "Media",
+    "Normaliser",
+    "PackExtras",
+    "PackedBatch",
+    "Padding",
+    "dialect_of",
+    "lay_out",
+    "segment_weights",
+    "shift_labels",
+    "token_weights",
+]

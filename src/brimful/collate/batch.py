@@ -4,23 +4,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brimful.typing import CuSeqlens, Int32Array, Int64Array, Labels, SampleIds
+import numpy as np
+
+from brimful.collate.media import Float32Array, Media
+from brimful.errors import CollateError
+from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Int32Array, Int64Array, Labels, SampleIds
 
 __all__ = ["PackedBatch"]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Packs flattened into one row of T tokens.
+    """Packs flattened into one row of T tokens in S segments.
+
+    ::
+
+        lengths 3, 2 in multiples of 4, row of 12      a a a . | b b . . | . . . .
+        cu_seqlens        0 4 8 12                     where the row really is
+        cu_seqlens_real   0 3 5  5                     without the gaps, as Transformer Engine asks for
+        position_ids      0 1 2 3 | 0 1 2 3 | 0 1 2 3  go on through the padding of a segment
+        padding_mask      0 0 0 1 | 0 0 1 1 | 1 1 1 1
+
+    The arrays are in host memory; what a trainer asks of boundaries is answered without the device.
 
     Attributes:
-        input_ids: ``int64[T]``, padding tokens at the end.
+        input_ids: ``int64[T]``, padding tokens behind each segment and at the end.
         labels: ``int64[T]``, not shifted; ``IGNORE_INDEX`` on padding and on the first token of every segment.
-        position_ids: ``int64[T]``, from 0 in each segment, and in the padding.
-        cu_seqlens: ``int32[S + 1]``: the only home of boundaries. The padding is one explicit last segment.
-        num_segments: real segments; ``S`` is one more where there is padding.
+        position_ids: ``int64[T]``, from 0 in each segment, and in the padding at the end.
+        cu_seqlens: ``int32[S + 1]``: the only home of boundaries. The padding at the end is one explicit segment.
+        num_segments: real segments, the first of the ``S``; then the padding, then empty ones if asked for.
         sample_ids: ``int64[num_segments]``.
         num_loss_tokens: targets in the batch.
+        real_lengths: ``int32[S]``: tokens of samples in each segment; 0 in the padding.
+        max_seqlen: the longest segment, or the bound of it that the padding policy sets. A Python integer: as a
+            tensor it defeats the cache of some kernels.
+        source_ids: ``int32[num_segments]``, or None if the packs do not say.
+        loss_weights: ``float32[T]`` at the targets; None for 1 at every target.
+        rope_positions: ``int64[3, T]``: time, height, width of mRoPE; None for text.
+        media: images, videos and audio with the segment that owns each.
     """
 
     input_ids: Int64Array
@@ -30,6 +51,12 @@ class PackedBatch:
     num_segments: int
     sample_ids: SampleIds
     num_loss_tokens: int
+    real_lengths: Int32Array
+    max_seqlen: int
+    source_ids: Int32Array | None = None
+    loss_weights: Float32Array | None = None
+    rope_positions: Int64Array | None = None
+    media: tuple[Media, ...] = ()
 
     @property
     def lengths(self) -> Int32Array:
@@ -37,11 +64,74 @@ class PackedBatch:
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
     @property
-    def max_seqlen(self) -> int:
-        """Longest segment, the padding included."""
-        return int(self.lengths.max())
+    def cu_seqlens_real(self) -> CuSeqlens:
+        """``int32[S + 1]``: boundaries of the samples as if there were no padding; equal length with ``cu_seqlens``."""
+        boundaries = np.zeros(len(self.cu_seqlens), dtype=np.int32)
+        np.cumsum(self.real_lengths, out=boundaries[1:])
+        return boundaries
+
+    @property
+    def cu_seqlens_host(self) -> tuple[int, ...]:
+        """``cu_seqlens`` as Python integers, for kernels that want them without asking the device."""
+        return tuple(self.cu_seqlens.tolist())
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether there is padding behind a real segment; padding at the end of the row is no gap."""
+        count = self.num_segments
+        return int(self.cu_seqlens[count]) != int(self.real_lengths[:count].sum())
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of samples, Σ l: what cost that is linear in tokens is counted in."""
+        return int(self.real_lengths.sum(dtype=np.int64))
+
+    @property
+    def sum_of_squares(self) -> int:
+        """Σ l² of the real segments: what attention costs."""
+        return int(np.square(self.real_lengths, dtype=np.int64).sum())
 
     @property
     def num_padding(self) -> int:
-        """Padding tokens."""
+        """Padding tokens, behind segments and at the end."""
+        return len(self.input_ids) - self.num_tokens
+
+    @property
+    def tail_length(self) -> int:
+        """Padding tokens at the end of the row."""
         return int(self.cu_seqlens[-1] - self.cu_seqlens[self.num_segments])
+
+    @property
+    def padding_mask(self) -> BoolArray:
+        """``bool[T]``, true at padding: for the balance losses of mixtures of experts."""
+        place = np.arange(len(self.input_ids), dtype=np.int32)
+        return np.asarray(place >= np.repeat(self.cu_seqlens[:-1] + self.real_lengths, self.lengths))
+
+    @property
+    def target_weights(self) -> Float32Array:
+        """``float32[T]``: what each label counts in the loss; 0 where there is none. Not shifted; a new array."""
+        targets = self.labels != IGNORE_INDEX
+        weights: Float32Array = np.zeros(len(targets), dtype=np.float32)
+        weights[targets] = 1 if self.loss_weights is None else self.loss_weights[targets]
+        return weights
+
+    def position_rows(self, rows: int) -> Int64Array:
+        """Positions in 1 row (text), 3 (time, height, width) or 4 (text, then the three): ``int64[rows, T]``.
+
+        A batch of text has the same positions in all rows.
+        """
+        text = self.position_ids[None]
+        if rows == 1:
+            return text
+        space = self.rope_positions if self.rope_positions is not None else np.repeat(text, 3, axis=0)
+        if rows == 3:
+            return space
+        if rows == 4:
+            return np.concatenate([text, space])
+        raise CollateError(f"positions have 1, 3 or 4 rows and not {rows}")
+
+    def __repr__(self) -> str:
+        return (
+            f"PackedBatch({len(self.input_ids):,} tokens, {self.num_segments} segments, "
+            f"{self.num_loss_tokens:,} loss tokens, {self.num_padding:,} padding)"
+        )

@@ -1,72 +1,134 @@
-"""The collator: packs to the tensors that a model takes."""
+"""The collator: packs to the tensors that a trainer takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import numpy as np
+import torch  # noqa: F401  so that its absence is told when the collator is imported, not at the first batch
 
-from brimful.collate.dialects.transformers import to_transformers
-from brimful.collate.layout import lay_out
+from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects import dialect_of
+from brimful.collate.features import Feature, as_packs, check_vocabulary
+from brimful.collate.layout import lay_out, policy
+from brimful.collate.loss import Normaliser, token_weights
+from brimful.collate.media import Float32Array
+from brimful.collate.padding import Padding
 from brimful.errors import CollateError, SettingsError
 from brimful.shards import Pack
-from brimful.typing import IGNORE_INDEX
 
 __all__ = ["PackCollator"]
 
 
 class PackCollator:
-    """Turns packs into what a Transformers model takes as keyword arguments.
+    """Turns packs into what a trainer takes, by default a Transformers model as keyword arguments.
 
-    Several packs are flattened into one row as well. Plain samples (mappings with ``input_ids`` and ``labels``)
-    are taken like packs of one segment, so this also replaces ``DataCollatorWithFlattening``.
+    Several packs are flattened into one row as well, or are one row each where the dialect has rows. Plain samples
+    (mappings with ``input_ids`` and ``labels``) are taken like packs of one segment, so this also replaces
+    ``DataCollatorWithFlattening``.
 
     Args:
-        pad_to: fixed length of the row, for compiled models; None leaves it as long as it is.
+        dialect: whose words to use; ``docs/dialects.md`` lists them with all keys, dtypes and shapes.
+        pad_to: fixed length of the row, for compiled models: short for ``padding=Padding(to=…)``.
+        padding: the policy for rows and segments; None leaves them as long as they are.
         pad_token_id: what stands in the padding.
+        vocab_size: refuse token ids outside of it; None does not look.
+        loss_weights: what each target counts: a normaliser by name (``"sample"``, ``"sqrt"``, as in
+            ``collate.loss``), or a function from a batch to ``float32[T]``; None for 1.
+        position_start: position of the first token of a segment, such as 2 for RoBERTa.
 
     >>> import numpy as np
     >>> from brimful.testing.toys import toy_pack
     >>> batch = PackCollator(pad_to=8)([toy_pack([4, 2])])
     >>> batch["cu_seq_lens_q"].tolist(), batch["position_ids"].tolist()
     ([0, 4, 6, 8], [[0, 1, 2, 3, 0, 1, 0, 1]])
+    >>> batch = PackCollator(dialect="llama_factory", pad_to=7)([toy_pack([4, 2])])
+    >>> batch["attention_mask"].tolist()
+    [[1, 1, 1, 1, 2, 2, 0, 0]]
     """
 
-    def __init__(self, *, pad_to: int | None = None, pad_token_id: int = 0) -> None:
-        if pad_to is not None and pad_to < 1:
-            raise SettingsError(f"pad_to must be at least 1 and is {pad_to}")
-        self.pad_to = pad_to
+    def __init__(
+        self,
+        *,
+        dialect: str = "transformers",
+        pad_to: int | None = None,
+        padding: Padding | None = None,
+        pad_token_id: int = 0,
+        vocab_size: int | None = None,
+        loss_weights: Callable[[PackedBatch], Float32Array] | str | None = None,
+        position_start: int = 0,
+    ) -> None:
+        self.dialect = dialect_of(dialect)
+        self.padding = policy(pad_to, padding)
         self.pad_token_id = pad_token_id
+        self._vocab_size = vocab_size
+        self._loss_weights = _by_name(loss_weights) if isinstance(loss_weights, str) else loss_weights
+        self._position_start = position_start
+        if position_start and not self.dialect.any_start:
+            raise SettingsError(
+                f"position_start={position_start} does not go with dialect {self.dialect.name!r}, whose trainer takes "
+                f"position 0 for the beginning of a segment"
+            )
+        if vocab_size is not None and not 0 <= pad_token_id < vocab_size:
+            raise SettingsError(f"pad_token_id is {pad_token_id} and the vocabulary is 0 … {vocab_size - 1}")
+        self._convert = self.dialect.load()
 
-    def __call__(self, features: Sequence[Pack | Mapping[str, Any]]) -> dict[str, Any]:
+    @property
+    def pad_to(self) -> int | None:
+        """Fixed length of the row, if there is one."""
+        return self.padding.to
+
+    def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
         """One batch; the packs are not changed.
 
         Raises:
-            CollateError: nothing to collate, keys missing, or more tokens than ``pad_to``.
+            CollateError: nothing to collate, keys missing, ids outside of the vocabulary, or more tokens than
+                ``pad_to``.
         """
-        packs = [item if isinstance(item, Pack) else _as_pack(item, place) for place, item in enumerate(features)]
-        return to_transformers(lay_out(packs, pad_to=self.pad_to, pad_token_id=self.pad_token_id))
+        rows = self.rows(features)
+        return self._convert(rows if self.dialect.row_per_pack else rows[0])
+
+    def rows(self, features: Sequence[Feature]) -> list[PackedBatch]:
+        """The batch before the dialect: one record, or one of equal length for each pack where the dialect has rows."""
+        if not features:
+            raise CollateError("a batch needs at least one pack and got none")
+        packs, extras = as_packs(features)
+        if self._vocab_size is not None:
+            check_vocabulary(packs, self._vocab_size)
+        if not self.dialect.row_per_pack:
+            groups, padding = [(packs, extras)], self.padding
+        else:
+            groups = [([pack], None if extras is None else [extras[place]]) for place, pack in enumerate(packs)]
+            padding = self._row_padding(packs)
+        batches = [
+            lay_out(
+                some,
+                pad_token_id=self.pad_token_id,
+                padding=padding,
+                position_start=self._position_start,
+                extras=carried,
+            )
+            for some, carried in groups
+        ]
+        if self._loss_weights is None:
+            return batches
+        return [replace(batch, loss_weights=self._loss_weights(batch)) for batch in batches]
+
+    def _row_padding(self, packs: Sequence[Pack]) -> Padding:
+        """Rows of one batch are equally long: as the longest needs, with the dialect's spare tokens."""
+        most = max(int(self.padding.padded(pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]).sum()) for pack in packs)
+        size = self.padding.row_length(most)
+        if most > size:
+            return self.padding  # too small: the layout of that pack says so
+        unit = self.padding.unit
+        return replace(self.padding, to=-(-(size + self.dialect.spare_tokens) // unit) * unit)
 
 
-def _as_pack(sample: Mapping[str, Any], place: int) -> Pack:
-    """A plain sample as a pack of one segment."""
-    for key in ("input_ids", "labels"):
-        if key not in sample:
-            raise CollateError(f"sample {place} of the batch has no {key!r} (found {sorted(map(str, sample))})")
-    ids, labels = np.asarray(sample["input_ids"]), np.asarray(sample["labels"])
-    if ids.shape != labels.shape or ids.ndim != 1 or len(ids) == 0:
-        raise CollateError(
-            f"sample {place} of the batch: input_ids {ids.shape} and labels {labels.shape} must be two rows of one "
-            f"length, at least 1"
-        )
-    mask = labels != IGNORE_INDEX
-    if bool((mask & (labels != ids)).any()):
-        raise CollateError(f"sample {place} of the batch: a label is not its own token; labels must not be shifted")
-    return Pack(
-        ids.astype(np.int32, copy=False),
-        mask,
-        np.array([0, len(ids)], dtype=np.int32),
-        np.array([place], dtype=np.int64),
-        np.zeros(1, dtype=np.int32),
-    )
+def _by_name(normaliser: str) -> Callable[[PackedBatch], Float32Array]:
+    return partial(_token_weights, normaliser=Normaliser.named(normaliser))
+
+
+def _token_weights(batch: PackedBatch, *, normaliser: Normaliser) -> Float32Array:
+    return token_weights(batch.labels, batch.cu_seqlens, batch.num_segments, normaliser)

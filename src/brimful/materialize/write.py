@@ -237,15 +237,10 @@ def _check_lengths(
 ) -> None:
     """Every sample must have the length that it was planned with.
 
-    A segment ends where its sample ends, unless the policy cut it there: then it is as long as a pack (or, split,
-    begins behind such a one) and lies inside the sample.
+    A segment ends where its sample ends, unless the plan cut it there: then it lies inside the sample.
     """
     ends = starts.astype(np.int64) + lengths
-    policy = plan.settings.get("overflow")
-    cut = np.zeros(len(ids), dtype=bool)
-    if policy in ("truncate", "split"):
-        cut = lengths == plan.capacity
-    wrong = np.flatnonzero(np.where(cut, whole < ends, whole != ends))
+    wrong = np.flatnonzero(np.where(plan.may_be_cut(lengths), whole < ends, whole != ends))
     if len(wrong):
         at = int(wrong[0])
         sample_id = int(ids[at])

@@ -210,6 +210,7 @@ def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...]) -> d
         "settings": {**settings, "budgets": list(budgets), **{f"row {k}": v for k, v in source.row_settings.items()}},
         "source_fingerprint": source.fingerprint,
         "source": source.title,
+        "parts": [list(member) for member in source.rows.members],
         "num_samples": len(source),
     }
 

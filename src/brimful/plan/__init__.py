@@ -6,8 +6,24 @@ lengths in their order.
 
 from __future__ import annotations
 
+from brimful.plan.cost import CostModel, pack_costs
+from brimful.plan.lookahead import Lookahead
 from brimful.plan.overflow import Overflow
 from brimful.plan.plan import Plan, Segment
 from brimful.plan.planner import ALGORITHMS, plan_packs
+from brimful.plan.schedule import Tail, schedule_packs
+from brimful.plan.stream import StreamPacks
 
-__all__ = ["ALGORITHMS", "Overflow", "Plan", "Segment", "plan_packs"]
+__all__ = [
+    "ALGORITHMS",
+    "CostModel",
+    "Lookahead",
+    "Overflow",
+    "Plan",
+    "Segment",
+    "StreamPacks",
+    "Tail",
+    "pack_costs",
+    "plan_packs",
+    "schedule_packs",
+]

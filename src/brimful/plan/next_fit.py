@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from brimful.plan.in_order import as_items
+from brimful.plan.kernels import compiled
 from brimful.plan.packing import Packing
-from brimful.typing import AnyIntArray
+from brimful.typing import AnyIntArray, Lengths, Offsets
 
 __all__ = ["next_fit"]
+
+_CHUNK_ITEMS = 1 << 20
 
 
 def next_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
@@ -25,16 +29,51 @@ def next_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
 
     Args:
         lengths: ``int[num_items]``, each in [1, capacity].
-        capacity: most that a pack holds.
+        capacity: most that a pack holds, from 1 to 2**31 - 1.
 
-    Cost: O(packs·log items). Source: Johnson (1973).
+    Returns:
+        Packs in order of opening, items in their order.
+
+    Cost: O(n) for n items. Source: Johnson (1973).
+
+    >>> next_fit(np.array([3, 3, 5, 6, 1, 1]), capacity=7).as_lists()
+    [[0, 1], [2], [3, 4], [5]]
     """
+    items = as_items(lengths)
+    form = compiled(_next_fit, len(items))
+    offsets = form(items, capacity) if form is not None else _by_jumps(items, capacity)
+    return Packing(offsets, np.arange(len(items), dtype=np.int32 if len(items) < 2**31 else np.int64))
+
+
+def _next_fit(lengths: Lengths, capacity: int) -> Offsets:
+    offsets = np.zeros(1, dtype=np.int64)
+    for write in (False, True):  # count the packs, then note where each begins
+        num_packs = 0
+        load = capacity
+        for item in range(len(lengths)):
+            load += lengths[item]
+            if load > capacity:
+                load = lengths[item]
+                if write:
+                    offsets[num_packs] = item
+                num_packs += 1
+        if not write:
+            offsets = np.full(num_packs + 1, len(lengths), dtype=np.int64)
+    return offsets
+
+
+def _by_jumps(lengths: Lengths, capacity: int) -> Offsets:
+    """In NumPy: where a pack that begins with each item would end, for some items at a time; then pack to pack."""
     ends = np.cumsum(lengths, dtype=np.int64)
-    offsets = [0]
-    filled = 0
-    total = len(lengths)
-    while offsets[-1] < total:
-        stop = int(np.searchsorted(ends, filled + capacity, side="right"))
-        filled = int(ends[stop - 1])
-        offsets.append(stop)
-    return Packing(np.array(offsets, dtype=np.int64), np.arange(total, dtype=np.int32 if total < 2**31 else np.int64))
+    begins = []
+    at = 0
+    while at < len(lengths):
+        chunk = slice(at, at + _CHUNK_ITEMS)
+        full = ends[chunk] - lengths[chunk] + capacity
+        jumps = np.searchsorted(ends, full, side="right").tolist()
+        first = at
+        while at - first < len(jumps):
+            begins.append(at)
+            at = jumps[at - first]
+    begins.append(len(lengths))
+    return np.array(begins, dtype=np.int64)

@@ -120,6 +120,7 @@ def pack_optimally(
     Cost: does not depend on the number of items. A round is a programme of as many rows as there are different
     lengths, and O(different lengths · capacity) for the knapsack.
 
+    >>> import numpy as np
     >>> result = pack_optimally(Histogram.of(np.array([4, 4, 3, 3, 3, 3])), capacity=10, time_limit=10)
     >>> result.num_packs, result.bound, result.status
     (2, 2, 'optimal: packs equal the proven bound')

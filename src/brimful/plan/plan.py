@@ -15,7 +15,7 @@ from brimful.measure.table import LengthTable, as_lengths
 from brimful.plan.cost import CostModel, Float64Array, pack_costs
 from brimful.plan.ledger import Ledger
 from brimful.plan.store import load_plan, save_plan
-from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths, Offsets
+from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths, Offsets
 
 __all__ = ["Plan", "Segment"]
 
@@ -124,6 +124,17 @@ class Plan:
         ends = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
         tokens: Int64Array = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
         return tokens
+
+    def may_be_cut(self, lengths: AnyIntArray) -> BoolArray:
+        """Which segments of these lengths may end before their sample does, because the plan cuts samples there.
+
+        Where the overflow policy cuts, a segment is as long as a pack; ``concat_split`` cuts anywhere.
+        """
+        if self.settings.get("algorithm") == "concat_split":
+            return np.ones(len(lengths), dtype=np.bool_)
+        if self.settings.get("overflow") in ("truncate", "split"):
+            return np.asarray(lengths == self.capacity)
+        return np.zeros(len(lengths), dtype=np.bool_)
 
     def costs(self, model: CostModel) -> Float64Array:
         """``float64[num_packs]``: what each pack costs, in the model's unit; for ``PackLoader(costs=…)``."""

@@ -10,8 +10,11 @@ import numpy as np
 
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.measure.table import REJECTED, LengthTable, as_lengths
+from brimful.plan.best_fit import best_fit
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.bound import lower_bound
+from brimful.plan.concat_split import concat_split
+from brimful.plan.first_fit import first_fit
 from brimful.plan.first_fit_decreasing import first_fit_decreasing
 from brimful.plan.histogram import Histogram, Placements, decreasing_order
 from brimful.plan.ledger import Ledger
@@ -21,6 +24,7 @@ from brimful.plan.overflow import Overflow, Pieces, apply_overflow
 from brimful.plan.packing import Packing
 from brimful.plan.plan import Plan
 from brimful.plan.shuffle import random_order, shuffle_classes
+from brimful.plan.worst_fit import worst_fit
 from brimful.rng import generator
 from brimful.typing import AnyIntArray, Lengths
 
@@ -30,14 +34,27 @@ _BY_COUNTS: Mapping[str, Callable[..., Any]] = {
     "best_fit_decreasing": best_fit_decreasing,
     "first_fit_decreasing": first_fit_decreasing,
 }
-_IN_ORDER: Mapping[str, Callable[..., Packing]] = {"next_fit": next_fit}
+_IN_ORDER: Mapping[str, Callable[..., Packing]] = {
+    "next_fit": next_fit,
+    "first_fit": first_fit,
+    "best_fit": best_fit,
+    "worst_fit": worst_fit,
+}
 _SEARCHING = ("optimal", "auto")
 _SECONDS = 60.0
 """That ``optimal`` may search, unless told otherwise."""
 _OPERATIONS = 2e9
 """That ``auto`` may search, unless told otherwise (``Effort``): some seconds, and the same plan on every machine."""
-ALGORITHMS = (*_BY_COUNTS, *_SEARCHING, *_IN_ORDER)
+ALGORITHMS = (*_BY_COUNTS, *_SEARCHING, *_IN_ORDER, "concat_split")
 """Names of the algorithms. Textbook names: what they do is what the books say."""
+
+_ALIASES = {
+    "bfd": "best_fit_decreasing",
+    "ffd": "first_fit_decreasing",
+    "sequential": "next_fit",
+    "wrapped": "concat_split",
+}
+"""What others call them."""
 
 _CLOSE_ENOUGH = 0.001
 """Distance from the bound, as a share of it, that ``auto`` leaves as it is."""
@@ -63,7 +80,10 @@ def plan_packs(
         capacity: most tokens of a pack, from 1 to 2**31 - 1.
         algorithm: one of ``ALGORITHMS``. ``optimal`` searches for as few packs as the lengths allow and proves how
             far from that it is; ``auto`` does so only where best fit decreasing is over 0.1 % above the bound;
-            ``next_fit`` keeps the order of the samples. ``settings["outcome"]`` says what was found.
+            ``next_fit``, ``first_fit``, ``best_fit`` and ``worst_fit`` take the samples in their order;
+            ``concat_split`` cuts the stream of all tokens. ``settings["outcome"]`` says what was found. The names
+            that others use (``bfd``, ``ffd``, ``wrapped``, and ``sequential`` for next fit, whose packs follow each
+            other as the samples do) are understood.
         overflow: what becomes of samples longer than a pack (``Overflow``).
         seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so that packs do
             not come sorted by length; None keeps the textbook order. Algorithms that keep the order of the
@@ -83,20 +103,37 @@ def plan_packs(
     """
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
     policy = Overflow.named(overflow)
+    algorithm = _ALIASES.get(algorithm, algorithm)
     _check(table.tokens, capacity, algorithm, seed, time_limit, may_reject=isinstance(lengths, LengthTable))
-    pieces = apply_overflow(table.tokens, capacity=capacity, policy=policy)
+    if algorithm == "concat_split":
+        pieces, packing = _concat_split(table.tokens, capacity, policy)
+    else:
+        pieces = apply_overflow(table.tokens, capacity=capacity, policy=policy)
     items = Histogram.of(pieces.lengths)
     settings = {"algorithm": algorithm, "overflow": policy.value, "seed": seed, "capacity": int(capacity)}
     bound = lower_bound(items, capacity=capacity)
     if algorithm in _IN_ORDER:
         packing = _IN_ORDER[algorithm](pieces.lengths, capacity=capacity)
-    else:
+    elif algorithm != "concat_split":
         placements, bound, outcome = _place(items, capacity, algorithm, bound, time_limit)
         if outcome is not None:
             settings["outcome"] = outcome
         packing = placements.fill(_class_order(pieces.lengths, items, seed), _pack_order(placements.num_packs, seed))
-    ledger = _ledger(table, pieces, tokens_packed=items.total)
+    ledger = _ledger(table, pieces, policy, capacity, tokens_packed=items.total)
     return _make_plan(table, pieces, packing, ledger, capacity=int(capacity), bound=bound, settings=settings)
+
+
+def _concat_split(tokens: Lengths, capacity: int, policy: Overflow) -> tuple[Pieces, Packing]:
+    """The stream of what the policy keeps, cut; under ``split`` that is every token of every sample."""
+    if policy is Overflow.SPLIT:
+        return concat_split(tokens, capacity=capacity)
+    kept = apply_overflow(tokens, capacity=capacity, policy=policy)
+    cut, packing = concat_split(kept.lengths, capacity=capacity)
+    assert cut.sample_ids is not None
+    assert cut.starts is not None
+    ids = cut.sample_ids if kept.sample_ids is None else kept.sample_ids[cut.sample_ids]
+    starts = cut.starts if kept.starts is None else cut.starts + kept.starts[cut.sample_ids]
+    return Pieces(cut.lengths, ids, starts, kept.dropped), packing
 
 
 def _place(
@@ -194,7 +231,7 @@ def _make_plan(
     )
 
 
-def _ledger(table: LengthTable, pieces: Pieces, *, tokens_packed: int) -> Ledger:
+def _ledger(table: LengthTable, pieces: Pieces, policy: Overflow, capacity: int, *, tokens_packed: int) -> Ledger:
     tokens = table.tokens
     if pieces.lengths is tokens:  # nothing dropped, cut or rejected: no need to look at every sample again
         return Ledger(
@@ -212,9 +249,8 @@ def _ledger(table: LengthTable, pieces: Pieces, *, tokens_packed: int) -> Ledger
     if len(pieces.lengths) != packed:
         assert pieces.sample_ids is not None
         split = int(np.count_nonzero(np.bincount(pieces.sample_ids) > 1))
-    elif tokens_packed + tokens_dropped != tokens_in:
-        ids = slice(None) if pieces.sample_ids is None else pieces.sample_ids
-        truncated = int(np.count_nonzero(tokens[ids] > pieces.lengths))
+    if policy in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
+        truncated = int(np.count_nonzero(tokens > capacity))
     return Ledger(
         samples_in=len(tokens),
         tokens_in=tokens_in,

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.measure import LengthTable
-from brimful.plan import plan_packs
+from brimful.plan.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.histogram import Histogram
 
-__all__ = ["CapacityPoint", "draw_sweep", "sweep_capacities"]
+__all__ = ["CAPACITIES", "CapacityPoint", "draw_sweep", "sweep_capacities"]
 
-_CAPACITIES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+CAPACITIES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 
 @dataclass(frozen=True)
@@ -26,38 +27,59 @@ class CapacityPoint:
     oversized: int
     padded_fill_ratio: float
 
+    def steps_per_epoch(self, packs_per_step: int) -> int:
+        """Optimizer steps of an epoch, the last one perhaps not full."""
+        return -(-self.num_packs // packs_per_step)
 
-def sweep_capacities(table: LengthTable, capacities: Sequence[int] = _CAPACITIES) -> list[CapacityPoint]:
-    """Plan the same lengths at several capacities, leaving out what is longer."""
-    tokens = table.tokens[table.tokens > 0]
+
+def sweep_capacities(lengths: LengthTable | Histogram, capacities: Sequence[int] = CAPACITIES) -> list[CapacityPoint]:
+    """Plan the same lengths at several capacities, best fit decreasing, leaving out what is longer.
+
+    Counts of lengths are enough for that, so the cost depends on the number of different lengths alone.
+
+    Args:
+        lengths: a table, or counts of lengths that are at hand.
+        capacities: tokens, ascending. The sweep ends early where one pack holds everything.
+
+    >>> point, = sweep_capacities(LengthTable.from_lengths([3, 3, 5, 6, 1, 1]), capacities=[5])
+    >>> point.num_packs, point.oversized, point.samples_per_pack
+    (3, 1, 1.6666666666666667)
+    """
+    if isinstance(lengths, LengthTable):
+        lengths = Histogram.of(lengths.tokens[lengths.tokens > 0])
     points = []
     for capacity in capacities:
-        fitting = tokens[tokens <= capacity]
-        if not len(fitting):
+        upto = int(np.searchsorted(lengths.lengths, capacity, side="right"))
+        fitting = Histogram(lengths.lengths[:upto], lengths.counts[:upto])
+        number = fitting.num_items
+        if not number:
             continue
-        plan = plan_packs(fitting, capacity=capacity, algorithm="best_fit_decreasing", seed=None)
+        packs = best_fit_decreasing(fitting, capacity=capacity).num_packs
         points.append(
             CapacityPoint(
                 capacity=capacity,
-                num_packs=plan.num_packs,
-                fill_ratio=plan.fill_ratio,
-                samples_per_pack=len(fitting) / plan.num_packs,
-                oversized=len(tokens) - len(fitting),
-                padded_fill_ratio=float(fitting.sum(dtype=np.int64) / (len(fitting) * capacity)),
+                num_packs=packs,
+                fill_ratio=fitting.total / (packs * capacity),
+                samples_per_pack=number / packs,
+                oversized=lengths.num_items - number,
+                padded_fill_ratio=fitting.total / (number * capacity),
             )
         )
-        if not points[-1].oversized and plan.num_packs <= 1:
+        if not points[-1].oversized and packs <= 1:
             break
     return points
 
 
-def draw_sweep(points: Sequence[CapacityPoint]) -> list[str]:
-    """The sweep as a table."""
+def draw_sweep(points: Sequence[CapacityPoint], packs_per_step: int | None = None) -> list[str]:
+    """The sweep as a table, with steps an epoch if the packs of a step are known."""
+    steps = "" if packs_per_step is None else f"  {'steps/epoch':>11}"
     lines = [
-        f"{'capacity':>9}  {'packs':>11}  {'fill':>8}  {'samples/pack':>12}  {'too long':>9}  {'padded to it':>12}"
+        f"{'capacity':>9}  {'packs':>11}  {'fill':>8}  {'samples/pack':>12}  {'too long':>9}  {'padded to it':>12}{steps}"
     ]
-    return lines + [
-        f"{point.capacity:>9,}  {point.num_packs:>11,}  {100 * point.fill_ratio:>6.2f} %  "
-        f"{point.samples_per_pack:>12.1f}  {point.oversized:>9,}  {100 * point.padded_fill_ratio:>8.1f} % full"
-        for point in points
-    ]
+    for point in points:
+        steps = "" if packs_per_step is None else f"  {point.steps_per_epoch(packs_per_step):>11,}"
+        lines.append(
+            f"{point.capacity:>9,}  {point.num_packs:>11,}  {100 * point.fill_ratio:>6.2f} %  "
+            f"{point.samples_per_pack:>12.1f}  {point.oversized:>9,}  {100 * point.padded_fill_ratio:>8.1f} % full{steps}"
+        )
+    return lines

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from brimful.encode.encoder import Encoder
 from brimful.errors import LengthChangedError, PlanMismatchError
 from brimful.plan import Plan
@@ -35,7 +37,6 @@ class _PlannedPacks:
                 f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
             )
         self._source, self._encoder, self._plan = source, encoder, plan
-        self._cuts = plan.settings.get("overflow") in ("truncate", "split")
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -46,11 +47,11 @@ class _PlannedPacks:
 
     def __getitem__(self, index: int) -> Pack:
         segments = self._plan.pack(index)
+        cut = self._plan.may_be_cut(np.array([segment.length for segment in segments]))
         ids, masks = [], []
-        for segment in segments:
+        for segment, may_go_on in zip(segments, cut.tolist(), strict=True):
             encoded = self._encoder.encode(self._source[segment.sample_id])
             end = segment.start + segment.length
-            may_go_on = self._cuts and segment.length == self._plan.capacity
             if len(encoded) < end or (len(encoded) > end and not may_go_on):
                 raise LengthChangedError(
                     f"{self._source.where(segment.sample_id)} (sample {segment.sample_id}) encodes to {len(encoded):,} "

@@ -47,6 +47,11 @@ class Rows(abc.ABC):
     def fingerprint(self) -> Fingerprint:
         """Of all contents in order, whatever the blocks."""
 
+    @property
+    def members(self) -> list[tuple[str, int]]:
+        """Title and number of rows of each file, in order: where a sample comes from."""
+        return [(self.title, len(self))]
+
     def get(self, index: int) -> Any:
         """One row."""
         return next(self.read(index, index + 1))
@@ -96,6 +101,10 @@ class ChainedRows(Rows):
             for part, first in zip(self.parts, self._starts, strict=False)
             for block in part.blocks
         ]
+
+    @property
+    def members(self) -> list[tuple[str, int]]:
+        return [member for part in self.parts for member in part.members]
 
     @property
     def fingerprint(self) -> Fingerprint:

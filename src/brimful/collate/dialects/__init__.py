@@ -1,3 +1,102 @@
-"""A ``PackedBatch`` in the words of each trainer: one file per contract."""
+"""A ``PackedBatch`` in the words of each trainer: one file per contract, loaded when it is asked for.
+
+Names, dtypes and shapes of all of them: ``docs/dialects.md``.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from brimful.collate.batch import PackedBatch
+from brimful.errors import SettingsError, missing_extra
+
+__all__ = ["DIALECTS", "Dialect", "dialect_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What is to be known of a dialect before a batch is made.
+
+    Attributes:
+        name: the file in this folder; its function is ``to_<name>``.
+        labels_shifted: whether labels are moved one to the left, segment by segment: the model must then not shift.
+        row_per_pack: whether each pack is a row of its own, ``(B, S)``; else all lie behind each other in one row.
+        spare_tokens: padding that a row needs beyond ``pad_to``.
+        any_start: whether positions may begin at another number than 0; others find boundaries by zeros.
+    """
+
+    name: str
+    labels_shifted: bool = False
+    row_per_pack: bool = False
+    spare_tokens: int = 0
+    any_start: bool = False
+
+    def load(self) -> Callable[[Any], dict[str, Any]]:
+        """The function ``to_<name>``; it takes a list of batches where each pack is a row, else one batch.
+
+        Raises:
+            MissingExtraError: no torch.
+        """
+        try:
+            module = import_module(f"{__name__}.{self.name}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise missing_extra("torch", "torch", f"the dialect {self.name}") from error
+        function: Callable[[Any], dict[str, Any]] = getattr(module, f"to_{self.name}")
+        return function
+
+    def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
+        """What the trainer takes.
+
+        Args:
+            rows: one batch, or one of equal length for each pack where ``row_per_pack``.
+        """
+        convert = self.load()
+        if self.row_per_pack:
+            return convert(rows)
+        (batch,) = rows
+        return convert(batch)
+
+
+DIALECTS: dict[str, Dialect] = {
+    entry.name: entry
+    for entry in (
+        Dialect("transformers", any_start=True),
+        Dialect("trl"),
+        Dialect("ms_swift"),
+        Dialect("megatron", labels_shifted=True),
+        Dialect("megatron_bridge", labels_shifted=True),
+        Dialect("megatron_bridge_legacy", labels_shifted=True),
+        Dialect("transformer_engine", any_start=True),
+        Dialect("nemo_automodel", labels_shifted=True, row_per_pack=True),
+        Dialect("torchtitan", labels_shifted=True),
+        Dialect("veomni"),
+        Dialect("verl"),
+        Dialect("llama_factory", row_per_pack=True, spare_tokens=1),
+        Dialect("axolotl", row_per_pack=True),
+        Dialect("flex_attention", any_start=True),
+        Dialect("dense_mask", any_start=True),
+        Dialect("dense_mask_additive", any_start=True),
+        Dialect("plain", any_start=True),
+    )
+}
+"""By name."""
+
+
+def dialect_of(name: str) -> Dialect:
+    """A dialect by name; hyphens and capitals are accepted.
+
+    >>> dialect_of("ms-swift").name, dialect_of("megatron").labels_shifted
+    ('ms_swift', True)
+
+    Raises:
+        SettingsError: there is none of that name; lists them.
+    """
+    entry = DIALECTS.get(name.lower().replace("-", "_"))
+    if entry is None:
+        raise SettingsError(f"no dialect {name!r}: dialect must be one of {', '.join(DIALECTS)}")
+    return entry

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects.tensors import media_tensors, row, text_or_mrope, weights_if_any
 from brimful.collate.layout import segment_index
 
 __all__ = ["to_transformers"]
@@ -20,23 +21,28 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     then no longer looks for packed sequences in SDPA, eager and flex attention: samples would see each other.
 
     ==========================================  =====================================================
-    ``input_ids, labels, position_ids``         ``int64[1, T]``; labels are not shifted
+    ``input_ids, labels``                       ``int64[1, T]``; labels are not shifted
+    ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``, text first
     ``cu_seq_lens_q, cu_seq_lens_k``            ``int32[S + 1]``, the padding as last segment
     ``max_length_q, max_length_k``              Python integers
     ``seq_idx``                                 ``int32[1, T]``, for Mamba and gated delta nets
     ``use_cache``                               ``False``
+    ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
+
+    Arrays of media follow under their own names.
     """
     boundaries = torch.from_numpy(batch.cu_seqlens)
-    longest = batch.max_seqlen
     return {
-        "input_ids": torch.from_numpy(batch.input_ids).unsqueeze(0),
-        "labels": torch.from_numpy(batch.labels).unsqueeze(0),
-        "position_ids": torch.from_numpy(batch.position_ids).unsqueeze(0),
+        "input_ids": row(batch.input_ids),
+        "labels": row(batch.labels),
+        "position_ids": torch.from_numpy(text_or_mrope(batch)),
         "cu_seq_lens_q": boundaries,
         "cu_seq_lens_k": boundaries,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "seq_idx": torch.from_numpy(segment_index(batch)).unsqueeze(0),
+        "max_length_q": batch.max_seqlen,
+        "max_length_k": batch.max_seqlen,
+        "seq_idx": row(segment_index(batch)),
         "use_cache": False,
+        **weights_if_any(batch),
+        **media_tensors(batch),
     }

@@ -1,0 +1,153 @@
+"""``brimful verify``: is packing right with this model and these packs?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from brimful.cli.options import show_json
+from brimful.errors import SettingsError, missing_extra
+
+__all__ = ["verify"]
+
+
+@click.command()
+@click.option("--model", "path", metavar="DIR|ID", help="A causal language model: a directory or a hub id.")
+@click.option("--model-type", metavar="NAME", help="A tiny random model of an architecture instead: qwen2, llama, …")
+@click.option("--packs", metavar="DIR", help="A pack store to take samples from (default: random ones).")
+@click.option(
+    "--collator", metavar="MODULE:NAME", help="Your collator instead of PackCollator, as package.module:name."
+)
+@click.option(
+    "--attention",
+    metavar="NAME,…",
+    help="Implementations to try (default: eager,sdpa,flex_attention,flash_attention_2).",
+)
+@click.option("--dtype", default="float32", show_default=True, metavar="NAME", help="float32, bfloat16 or float16.")
+@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, cuda:1, …")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=16), default=512, show_default=True, help="Most to take of --packs."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of random weights and samples.")
+@click.option("--no-gradients", is_flag=True, help="Leave gradients out: half of the memory.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+def verify(
+    path: str | None,
+    model_type: str | None,
+    packs: str | None,
+    collator: str | None,
+    attention: str | None,
+    dtype: str,
+    device: str,
+    max_tokens: int,
+    seed: int,
+    no_gradients: bool,
+    as_json: bool,
+) -> int:
+    """Show that samples in one pack do not see each other, and train as they would one by one.
+
+    Changes one sample and looks whether another one's logits move; compares logits, loss and gradients of the packed
+    batch with those of each sample alone; checks labels, positions, boundaries and padding. Exit code 0 if nothing
+    failed and isolation was shown, 1 if not, 2 if it could not be run.
+
+      brimful verify --model-type qwen2
+
+      brimful verify --model Qwen/Qwen3-0.6B --packs packs --device cuda --dtype bfloat16
+    """
+    if (path is None) == (model_type is None):
+        raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what is to be verified?")
+    with _quiet():
+        try:
+            import torch  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise missing_extra("torch", "torch", "brimful verify") from error
+        from brimful.verify import verify_packing
+        from brimful.verify.models import load_model, tiny_model
+
+        names = _attention(attention)
+        model = (
+            load_model(path, dtype=dtype, device=device)
+            if path is not None
+            else tiny_model(str(model_type), dtype=dtype, device=device, seed=seed)
+        )
+        samples = _samples(packs, _vocab(model), max_tokens, seed)
+        report = verify_packing(
+            model, _collator(collator, samples), samples, attention=names, gradients=not no_gradients
+        )
+    if as_json:
+        show_json(report.as_dict())
+    else:
+        click.echo(str(report))
+    return 0 if report.ok else 1
+
+
+def _attention(text: str | None) -> list[str] | None:
+    from brimful.verify.attention import IMPLEMENTATIONS
+
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = (*IMPLEMENTATIONS, "flash_attention_3")
+    wrong = [name for name in names if name not in known]
+    if wrong or not names:
+        raise SettingsError(f"--attention {text!r}: {', '.join(wrong) or 'nothing'} is none of {', '.join(known)}")
+    return names
+
+
+def _vocab(model: Any) -> int:
+    embedding = model.get_input_embeddings()
+    return int(embedding.num_embeddings if hasattr(embedding, "num_embeddings") else embedding.weight.shape[0])
+
+
+def _samples(packs: str | None, vocab: int, max_tokens: int, seed: int) -> list[Any]:
+    from brimful.verify.samples import few_of, random_samples
+
+    if packs is None:
+        return list(random_samples(vocab, seed=seed))
+    from brimful.serve import open_packs
+
+    return list(few_of(open_packs(packs), vocab=vocab, max_tokens=max_tokens))
+
+
+def _collator(name: str | None, samples: list[Any]) -> Any:
+    """PackCollator with some padding behind, or what ``module:name`` is: a collator, or a class or factory of one."""
+    if name is None:
+        from brimful import PackCollator
+
+        total = sum(len(sample["input_ids"]) if isinstance(sample, dict) else len(sample) for sample in samples)
+        return PackCollator(pad_to=-(-(total + 1) // 16) * 16)
+    import inspect
+    from importlib import import_module
+
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise SettingsError(f"--collator {name!r} must be MODULE:NAME, such as my_project.data:collate")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SettingsError(f"--collator {name}: {error}") from error
+    finally:
+        sys.path.remove("")
+    return found() if inspect.isclass(found) else found
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Libraries say nothing of their own meanwhile: what they refuse is in the report."""
+    import logging
+    import warnings
+
+    logger = logging.getLogger("transformers")
+    before = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(before)

@@ -1,0 +1,45 @@
+"""A mask of all pairs of tokens: for SDPA, on machines that have no other attention for packs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects.tensors import media_tensors, row, text_or_mrope, weights_if_any
+from brimful.collate.layout import segment_index
+
+__all__ = ["pairs_that_see", "to_dense_mask"]
+
+
+def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
+    """One row of T tokens with a mask of T² booleans; labels are not shifted.
+
+    ==========================================  =====================================================
+    ``input_ids, labels``                       ``int64[1, T]``
+    ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``
+    ``attention_mask``                          ``bool[1, 1, T, T]``: query, key; true where the query sees the key
+    ``use_cache``                               ``False``
+    ``loss_weights``                            ``float32[1, T]``, only if the batch has any
+    ==========================================  =====================================================
+
+    64 MiB at T = 8,192, and four times that at twice the length. Padding sees padding, so that no row of the softmax
+    is empty: that would be NaN.
+    """
+    return {
+        "input_ids": row(batch.input_ids),
+        "labels": row(batch.labels),
+        "position_ids": torch.from_numpy(text_or_mrope(batch)),
+        "attention_mask": pairs_that_see(batch),
+        "use_cache": False,
+        **weights_if_any(batch),
+        **media_tensors(batch),
+    }
+
+
+def pairs_that_see(batch: PackedBatch) -> torch.Tensor:
+    """``bool[1, 1, T, T]``: the same segment, and not after."""
+    segments = torch.from_numpy(segment_index(batch))
+    mask = segments[:, None] == segments[None, :]
+    return mask.tril_()[None, None]

@@ -1,0 +1,51 @@
+"""What Megatron-Bridge up to 0.3 and NeMo take: boundaries with an end mark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
+from brimful.typing import IGNORE_INDEX, CuSeqlens
+
+__all__ = ["to_megatron_bridge_legacy"]
+
+
+def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
+    """One row of T tokens; labels are shifted, and 0 where ``loss_mask`` is 0.
+
+    ==========================================  =====================================================
+    ``tokens, labels, position_ids``            ``int64[1, T]``
+    ``loss_mask``                               ``float32[1, T]``
+    ``attention_mask``                          ``None``
+    ``cu_seqlens``                              ``int32[1, S + 2]``: where the row really is, then ``-1``
+    ``cu_seqlens_argmin``                       ``int64[1, 1]``: where the ``-1`` stands
+    ``cu_seqlens_unpadded, …_argmin``           the same without gaps, only if there is padding behind segments
+    ``max_seqlen``                              ``int32[1, 1]``
+    ``token_count``                             a list with the Python integer T
+    ==========================================  =====================================================
+    """
+    labels = shifted_labels(batch)
+    labels[labels == IGNORE_INDEX] = 0
+    unpadded = _marked("cu_seqlens_unpadded", batch.cu_seqlens_real) if batch.has_gaps else {}
+    return {
+        "tokens": row(batch.input_ids),
+        "labels": row(labels),
+        "position_ids": row(batch.position_ids),
+        "loss_mask": row(shifted_weights(batch)),
+        "attention_mask": None,
+        **_marked("cu_seqlens", batch.cu_seqlens),
+        **unpadded,
+        "max_seqlen": torch.tensor([[batch.max_seqlen]], dtype=torch.int32),
+        "token_count": [len(batch.input_ids)],
+        **media_tensors(batch),
+    }
+
+
+def _marked(name: str, boundaries: CuSeqlens) -> dict[str, torch.Tensor]:
+    """Boundaries with ``-1`` behind, and its place, so that nobody asks the device for it."""
+    marked = np.append(boundaries, np.int32(-1)).astype(np.int32, copy=False)
+    return {name: row(marked), f"{name}_argmin": torch.tensor([[len(boundaries)]])}

@@ -1,0 +1,45 @@
+"""One row for each sample, padded to the longest: the reference that every packed form has to equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects.tensors import media_tensors
+from brimful.typing import IGNORE_INDEX
+
+__all__ = ["to_plain"]
+
+
+def to_plain(batch: PackedBatch) -> dict[str, Any]:
+    """B samples of at most L tokens, padding on the right; labels are not shifted.
+
+    ==========================================  =====================================================
+    ``input_ids, labels, position_ids``         ``int64[B, L]``; with mRoPE ``position_ids`` is ``int64[4, B, L]``
+    ``attention_mask``                          ``int64[B, L]``: 1 at tokens, 0 at padding
+    ``loss_weights``                            ``float32[B, L]``, only if the batch has any
+    ==========================================  =====================================================
+
+    Padding of the batch is left out; the rows have their own, with token 0.
+    """
+    lengths = batch.real_lengths[: batch.num_segments]
+    here = np.arange(int(lengths.max())) < lengths[:, None]
+    real = ~batch.padding_mask
+
+    def rows(values: np.ndarray[Any, Any], fill: int) -> torch.Tensor:
+        padded = np.full((*values.shape[:-1], *here.shape), fill, dtype=values.dtype)
+        padded[..., here] = values[..., real]
+        return torch.from_numpy(padded)
+
+    given = {
+        "input_ids": rows(batch.input_ids, 0),
+        "labels": rows(batch.labels, IGNORE_INDEX),
+        "position_ids": rows(batch.position_ids if batch.rope_positions is None else batch.position_rows(4), 0),
+        "attention_mask": torch.from_numpy(here.astype(np.int64)),
+    }
+    if batch.loss_weights is not None:
+        given["loss_weights"] = rows(batch.target_weights, 0)
+    return {**given, **media_tensors(batch)}

@@ -1,0 +1,46 @@
+"""What torchtitan takes: a row without a batch dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects.tensors import media_tensors, shifted_labels, shifted_weights
+
+__all__ = ["to_torchtitan"]
+
+
+def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
+    """T tokens in one dimension; labels are shifted.
+
+    ==========================================  =====================================================
+    ``input, labels, positions``                ``int64[T]``
+    ``mrope_positions``                         ``int64[3, T]``, with mRoPE only
+    ``varlen_metadata``                         fields of ``VarlenMetadata``: ``cu_seq_q``, ``cu_seq_k``
+                                                (``int32[S + 1]``), ``max_q``, ``max_k`` (Python integers),
+                                                ``cu_seq_q_host`` (a tuple)
+    ``loss_weights``                            ``float32[T]``, only if the batch has any
+    ==========================================  =====================================================
+
+    torchtitan makes its masks where ``positions`` is 0; the padding counts from 0 and so is one document.
+    """
+    boundaries = torch.from_numpy(batch.cu_seqlens)
+    given: dict[str, Any] = {
+        "input": torch.from_numpy(batch.input_ids),
+        "labels": torch.from_numpy(shifted_labels(batch)),
+        "positions": torch.from_numpy(batch.position_ids),
+        "varlen_metadata": {
+            "cu_seq_q": boundaries,
+            "cu_seq_k": boundaries,
+            "max_q": batch.max_seqlen,
+            "max_k": batch.max_seqlen,
+            "cu_seq_q_host": batch.cu_seqlens_host,
+        },
+    }
+    if batch.rope_positions is not None:
+        given["mrope_positions"] = torch.from_numpy(batch.rope_positions)
+    if batch.loss_weights is not None:
+        given["loss_weights"] = torch.from_numpy(shifted_weights(batch))
+    return {**given, **media_tensors(batch)}

@@ -1,0 +1,29 @@
+"""What ``SFTTrainer`` of TRL gets from its own padding-free collator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects.transformers import to_transformers
+
+__all__ = ["to_trl", "trl_example"]
+
+
+def to_trl(batch: PackedBatch) -> dict[str, Any]:
+    """One row of T tokens with the keys of TRL's ``DataCollatorForLanguageModeling(padding_free=True)``.
+
+    As ``transformers``, without ``use_cache``, which the trainer sets by itself. TRL gives padding position 0, which
+    makes each padding token a segment; here the padding is one segment.
+    """
+    return {key: value for key, value in to_transformers(batch).items() if key != "use_cache"}
+
+
+def trl_example(batch: PackedBatch) -> dict[str, list[int]]:
+    """The row as an example of TRL's packed data set: ``input_ids``, ``labels`` and ``seq_lengths``, no padding."""
+    real = ~batch.padding_mask
+    return {
+        "input_ids": batch.input_ids[real].tolist(),
+        "labels": batch.labels[real].tolist(),
+        "seq_lengths": batch.real_lengths[: batch.num_segments].tolist(),
+    }

@@ -1,0 +1,47 @@
+"""What a model of VeOmni gets from its packing collator without sequence parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects.tensors import media_tensors, row, weights_if_any
+
+__all__ = ["to_veomni"]
+
+
+def to_veomni(batch: PackedBatch) -> dict[str, Any]:
+    """One row of T tokens; labels are not shifted.
+
+    ==========================================  =====================================================
+    ``input_ids, labels``                       ``int64[1, T]``
+    ``attention_mask``                          ``int64[1, T]``, all ones: VeOmni goes by the boundaries
+    ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[1, 3, T]``
+    ``cu_seq_lens_q, cu_seq_lens_k``            ``int32[S + 1]``
+    ``linear_attn_cu_seq_lens_q``               the same
+    ``max_length_q, max_length_k``              Python integers
+    ``tail_padding_length``                     0-dimensional ``int32``, only if the row ends in padding
+    ``loss_weights``                            ``float32[1, T]``, only if the batch has any
+    ==========================================  =====================================================
+
+    VeOmni gives padding position 0; here it counts from 0, and is one segment in both.
+    """
+    boundaries = torch.from_numpy(batch.cu_seqlens)
+    ids = row(batch.input_ids)
+    positions = batch.position_ids if batch.rope_positions is None else batch.rope_positions
+    given = {
+        "input_ids": ids,
+        "labels": row(batch.labels),
+        "attention_mask": torch.ones_like(ids),
+        "position_ids": row(positions),
+        "cu_seq_lens_q": boundaries,
+        "cu_seq_lens_k": boundaries,
+        "linear_attn_cu_seq_lens_q": boundaries,
+        "max_length_q": batch.max_seqlen,
+        "max_length_k": batch.max_seqlen,
+    }
+    if batch.tail_length:
+        given["tail_padding_length"] = torch.tensor(batch.tail_length, dtype=torch.int32)
+    return {**given, **weights_if_any(batch), **media_tensors(batch)}

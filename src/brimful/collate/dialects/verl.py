@@ -1,0 +1,46 @@
+"""What the engines of verl take: nested tensors, one row for each sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from brimful.collate.batch import PackedBatch
+from brimful.collate.dialects.tensors import media_tensors
+
+__all__ = ["to_verl"]
+
+
+def to_verl(batch: PackedBatch) -> dict[str, Any]:
+    """Samples of a batch as jagged tensors, B of them; padding is left out, as verl pads by itself.
+
+    ==========================================  =====================================================
+    ``input_ids``                               nested ``int64[B, length]``
+    ``position_ids``                            nested ``int64[B, length]``; with mRoPE ``int64[B, 4, length]``
+    ``loss_mask``                               nested ``float32[B, length]``: the weight of each token as a target
+    ``batch_num_tokens``                        Python integer: targets of this batch; sum it over ranks
+    ==========================================  =====================================================
+
+    Not shifted: verl rolls inside of its loss, sample by sample, and divides by ``batch_num_tokens``.
+    """
+    real = ~batch.padding_mask
+    offsets = torch.from_numpy(batch.cu_seqlens_real[: batch.num_segments + 1].astype(np.int64))
+
+    def jagged(values: np.ndarray[Any, Any]) -> torch.Tensor:
+        return torch.nested.nested_tensor_from_jagged(torch.from_numpy(values[real]), offsets)
+
+    if batch.rope_positions is None:
+        positions = jagged(batch.position_ids)
+    else:
+        rows = torch.from_numpy(batch.position_rows(4)[:, real])
+        lengths = batch.real_lengths[: batch.num_segments].tolist()
+        positions = torch.nested.as_nested_tensor(list(rows.split(lengths, dim=1)), layout=torch.jagged)
+    return {
+        "input_ids": jagged(batch.input_ids),
+        "position_ids": positions,
+        "loss_mask": jagged(batch.target_weights),
+        "batch_num_tokens": batch.num_loss_tokens,
+        **media_tensors(batch),
+    }

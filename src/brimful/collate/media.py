@@ -1,0 +1,74 @@
+"""What a pack carries beside its tokens: images, sounds, weights, positions in space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.typing import Int32Array, Int64Array
+
+__all__ = ["Float32Array", "Media", "PackExtras", "join_media"]
+
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """All items of one kind in a pack or a batch, in the order of their tokens.
+
+    Attributes:
+        kind: ``image``, ``video`` or ``audio``.
+        segments: ``int32[num_items]``: the segment that each item belongs to.
+        arrays: what the model takes, by its name there (``pixel_values``, ``image_grid_thw``). Arrays of several
+            packs are joined on their first axis.
+    """
+
+    kind: str
+    segments: Int32Array
+    arrays: Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PackExtras:
+    """What one pack brings beside its tokens; T tokens, S segments.
+
+    Attributes:
+        loss_weights: ``float32[T]``, counted at targets only; None for 1 at every target.
+        source_ids: ``int32[S]``: which source of a mixture each segment is from.
+        rope_positions: ``int64[3, T]``: time, height and width of mRoPE, made sample by sample.
+        media: one for each kind.
+    """
+
+    loss_weights: Float32Array | None = None
+    source_ids: Int32Array | None = None
+    rope_positions: Int64Array | None = None
+    media: tuple[Media, ...] = ()
+
+
+def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, ...]:
+    """Media of several packs as media of one row: one for each kind, in order of the first appearance.
+
+    Args:
+        parts: of each pack the number of its first segment in the row, and its media.
+
+    >>> one = Media("image", np.array([1], dtype=np.int32), {"image_grid_thw": np.array([[1, 2, 2]])})
+    >>> (joined,) = join_media([(0, (one,)), (4, (one,))])
+    >>> joined.segments.tolist(), joined.arrays["image_grid_thw"].tolist()
+    ([1, 5], [[1, 2, 2], [1, 2, 2]])
+    """
+    kinds: dict[str, list[tuple[int, Media]]] = {}
+    for first, media in parts:
+        for item in media:
+            kinds.setdefault(item.kind, []).append((first, item))
+    return tuple(
+        Media(
+            kind,
+            np.concatenate([item.segments + np.int32(first) for first, item in items]),
+            {name: np.concatenate([item.arrays[name] for _, item in items]) for name in items[0][1].arrays},
+        )
+        for kind, items in kinds.items()
+    )

@@ -1,0 +1,128 @@
+"""How a row is filled up: to a fixed length, to a multiple, segment by segment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+from typing import Literal
+
+from brimful.errors import SettingsError
+from brimful.typing import Int32Array
+
+__all__ = ["Padding"]
+
+_SMALLEST_BUCKET = 128  # the tile of flash attention: shorter segments cost as much
+_FP8_ROWS = {"tensorwise": 16, "mxfp8": 32, "blockwise": 128}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """A padding policy: one object for all layouts and dialects.
+
+    ::
+
+        segments              a a a b b
+        to=8                  a a a b b . . .       cu_seqlens  0 3 5 8      the tail is a segment of its own
+        segment_multiple_of=4 a a a . b b . .       cu_seqlens  0 4 8        real  0 3 5
+        num_segments=4, to=8  a a a b b . . .       cu_seqlens  0 3 5 8 8    the last is empty
+
+    Attributes:
+        to: fixed tokens of a row; None for as many as it needs.
+        multiple_of: tokens of a row are a multiple of this (tensor parallel, FP8).
+        segment_multiple_of: tokens of every segment are a multiple of this, padding behind each included (context
+            parallel: ``2 * cp``). Plan with lengths rounded up in the same way, or packs outgrow the row.
+        max_seqlen: what the kernels are told to be the longest segment. None for the true one; ``"bucket"`` for the
+            next power of two, at least 128; a number for always that number, for compiled models and CUDA graphs.
+        num_segments: fixed number of segments in ``cu_seqlens``, the padding included; the missing ones are empty
+            and stand at the end. None for as many as there are.
+
+    >>> Padding(to=8, segment_multiple_of=3)
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: rows of 8 tokens cannot consist of multiples of 3: set to=9
+    """
+
+    to: int | None = None
+    multiple_of: int = 1
+    segment_multiple_of: int = 1
+    max_seqlen: int | Literal["bucket"] | None = None
+    num_segments: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("to", "multiple_of", "segment_multiple_of", "max_seqlen", "num_segments"):
+            value = getattr(self, name)
+            if value is None or (name == "max_seqlen" and value == "bucket"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                shown = "pad_to" if name == "to" else name
+                raise SettingsError(f"{shown} must be at least 1 and is {value!r}")
+        if self.to is not None and self.to % self.unit:
+            raise SettingsError(
+                f"rows of {self.to:,} tokens cannot consist of multiples of {self.unit:,}: "
+                f"set to={-(-self.to // self.unit) * self.unit}"
+            )
+
+    @property
+    def unit(self) -> int:
+        """Tokens of a row are a multiple of this."""
+        return lcm(self.multiple_of, self.segment_multiple_of)
+
+    def padded(self, lengths: Int32Array) -> Int32Array:
+        """Tokens of segments with the padding behind each: ``int32[S]``."""
+        unit = self.segment_multiple_of
+        return lengths if unit == 1 else -(-lengths // unit) * unit
+
+    def row_length(self, tokens: int) -> int:
+        """Tokens of a row that holds ``tokens``, padding inside of segments included; less if they do not fit.
+
+        >>> Padding(multiple_of=8).row_length(13), Padding(to=16).row_length(13), Padding().row_length(13)
+        (16, 16, 13)
+        """
+        return self.to if self.to is not None else -(-tokens // self.unit) * self.unit
+
+    def longest(self, tokens: int) -> int:
+        """``max_seqlen`` where the longest segment has ``tokens``; less than that if it is fixed and too small.
+
+        >>> [Padding(max_seqlen=limit).longest(300) for limit in (None, "bucket", 4096)]
+        [300, 512, 4096]
+        """
+        if self.max_seqlen is None:
+            return tokens
+        if self.max_seqlen == "bucket":
+            return max(_SMALLEST_BUCKET, 1 << (tokens - 1).bit_length())
+        return self.max_seqlen
+
+    @classmethod
+    def for_parallel(
+        cls,
+        *,
+        tp: int = 1,
+        cp: int = 1,
+        sequence_parallel: bool = False,
+        fp8: Literal["tensorwise", "mxfp8", "blockwise"] | None = None,
+        fused_attention: bool = False,
+        to: int | None = None,
+        max_seqlen: int | Literal["bucket"] | None = None,
+        num_segments: int | None = None,
+    ) -> Padding:
+        """What Megatron needs: every segment in ``2 * cp`` parts, every row in parts for all of its ranks.
+
+        The zig-zag of context parallelism cuts each segment into ``2 * cp`` parts; with sequence parallelism each is
+        a multiple of ``cp * tp`` too. FP8 wants 16 rows a rank, MXFP8 32, blockwise 128; cuDNN fused attention 64.
+        The same numbers as ``get_padding_to`` of ms-swift for rows, and as Megatron-Bridge for segments.
+
+        >>> Padding.for_parallel(tp=2, cp=2, sequence_parallel=True)
+        Padding(to=None, multiple_of=4, segment_multiple_of=4, max_seqlen=None, num_segments=None)
+        """
+        ranks = (tp if sequence_parallel else 1) * cp
+        rows = ranks * (_FP8_ROWS[fp8] if fp8 is not None else 1)
+        if fused_attention:
+            rows = max(rows, ranks * 64)  # both are the ranks times a power of two
+        segment = lcm(2 * cp if cp > 1 else 1, ranks)
+        return cls(
+            to=to,
+            multiple_of=rows,
+            segment_multiple_of=segment,
+            max_seqlen=max_seqlen,
+            num_segments=num_segments,
+        )

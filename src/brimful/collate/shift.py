@@ -1,0 +1,60 @@
+"""Labels moved to the left, segment by segment: nothing ever predicts into the next sample."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.errors import SettingsError
+from brimful.typing import IGNORE_INDEX, CuSeqlens, Labels
+
+__all__ = ["shift_labels", "shift_left"]
+
+_Number = TypeVar("_Number", np.int64, np.float32)
+
+
+def shift_left(
+    values: npt.NDArray[_Number], cu_seqlens: CuSeqlens, *, by: int, fill: int | float
+) -> npt.NDArray[_Number]:
+    """Each value ``by`` places to the left inside of its segment; what is left over holds ``fill``.
+
+    ::
+
+        cu_seqlens  0       3   5         values  a b c | d e
+        by=1                                      b c . | e .
+        by=2                                      c . . | . .
+
+    The last axis is that of the tokens. Segments may be shorter than ``by``, and empty. ``values`` is not changed.
+    """
+    size = values.shape[-1]
+    shifted = np.full_like(values, fill)
+    if by < size:
+        shifted[..., : size - by] = values[..., by:]
+    starts, ends = cu_seqlens[:-1], cu_seqlens[1:]
+    for back in range(1, by + 1):
+        places = ends - back
+        shifted[..., places[places >= starts]] = fill
+    return shifted
+
+
+def shift_labels(labels: Labels, cu_seqlens: CuSeqlens, *, by: int = 1) -> Labels:
+    """Labels for a model that does not shift by itself: position ``i`` holds the token that it has to predict.
+
+    ``by=1`` is next-token prediction; ``by=k`` is the k-th head of multi-token prediction, whose labels Megatron
+    makes by rolling each segment of the pack (``_roll_tensor_packed_seq``).
+
+    Args:
+        labels: ``int64[T]``, not shifted.
+        cu_seqlens: ``int32[S + 1]``.
+        by: at least 1.
+
+    >>> shift_labels(np.array([-100, 6, 7, -100, 9]), np.array([0, 3, 5], dtype=np.int32)).tolist()
+    [6, 7, -100, 9, -100]
+    >>> shift_labels(np.array([-100, 6, 7, -100, 9]), np.array([0, 3, 5], dtype=np.int32), by=2).tolist()
+    [7, -100, -100, -100, -100]
+    """
+    if by < 1:
+        raise SettingsError(f"labels are shifted by at least 1 and not by {by}")
+    return shift_left(labels, cu_seqlens, by=by, fill=IGNORE_INDEX)

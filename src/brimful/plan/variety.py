@@ -1,0 +1,341 @@
+"""How far packs, and the steps made of them, look like the data: measured against chance.
+
+Decreasing algorithms put like lengths together. Whether that matters shows in one number, ``alikeness``: 1 if the
+segments of a pack have no more to do with each other than if they had been dealt at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.errors import InvalidLengthsError, PlanMismatchError
+from brimful.plan.packing import Packing
+from brimful.rng import generator
+from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
+
+__all__ = ["Spread", "Variety", "companions_again", "measure_variety"]
+
+_CHUNK = 1 << 22
+"""Segments, or groups times sources, that are looked at together."""
+
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the packs of a plan, or its steps, differ from each other, and how far they would by chance.
+
+    By chance: the same segments, dealt at random to groups (packs, or steps) of as many segments as these have.
+    Written below: a group g has n_g segments of L_g tokens together, m_g = L_g / n_g; N segments in all, of mean
+    length m and variance s² = sum((l - m)²) / (N - 1).
+
+    Attributes:
+        groups: packs, or steps.
+        segments: mean number of segments in a group, N / groups.
+        segments_cv: standard deviation of that number, as a share of the mean. Groups like the data: as by chance.
+        segments_cv_by_chance: s / (m · sqrt(segments)), of groups filled one after the other with shuffled segments
+            (renewal theory).
+        mean_length_sd: tokens, sqrt(sum(n_g · (m_g - m)²) / N). 0 if every group has the mean length of the data.
+        mean_length_sd_by_chance: tokens, s · sqrt((groups - 1) / N).
+        alikeness: (mean_length_sd / mean_length_sd_by_chance)². 1: as by chance; 5: as if each segment came five
+            times; 0: all groups have the same mean length. Where many segments fill most of a pack alone, no full pack
+            can be like the data, and shuffled segments packed one after the other have 1.4 to 3.
+        loss_share: loss tokens ÷ tokens of all; None if not measured, as are the next two.
+        loss_share_sd: sqrt(sum(L_g · (share_g - loss_share)²) / sum(L_g)).
+        loss_share_sd_by_chance: the same of segments dealt at random.
+        source_distance: mean over groups of half the sum over sources of |share of the group's tokens - share of all
+            tokens|, the total variation distance. 0: the mixture of the data; 1: nothing in common. None if not
+            measured, as are the rest but the last.
+        source_distance_max: of the group farthest from the data.
+        source_distance_by_chance: the mean, of segments dealt at random.
+        sources: mean over groups of 1 / sum(share²), the effective number of sources in a group by tokens (Simpson).
+        sources_by_chance: the same of segments dealt at random.
+        order_correlation: rank correlation (Spearman) of the groups' places with their mean lengths, -1 to 1. Order
+            independent of length: 0, give or take 1 / sqrt(groups).
+    """
+
+    groups: int
+    segments: float
+    segments_cv: float
+    segments_cv_by_chance: float
+    mean_length_sd: float
+    mean_length_sd_by_chance: float
+    alikeness: float
+    order_correlation: float
+    loss_share: float | None = None
+    loss_share_sd: float | None = None
+    loss_share_sd_by_chance: float | None = None
+    source_distance: float | None = None
+    source_distance_max: float | None = None
+    source_distance_by_chance: float | None = None
+    sources: float | None = None
+    sources_by_chance: float | None = None
+
+    def describe(self, name: str) -> list[str]:
+        """In words; ``name`` is ``pack`` or ``step``."""
+        lines = [
+            f"segments in a {name}: {self.segments:.1f}, give or take {100 * self.segments_cv:.0f} % "
+            f"({100 * self.segments_cv_by_chance:.0f} % by chance)",
+            f"mean length of a {name} is off by {self.mean_length_sd:,.0f} tokens "
+            f"({self.mean_length_sd_by_chance:,.0f} by chance); alikeness {self.alikeness:.2f} (1 by chance)",
+        ]
+        if self.loss_share is not None:
+            lines.append(
+                f"loss tokens in a {name}: {100 * self.loss_share:.1f} %, give or take "
+                f"{100 * (self.loss_share_sd or 0):.1f} ({100 * (self.loss_share_sd_by_chance or 0):.1f} by chance)"
+            )
+        if self.source_distance is not None:
+            lines.append(
+                f"sources of a {name} are {100 * self.source_distance:.1f} % off the data's, at most "
+                f"{100 * (self.source_distance_max or 0):.1f} % ({100 * (self.source_distance_by_chance or 0):.1f} % by "
+                f"chance); {self.sources or 0:.2f} of them, effectively ({self.sources_by_chance or 0:.2f} by chance)"
+            )
+        lines.append(f"correlation of the order of {name}s with length: {self.order_correlation:+.3f} (0 by chance)")
+        return lines
+
+
+@dataclass(frozen=True)
+class Variety:
+    """How varied a plan is.
+
+    Attributes:
+        packs: of the packs of the plan.
+        steps: of the steps of a schedule; None without one. Each step's segments are those of all its ranks.
+    """
+
+    packs: Spread
+    steps: Spread | None = None
+
+    def describe(self) -> list[str]:
+        """In words, a line for each figure."""
+        return self.packs.describe("pack") + (self.steps.describe("step") if self.steps is not None else [])
+
+
+def measure_variety(
+    offsets: Offsets,
+    lengths: Lengths,
+    *,
+    sources: AnyIntArray | None,
+    loss_tokens: AnyIntArray | None,
+    steps: Int64Array | None,
+) -> Variety:
+    """Measure how far packs, and steps, are like the data.
+
+    ::
+
+        8 · 4 4 · 2 2 2 2       means 8, 4, 2 of 24 / 7 = 3.4      alikeness 3: the most there is
+        8 · 4 2 2 · 4 2 2       means 8, 2.7, 2.7                  alikeness 2.5
+
+    Pure: no I/O; the same arguments give the same figures.
+
+    Args:
+        offsets: ``int64[num_packs + 1]``, as ``Plan.offsets``; no pack is empty.
+        lengths: ``int32[num_segments]``, tokens of each segment, pack after pack, as ``Plan.lengths``.
+        sources: ``int[num_segments]``, the source of each segment, from 0.
+        loss_tokens: ``int[num_segments]``, targets of the loss in each segment.
+        steps: ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, as ``schedule_packs`` gives it.
+
+    Raises:
+        InvalidLengthsError: a column that does not fit the segments.
+        PlanMismatchError: a schedule of other packs.
+
+    Cost: some passes over the segments, and a sort of them if sources or loss tokens are given.
+    Source: alikeness is the between-group variance of an analysis of variance over what random groups give.
+
+    >>> packs = np.array([0, 1, 3, 7]), np.array([8, 4, 4, 2, 2, 2, 2], dtype=np.int32)
+    >>> print(*measure_variety(*packs, sources=None, loss_tokens=None, steps=None).describe(), sep="\\n")
+    segments in a pack: 2.3, give or take 53 % (42 % by chance)
+    mean length of a pack is off by 2 tokens (1 by chance); alikeness 3.00 (1 by chance)
+    correlation of the order of packs with length: -1.000 (0 by chance)
+    """
+    num_packs, num_segments = len(offsets) - 1, len(lengths)
+    if num_packs < 1:
+        raise InvalidLengthsError("there are no packs: nothing to measure")
+    for name, column in (("sources", sources), ("loss_tokens", loss_tokens)):
+        if column is not None and len(column) != num_segments:
+            raise InvalidLengthsError(f"{name} has {len(column):,} entries and there are {num_segments:,} segments")
+        if column is not None and int(column.min()) < 0:
+            raise InvalidLengthsError(f"{name} of segment {int(np.argmin(column))} is {int(column.min())}, below 0")
+    columns = _Columns.of(offsets, lengths, sources, loss_tokens)
+    packs = _spread(columns, np.arange(num_packs), np.arange(num_packs + 1))
+    if steps is None:
+        return Variety(packs)
+    if not steps.size:
+        return Variety(packs)
+    flat = steps.reshape(len(steps), -1)
+    if not -1 <= int(flat.min()) <= int(flat.max()) < num_packs:
+        raise PlanMismatchError(
+            f"the schedule names packs {int(flat.min()):,} … {int(flat.max()):,} and the plan has {num_packs:,}"
+        )
+    held = np.count_nonzero(flat >= 0, axis=1)
+    bounds = np.concatenate([[0], np.cumsum(held[held > 0])])
+    return Variety(packs, _spread(columns, flat[flat >= 0], bounds) if len(bounds) > 1 else None)
+
+
+def companions_again(one: Packing, other: Packing) -> float:
+    """Of all pairs of items that share a pack in ``one``, the share that also do in ``other``; 0 without pairs.
+
+    Two epochs of the same packs have 1. By chance it is about segments of a pack ÷ segments.
+
+    >>> packs = Packing(np.array([0, 3, 5]), np.array([0, 1, 2, 3, 4]))
+    >>> companions_again(packs, Packing(np.array([0, 2, 5]), np.array([0, 1, 2, 3, 4])))
+    0.5
+    """
+    home = np.empty(len(other.items), dtype=np.int64)
+    home[other.items] = np.repeat(np.arange(len(other)), np.diff(other.offsets))
+    sizes = np.diff(one.offsets)
+    pairs = int((sizes * (sizes - 1)).sum())
+    again = 0
+    for first, last in _chunks(one.offsets):
+        pack = np.repeat(np.arange(last - first), sizes[first:last])
+        keys = np.sort(pack * len(other) + home[one.items[one.offsets[first] : one.offsets[last]]])
+        together = np.diff(np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1], [True]])))
+        again += int((together * (together - 1)).sum())
+    return again / pairs if pairs else 0.0
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Segments in the order of their packs, their sums by pack, and the same segments dealt at random."""
+
+    offsets: Offsets
+    lengths: Lengths
+    sources: AnyIntArray | None
+    loss_tokens: AnyIntArray | None
+    tokens: Int64Array
+    squares: _Floats
+    dealt: Int64Array | None
+
+    @classmethod
+    def of(
+        cls, offsets: Offsets, lengths: Lengths, sources: AnyIntArray | None, loss_tokens: AnyIntArray | None
+    ) -> _Columns:
+        squares = np.empty(len(offsets) - 1, dtype=np.float64)
+        for first, last in _chunks(offsets):
+            values = lengths[offsets[first] : offsets[last]].astype(np.float64)
+            squares[first:last] = np.add.reduceat(values * values, offsets[first:last] - offsets[first])
+        dealt = None
+        if sources is not None or loss_tokens is not None:
+            dealt = generator(seed=0, epoch=0, purpose="variety").permutation(len(lengths))
+        return cls(offsets, lengths, sources, loss_tokens, _by_pack(lengths, offsets), squares, dealt)
+
+
+def _spread(columns: _Columns, packs: Int64Array, bounds: Int64Array) -> Spread:
+    """Of groups of packs: group ``g`` is ``packs[bounds[g]:bounds[g + 1]]``, none empty."""
+    begins = bounds[:-1]
+    segments = np.add.reduceat(np.diff(columns.offsets)[packs], begins)
+    tokens = np.add.reduceat(columns.tokens[packs], begins)
+    groups, number, total = len(segments), int(segments.sum()), int(tokens.sum())
+    mean, means = total / number, tokens / segments
+    within = max(0.0, float(columns.squares[packs].sum()) - mean * total)
+    between = float((segments * (means - mean) ** 2).sum())
+    variance = within / max(1, number - 1)
+    chance = variance * (groups - 1) / number
+    figures: dict[str, float] = {}
+    if columns.loss_tokens is not None:
+        figures |= _loss_figures(columns, columns.loss_tokens, packs, begins, tokens)
+    if columns.sources is not None:
+        figures |= _source_figures(columns, columns.sources, packs, bounds)
+    return Spread(
+        groups=groups,
+        segments=number / groups,
+        segments_cv=float(segments.std()) * groups / number,
+        segments_cv_by_chance=float(np.sqrt(variance * groups / number)) / mean,
+        mean_length_sd=float(np.sqrt(between / number)),
+        mean_length_sd_by_chance=float(np.sqrt(chance)),
+        alikeness=between / number / chance if chance > 0 else 1.0,
+        order_correlation=_rank_correlation(means),
+        **figures,
+    )
+
+
+def _loss_figures(
+    columns: _Columns, loss_tokens: AnyIntArray, packs: Int64Array, begins: Int64Array, tokens: Int64Array
+) -> dict[str, float]:
+    """Shares of loss tokens, as they are and dealt at random."""
+    loss = np.add.reduceat(_by_pack(loss_tokens, columns.offsets)[packs], begins)
+    share = float(loss.sum() / tokens.sum())
+
+    def deviation(loss: Int64Array, tokens: Int64Array) -> float:
+        return float(np.sqrt((tokens * (loss / tokens - share) ** 2).sum() / tokens.sum()))
+
+    dealt_loss = np.add.reduceat(_by_pack(loss_tokens[columns.dealt], columns.offsets)[packs], begins)
+    dealt_tokens = np.add.reduceat(_by_pack(columns.lengths[columns.dealt], columns.offsets)[packs], begins)
+    return {
+        "loss_share": share,
+        "loss_share_sd": deviation(loss, tokens),
+        "loss_share_sd_by_chance": deviation(dealt_loss, dealt_tokens),
+    }
+
+
+def _source_figures(columns: _Columns, sources: AnyIntArray, packs: Int64Array, bounds: Int64Array) -> dict[str, float]:
+    """Shares of sources, as they are and dealt at random."""
+    mean, most, number = _source_shares(columns, columns.lengths, sources, packs, bounds)
+    assert columns.dealt is not None
+    dealt = columns.lengths[columns.dealt], sources[columns.dealt]
+    mean_by_chance, _, number_by_chance = _source_shares(columns, *dealt, packs, bounds)
+    return {
+        "source_distance": mean,
+        "source_distance_max": most,
+        "source_distance_by_chance": mean_by_chance,
+        "sources": number,
+        "sources_by_chance": number_by_chance,
+    }
+
+
+def _source_shares(
+    columns: _Columns, lengths: Lengths, sources: AnyIntArray, packs: Int64Array, bounds: Int64Array
+) -> tuple[float, float, float]:
+    """Mean and largest distance from all tokens, and mean effective number."""
+    kinds = int(sources.max()) + 1
+    sizes = np.diff(columns.offsets)
+    times = np.bincount(packs, minlength=len(sizes))  # a schedule may leave packs out, and repeat some
+    whole = np.zeros(kinds)
+    for first, last in _chunks(columns.offsets):
+        part = slice(columns.offsets[first], columns.offsets[last])
+        weights = lengths[part] * np.repeat(times[first:last], sizes[first:last])
+        whole += np.bincount(sources[part], weights=weights, minlength=kinds)
+    ends = np.concatenate([[0], np.cumsum(sizes[packs])])[bounds]
+    distance = most = number = 0.0
+    for first, last in _chunks(ends, most_groups=max(1, _CHUNK // kinds)):
+        held = packs[bounds[first] : bounds[last]]
+        starts = np.cumsum(sizes[held]) - sizes[held]
+        at = np.arange(ends[last] - ends[first]) + np.repeat(columns.offsets[held] - starts, sizes[held])
+        keys = np.repeat(np.arange(last - first), np.diff(ends[first : last + 1])) * kinds + sources[at]
+        table = np.bincount(keys, weights=lengths[at], minlength=(last - first) * kinds).reshape(-1, kinds)
+        shares = table / table.sum(axis=1, keepdims=True)
+        distances = np.abs(shares - whole / whole.sum()).sum(axis=1) / 2
+        distance += float(distances.sum())
+        most = max(most, float(distances.max()))
+        number += float((1 / (shares * shares).sum(axis=1)).sum())
+    groups = len(bounds) - 1
+    return distance / groups, most, number / groups
+
+
+def _chunks(offsets: Offsets, most_groups: int = _CHUNK) -> Iterator[tuple[int, int]]:
+    """Ranges of groups, first and last + 1, with ``_CHUNK`` members together or a single group."""
+    first, groups = 0, len(offsets) - 1
+    while first < groups:
+        last = int(np.searchsorted(offsets, offsets[first] + _CHUNK, side="right")) - 1
+        last = min(max(last, first + 1), first + most_groups, groups)
+        yield first, last
+        first = last
+
+
+def _by_pack(column: AnyIntArray, offsets: Offsets) -> Int64Array:
+    sums: Int64Array = np.add.reduceat(column, offsets[:-1], dtype=np.int64)
+    return sums
+
+
+def _rank_correlation(values: _Floats) -> float:
+    """Spearman's, of values with their places; 0 if all are equal."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # equal values share the mean of their ranks
+    ranks -= ranks.mean()
+    places = np.arange(len(values)) - (len(values) - 1) / 2
+    scale = float(np.sqrt((ranks * ranks).sum() * (places * places).sum()))
+    return float((ranks * places).sum()) / scale if scale > 0 else 0.0

@@ -1,0 +1,191 @@
+"""Charts as inline SVG: bars, lines, ranges and marks on linear or logarithmic axes.
+
+Colours come from the classes of the page, so a chart follows its light and dark theme; texts are texts, so they can
+be selected, searched and read aloud. Nothing is loaded and nothing runs. ``docs/adr/0012-report-pages.md`` says why
+this is no plotting library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+__all__ = ["Axis", "Bar", "Chart", "compact", "linear_axis", "log_axis"]
+
+_WIDTH, _HEIGHT = 480, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 24, 48, 48
+_MOST_TICKS = 9
+
+
+def compact(value: float) -> str:
+    """A number short enough for an axis; k and M are powers of 1,024 if it is one of their multiples, else of 1,000.
+
+    >>> [compact(value) for value in (512, 2048, 131072, 1500, 2_000_000, 0.5)]
+    ['512', '2k', '128k', '1.5k', '2M', '0.5']
+    """
+    for unit, sign in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")):
+        if value >= unit and value % unit == 0:
+            return f"{value / unit:.0f}{sign}"
+    for power, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= power:
+            return f"{value / power:.3g}{sign}"
+    return f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis: its range, its marks, and the words beside it.
+
+    Attributes:
+        label: with the unit.
+        begin, end: of the range.
+        ticks: where there are marks.
+        show: a mark in words.
+        logarithmic: whether equal ratios are equally far.
+    """
+
+    label: str
+    begin: float
+    end: float
+    ticks: Sequence[float]
+    show: Callable[[float], str] = compact
+    logarithmic: bool = False
+
+    def place(self, value: float) -> float:
+        """From 0 at the beginning to 1 at the end."""
+        value = min(max(value, self.begin), self.end)
+        if self.logarithmic:
+            return math.log(value / self.begin) / math.log(self.end / self.begin)
+        return (value - self.begin) / (self.end - self.begin)
+
+
+def linear_axis(label: str, begin: float, end: float, show: Callable[[float], str] = compact) -> Axis:
+    """An axis in equal steps of 1, 2 or 5 times a power of ten, extended to whole steps.
+
+    >>> linear_axis("packs", 0, 23).ticks
+    [0, 5, 10, 15, 20, 25]
+    """
+    span = max(end - begin, 1e-9)
+    power = 10.0 ** math.floor(math.log10(span / 5))
+    step = next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= 6)
+    first, last = math.floor(begin / step + 1e-9), math.ceil(end / step - 1e-9)
+    ticks = [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
+    ticks = [int(tick) if tick == int(tick) else tick for tick in ticks]
+    return Axis(label, ticks[0], ticks[-1], ticks, show)
+
+
+def log_axis(label: str, begin: float, end: float) -> Axis:
+    """An axis in equal ratios, with marks at powers of two.
+
+    >>> log_axis("tokens", 16, 128).ticks
+    [16, 32, 64, 128]
+    """
+    low, high = math.floor(math.log2(begin)), math.ceil(math.log2(end))
+    high = max(high, low + 1)
+    every = -(-(high - low + 1) // _MOST_TICKS)
+    return Axis(label, 2**low, 2**high, [2**power for power in range(low, high + 1, every)], logarithmic=True)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A rectangle from ``begin`` to ``end`` on the one axis and from ``low`` to ``high`` on the other."""
+
+    begin: float
+    end: float
+    high: float
+    says: str
+    low: float = 0.0
+
+
+@dataclass
+class Chart:
+    """A chart in the making; ``svg`` draws it.
+
+    >>> chart = Chart("Fill", "Nearly full.", linear_axis("x", 0, 2), linear_axis("y", 0, 4))
+    >>> chart.bars("one", [Bar(0, 1, 3, "three")])
+    >>> chart.svg("fill").count("<rect")
+    1
+    """
+
+    title: str
+    description: str
+    x: Axis
+    y: Axis
+    _marks: list[str] = field(default_factory=list)
+
+    def bars(self, colour: str, bars: Sequence[Bar], gap: float = 1.0, least: float = 1.0) -> None:
+        """Rectangles in a colour of the page, each saying what it is when pointed at; none lower than ``least``."""
+        for bar in bars:
+            left, right = self._x(bar.begin) + gap / 2, self._x(bar.end) - gap / 2
+            top, bottom = self._y(bar.high), self._y(bar.low)
+            if bar.high > 0 and bottom - top < least:  # what is there is seen, however small
+                top = bottom - least
+            width = max(right - left, 0.5)
+            self._marks.append(
+                f'<rect class="{colour}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '
+                f'height="{bottom - top:.1f}"><title>{escape(bar.says)}</title></rect>'
+            )
+
+    def line(self, colour: str, points: Sequence[tuple[float, float]], dots: bool = False) -> None:
+        """Points joined by a line."""
+        path = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in points)
+        self._marks.append(f'<polyline class="line {colour}" points="{path}"/>')
+        if dots:
+            self._marks += [
+                f'<circle class="{colour}" cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="3.5">'
+                f"<title>{escape(self.x.show(x))}: {escape(self.y.show(y))}</title></circle>"
+                for x, y in points
+            ]
+
+    def mark(self, value: float, says: str) -> None:
+        """A dashed line at a value of the horizontal axis, with a word at its top."""
+        at = self._x(value)
+        side = "end" if at > _WIDTH / 2 else "start"
+        shift = -5 if side == "end" else 5
+        self._marks.append(
+            f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP - 24}" y2="{_HEIGHT - _BOTTOM}"/>'
+            f'<text class="note" x="{at + shift:.1f}" y="{_TOP - 18}" text-anchor="{side}" '
+            f'dominant-baseline="central">{escape(says)}</text>'
+        )
+
+    def svg(self, name: str) -> str:
+        """The chart; ``name`` is unique in its page."""
+        return (
+            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="{name}-title {name}-description">'
+            f'<title id="{name}-title">{escape(self.title)}</title>'
+            f'<desc id="{name}-description">{escape(self.description)}</desc>'
+            f"{self._axes()}{''.join(self._marks)}</svg>"
+        )
+
+    def _x(self, value: float) -> float:
+        return _LEFT + self.x.place(value) * (_WIDTH - _LEFT - _RIGHT)
+
+    def _y(self, value: float) -> float:
+        return _HEIGHT - _BOTTOM - self.y.place(value) * (_HEIGHT - _TOP - _BOTTOM)
+
+    def _axes(self) -> str:
+        bottom = _HEIGHT - _BOTTOM
+        parts = []
+        for tick in self.y.ticks:
+            at = self._y(tick)
+            parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+            parts.append(
+                f'<text x="{_LEFT - 7}" y="{at:.1f}" text-anchor="end" dominant-baseline="central">'
+                f"{escape(self.y.show(tick))}</text>"
+            )
+        for tick in self.x.ticks:
+            at = self._x(tick)
+            parts.append(f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
+            parts.append(
+                f'<text x="{at:.1f}" y="{bottom + 19}" text-anchor="middle">{escape(self.x.show(tick))}</text>'
+            )
+        parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>')
+        middle = (_LEFT + _WIDTH - _RIGHT) / 2
+        parts.append(
+            f'<text class="label" x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(self.x.label)}</text>'
+        )
+        # Above its axis and not beside it: on a narrow screen, where letters are larger, nothing meets there.
+        parts.append(f'<text class="label" x="2" y="14">{escape(self.y.label)}</text>')
+        return "".join(parts)

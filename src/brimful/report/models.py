@@ -1,0 +1,84 @@
+"""Cost models of well-known model sizes, for reports made before there is a model at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
+from brimful.plan.cost import CostModel
+
+__all__ = ["DEFAULT_MODEL", "MODELS", "cost_model_from_config", "cost_model_named"]
+
+
+def _config(
+    hidden: int, layers: int, heads: int, keys: int, head_dim: int, middle: int, vocabulary: int
+) -> dict[str, int]:
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys,
+        "head_dim": head_dim,
+        "intermediate_size": middle,
+        "vocab_size": vocabulary,
+    }
+
+
+MODELS: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {
+        "qwen3-0.6b": _config(1024, 28, 16, 8, 128, 3072, 151936),
+        "qwen3-1.7b": _config(2048, 28, 16, 8, 128, 6144, 151936),
+        "qwen3-4b": _config(2560, 36, 32, 8, 128, 9728, 151936),
+        "qwen2.5-7b": _config(3584, 28, 28, 4, 128, 18944, 152064),
+        "qwen3-8b": _config(4096, 36, 32, 8, 128, 12288, 151936),
+        "llama-3-8b": _config(4096, 32, 32, 8, 128, 14336, 128256),
+        "qwen3-32b": _config(5120, 64, 64, 8, 128, 25600, 151936),
+        "llama-3-70b": _config(8192, 80, 64, 8, 128, 28672, 128256),
+    }
+)
+"""The numbers of their ``config.json`` that a cost model needs."""
+
+DEFAULT_MODEL = "qwen3-8b"
+
+
+def cost_model_named(name: str) -> CostModel:
+    """The cost model of a size in ``MODELS``.
+
+    Raises:
+        SettingsError: no such name.
+
+    >>> round(cost_model_named("qwen3-0.6b").crossover_length)
+    10393
+    """
+    config = MODELS.get(name.lower())
+    if config is None:
+        raise SettingsError(f"--model-type {name!r} is unknown: use one of {', '.join(MODELS)}, or --model-config FILE")
+    return CostModel.of_model(config)
+
+
+def cost_model_from_config(path: str | os.PathLike[str]) -> CostModel:
+    """The cost model of a ``config.json``, or of the model directory it lies in.
+
+    Raises:
+        SourceNotFoundError: no such file.
+        SettingsError: no JSON object, or one that ``CostModel.of_model`` cannot use.
+    """
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        name = os.path.join(name, "config.json")
+    try:
+        with open(name, encoding="utf-8") as file:
+            config = json.load(file)
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"--model-config {name}: no such file") from error
+    except ValueError as error:
+        raise SettingsError(f"--model-config {name} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise SettingsError(f"--model-config {name} holds no JSON object: give the config.json of a model")
+    try:
+        return CostModel.of_model(config)
+    except BrimfulError as error:
+        raise SettingsError(f"--model-config {name}: {error}") from error

@@ -1,0 +1,138 @@
+"""What ranks have to do at each step, as the packs come and with packs exchanged for balance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.plan import Plan
+from brimful.plan.balance import Barrier, imbalance
+from brimful.plan.cost import CostModel, Float64Array, pack_costs, pack_squares
+from brimful.plan.schedule import Tail, schedule_packs
+from brimful.typing import Int64Array
+
+__all__ = ["Schedule", "StepSpan", "Work", "weigh_steps"]
+
+_STEPS_SHOWN = 48
+
+
+@dataclass(frozen=True)
+class StepSpan:
+    """One step: the cost of the rank with least and of the one with most, ÷ the mean over all steps and ranks."""
+
+    step: int
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One order of the packs.
+
+    Attributes:
+        mean, p99, worst: max ÷ mean over the ranks, of all steps; ranks wait at every micro-batch.
+        mean_at_step: the same where ranks wait once a step.
+        rank_tokens: tokens of each rank in an epoch.
+        rank_squares: sum of the squares of segment lengths of each rank in an epoch, tokens².
+        spans: of some steps, evenly spread.
+    """
+
+    mean: float
+    p99: float
+    worst: float
+    mean_at_step: float
+    rank_tokens: list[int]
+    rank_squares: list[int]
+    spans: list[StepSpan]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Cost on each rank and step.
+
+    Attributes:
+        num_steps: full ones; packs that fill no step are left out.
+        pack_cost_spread: cost of the most costly pack ÷ that of the mean.
+        attention_ratio: of the cost, what attention over squares takes.
+        as_it_comes, balanced: in seeded order, and exchanged by cost.
+    """
+
+    num_steps: int
+    pack_cost_spread: float
+    attention_ratio: float
+    as_it_comes: Schedule
+    balanced: Schedule
+
+
+def weigh_steps(
+    plan: Plan,
+    model: CostModel,
+    *,
+    dp_world_size: int,
+    packs_per_micro_batch: int,
+    gradient_accumulation_steps: int,
+    seed: int = 0,
+) -> Work | None:
+    """Cost on each rank at each step of the first epoch.
+
+    Pure: no I/O. None if the plan has not enough packs for one full step.
+
+    Args:
+        plan: the packs.
+        model: what they cost.
+        dp_world_size, packs_per_micro_batch, gradient_accumulation_steps: the shape of a step.
+        seed: of the order.
+
+    >>> from brimful.plan import plan_packs
+    >>> plan = plan_packs([8, 8, 4, 4, 4, 4], capacity=8, algorithm="next_fit")  # 8 | 8 | 4 4 | 4 4
+    >>> work = weigh_steps(plan, CostModel(linear=0, quadratic=1, tile=1), dp_world_size=2, packs_per_micro_batch=1,
+    ...                    gradient_accumulation_steps=1)
+    >>> work.num_steps, work.balanced.mean
+    (2, 1.0)
+    """
+    per_step = dp_world_size * packs_per_micro_batch * gradient_accumulation_steps
+    if plan.num_packs < per_step:
+        return None
+    costs = pack_costs(plan.offsets, plan.lengths, model)
+    squares = pack_squares(plan.offsets, plan.lengths)
+    linear = model.linear * plan.pack_tokens.astype(np.float64)
+
+    def schedule(balance: bool) -> Schedule:
+        places = schedule_packs(
+            plan.num_packs,
+            dp_world_size=dp_world_size,
+            micro_batches=gradient_accumulation_steps,
+            packs_per_micro_batch=packs_per_micro_batch,
+            epoch=0,
+            seed=seed,
+            tail=Tail.DROP,
+            costs=costs if balance else None,
+        )
+        return _schedule(places, costs, plan.pack_tokens, squares)
+
+    plain = schedule(False)
+    total = float(costs.sum())
+    return Work(
+        num_steps=plan.num_packs // per_step,
+        pack_cost_spread=float(costs.max() / costs.mean()),
+        attention_ratio=1 - float(linear.sum()) / total if total else 0.0,
+        as_it_comes=plain,
+        balanced=schedule(True),
+    )
+
+
+def _schedule(places: Int64Array, costs: Float64Array, tokens: Int64Array, squares: Int64Array) -> Schedule:
+    waits = imbalance(places, costs, barrier=Barrier.MICRO_BATCH)
+    loads = costs[places].sum(axis=(2, 3))  # [steps, ranks]
+    loads /= loads.mean()
+    shown = np.unique(np.linspace(0, len(loads) - 1, min(_STEPS_SHOWN, len(loads))).astype(int))
+    return Schedule(
+        mean=float(waits.mean()),
+        p99=float(np.percentile(waits, 99)),
+        worst=float(waits.max()),
+        mean_at_step=float(imbalance(places, costs, barrier=Barrier.STEP).mean()),
+        rank_tokens=tokens[places].sum(axis=(0, 2, 3)).tolist(),
+        rank_squares=squares[places].sum(axis=(0, 2, 3)).tolist(),
+        spans=[StepSpan(int(step), float(loads[step].min()), float(loads[step].max())) for step in shown],
+    )

@@ -1,0 +1,45 @@
+"""One line for your own tests: packing is right with this model, collator and data, or the test fails and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from brimful.shards import Pack
+    from brimful.verify import VerifyReport
+
+__all__ = ["assert_packing_is_right"]
+
+
+def assert_packing_is_right(
+    model: Any,
+    collator: Callable[[list[Any]], Mapping[str, Any]],
+    samples: Sequence[Pack | Mapping[str, Any]],
+    *,
+    attention: str | Iterable[str] | None = None,
+    tolerance: float | None = None,
+    gradients: bool = True,
+) -> VerifyReport:
+    """Fail unless ``verify_packing`` finds nothing wrong and shows isolation at least once.
+
+    Needs no fixture and no plugin::
+
+        def test_packing():
+            assert_packing_is_right(tiny_model("qwen2"), MyCollator(), samples, attention="sdpa")
+
+    Args:
+        model, collator, samples, attention, tolerance, gradients: as for ``verify_packing``.
+
+    Returns:
+        The report, for further assertions.
+
+    Raises:
+        AssertionError: something failed, or nothing could be shown; the message is the table.
+    """
+    from brimful.verify import verify_packing
+
+    report = verify_packing(model, collator, samples, attention=attention, tolerance=tolerance, gradients=gradients)
+    if not report.ok:
+        raise AssertionError(f"{report.verdict}\n{report}")
+    return report

@@ -1,0 +1,12 @@
+"""Is the packing right? Shown on your model, your collator and your data, not promised.
+
+``case`` holds the samples, ``layout`` finds them in a batch, ``checks`` has one file for each question, ``causes``
+tries what would repair a failure, and ``report`` says it. ``models`` builds tiny models of real architectures.
+"""
+
+from __future__ import annotations
+
+from brimful.verify.report import Finding, Status, VerifyReport
+from brimful.verify.run import verify_packing
+
+__all__ = ["Finding", "Status", "VerifyReport", "verify_packing"]

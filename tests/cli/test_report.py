@@ -1,0 +1,232 @@
+"""``brimful report`` and ``brimful plan --what-if``: what they print, write and refuse."""
+
+import contextlib
+import io
+import json
+
+import numpy as np
+import pytest
+
+from brimful import LengthTable, open_source, plan_packs, write_packs
+from brimful.cli import main
+from brimful.testing.toys import toy_chat_encoder
+
+# 6 packs of 8 samples of 12 tokens and 4 packs of 9 samples of 11: 84 samples in 10 packs, 16 times.
+LENGTHS = ([12] * 48 + [11] * 36) * 16
+
+
+def run(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exit_info:
+        main([str(argument) for argument in arguments])
+    return exit_info.value.code, out.getvalue().splitlines(), err.getvalue()
+
+
+def shown(*arguments):
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    return out
+
+
+def refused(*arguments):
+    """The one line of an error that is explained."""
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert out == []
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.fixture
+def array(tmp_path):
+    np.save(tmp_path / "lengths.npy", np.array(LENGTHS))
+    return tmp_path / "lengths.npy"
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    plan_packs(LENGTHS, capacity=100, algorithm="next_fit").save(tmp_path / "some.plan")
+    return tmp_path / "some.plan"
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A pack store with its plan beside it and no length table."""
+    source = open_source([{"question": "1?", "answer": "abc" * number} for number in range(1, 9)])
+    encoder = toy_chat_encoder()
+    lengths = LengthTable.from_lengths([len(encoder.encode(source[at]).input_ids) for at in range(8)])
+    plan = plan_packs(lengths, capacity=80)
+    write_packs(plan, source, encoder, tmp_path / "packs", num_proc=1)
+    plan.save(tmp_path / "packs" / "plan.arrow")
+    return tmp_path / "packs"
+
+
+RUN = ("--world-size", 8, "--gradient-accumulation-steps", 4)
+
+
+def test_the_advice_stands_in_the_terminal(plan_file):
+    """A plan alone is enough for it."""
+    out = shown("report", plan_file, *RUN, "--learning-rate", 1e-4, "--warmup-steps", 100)
+    assert "samples/step   269, was 32 unpacked -> accumulation 4 → 1 gives 67" in out
+    assert "steps/epoch    5, was 42 unpacked -> accumulation 1 gives 20" in out
+    rows = [line.split() for line in out if line.strip().startswith("1 × ")]
+    assert [row[:5] for row in rows] == [
+        ["1", "×", "1", "67", "2.10"], ["1", "×", "2", "134", "4.20"], ["1", "×", "4", "269", "8.40"],
+    ]  # fmt: skip
+    assert [row[9] for row in rows] == ["48", "24", "12"]
+    text = "\n".join(out)
+    assert "Goyal et al., 2017" in text
+    assert any(line.startswith("waiting        slowest ÷ mean rank 1.0") for line in out)
+
+
+def test_lengths_are_planned_for_a_report_if_asked(array):
+    """Without it the advice needs a plan to be saved first."""
+    assert not any(line.startswith("samples/step") for line in shown("report", array))
+    out = shown("report", array, "--max-length", 100, *RUN)
+    assert any(line.startswith("samples/step   2") for line in out)
+    heads = next(line for line in out if line.strip().startswith("capacity"))
+    assert heads.split()[-1] == "steps/epoch"
+
+
+def test_the_page_and_the_json_hold_the_same_numbers(array, tmp_path):
+    page = tmp_path / "report.html"
+    (line,) = shown("report", array, "--max-length", 100, *RUN, "-o", page, "--json")
+    data = json.loads(line)
+    text = page.read_text()
+    inside = json.loads(text.split('id="report-data">')[1].split("</script>")[0])
+    assert inside == {key: value for key, value in data.items() if key != "page"}
+    assert data["page"] == str(page)
+    assert data["run"]["model"] == "qwen3-8b"
+    assert data["advice"]["unpacked"]["samples"] == 32
+    out = shown("report", array, "-o", page)
+    assert out[-1] == f"page           {page}"
+
+
+def test_a_store_whose_plan_is_beside_it_needs_no_table(store, tmp_path):
+    page = tmp_path / "store.html"
+    out = shown("report", store, "-o", page, "--world-size", 2)
+    assert any(line.startswith("packs          ") for line in out)
+    assert "<h1>packs</h1>" in page.read_text()
+
+
+def test_parts_of_different_jobs_are_refused(store, tmp_path):
+    """Without it a report adds up numbers of two data sets."""
+    LengthTable.from_lengths([1, 2]).save(store / "lengths.arrow")
+    assert "plan.arrow was made from lengths" in refused("report", store)
+    (store / "lengths.arrow").unlink()
+    plan_packs([3, 4], capacity=40).save(store / "plan.arrow")
+    assert "its packs were written from plan" in refused("report", store)
+
+
+def test_a_file_name_is_no_markup(tmp_path):
+    path = tmp_path / "<script>alert(1)<script>.npy"
+    np.save(path, np.array([3, 4]))
+    shown("report", path, "-o", tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    assert text.count("<script") == 1
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_sources_are_counted_before_and_after(tmp_path):
+    np.save(tmp_path / "l.npy", np.array([2, 3, 90, 4]))
+    np.save(tmp_path / "s.npy", np.array([0, 0, 1, 1]))
+    options = ("--sources", tmp_path / "s.npy", "--source-name", "chats", "--source-name", "books")
+    out = shown("report", tmp_path / "l.npy", "--max-length", 10, "--overflow", "drop", *options)
+    assert [line for line in out if line.startswith("share")] == [
+        "share            5.1 % of tokens,  55.6 % of packed tokens: chats",
+        "share           94.9 % of tokens,  44.4 % of packed tokens: books",
+    ]
+
+
+def test_costs_may_be_those_of_a_config(array, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({
+        "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 0,
+    }))  # fmt: skip
+    (line,) = shown("report", array, "--max-length", 100, "--model-config", config, "--json")
+    assert json.loads(line)["run"]["crossover_length"] == 640
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--world-size", 0], "--world-size must be at least 1 and is 0"),
+        (["--micro-batch-size", -3], "--micro-batch-size must be at least 1 and is -3"),
+        (["--gradient-accumulation-steps", 0], "--gradient-accumulation-steps"),
+        (["--packs-per-micro-batch", 0], "--packs-per-micro-batch"),
+        (["--max-length", 100, "--learning-rate", -1], "--learning-rate"),
+        (["--warmup-steps", -1], "--warmup-steps"),
+        (["--model-type", "gpt-9"], "--model-type 'gpt-9' is unknown"),
+        (["--model-type", "qwen3-8b", "--model-config", "c.json"], "two models"),
+        (["--model-config", "nowhere.json"], "nowhere.json: no such file"),
+        (["-o", "report.pdf"], "must end in .html"),
+        (["-o", "nowhere/report.html"], "there is no directory nowhere"),
+        (["--max-length", 5], "--overflow drop"),
+        (["--source-name", "a"], "add --sources"),
+        (["--sources", "nowhere.npy"], "nowhere.npy: no such file"),
+    ],
+)
+def test_bad_options_are_one_line(array, options, named):
+    assert named in refused("report", array, *options)
+
+
+def test_files_of_others_are_not_overwritten(array, tmp_path):
+    page = tmp_path / "mine.html"
+    page.write_text("mine")
+    assert "is there and is no report" in refused("report", array, "-o", page)
+    assert page.read_text() == "mine"
+    (tmp_path / "d.html").mkdir()
+    assert "is a directory" in refused("report", array, "-o", tmp_path / "d.html")
+
+
+def test_a_plan_cannot_be_planned_anew_without_lengths(plan_file):
+    assert "--max-length plans lengths" in refused("report", plan_file, "--max-length", 50)
+    assert "no length table" in refused("report", plan_file, "--sources", "s.npy")
+
+
+# ── plan --what-if ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_if_compares_and_saves_nothing(array, tmp_path):
+    """Capacities half to four times, three algorithms each, and the advice below."""
+    before = sorted(tmp_path.iterdir())
+    out = shown("plan", array, "--max-length", 100, "--algorithm", "next_fit", "--what-if", *RUN, "--quiet")
+    at = next(number for number, line in enumerate(out) if line.strip().startswith("capacity"))
+    rows = [line.split() for line in out[at + 1 : out.index("", at)]]
+    assert [(row[0], row[1]) for row in rows] == [
+        ("50", "best_fit_decreasing"), ("50", "first_fit_decreasing"), ("50", "next_fit"),
+        ("100", "next_fit"), ("100", "best_fit_decreasing"), ("100", "first_fit_decreasing"),
+        ("200", "best_fit_decreasing"), ("200", "first_fit_decreasing"), ("200", "next_fit"),
+        ("400", "best_fit_decreasing"), ("400", "first_fit_decreasing"), ("400", "next_fit"),
+    ]  # fmt: skip
+    assert rows[3][2] == "160"
+    assert [row[-2:] for row in rows if "←" in row] == [["this", "plan"]]
+    assert "samples/step   269, was 32 unpacked -> accumulation 4 → 1 gives 67" in out
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_if_takes_capacities_and_gives_json(array):
+    (line,) = shown("plan", array, "--max-length", 100, "--what-if", "--try-max-length", 12, "--json", "--quiet")
+    data = json.loads(line)
+    assert sorted({row["capacity"] for row in data["comparison"]}) == [12, 100]
+    assert data["comparison"][0]["num_packs"] == len(LENGTHS)
+    assert data["advice"]["micro_batch_size"] == 1
+    (line,) = shown("plan", array, "--max-length", 100, "--json", "--quiet")
+    assert "comparison" not in json.loads(line)
+
+
+def test_what_if_leaves_out_what_is_too_long_and_says_so(array):
+    """At 11 tokens the samples of 12 do not fit, and the policy `error` would stop the comparison."""
+    (line,) = shown("plan", array, "--max-length", 100, "--what-if", "--try-max-length", 11, "--json", "--quiet")
+    row = json.loads(line)["comparison"][0]
+    assert (row["capacity"], row["oversized"], row["tokens_lost"]) == (11, 48 * 16, 48 * 16 * 12)
+
+
+def test_what_if_contradictions_are_one_line(array, tmp_path):
+    out = tmp_path / "p.arrow"
+    assert "--what-if saves nothing" in refused("plan", array, "--max-length", 100, "--what-if", "-o", out)
+    assert not out.exists()
+    assert "add --what-if" in refused("plan", array, "--max-length", 100, "--try-max-length", 5)
+    assert "--try-max-length must be" in refused("plan", array, "--max-length", 9, "--what-if", "--try-max-length", 0)
+    assert "--world-size" in refused("plan", array, "--max-length", 100, "--what-if", "--world-size", 0)

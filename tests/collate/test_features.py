@@ -1,0 +1,118 @@
+"""What a loader may hand over, and what is refused with the name of the sample and the key."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from brimful import PackCollator  # noqa: E402
+from brimful.collate import Media, PackExtras, Padding, lay_out  # noqa: E402
+from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.testing.toys import toy_pack  # noqa: E402
+
+PLAIN = {"input_ids": [1, 2], "labels": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ([], "at least one pack and got none"),
+        ([{"input_ids": [1]}], r"sample 0 of the batch has no 'labels' \(found \['input_ids'\]\)"),
+        ([PLAIN, {"labels": [1]}], "sample 1 of the batch has no 'input_ids'"),
+        ([PLAIN, {"input_ids": [1.5, 2.0], "labels": [1, 2]}], "sample 1 of the batch: 'input_ids' must hold whole numbers"),
+        ([PLAIN, [1, 2]], "sample 1 of the batch is a list"),
+        ([{**PLAIN, "loss_weights": [1, 1]}, PLAIN], "sample 1… has no 'loss_weights' and others of the batch have"),
+        ([PLAIN, {**PLAIN, "source_id": 3}], "sample 0… has no 'source_ids' and others of the batch have"),
+        ([{**PLAIN, "loss_weights": [1]}], r"sample 0 of the batch: 'loss_weights' \(1,\) must be one row as long"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_collated(features, message):
+    """One message names sample, key, and what to do."""
+    with pytest.raises(CollateError, match=message):
+        PackCollator()(features)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (50_000, "sample 8: 'input_ids' has 50000 at token 1, and the vocabulary is 0 … 999"),
+        (-1, "sample 8: 'input_ids' has -1 at token 1"),
+    ],
+)
+def test_ids_outside_of_the_vocabulary(bad, message):
+    """On a device this is an assertion without a name, and later than the fault."""
+    pack = toy_pack([3, 2, 2], first_sample=7)
+    pack.input_ids[4] = bad
+    with pytest.raises(CollateError, match=message):
+        PackCollator(vocab_size=1000)([toy_pack([4]), pack])
+    with pytest.raises(SettingsError, match="pad_token_id is 1000 and the vocabulary is 0 … 999"):
+        PackCollator(vocab_size=1000, pad_token_id=1000)
+    assert PackCollator(vocab_size=1000)([toy_pack([3, 2])])
+
+
+def test_a_cut_sample_is_named_by_its_own_tokens():
+    """The second part of a split sample begins at its start, not at 0."""
+    import dataclasses
+
+    pack = dataclasses.replace(toy_pack([3]), starts=np.array([100], dtype=np.int32))
+    pack.input_ids[2] = 5000
+    with pytest.raises(CollateError, match="sample 0: 'input_ids' has 5000 at token 102"):
+        PackCollator(vocab_size=1000)([pack])
+
+
+@pytest.mark.parametrize("dialect", ["transformers", "llama_factory", "nemo_automodel"])
+def test_pad_to_too_small_in_every_shape(dialect):
+    """Rows of one pack each say so too; nothing is cut."""
+    with pytest.raises(CollateError, match=r"pad_to is 5 and the packs hold 6 tokens \(samples 0, 1"):
+        PackCollator(dialect=dialect, pad_to=5)([toy_pack([4, 2])])
+
+
+def test_weights_and_sources_of_plain_samples():
+    """They follow their sample into the row, and none is read where no label is."""
+    rows = [
+        {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "loss_weights": [9, 0.5, 2], "source_id": 3, "attention_mask": [1]},
+        {"input_ids": [8, 9], "labels": [8, 9], "loss_weights": [9, 4], "source_id": 1},
+    ]  # fmt: skip
+    (batch,) = PackCollator(padding=Padding(to=8, segment_multiple_of=2)).rows(rows)
+    assert batch.source_ids.tolist() == [3, 1]
+    assert batch.target_weights.tolist() == [0, 0.5, 2, 0, 0, 4, 0, 0]
+    assert batch.loss_weights.dtype == np.float32
+
+
+def test_media_keep_their_owner():
+    """Items of the second pack belong to segments behind those of the first, and a pack may have none."""
+    image = Media("image", np.array([1, 1], dtype=np.int32), {"pixel_values": np.ones((6, 2)), "grid": np.ones((2, 3))})
+    sound = Media("audio", np.array([0], dtype=np.int32), {"wave": np.ones((1, 4))})
+    batch = lay_out(
+        [toy_pack([2, 2]), toy_pack([3]), toy_pack([1, 1])],
+        extras=[PackExtras(media=(image,)), None, PackExtras(media=(sound, image))],
+    )
+    assert [(item.kind, item.segments.tolist()) for item in batch.media] == [("image", [1, 1, 4, 4]), ("audio", [3])]
+    assert batch.media[0].arrays["pixel_values"].shape == (12, 2)
+
+
+def test_extras_of_the_wrong_length():
+    """A row of weights that is one short would shift all that follow."""
+    with pytest.raises(CollateError, match="sample 0, 1…: 'loss_weights' is for 4 tokens and the pack has 5"):
+        lay_out([toy_pack([3, 2])], extras=[PackExtras(loss_weights=np.ones(4, np.float32))])
+    with pytest.raises(CollateError, match="sample 4… has no 'rope_positions'"):
+        lay_out(
+            [toy_pack([2]), toy_pack([2], first_sample=4)],
+            extras=[PackExtras(rope_positions=np.zeros((3, 2), np.int64)), None],
+        )
+
+
+def test_an_empty_pack_is_refused():
+    """No tokens, no batch."""
+    with pytest.raises(CollateError, match="hold no tokens"):
+        lay_out([toy_pack([2]).__class__(*(np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(1, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32)))])  # fmt: skip
+
+
+def test_positions_have_one_three_or_four_rows():
+    """A batch of text has the same in all; another number is a mistake."""
+    batch = lay_out([toy_pack([2, 1])])
+    assert batch.position_rows(1).tolist() == [[0, 1, 0]]
+    assert batch.position_rows(3).tolist() == [[0, 1, 0]] * 3
+    assert batch.position_rows(4).tolist() == [[0, 1, 0]] * 4
+    with pytest.raises(CollateError, match="1, 3 or 4 rows and not 2"):
+        batch.position_rows(2)

@@ -1,0 +1,274 @@
+"""Batches fed to the code that they are made for, where it is installed; each test names what it needs."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from brimful import PackCollator  # noqa: E402
+from brimful.collate import Padding, lay_out  # noqa: E402
+from brimful.collate.dialects.megatron import build_packed_seq_params  # noqa: E402
+from brimful.collate.dialects.trl import trl_example  # noqa: E402
+from brimful.collate.layout import indexed_mask  # noqa: E402
+from brimful.testing.toys import toy_pack  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
+
+LENGTHS = [4, 2, 1, 3]
+GAPS = Padding(to=24, segment_multiple_of=4)
+
+
+def real(module):
+    """A module of another project, or a skip with the reason: some need more than they say, and fail in other ways."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        pytest.skip(f"{module} cannot be imported here: {str(error).splitlines()[0] if str(error) else error!r}")
+
+
+def pack_and_samples():
+    pack = toy_pack(LENGTHS)
+    rows = [{"input_ids": ids.tolist(), "labels": ids.tolist()} for ids in map(pack.segment, range(len(LENGTHS)))]
+    return pack, rows
+
+
+def assert_equal(ours, theirs, *, only=None):
+    for key in only or theirs:
+        if isinstance(theirs[key], torch.Tensor):
+            assert ours[key].dtype == theirs[key].dtype, key
+            assert ours[key].tolist() == theirs[key].tolist(), key
+        else:
+            assert type(ours[key]) is type(theirs[key]), key
+            assert ours[key] == theirs[key], key
+
+
+def test_transformers_collator():
+    """``DataCollatorWithFlattening`` on the samples of the pack: all keys, values and types."""
+    transformers = real("transformers")
+    pack, rows = pack_and_samples()
+    theirs = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)(rows)
+    ours = PackCollator()([pack])
+    assert set(ours) == set(theirs) | {"use_cache"}
+    assert_equal(ours, theirs)
+    shifted = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, position_ids_start=2)(rows)
+    assert_equal(PackCollator(position_start=2)([pack]), shifted)
+
+
+@pytest.mark.parametrize("pad_to", [None, 16])
+def test_what_transformers_finds_in_positions(pad_to):
+    """Models that look at positions alone find the same boundaries as in ``cu_seq_lens_q``, the padding as one."""
+    utils = real("transformers.modeling_flash_attention_utils")
+    masking = real("transformers.masking_utils")
+    batch = PackCollator(pad_to=pad_to)([toy_pack(LENGTHS)])
+    (found, _), (longest, _) = utils.prepare_fa_kwargs_from_position_ids(batch["position_ids"])
+    assert found.tolist() == batch["cu_seq_lens_q"].tolist()
+    assert int(longest) == batch["max_length_q"]
+    assert masking.find_packed_sequence_indices(batch["position_ids"]).tolist() == batch["seq_idx"].tolist()
+
+
+def test_trl_collator():
+    """TRL's own padding-free collator on the packed example: all keys, values and types."""
+    trl = real("trl.trainer.sft_trainer")
+    pack, rows = pack_and_samples()
+    example = trl_example(lay_out([pack], pad_to=16))
+    assert example["seq_lengths"] == LENGTHS
+    collator = trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    ours = PackCollator(dialect="trl")([pack])
+    for theirs in (collator([example]), collator(rows)):
+        assert_equal(ours, theirs)
+    padded = trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True, pad_to_multiple_of=16)([example])
+    ours = PackCollator(dialect="trl", pad_to=16)([pack])
+    assert_equal(ours, padded, only=["input_ids", "labels"])
+    assert padded["cu_seq_lens_q"].tolist() == [0, 4, 6, 7, *range(10, 17)]
+    assert ours["cu_seq_lens_q"].tolist() == [0, 4, 6, 7, 10, 16]
+
+
+def test_ms_swift_packing_row():
+    """The real ``packing_row`` makes the same row; its boundaries are taken from positions."""
+    base = real("swift.template.base")
+    utils = real("swift.utils.transformers_utils")
+    pack, _ = pack_and_samples()
+    rows = [
+        {"input_ids": ids.tolist(), "labels": [-100, *ids.tolist()[1:]], "length": len(ids)}
+        for ids in map(pack.segment, range(len(LENGTHS)))
+    ]
+    template = object.__new__(base.Template)
+    template._data_collator_mm_data = lambda row: {}
+    theirs = template.packing_row(rows)
+    ours = PackCollator(dialect="ms_swift")([pack])
+    for key in ("input_ids", "labels", "position_ids"):
+        assert ours[key][0].tolist() == theirs[key], key
+    found = utils.get_packed_seq_params(torch.tensor([theirs["position_ids"]]))
+    assert_equal(ours, {key: found[key] for key in ("cu_seq_lens_q", "cu_seq_lens_k")})
+    assert ours["max_length_q"] == int(found["max_length_q"])
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), GAPS], ids=["none", "tail", "gaps"])
+def test_megatron_packed_seq_params(padding):
+    """The real class takes what we say, whatever its version knows."""
+    params = real("megatron.core.packed_seq_params")
+    batch = lay_out([toy_pack(LENGTHS)], padding=padding)
+    made = build_packed_seq_params(batch, params.PackedSeqParams)
+    assert made.qkv_format == "thd"
+    assert made.cu_seqlens_q.dtype == torch.int32
+    assert type(made.max_seqlen_q) is int
+    assert made.max_seqlen_q == batch.max_seqlen
+    if padding is GAPS:
+        assert made.cu_seqlens_q.tolist() == [0, 4, 6, 7, 10, 10]
+        assert made.cu_seqlens_q_padded.tolist() == [0, 4, 8, 12, 16, 24]
+    else:
+        assert made.cu_seqlens_q.tolist() == batch.cu_seqlens.tolist()
+        assert made.cu_seqlens_q_padded is None
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16)], ids=["none", "tail"])
+def test_megatron_rolls_labels_as_we_shift_them(padding):
+    """Multi-token prediction in Megatron rolls what it is given: heads 1 and 2 by hand and by its own code."""
+    mtp = real("megatron.core.transformer.multi_token_prediction")
+    params = real("megatron.core.packed_seq_params")
+    from brimful.collate import shift_labels
+
+    batch = lay_out([toy_pack(LENGTHS)], padding=padding)
+    made = build_packed_seq_params(batch, params.PackedSeqParams)
+    once, _ = mtp._roll_tensor_packed_seq(torch.from_numpy(batch.labels[None] + 0), -1, -1, made)
+    twice, _ = mtp._roll_tensor_packed_seq(once, -1, -1, made)
+    for by, theirs in ((1, once), (2, twice)):
+        ours = shift_labels(batch.labels, batch.cu_seqlens, by=by)
+        assert np.where(ours == -100, 0, ours).tolist() == torch.where(theirs == -100, 0, theirs)[0].tolist()
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), GAPS], ids=["none", "tail", "gaps"])
+def test_megatron_bridge_reads_the_legacy_batch(padding):
+    """Its own reader finds our boundaries up to the end mark."""
+    utils = real("megatron.bridge.training.utils.packed_seq_utils")
+    batch = lay_out([toy_pack(LENGTHS)], padding=padding)
+    found = utils.get_packed_seq_params(
+        PackCollator(dialect="megatron_bridge_legacy", padding=padding)([toy_pack(LENGTHS)])
+    )
+    assert int(found.max_seqlen_q) == batch.max_seqlen
+    if padding is GAPS:
+        assert found.cu_seqlens_q.tolist() == batch.cu_seqlens_real.tolist()
+        assert found.cu_seqlens_q_padded.tolist() == batch.cu_seqlens.tolist()
+    else:
+        assert found.cu_seqlens_q.tolist() == batch.cu_seqlens.tolist()
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), GAPS], ids=["none", "tail", "gaps"])
+def test_nemo_automodel_reads_the_batch(padding):
+    """``process_input_for_thd`` makes of our rows the boundaries and the padding mask that we have."""
+    thd = real("nemo_automodel.components.distributed.thd_utils")
+    pack = toy_pack(LENGTHS)
+    batch = lay_out([pack], padding=padding)
+    given = PackCollator(dialect="nemo_automodel", padding=padding)([pack])
+    found = thd.process_input_for_thd(given)
+    assert found["input_ids"].tolist() == batch.input_ids.tolist()
+    assert found["position_ids"].tolist() == batch.position_ids.tolist()
+    if padding is GAPS:
+        assert found["cu_seqlens"].tolist() == batch.cu_seqlens_real.tolist()
+        assert found["cu_seqlens_padded"].tolist() == batch.cu_seqlens.tolist()
+        assert found["padding_mask"].tolist() == batch.padding_mask.tolist()
+    else:
+        assert found["cu_seqlens"].tolist() == batch.cu_seqlens.tolist()
+        assert "cu_seqlens_padded" not in found
+    assert found["padding_mask"].dtype == torch.bool
+
+
+def test_nemo_automodel_collater():
+    """Its own collater on the same rows, as lists, with the last segment stretched over the padding."""
+    utils = real("nemo_automodel.components.datasets.utils")
+    packs = [toy_pack([3, 2]), toy_pack([4])]
+    given = PackCollator(dialect="nemo_automodel", pad_to=6)(packs)
+    rows = [
+        {
+            **{key: given[key][row].tolist() for key in ("input_ids", "labels", "position_ids")},
+            **{key: [n for n in given[key][row].tolist() if n != -1000] for key in ("seq_lens", "seq_lens_padded")},
+        }
+        for row in range(2)
+    ]
+    assert_equal(given, utils.packed_sequence_thd_collater(rows))
+
+
+@pytest.mark.parametrize("pad_to", [None, 16])
+def test_torchtitan_finds_our_boundaries(pad_to):
+    """Documents begin where positions are 0."""
+    attention = real("torchtitan.models.common.attention")
+    given = PackCollator(dialect="torchtitan", pad_to=pad_to)([toy_pack(LENGTHS)])
+    found = attention.create_varlen_metadata_for_document(given["positions"][None], include_host_offsets=True)
+    ours = attention.VarlenMetadata(**given["varlen_metadata"])
+    assert found.cu_seq_q.tolist() == ours.cu_seq_q.tolist()
+    assert found.cu_seq_q.dtype == ours.cu_seq_q.dtype
+    assert (found.max_q, found.cu_seq_q_host) == (ours.max_q, ours.cu_seq_q_host)
+
+
+@pytest.mark.parametrize("pad_to", [None, 16])
+def test_veomni_collator(pad_to):
+    """The real packing collator on the samples: all keys, values and types, but its zero positions in the padding."""
+    module = real("veomni.data.data_collator")
+    pack, rows = pack_and_samples()
+    features = [
+        {**{key: torch.tensor(row[key]) for key in row}, "attention_mask": torch.ones(len(row["labels"]), dtype=torch.int64),
+         "position_ids": torch.arange(len(row["labels"]))}
+        for row in rows
+    ]  # fmt: skip
+    features[0]["labels"][0] = -100  # VeOmni leaves the first label of a row, which nothing predicts
+    theirs = module.PackingCollator(pad_to_length=pad_to or False)(features)
+    ours = PackCollator(dialect="veomni", pad_to=pad_to)([pack])
+    assert set(ours) == set(theirs)
+    assert_equal(ours, theirs, only=set(theirs) - {"position_ids"})
+    assert ours["position_ids"][0, : len(pack)].tolist() == theirs["position_ids"][0, : len(pack)].tolist()
+
+
+def test_verl_reads_nested_rows():
+    """The row that its engine makes of the nesting, and the mask for engines that pad."""
+    padding = real("verl.workers.utils.padding")
+    pack = toy_pack(LENGTHS)
+    given = PackCollator(dialect="verl", pad_to=16)([pack])
+    assert given["input_ids"].values().tolist() == pack.input_ids.tolist()
+    assert given["input_ids"].offsets().tolist() == pack.cu_seqlens.tolist()
+    mask = padding.build_attention_mask_from_nested(given["input_ids"])
+    plain = PackCollator(dialect="plain")([pack])
+    assert mask.tolist() == plain["attention_mask"].tolist()
+
+
+def test_llama_factory_makes_our_dense_mask():
+    """Its mask of four dimensions from the numbers of segments; it leaves padding blind, ours lets it see itself."""
+    collator = real("llamafactory.data.collator")
+    pack = toy_pack(LENGTHS)
+    given = PackCollator(dialect="llama_factory", pad_to=12)([pack])
+    found = collator.prepare_4d_attention_mask(given["attention_mask"], torch.float32)[0, 0]
+    batch = lay_out([pack], pad_to=13)
+    expected = PackCollator(dialect="dense_mask", pad_to=13)([pack])["attention_mask"][0, 0]
+    expected = expected & torch.from_numpy(indexed_mask(batch) > 0)[:, None]
+    assert torch.equal(found == 0, expected)
+
+
+def test_axolotl_collator():
+    """The real multipack collator on the samples of the pack."""
+    batching = real("axolotl.utils.collators.batching")
+    pack, rows = pack_and_samples()
+
+    class Tokenizer:
+        """What the collator asks of one."""
+
+        padding_side = "right"
+
+        def pad(self, features, **options):
+            return {key: torch.tensor(np.stack([feature[key] for feature in features])) for key in features[0]}
+
+    features = [
+        {**row, "labels": [-100, *row["labels"][1:]], "attention_mask": [1] * len(row["labels"]),
+         "position_ids": list(range(len(row["labels"]))), "length": len(row["labels"])}
+        for row in rows
+    ]  # fmt: skip
+    theirs = batching.V2BatchSamplerDataCollatorForSeq2Seq(tokenizer=Tokenizer())([features])
+    assert_equal(PackCollator(dialect="axolotl")([pack]), theirs)
+
+
+def test_accelerate_moves_a_batch():
+    """Tensors go to the device, integers and flags stay what they are."""
+    operations = real("accelerate.utils.operations")
+    batch = PackCollator(pad_to=16)([toy_pack(LENGTHS)])
+    moved = operations.send_to_device(batch, "cpu")
+    assert_equal(batch, moved)

@@ -1,0 +1,256 @@
+"""What changes when packing is turned on: every number here can be checked by hand."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful import plan_packs
+from brimful.errors import PlanMismatchError, SettingsError
+from brimful.measure import LengthTable
+from brimful.plan.cost import CostModel
+from brimful.plan.histogram import Histogram
+from brimful.report.advice import describe_advice, draw_choices
+from brimful.report.advisor import _chances_of_longest, advise
+from brimful.report.models import MODELS, cost_model_from_config, cost_model_named
+from brimful.testing.strategies import capacities_and_lengths
+
+LINEAR = CostModel(linear=1, quadratic=0)
+SQUARE = CostModel(linear=0, quadratic=1, tile=1)
+
+# 6 packs of 8 samples of 12 tokens and 4 packs of 9 samples of 11: 84 samples in 10 packs, 8.4 a pack.
+EIGHT_POINT_FOUR = [12] * 48 + [11] * 36
+
+
+def plan_of(lengths, capacity=100, **settings):
+    return plan_packs(lengths, capacity=capacity, algorithm="next_fit", **settings)
+
+
+def ten_times(plan_lengths, times):
+    """The same packs again and again: next fit closes the last pack of each round, which is full."""
+    return np.tile(plan_lengths, times)
+
+
+def advice_for(lengths=EIGHT_POINT_FOUR, *, plan=None, table=None, world=8, micro=1, accumulation=4, **others):
+    others.setdefault("cost_model", LINEAR)
+    return advise(
+        table,
+        plan if plan is not None else plan_of(lengths),
+        dp_world_size=world,
+        micro_batch_size=micro,
+        gradient_accumulation_steps=accumulation,
+        **others,
+    )
+
+
+def test_the_example_that_everybody_meets():
+    """8.4 samples a pack, 8 ranks, accumulation 4: 269 samples a step, was 32; accumulation 1 gives 67."""
+    plan = plan_of(ten_times(EIGHT_POINT_FOUR, 16))
+    assert plan.num_packs == 160
+    advice = advice_for(plan=plan)
+    assert advice.packing_factor == pytest.approx(8.4)
+    assert advice.unpacked.samples == 32
+    assert advice.unpacked.steps_per_epoch == 16 * 84 // 32 == 42
+    assert advice.packed.samples == pytest.approx(268.8)
+    assert advice.packed.steps_per_epoch == 5
+    assert [(choice.keeps, choice.gradient_accumulation_steps) for choice in advice.choices] == [
+        (("samples", "padded tokens"), 1),
+        ((), 2),
+        (("settings",), 4),
+    ]
+    assert [choice.step.steps_per_epoch for choice in advice.choices] == [20, 10, 5]
+    assert [choice.step.samples for choice in advice.choices] == pytest.approx([67.2, 134.4, 268.8])
+    assert [choice.batch_ratio for choice in advice.choices] == pytest.approx([2.1, 4.2, 8.4])
+    lines = describe_advice(advice)
+    assert lines[0] == "samples/step   269, was 32 unpacked -> accumulation 4 → 1 gives 67"
+    assert lines[1] == "steps/epoch    5, was 42 unpacked -> accumulation 1 gives 20"
+
+
+def test_tokens_of_a_step_follow_its_samples():
+    """6 · 96 + 4 · 99 = 972 tokens in 10 packs: 97.2 a pack, 972 ÷ 84 a sample."""
+    advice = advice_for(plan=plan_of(ten_times(EIGHT_POINT_FOUR, 16)))
+    assert advice.packed.tokens == pytest.approx(32 * 97.2)
+    assert advice.unpacked.tokens == pytest.approx(32 * 972 / 84)
+
+
+def test_learning_rates_and_warmup():
+    """Ratio 4: four times by linear scaling, twice by square root scaling, a quarter of the warm-up steps."""
+    plan = plan_of([25] * 160)  # 4 a pack, 40 packs
+    advice = advice_for(plan=plan, world=2, accumulation=1, learning_rate=1e-4, warmup_steps=100)
+    (only,) = advice.choices
+    assert only.keeps == ("samples", "padded tokens", "settings")
+    assert (only.batch_ratio, only.linear_lr_ratio, only.sqrt_lr_ratio, only.warmup_steps) == (4.0, 4.0, 2.0, 25)
+    table = draw_choices(advice)
+    assert table[1].split()[:9] == ["1", "×", "1", "8", "4.00", "200", "20", "0.0004", "0.0002"]
+    notes = {note.topic: note for note in advice.notes}
+    assert "1e-04 becomes 0.0004" in notes["LR for SGD"].text.replace("0.0001 ", "1e-04 ")
+    assert "0.0001 becomes 0.0002" in notes["LR for Adam"].text
+    assert "A beta1 of 0.9 becomes 0.60" in notes["LR for Adam"].text
+    assert "Goyal et al., 2017" in notes["LR for SGD"].source
+    assert "Malladi et al., 2022" in notes["LR for Adam"].source
+    assert "100 unpacked steps of warm-up see 200 samples" in notes["warm-up"].text
+    assert "25 steps" in notes["warm-up"].text
+    assert "A capacity of about 25 tokens would bring it to 2 samples" in notes["smallest step"].text
+
+
+def test_a_batch_that_can_be_kept_keeps_its_learning_rate():
+    """4 samples a pack and accumulation 4: accumulation 1 is the same step, and nothing else is to be set."""
+    advice = advice_for(plan=plan_of([25] * 160), world=2, accumulation=4, warmup_steps=100)
+    best = advice.choices[advice.recommended]
+    assert (best.gradient_accumulation_steps, best.batch_ratio, best.warmup_steps) == (1, 1.0, 100)
+    notes = {note.topic: note.text for note in advice.notes}
+    assert notes["same samples"].endswith("keep learning rate, warm-up and everything else.")
+    assert "smallest step" not in notes
+    assert "warm-up" not in notes
+
+
+def test_packs_of_one_forward_may_be_fewer_than_its_samples_were():
+    """Micro-batch 8 unpacked, 1 pack: 4 samples a pack need two forwards to see eight."""
+    advice = advice_for(plan=plan_of([25] * 160), world=1, micro=8, accumulation=1, packs_per_micro_batch=1)
+    best = advice.choices[advice.recommended]
+    assert (best.packs_per_micro_batch, best.gradient_accumulation_steps, best.batch_ratio) == (1, 2, 1.0)
+    assert advice.packed.samples == 4
+    assert [choice.keeps for choice in advice.choices] == [("settings",), ("samples", "padded tokens")]
+
+
+def test_micro_batches_shrink_before_a_step_grows():
+    """Micro-batch 8 with 4 samples a pack: two packs a forward."""
+    advice = advice_for(plan=plan_of([25] * 160), world=1, micro=8, accumulation=1)
+    best = advice.choices[advice.recommended]
+    assert (best.packs_per_micro_batch, best.gradient_accumulation_steps, best.batch_ratio) == (2, 1, 1.0)
+
+
+def test_padding_of_two_lengths_by_hand():
+    """4 4 2 2 in pairs: both 2 in one of six pairs, so 23/6 a row; a sixth of the pairs without a 4."""
+    advice = advice_for(plan=plan_of([4, 4, 2, 2], 8), world=1, micro=2, accumulation=1, cost_model=SQUARE)
+    longest, full = advice.padded_to_longest, advice.padded_to_capacity
+    row = (5 * 4 + 1 * 2) / 6
+    assert longest.row_tokens == pytest.approx(row)
+    assert longest.step_tokens == pytest.approx(2 * row)
+    assert longest.padding_ratio == pytest.approx(1 - 3 / row)
+    square = (5 * 16 + 1 * 4) / 6
+    assert longest.speedup == pytest.approx(4 * square / 40)
+    assert longest.compute_ratio == pytest.approx(1 - 40 / (4 * square))
+    assert (full.row_tokens, full.padding_ratio) == (8.0, pytest.approx(1 - 3 / 8))
+    assert full.speedup == pytest.approx(4 * 64 / 40)
+
+
+def test_a_larger_padded_step_is_kept_by_more_packs():
+    """7 rows of 1 and one of 9 at micro-batch 8 are padded to 72: as many tokens as five packs of 16 have."""
+    plan = plan_of([1, 1, 1, 1, 1, 1, 1, 9] * 8, 16)  # 16 tokens, 8 samples a pack
+    advice = advice_for(plan=plan, world=1, micro=8, accumulation=1)
+    chosen = {name: choice for choice in advice.choices for name in choice.keeps}
+    assert chosen["samples"].packs_per_micro_batch == 1
+    packs = chosen["padded tokens"].packs_per_micro_batch * chosen["padded tokens"].gradient_accumulation_steps
+    assert packs == round(advice.padded_to_longest.step_tokens / 16)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=7), st.integers(1, 8))
+def test_chances_of_the_longest_are_those_of_all_choices(lengths, draws):
+    """Without it the padded run is estimated from a draw, or as if samples could be drawn twice."""
+    items = Histogram.of(np.array(lengths))
+    chosen = list(combinations(lengths, min(draws, len(lengths))))
+    expected = [sum(max(one) == length for one in chosen) / len(chosen) for length in items.lengths]
+    assert _chances_of_longest(items, draws) == pytest.approx(expected)
+
+
+@given(
+    capacities_and_lengths(max_samples=60),
+    st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.none() | st.integers(1, 4),
+)  # fmt: skip
+def test_every_advice_adds_up(case, world, micro, accumulation, packs):
+    """Steps times rows cover the epoch, the recommended choice is the nearest, and nothing is over what can be set."""
+    capacity, lengths = case
+    plan = plan_of(lengths, capacity)
+    advice = advice_for(plan=plan, world=world, micro=micro, accumulation=accumulation, packs_per_micro_batch=packs)
+    assert 1 <= len(advice.choices) <= 6
+    assert advice.packing_factor == len(lengths) / plan.num_packs
+    seen = [choice.packs_per_micro_batch * choice.gradient_accumulation_steps for choice in advice.choices]
+    assert seen == sorted(set(seen))
+    for choice in advice.choices:
+        assert choice.packs_per_micro_batch <= advice.packs_per_micro_batch
+        step = choice.step
+        assert step.rows == world * choice.packs_per_micro_batch * choice.gradient_accumulation_steps
+        assert (step.steps_per_epoch - 1) * step.rows < plan.num_packs <= step.steps_per_epoch * step.rows
+        assert choice.linear_lr_ratio == pytest.approx(choice.sqrt_lr_ratio**2)
+    best = advice.choices[advice.recommended]
+    assert "samples" in best.keeps
+    assert sum("settings" in choice.keeps for choice in advice.choices) == 1
+    for padded in (advice.padded_to_longest, advice.padded_to_capacity):
+        assert padded.speedup >= 1
+        assert 0 <= padded.padding_ratio < 1
+    if packs is None or packs == 1:
+        apart = [
+            abs(math.log(choice.step.rows * advice.packing_factor / advice.unpacked.rows)) for choice in advice.choices
+        ]
+        if advice.packs_per_micro_batch == 1:
+            assert apart[advice.recommended] == min(apart)
+
+
+def test_loss_tokens_are_those_of_the_packed_samples():
+    """Dropped samples give no loss; cut ones make it an upper bound, and it says so."""
+    table = LengthTable.from_lengths([4, 4, 2, 20], loss_tokens=[2, 3, 1, 9])
+    dropped = advice_for(plan=plan_of(table, 8, overflow="drop"), table=table, world=1, accumulation=1)
+    assert dropped.packed.loss_tokens == pytest.approx((2 + 3 + 1) / 2)
+    assert dropped.unpacked.loss_tokens == pytest.approx(6 / 3)
+    assert not dropped.loss_tokens_are_most
+    assert "loss tok./step 3, was 2 unpacked" in describe_advice(dropped)
+    split = advice_for(plan=plan_of(table, 8, overflow="split"), table=table, world=1, accumulation=1)
+    assert split.packed.loss_tokens == pytest.approx(15 / plan_of(table, 8, overflow="split").num_packs)
+    assert split.loss_tokens_are_most
+    assert advice_for(plan=plan_of([4, 4], 8)).packed.loss_tokens is None
+
+
+def test_an_epoch_smaller_than_a_step_counts_what_there_is():
+    """Six samples cannot be 32 a step."""
+    advice = advice_for(plan=plan_of([3, 3, 5, 6, 1, 1], 7))
+    assert (advice.unpacked.samples, advice.unpacked.steps_per_epoch) == (6.0, 1)
+    assert advice.packed.samples == 6.0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"world": 0}, "--world-size must be at least 1 and is 0"),
+        ({"micro": -1}, "--micro-batch-size"),
+        ({"accumulation": 0}, "--gradient-accumulation-steps"),
+        ({"packs_per_micro_batch": 0}, "--packs-per-micro-batch"),
+        ({"warmup_steps": -1}, "--warmup-steps"),
+        ({"learning_rate": 0.0}, "--learning-rate"),
+        ({"learning_rate": float("nan")}, "--learning-rate"),
+    ],
+)
+def test_impossible_settings_are_named(change, named):
+    with pytest.raises(SettingsError, match=named):
+        advice_for(**change)
+
+
+def test_a_table_of_other_samples_is_refused():
+    with pytest.raises(PlanMismatchError, match="the plan is for 4 samples and the length table has 1"):
+        advice_for(plan=plan_of([4, 4, 2, 2], 8), table=LengthTable.from_lengths([1]))
+
+
+def test_named_models_have_the_crossover_lengths_of_their_papers():
+    """Per layer and without the head: 7.7K for 0.6B, 53K for Llama-3-8B, 104K for 70B."""
+    layer = {name: CostModel.of_model({**config, "vocab_size": 0}).crossover_length for name, config in MODELS.items()}
+    assert layer["qwen3-0.6b"] == 7680
+    assert layer["llama-3-8b"] == 53248
+    assert layer["llama-3-70b"] == 104448
+    assert layer["qwen3-8b"] == 47104
+    with pytest.raises(SettingsError, match="unknown: use one of qwen3"):
+        cost_model_named("gpt-9")
+
+
+def test_a_model_may_be_a_config_file_or_its_directory(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(
+        '{"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 0}'
+    )
+    assert cost_model_from_config(path).crossover_length == cost_model_from_config(tmp_path).crossover_length == 640
+    for text, named in (("[1]", "no JSON object"), ("{", "is no JSON"), ("{}", "num_hidden_layers")):
+        path.write_text(text)
+        with pytest.raises(SettingsError, match=named):
+            cost_model_from_config(path)

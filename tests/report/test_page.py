@@ -1,0 +1,291 @@
+"""The page: its numbers, its form, and that it asks nobody for anything."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful import plan_packs
+from brimful.errors import SettingsError
+from brimful.measure import LengthTable
+from brimful.plan.cost import CostModel
+from brimful.report.charts import Axis, Bar, Chart, linear_axis, log_axis
+from brimful.report.facts import Run, gather_facts
+from brimful.report.page import DATA_ID, render_page
+from brimful.report.shares import source_shares
+from brimful.report.work import weigh_steps
+from brimful.testing.strategies import capacities_and_lengths
+
+VOID = {"meta", "br", "img", "input", "hr", "link"}
+LENGTHS = [3, 3, 5, 6, 1, 1]
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, texts by id, and whether every tag is closed in order."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.elements, self.data, self.ids = [], [], "", []
+        self.feed(text)
+        self.close()
+        assert self.open == [], f"not closed: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if "id" in dict(attributes):
+            self.ids.append(dict(attributes)["id"])
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] == ["script"]:
+            self.data += data
+
+    def count(self, tag):
+        return sum(name == tag for name, _ in self.elements)
+
+
+def page_of(facts):
+    text = render_page(facts)
+    page = Page(text)
+    return text, page, json.loads(page.data)
+
+
+def six(capacity=7, title="six", run=None, sources=None, lengths=None, **settings):
+    table = lengths if lengths is not None else LengthTable.from_lengths(LENGTHS)
+    plan = plan_packs(table, capacity=capacity, algorithm="next_fit", **settings)
+    return gather_facts(title, table=table, plan=plan, run=run or Run(), sources=sources)
+
+
+def test_the_numbers_of_six_samples():
+    """Next fit at 7: 3 3 · 5 · 6 1 · 1, of 28 tokens."""
+    _, page, data = page_of(six())
+    assert data["lengths"]["number"] == 6
+    assert data["lengths"]["tokens"] == 19
+    assert (data["lengths"]["shortest"], data["lengths"]["median"], data["lengths"]["longest"]) == (1, 3, 6)
+    assert [(c["begin"], c["end"], c["number"], c["total"]) for c in data["lengths"]["classes"]] == [
+        (1, 2, 2, 2), (2, 3, 0, 0), (3, 4, 2, 6), (4, 6, 1, 5), (6, 8, 1, 6),
+    ]  # fmt: skip
+    plan = data["plan"]
+    assert (plan["num_packs"], plan["capacity"], plan["fill_ratio"]) == (4, 7, 19 / 28)
+    assert plan["ledger"]["samples_packed"] == 6
+    assert plan["fill"]["full"] == 1
+    assert sum(plan["fill"]["packs"]) + plan["fill"]["below"] == 4
+    assert [(c["begin"], c["number"]) for c in plan["samples_per_pack"]["classes"]] == [(1, 2), (2, 2)]
+    assert data["advice"]["packing_factor"] == 1.5
+    assert [(point["capacity"], point["num_packs"]) for point in data["sweep"]] == [(7, 3), (1024, 1)]
+    assert data["work"] is None
+    assert page.count("svg") == 5
+
+
+def test_the_page_is_whole_and_alone():
+    """Without it a page needs a network, runs something, or is repaired by every browser in another way."""
+    run = Run(dp_world_size=2, learning_rate=1e-4, warmup_steps=10)
+    text, page, _ = page_of(six(run=run, sources=(np.array([0, 0, 1, 1, 1, 1]), ["a", "b"])))
+    assert text.startswith("<!doctype html>")
+    assert len(page.ids) == len(set(page.ids))
+    for tag, attributes in page.elements:
+        assert tag not in {"img", "link", "iframe", "object", "embed", "base", "form", "style "}
+        assert not {"href", "src", "srcset", "xlink:href", "data", "action"} & set(attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+        if tag == "script":
+            assert attributes == {"type": "application/json", "id": DATA_ID}
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+    policy = [a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+    for section in ("packing", "lengths", "packs", "capacities", "ledger", "sources", "work"):
+        assert section in page.ids
+
+
+def test_every_chart_has_a_title_and_a_sentence_on_how_to_read_it():
+    text, page, _ = page_of(six(run=Run(dp_world_size=2)))
+    charts = [attributes for tag, attributes in page.elements if tag == "svg"]
+    assert len(charts) == 7
+    for chart in charts:
+        assert chart["role"] == "img"
+        for name in chart["aria-labelledby"].split():
+            assert name in page.ids
+    assert page.count("figcaption") == len(charts) == page.count("desc")
+    assert not re.search(r'="-?(nan|inf)', text)
+
+
+def test_texts_are_texts_everywhere():
+    """Without it a file name is a program in the browser of whoever opens the report."""
+    evil = "</script><script>alert(1)</script>\"'&<b>"
+    table = LengthTable(
+        {"tokens": np.array([3, -1, 5, 9], dtype=np.int32)}, rejects=[[1, f"{evil}.jsonl:2", f"reason {evil}"]]
+    )
+    sources = (np.array([0, 0, 1, 1]), [evil, "b"])
+    facts = six(title=evil, lengths=table, overflow="drop", sources=sources, run=Run(model=evil, dp_world_size=2))
+    text, page, data = page_of(facts)
+    assert page.count("script") == 1
+    assert "<script>alert" not in text
+    assert "<b>" not in re.sub(r"<b>[\d.,<> %&lt;gt]*</b>", "", text)
+    raw = text.split(f'id="{DATA_ID}">')[1].rsplit("</script>", 1)[0]
+    assert not set("<>&") & set(raw), "nothing in the data may end its element"
+    assert data["title"] == evil
+    assert data["shares"][0]["name"] == evil
+    assert data["rejects"][0][2] == f"reason {evil}"
+
+
+def test_where_everything_went():
+    table = LengthTable(
+        {"tokens": np.array([3, -1, 5, 9], dtype=np.int32)}, rejects=[[1, "data.jsonl:2", "is no JSON"]]
+    )
+    text, _, data = page_of(six(lengths=table, overflow="truncate"))
+    assert data["plan"]["ledger"]["tokens_truncated"] == 2
+    assert "longer than 7 tokens, overflow policy truncate" in text
+    assert "data.jsonl:2" in text
+    assert "is no JSON" in text
+
+
+def test_equal_facts_give_equal_pages():
+    assert render_page(six()) == render_page(six())
+
+
+def test_a_plan_alone_and_lengths_alone():
+    """Without the table there is no sweep; without a plan no advice."""
+    plan = plan_packs(LENGTHS, capacity=7)
+    _, page, data = page_of(gather_facts("plan", table=None, plan=plan, run=Run(dp_world_size=2)))
+    assert data["lengths"]["of"] == "segments"
+    assert data["sweep"] == []
+    assert data["advice"]["dp_world_size"] == 2
+    assert "capacities" not in page.ids
+    table = LengthTable.from_lengths(LENGTHS)
+    _, page, data = page_of(gather_facts("table", table=table, plan=None, run=Run()))
+    assert data["plan"] is None
+    assert data["advice"] is None
+    assert {"lengths", "capacities"} <= set(page.ids)
+
+
+def test_a_plan_without_packs_and_samples_too_long_for_any_sweep():
+    """Everything dropped, and nothing that fits 128k."""
+    table = LengthTable.from_lengths([10, 200_000])
+    plan = plan_packs(table, capacity=5, overflow="drop")
+    _, _, data = page_of(gather_facts("none", table=table, plan=plan, run=Run(dp_world_size=2)))
+    assert data["plan"]["num_packs"] == 0
+    assert data["advice"] is None
+    table = LengthTable.from_lengths([200_000])
+    _, page, data = page_of(gather_facts("long", table=table, plan=None, run=Run()))
+    assert data["sweep"] == []
+    assert "capacities" not in page.ids
+
+
+@settings(max_examples=25)
+@given(capacities_and_lengths(max_capacity=3000, oversized=True), st.integers(1, 4))
+def test_any_lengths_make_a_whole_page(case, world):
+    capacity, lengths = case
+    table = LengthTable.from_lengths(lengths)
+    plan = plan_packs(table, capacity=capacity, overflow="truncate", algorithm="best_fit_decreasing")
+    text, _, data = page_of(gather_facts("any", table=table, plan=plan, run=Run(dp_world_size=world)))
+    assert sum(one["number"] for one in data["lengths"]["classes"]) == len(lengths)
+    assert sum(one["total"] for one in data["lengths"]["classes"]) == sum(lengths)
+    assert sum(one["number"] for one in data["plan"]["samples_per_pack"]["classes"]) == plan.num_packs
+    assert data["plan"]["fill"]["below"] + sum(data["plan"]["fill"]["packs"]) == plan.num_packs
+    drawn = [float(number) for number in re.findall(r' (?:x|y|x1|x2|y1|y2|cx|cy|width|height)="(-?[\d.]+)"', text)]
+    assert min(drawn) >= 0
+    assert max(drawn) <= 480
+
+
+# ── sources ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_shares_before_and_after():
+    """A long source loses a sample to dropping, and its share with it."""
+    table = LengthTable({"tokens": np.array([2, 3, 9, 4, -1], dtype=np.int32)})
+    sources = np.array([0, 0, 1, 1, 1])
+    dropped = source_shares(sources, ["chats", "books"], table, plan_packs(table, capacity=5, overflow="drop"))
+    assert [(s.samples, s.tokens, s.samples_packed, s.tokens_packed) for s in dropped] == [(2, 5, 2, 5), (2, 13, 1, 4)]
+    split = source_shares(sources, ["chats", "books"], table, plan_packs(table, capacity=5, overflow="split"))
+    assert [(s.samples_packed, s.tokens_packed) for s in split] == [(2, 5), (2, 13)]
+    assert [s.tokens_packed for s in source_shares(sources, ["a", "b"], table, None)] == [0, 0]
+
+
+def test_a_table_that_knows_its_parts_needs_no_array():
+    table = LengthTable(
+        {"tokens": np.array([2, 3, 9], dtype=np.int32)}, provenance={"parts": [["a.jsonl", 2], ["b.jsonl", 1]]}
+    )
+    facts = gather_facts("parts", table=table, plan=None, run=Run())
+    assert [(share.name, share.tokens) for share in facts.shares] == [("a.jsonl", 5), ("b.jsonl", 9)]
+
+
+@pytest.mark.parametrize(
+    ("sources", "named"),
+    [
+        (np.array([0, 1]), "one whole number for each of the 3 samples"),
+        (np.array([0.0, 1.0, 1.0]), "float64"),
+        (np.array([0, 1, 2]), "names source 2, and there are 2 names"),
+        (np.array([0, 1, -1]), "names source -1"),
+    ],
+)
+def test_sources_that_do_not_fit_are_refused(sources, named):
+    with pytest.raises(SettingsError, match=re.escape(named)):
+        source_shares(sources, ["a", "b"], LengthTable.from_lengths([1, 2, 3]), None)
+
+
+# ── work ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_waiting_of_two_ranks_by_hand():
+    """Packs of squares 64 64 32 32 in pairs: balanced, equals meet, and no rank waits."""
+    plan = plan_packs([8, 8, 4, 4, 4, 4], capacity=8, algorithm="next_fit")
+    square = CostModel(linear=0, quadratic=1, tile=1)
+    shape = {"dp_world_size": 2, "packs_per_micro_batch": 1, "gradient_accumulation_steps": 1}
+    work = weigh_steps(plan, square, **shape)
+    assert work.num_steps == 2
+    assert work.balanced.mean == work.balanced.worst == 1.0
+    assert work.as_it_comes.mean in (1.0, pytest.approx(64 / 48))
+    assert sum(work.as_it_comes.rank_squares) == 64 + 64 + 32 + 32
+    assert work.balanced.rank_squares == [96, 96]
+    assert work.balanced.rank_tokens == [16, 16]
+    assert work.pack_cost_spread == pytest.approx(64 / 48)
+    assert work.attention_ratio == 1.0
+    assert weigh_steps(plan, square, **shape | {"dp_world_size": 5}) is None
+
+
+def test_balancing_is_what_makes_ranks_equal():
+    """Eight packs of one sample and eight of two: in seeded order some rank waits, balanced none does."""
+    plan = plan_packs([8] * 8 + [4] * 16, capacity=8, algorithm="next_fit")
+    square = CostModel(linear=0, quadratic=1, tile=1)
+    work = weigh_steps(plan, square, dp_world_size=2, packs_per_micro_batch=1, gradient_accumulation_steps=1)
+    assert work.balanced.worst == 1.0
+    assert work.as_it_comes.worst == pytest.approx(64 / 48)
+    assert 1.0 < work.as_it_comes.mean < 64 / 48
+
+
+# ── charts ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_marks_of_axes_are_round():
+    assert linear_axis("x", 0.87, 1.21).ticks == [0.8, 0.9, 1, 1.1, 1.2, 1.3]
+    assert linear_axis("x", 0, 0).ticks[0] == 0
+    assert linear_axis("x", 1, 1).end > 1
+    assert log_axis("x", 1, 1).ticks == [1, 2]
+    assert len(log_axis("x", 1, 2**31).ticks) <= 9
+    assert log_axis("x", 16, 1024).place(128) == 0.5
+
+
+def test_a_bar_lies_where_its_numbers_say():
+    axis = Axis("x", 0, 4, [0, 4])
+    chart = Chart("t", "d", axis, axis)
+    chart.bars("one", [Bar(1, 2, 4, "all"), Bar(2, 3, 0, "none"), Bar(3, 4, 0.0001, "little")], gap=0)
+    heights = [float(height) for height in re.findall(r' height="([\d.]+)"', chart.svg("c"))]
+    whole = 300 - 48 - 48
+    assert heights == [whole, 0.0, 1.0]
+    begins = [float(x) for x in re.findall(r'<rect class="one" x="([\d.]+)"', chart.svg("c"))]
+    width = (480 - 52 - 24) / 4
+    assert begins == pytest.approx([52 + width, 52 + 2 * width, 52 + 3 * width])

@@ -1,0 +1,576 @@
+"""Micro-batches by a token budget: which samples go together, on which rank, and what a saved state brings back."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.encode.encoded import EncodedSample
+from brimful.errors import (
+    CollateError,
+    EncodeError,
+    LengthChangedError,
+    OversizedSampleError,
+    SettingsError,
+    StateError,
+)
+from brimful.serve.budget_batches import TokenBudgetBatches
+from brimful.serve.composer import Composer, compose
+from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
+from brimful.testing.toys import toy_pack, toy_packs
+
+# ---------------------------------------------------------------- which samples go together
+
+
+def lengths_of(batches):
+    return [[piece.length for piece in batch] for batch in batches]
+
+
+def keys_of(batches):
+    return [[piece.key for piece in batch] for batch in batches]
+
+
+@pytest.mark.parametrize("min_buffered", [1, 3, 200])
+def test_first_fit_over_what_waits(min_buffered):
+    """VeOmni's own example: budget 32, a sample of every length from 1 to 16. The number that waits changes nothing here."""
+    batches = compose(range(1, 17), TokenBudget(32, min_buffered=min_buffered))
+    assert lengths_of(batches) == [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10], [11, 12], [13, 14], [15, 16]]
+
+
+def test_loss_tokens_under_a_capacity():
+    """VeOmni's own example: budget of 4 targets, 8 tokens at most. The second sample would be 12 tokens, the third fits."""
+    composer = Composer(TokenBudget(4, count="loss_tokens", capacity=8, min_buffered=3))
+    for key, (length, targets) in enumerate([(6, 2), (6, 2), (2, 2)], start=1):
+        composer.add(key, length, targets)
+    assert composer.is_ready(0)
+    assert [piece.key for piece in composer.take(0)] == [1, 3]
+    assert composer.waiting_tokens == (2, 6)
+
+
+def test_samples_without_targets_do_not_break_the_capacity():
+    """Five samples without a target, then one with four: VeOmni puts all 36 tokens into a batch that may hold 8."""
+    settings = TokenBudget(4, count="loss_tokens", capacity=8, min_buffered=1)
+    batches = list(compose([6] * 6, settings, loss_tokens=[0, 0, 0, 0, 0, 4]))
+    assert lengths_of(batches) == [[6]] * 6
+
+
+def test_a_reached_budget_is_closed():
+    """As in VeOmni: a sample without targets does not join once the targets are enough, though there is room for it."""
+    settings = TokenBudget(4, count="loss_tokens", capacity=8)
+    assert lengths_of(compose([4, 2, 4], settings, loss_tokens=[4, 0, 3])) == [[4], [2, 4]]
+
+
+def test_budget_warm_up():
+    """From 200 to 8192 over 100 steps; the last number is what the budget is from then on."""
+    warmup = Warmup(steps=100)
+    assert [warmup.budget(step, 8192) for step in (0, 1, 50, 99, 100, 101)] == [200, 279, 4196, 8112, 8192, 8192]
+
+
+def test_micro_batches_grow_while_the_budget_warms_up():
+    """Budgets 2, 4, 6, 8: a sample longer than the budget goes alone, for it never grows shorter."""
+    settings = TokenBudget(8, min_buffered=1, warmup=Warmup(steps=3, start=2))
+    assert lengths_of(compose([2] * 10, settings)) == [[2], [2, 2], [2, 2, 2], [2, 2, 2, 2]]
+    assert lengths_of(compose([5, 2, 2, 5], settings)) == [[5], [2, 2], [5]]
+    assert lengths_of(compose([2] * 6, settings, micro_batches_per_step=2)) == [[2], [2], [2, 2], [2, 2]]
+
+
+def test_between_budget_and_capacity():
+    """The budget is an aim: a sample above it goes alone. The capacity is a law."""
+    settings = TokenBudget(8, capacity=12, min_buffered=3)
+    assert lengths_of(compose([3, 10, 3], settings)) == [[3, 3], [10]]
+    with pytest.raises(
+        OversizedSampleError, match=r"sample 1 has 13 tokens and a micro-batch holds at most 12\. Choose"
+    ):
+        list(compose([3, 13], settings))
+
+
+def test_exact_fit_takes_the_oldest_that_fill_the_budget():
+    """3 waits longest; of the next ones 3 and 4 fill it, and 6 and 1, which came later, would too."""
+    settings = TokenBudget(10, min_buffered=6, fit="exact")
+    assert keys_of(compose([3, 3, 5, 4, 6, 1], settings)) == [[0, 1, 3], [2, 5], [4]]
+
+
+def test_exact_fit_without_an_exact_sum():
+    """Then the fullest that there is."""
+    assert lengths_of(compose([3, 4, 4, 4], TokenBudget(10, fit="exact"))) == [[3, 4], [4, 4]]
+
+
+def test_a_fixed_number_of_samples():
+    """dyn_bsz off: two samples in each micro-batch, whatever their lengths, and what is left at the end."""
+    assert lengths_of(compose([4, 2, 3, 1, 9], SampleCount(2))) == [[4, 2], [3, 1], [9]]
+
+
+def slow_first_fit(waiting, budget, capacity):
+    """One at a time, as one would do it by hand."""
+    taken = [waiting[0]]
+    for sample in waiting[1:]:
+        if sum(c for _, _, c in taken) >= budget:
+            break
+        together = [*taken, sample]
+        if sum(c for _, _, c in together) <= budget and sum(n for _, n, _ in together) <= capacity:
+            taken = together
+    return taken
+
+
+def slow_compose(samples, budget, capacity, min_buffered):
+    waiting, batches = [], []
+
+    def take():
+        taken = slow_first_fit(waiting, budget, capacity)
+        for sample in taken:
+            waiting.remove(sample)
+        batches.append([key for key, _, _ in taken])
+
+    for key, (length, counted) in enumerate(samples):
+        waiting.append((key, length, counted))
+        while len(waiting) >= min_buffered and (
+            sum(c for _, _, c in waiting) >= budget or sum(n for _, n, _ in waiting) >= capacity
+        ):
+            take()
+    while waiting:
+        take()
+    return batches
+
+
+SAMPLES = st.lists(
+    st.tuples(st.integers(1, 12), st.just(0) | st.integers(0, 12)).map(lambda p: (p[0], min(p))), max_size=40
+)
+
+
+@given(
+    samples=SAMPLES,
+    budget=st.integers(1, 12),
+    min_buffered=st.integers(1, 9),
+    count=st.sampled_from(["total", "loss_tokens"]),
+)
+def test_first_fit_is_what_the_slow_one_does(samples, budget, min_buffered, count):
+    """And no sample comes twice, and no micro-batch is above the capacity."""
+    if count == "total":
+        samples = [(length, length) for length, _ in samples]
+    settings = TokenBudget(budget, count=count, capacity=12, min_buffered=min_buffered)
+    got = list(compose([n for n, _ in samples], settings, loss_tokens=[c for _, c in samples]))
+    assert keys_of(got) == slow_compose(samples, budget, 12, min_buffered)
+    assert sorted(key for batch in keys_of(got) for key in batch) == list(range(len(samples)))
+    assert all(sum(piece.length for piece in batch) <= 12 for batch in got)
+
+
+@given(lengths=st.lists(st.integers(1, 12), max_size=40), min_buffered=st.integers(1, 9))
+def test_exact_fit_is_at_least_as_full_and_loses_nothing(lengths, min_buffered):
+    """Of all subsets with the oldest, none fills the budget better."""
+    from itertools import combinations
+
+    composer = Composer(TokenBudget(12, min_buffered=min_buffered, fit="exact"))
+    served = []
+    for key, length in enumerate(lengths):
+        composer.add(key, length, length)
+    while len(composer):
+        first, *others = composer.waiting[:9]
+        seen = [first.length + sum(p.length for p in some) for n in range(9) for some in combinations(others, n)]
+        batch = composer.take(0)
+        assert batch[0] == first
+        assert max(total for total in seen if total <= 12) <= sum(piece.length for piece in batch) <= 12
+        served += [piece.key for piece in batch]
+    assert sorted(served) == list(range(len(lengths)))
+
+
+@pytest.mark.parametrize(
+    ("overflow", "pieces", "dropped", "truncated"),
+    [
+        ("drop", [(0, 0, 3)], 10, 0),
+        ("truncate", [(0, 0, 3), (1, 0, 4)], 0, 6),
+        ("truncate_left", [(0, 0, 3), (1, 6, 4)], 0, 6),
+        ("split", [(0, 0, 3), (1, 0, 4), (1, 4, 4), (1, 8, 2)], 0, 0),
+    ],
+)
+def test_samples_above_the_capacity(overflow, pieces, dropped, truncated):
+    """Never forced in, and never gone without a trace."""
+    composer = Composer(TokenBudget(4, overflow=overflow))
+    composer.add(0, 3, 3)
+    composer.add(1, 10, 10)
+    assert [(piece.key, piece.start, piece.length) for piece in composer.waiting] == pieces
+    ledger = composer.ledger
+    assert (ledger.samples_in, ledger.tokens_in) == (2, 13)
+    assert (ledger.tokens_dropped, ledger.tokens_truncated) == (dropped, truncated)
+    assert ledger.samples_carried == (1 if overflow == "drop" else 2)
+    while len(composer):
+        composer.take(0)
+    assert composer.ledger.tokens_packed == 13 - dropped - truncated
+    assert composer.ledger.samples_packed + composer.ledger.samples_dropped == 2
+
+
+def test_the_ledger_cannot_lie():
+    """A sample that vanished is found at the next look."""
+    composer = Composer(TokenBudget(4))
+    composer.add(0, 3, 3)
+    composer._waiting.clear()
+    with pytest.raises(AssertionError, match="0 samples accounted for, 1 came in"):
+        composer.ledger  # noqa: B018
+
+
+def test_what_waits_is_what_is_looked_at(monkeypatch):
+    """A known implementation is quadratic in the samples of a flush. Here the work of a micro-batch is in what waits."""
+    from brimful.serve import composer
+
+    looked = []
+    original = composer._first_fit
+    monkeypatch.setattr(composer, "_first_fit", lambda w, *rest: looked.append(len(w)) or original(w, *rest))
+    list(compose([7, 1, 3] * 5000, TokenBudget(64, min_buffered=50)))
+    assert max(looked) <= 51
+    assert len(looked) > 800
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TokenBudget(0), "token budget: tokens must be at least 1 and is 0"),
+        (lambda: TokenBudget(8, capacity=7), "capacity is 7 and the token budget 8"),
+        (lambda: TokenBudget(8, count="effective"), "count 'effective' is unknown: use one of total, loss_tokens"),
+        (lambda: TokenBudget(8, warmup=Warmup(steps=3, start=9)), "warmup starts at 9 tokens, above the budget of 8"),
+        (lambda: TokenBudget(8, count="loss_tokens", fit="exact"), "use count='total'"),
+        (lambda: Warmup(steps=0), "steps must be at least 1"),
+        (lambda: SampleCount(0), "samples must be at least 1"),
+        (lambda: list(compose([1], TokenBudget(8, count="loss_tokens"))), "give loss_tokens"),
+    ],
+)
+def test_settings_check_themselves(make, message):
+    """Two settings that contradict each other are named, with both values."""
+    with pytest.raises(SettingsError, match=message):
+        make()
+
+
+# ---------------------------------------------------------------- who serves them
+
+
+class Samples:
+    """By index; remembers what was asked for."""
+
+    def __init__(self, lengths):
+        self.lengths, self.asked = lengths, []
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        ids = 100 * index + np.arange(self.lengths[index], dtype=np.int32)
+        return EncodedSample(ids, ids % 3 > 0)
+
+
+class Stream:
+    """Samples one after the other, that knows where it stands."""
+
+    def __init__(self, lengths):
+        self.samples, self.at, self.epoch = Samples(lengths), 0, 0
+
+    def set_epoch(self, epoch):
+        self.epoch, self.at = epoch, 0
+
+    def __iter__(self):
+        while self.at < len(self.samples):
+            self.at += 1
+            yield self.samples[(self.at - 1 + self.epoch) % len(self.samples)]
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def content(batch):
+    return [
+        (pack.sample_ids.tolist(), pack.starts.tolist(), pack.input_ids.tolist(), pack.loss_mask.tolist())
+        for pack in batch
+    ]
+
+
+def by_index(lengths, settings=None, **options):
+    settings = settings or TokenBudget(8, min_buffered=3)
+    targets = [int(np.count_nonzero(Samples(lengths)[i].loss_mask[1:])) for i in range(len(lengths))]
+    return TokenBudgetBatches(Samples(lengths), settings, lengths=lengths, loss_tokens=targets, **options)
+
+
+def from_stream(lengths, settings=None, **options):
+    options.pop("seed", None)
+    return TokenBudgetBatches(Stream(lengths), settings or TokenBudget(8, min_buffered=3), **options)
+
+
+LENGTHS = [3, 5, 2, 4, 8, 1, 1, 6, 2, 7, 3]
+
+
+def test_micro_batches_are_packs():
+    """One pack of whole samples, with their ids; what a collator takes."""
+    batches = list(by_index([3, 5, 2], seed=None))
+    assert content(batches[0]) == [
+        ([0, 1], [0, 0], [0, 1, 2, 100, 101, 102, 103, 104], [False, True, True, False, True, False, True, True])
+    ]
+    assert content(batches[1]) == [([2], [0], [200, 201], [False, False])]
+
+
+def test_a_rank_encodes_only_what_it_serves():
+    """On 512 ranks anything else is 512 times the work."""
+    one = by_index(LENGTHS, dp_rank=1, dp_world_size=3)
+    served = sorted(i for batch in one for pack in batch for i in pack.sample_ids.tolist())
+    assert sorted(one._feed._source.asked) == served
+    assert len(served) < len(LENGTHS)
+
+
+def test_stream_and_index_give_the_same():
+    """The same samples in the same order, the same micro-batches: measuring first changes nothing."""
+    for settings in (TokenBudget(8, min_buffered=3), TokenBudget(4, count="loss_tokens", capacity=8), SampleCount(2)):
+        whole = [content(batch) for batch in by_index(LENGTHS, settings, seed=None)]
+        assert [content(batch) for batch in from_stream(LENGTHS, settings)] == whole
+
+
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=25),
+    world=st.integers(1, 4),
+    micro=st.integers(1, 3),
+    tail=st.sampled_from(["pad", "drop", "repeat"]),
+    seed=st.sampled_from([None, 5]),
+)
+def test_ranks_are_equal_in_steps_and_together_complete(lengths, world, micro, tail, seed):
+    """Without talking. Each sample once or accounted for."""
+    served, steps = [], set()
+    for rank in range(world):
+        one = by_index(lengths, dp_rank=rank, dp_world_size=world, micro_batches=micro, tail=tail, seed=seed)
+        expected = one.count_steps()
+        batches = list(one)
+        assert len(batches) == expected * micro
+        assert one.step == expected
+        steps.add(len(batches))
+        # A filler has no targets, and neither have some samples: told apart by how often they come.
+        served += [i for batch in batches for pack in batch for i in pack.sample_ids.tolist()]
+        ledger = one.ledger
+    assert len(steps) == 1
+    assert ledger.samples_in == len(lengths)
+    if tail == "drop":
+        assert len(served) == len(set(served)) == len(lengths) - ledger.samples_dropped
+    else:
+        assert set(served) == set(range(len(lengths)))
+
+
+def test_the_tail():
+    """Three micro-batches on two ranks."""
+    serve = lambda rank, tail: [  # noqa: E731
+        (pack.sample_ids.tolist(), pack.num_loss_tokens)
+        for batch in by_index([8, 8, 8], dp_rank=rank, dp_world_size=2, seed=None, tail=tail)
+        for pack in batch
+    ]
+    assert serve(0, "pad") == [([0], 5), ([2], 4)]
+    assert serve(1, "pad") == [([1], 5), ([2], 0)]
+    assert serve(1, "drop") == [([1], 5)]
+    assert serve(1, "repeat") == [([1], 5), ([2], 4)]
+
+
+def test_epochs_have_orders_of_their_own():
+    """The same order every epoch is a known cause of stair-step losses."""
+    loader = by_index(LENGTHS)
+    first, second = [[content(batch) for batch in loader] for _ in range(2)]
+    assert first != second
+    assert loader.epoch == 2
+    loader.set_epoch(0)
+    assert [content(batch) for batch in loader] == first
+
+
+def test_packs_in_a_stream_stay_whole():
+    """A stream of packs fills micro-batches by the same budget; single samples among them share a pack."""
+    stream = [toy_pack([3, 2], first_sample=0), toy_pack([2], first_sample=7), toy_pack([1], first_sample=9)]
+    batches = list(TokenBudgetBatches(stream, TokenBudget(8)))
+    assert [[pack.sample_ids.tolist() for pack in batch] for batch in batches] == [[[0, 1], [7, 9]]]
+    with pytest.raises(
+        OversizedSampleError, match=r"the pack of 2 samples at 0 has 5 tokens .* Choose overflow drop, or"
+    ):
+        list(TokenBudgetBatches(stream, TokenBudget(4, overflow="truncate")))
+    with pytest.raises(CollateError, match="a pack of 2 samples and 5 tokens, which is never cut"):
+        list(TokenBudgetBatches(stream, TokenBudget(4, overflow="truncate"), lengths=[5, 2, 1], seed=None))
+
+
+def test_ranks_with_streams_of_their_own_end_together():
+    """Rank 1 ends after two steps, rank 0 after three: a collective that only one enters hangs for ever."""
+
+    def run(tail, reduce):
+        ranks = [from_stream([8] * 3, tail=tail), from_stream([8] * 2, tail=tail)]
+        # What a collective does: each step asks all ranks. Here the answers are known.
+        has = [[True, True, True, False], [True, True, False, False]]
+        served = []
+        for rank, loader in enumerate(ranks):
+            asked = iter(range(4))
+
+            def agree(mine, asked=asked, rank=rank):
+                step = next(asked)
+                assert mine == has[rank][step]
+                return reduce(has[0][step], has[1][step])
+
+            loader._agree = agree
+            served.append([(pack.sample_ids.tolist(), pack.num_loss_tokens) for batch in loader for pack in batch])
+        return served, [loader.ledger.samples_dropped for loader in ranks]
+
+    served, _ = run("pad", lambda a, b: a or b)
+    assert served == [[([0], 5), ([1], 5), ([2], 4)], [([0], 5), ([1], 5), ([1], 0)]]
+    served, dropped = run("drop", lambda a, b: a and b)
+    assert served == [[([0], 5), ([1], 5)]] * 2
+    assert dropped == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: by_index([3], dp_rank=2, dp_world_size=2), SettingsError, "dp_rank must be from 0 to 1 and is 2"),
+        (lambda: by_index([3], micro_batches=0), SettingsError, "micro_batches must be at least 1 and is 0"),
+        (lambda: from_stream([3], dp_world_size=2, agree=bool), SettingsError, "leave dp_world_size at 1"),
+        (lambda: from_stream([3], loss_tokens=[3]), SettingsError, "loss_tokens goes with lengths"),
+        (lambda: TokenBudgetBatches(Samples([3, 4]), SampleCount(1), lengths=[3]), SettingsError, "the source 2"),
+        (lambda: TokenBudgetBatches(Samples([0]), SampleCount(1), lengths=[0]), SettingsError, "sample 0 has length 0"),
+        (lambda: from_stream([3]).count_steps(), SettingsError, "a stream has no number of steps"),
+        (lambda: list(from_stream([3, 0])), EncodeError, "item 1 of the stream has no tokens"),
+        (
+            lambda: list(TokenBudgetBatches(Samples([3, 4]), SampleCount(2), lengths=[3, 5], seed=None)),
+            LengthChangedError,
+            "sample 1 encodes to 4 tokens and was measured with 5",
+        ),
+    ],
+)
+def test_what_cannot_be_served(make, error, message):
+    """Each names the culprit and the way out."""
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_rejected_samples_are_left_out_and_counted():
+    """A length table marks rows that cannot be read with -1."""
+    loader = TokenBudgetBatches(Samples([3, 9, 2]), TokenBudget(8), lengths=[3, -1, 2], seed=None)
+    assert [pack.sample_ids.tolist() for batch in loader for pack in batch] == [[0, 2]]
+    assert loader.ledger.samples_rejected == 1
+
+
+# ---------------------------------------------------------------- stopped and resumed
+
+
+def forever(loader):
+    while True:
+        yield from loader
+
+
+@given(
+    lengths=st.lists(st.integers(1, 11), min_size=1, max_size=14),
+    stop=st.integers(0, 15),
+    world=st.integers(1, 3),
+    micro=st.integers(1, 3),
+    tail=st.sampled_from(["pad", "repeat"]),
+    settings=st.sampled_from(
+        [
+            TokenBudget(8, min_buffered=3, overflow="split"),
+            TokenBudget(8, min_buffered=5, overflow="truncate_left", fit="exact", warmup=Warmup(steps=4, start=2)),
+            TokenBudget(4, count="loss_tokens", capacity=11),
+            SampleCount(2),
+        ]
+    ),
+    make=st.sampled_from([by_index, from_stream]),
+)
+def test_stopped_anywhere_and_resumed_is_never_stopped(lengths, stop, world, micro, tail, settings, make):
+    """Byte for byte, within steps, with samples that wait, over the ends of epochs, and through JSON."""
+    for rank in range(world):
+
+        def loader(rank=rank):
+            return make(lengths, settings, dp_rank=rank, dp_world_size=world, micro_batches=micro, tail=tail)
+
+        whole = loader()
+        stream = forever(whole)
+        expected = [content(next(stream)) for _ in range(16)]
+        first = loader()
+        stream = forever(first)
+        got = [content(next(stream)) for _ in range(stop)]
+        second = loader()
+        state = json.loads(json.dumps(first.state_dict()))
+        second.load_state_dict(state)
+        assert second.state_dict() == state
+        stream = forever(second)
+        got += [content(next(stream)) for _ in range(16 - stop)]
+        assert got == expected
+        assert second.ledger == whole.ledger
+
+
+def test_between_two_steps_the_number_of_ranks_may_change():
+    """Two ranks serve the first step, four the rest: nothing comes twice, nothing is left out."""
+    lengths, served = [8] * 14, []
+    for rank in range(2):
+        loader = by_index(lengths, dp_rank=rank, dp_world_size=2)
+        stream = iter(loader)
+        served += [content(next(stream)) for _ in range(1)]
+        state = loader.state_dict()
+    for rank in range(4):
+        loader = by_index(lengths, dp_rank=rank, dp_world_size=4)
+        loader.load_state_dict(state)
+        served += [content(batch) for batch in loader]
+    ids = sorted(i for batch in served for pack in batch for i in pack[0])
+    assert ids == list(range(14))
+
+
+def test_the_state_of_samples_by_index_is_small_and_has_no_tokens():
+    """It goes into every checkpoint of every rank."""
+    loader = by_index([5] * 5000, TokenBudget(64, min_buffered=200))
+    next(iter(loader))
+    text = json.dumps(loader.state_dict())
+    assert len(text) < 8000
+    assert "input_ids" not in text
+
+
+def test_a_state_that_does_not_fit_is_refused():
+    """By name: going on with other samples, budgets or ranks repeats and skips data without a word."""
+    loader = by_index(LENGTHS, dp_world_size=2, micro_batches=2)
+    next(iter(loader))
+    state = loader.state_dict()
+    for other, message in [
+        (by_index(LENGTHS, TokenBudget(9, min_buffered=3), dp_world_size=2, micro_batches=2), "batching"),
+        (by_index([*LENGTHS, 1], dp_world_size=2, micro_batches=2), "source"),
+        (by_index(LENGTHS, dp_world_size=2, micro_batches=2, seed=1), "source"),
+        (by_index(LENGTHS, dp_world_size=2, micro_batches=2, tail="repeat"), r"tail \(pad in the state, repeat here\)"),
+        (by_index(LENGTHS, dp_world_size=4, micro_batches=2), r"dp_world_size \(2 in the state, 4 here\)"),
+        (from_stream(LENGTHS, dp_world_size=2, micro_batches=2), "source"),
+    ]:
+        with pytest.raises(StateError, match=message):
+            other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda state: state.pop("waiting"),
+        lambda state: state.update(waiting=[[99, 0, 3, 3, 1]]),
+        lambda state: state.update(waiting=[[0, 2, 3, 3, 1]]),
+        lambda state: state.update(taken=99),
+        lambda state: state.update(micro_batches_delivered=7),
+        lambda state: state.update(ledger={"samples_lost": 1}),
+        lambda state: state.update(epoch=-1),
+    ],
+)
+def test_a_damaged_state_is_refused(harm):
+    """A checkpoint that was cut or edited."""
+    loader = by_index(LENGTHS)
+    next(iter(loader))
+    state = loader.state_dict()
+    harm(state)
+    with pytest.raises(StateError):
+        by_index(LENGTHS).load_state_dict(state)
+
+
+def test_tokens_in_a_state_are_checked():
+    """One letter changed, and a sample would train on other tokens."""
+    loader = from_stream(LENGTHS)
+    next(iter(loader))
+    state = loader.state_dict()
+    item = next(iter(state["items"].values()))["arrays"]["input_ids"]
+    item[2] = ("B" if item[2][0] == "A" else "A") + item[2][1:]
+    with pytest.raises(StateError, match="input_ids of a sample that waits has other bytes than were saved"):
+        from_stream(LENGTHS).load_state_dict(state)
+
+
+def test_a_stream_that_cannot_say_where_it_stands():
+    """Refused when a state is asked for, with both ways out; a state that repeats data would be worse than none."""
+    loader = TokenBudgetBatches(list(toy_packs(5)._packs), TokenBudget(8))
+    next(iter(loader))
+    with pytest.raises(StateError, match=r"the stream list cannot say where it stands: give it state_dict\(\)"):
+        loader.state_dict()

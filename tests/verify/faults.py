@@ -1,0 +1,223 @@
+"""Broken collators and models, each a small re-creation of a public bug. ``right`` is what they should have been."""
+
+from __future__ import annotations
+
+import torch
+
+IGNORE = -100
+
+
+def right(samples):
+    """One row of all samples, then four tokens of padding as a last segment; what Transformers models take."""
+    lengths = [len(sample["input_ids"]) for sample in samples] + [4]
+    ids = [token for sample in samples for token in sample["input_ids"]] + [0] * 4
+    labels = [label for sample in samples for label in [IGNORE, *sample["labels"][1:]]] + [IGNORE] * 4
+    positions = [position for length in lengths for position in range(length)]
+    boundaries = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    return {
+        "input_ids": torch.tensor([ids]),
+        "labels": torch.tensor([labels]),
+        "position_ids": torch.tensor([positions]),
+        "cu_seq_lens_q": boundaries,
+        "cu_seq_lens_k": boundaries,
+        "max_length_q": max(lengths),
+        "max_length_k": max(lengths),
+        "seq_idx": torch.tensor([[index for index, length in enumerate(lengths) for _ in range(length)]]).int(),
+        "use_cache": False,
+    }
+
+
+def without(batch, *names):
+    return {key: value for key, value in batch.items() if not key.startswith(names)}
+
+
+def whole_pack_label_shift(samples):
+    """torchtune#2613, Megatron SFTDataset: the row is shifted by one, samples and all."""
+    batch = right(samples)
+    flat = torch.tensor([[label for sample in samples for label in sample["labels"]] + [IGNORE] * 5])
+    del batch["labels"]
+    return {**batch, "shift_labels": flat[:, 1:]}
+
+
+def first_label_kept(samples):
+    """trl#3692: which collator masks the first token? This one does not."""
+    batch = right(samples)
+    batch["labels"] = torch.tensor([[label for sample in samples for label in sample["labels"]] + [IGNORE] * 4])
+    return batch
+
+
+def double_shift(samples):
+    """Labels for Megatron or torchtitan, shifted already, given to a model that shifts."""
+    batch = right(samples)
+    batch["labels"] = torch.cat([batch["labels"][:, 1:], torch.full((1, 1), IGNORE)], dim=1)
+    return batch
+
+
+def not_shifted(samples):
+    """The other way round: plain labels under the name of shifted ones."""
+    batch = right(samples)
+    batch["shift_labels"] = batch.pop("labels")
+    return batch
+
+
+def prompts_trained_on(samples):
+    """Labels are copied from the tokens; what was masked is trained on."""
+    batch = right(samples)
+    batch["labels"] = torch.where(batch["position_ids"] == 0, IGNORE, batch["input_ids"])
+    batch["labels"][:, -4:] = IGNORE
+    return batch
+
+
+def pad_told_by_token(samples):
+    """Megatron: loss_mask[labels == pad] = 0 also drops a real token, where pad = EOS."""
+    batch = right(samples)
+    batch["labels"] = torch.where(batch["labels"] == 5, IGNORE, batch["labels"])
+    return batch
+
+
+def padding_trained_on(samples):
+    """Labels are made from the padded row."""
+    batch = right(samples)
+    batch["labels"][:, -4:] = batch["input_ids"][:, -4:]
+    return batch
+
+
+def pad_at_position_0(samples):
+    """TRL, torchtitan: every padding token is a sample of its own."""
+    batch = right(samples)
+    batch["position_ids"][:, -4:] = 0
+    return batch
+
+
+def padding_joined_to_a_sample(samples):
+    """Padding in front of the first sample and not kept apart from it."""
+    batch = right(samples)
+    length = batch["input_ids"].shape[1] - 4
+    for key, fill in (("input_ids", 0), ("labels", IGNORE), ("seq_idx", 0)):
+        front = torch.full((1, 4), fill, dtype=batch[key].dtype)
+        batch[key] = torch.cat([front, batch[key][:, :length]], dim=1)
+    front = torch.arange(-4, 0)[None]
+    batch["position_ids"] = torch.cat([front, batch["position_ids"][:, :length]], dim=1)
+    return without(batch, "cu_seq", "max_length", "seq_idx")
+
+
+def positions_not_reset(samples):
+    """trl#805, nanoVLM#201: samples stand behind each other and positions run on."""
+    batch = without(right(samples), "cu_seq", "max_length", "seq_idx")
+    batch["position_ids"] = torch.arange(batch["input_ids"].shape[1])[None]
+    return batch
+
+
+def no_boundaries_at_all(samples):
+    """trl#805, functionary#265: an EOS between samples was said to be enough."""
+    return without(right(samples), "cu_seq", "max_length", "seq_idx", "position_ids")
+
+
+def mask_present(samples):
+    """TRL's comment in its collator: with a mask Transformers looks neither at positions nor at cu_seq_lens."""
+    batch = right(samples)
+    return {**batch, "attention_mask": torch.ones_like(batch["input_ids"])}
+
+
+def cache_left_on(samples):
+    """Nobody says use_cache=False, and the configuration says True."""
+    return without(right(samples), "use_cache")
+
+
+def cp_rounding(samples):
+    """TransformerEngine#1930: 7 tokens on 2 ranks become 6."""
+    batch = right(samples)
+    lengths = [len(sample["input_ids"]) // 2 * 2 for sample in samples]
+    total = batch["input_ids"].shape[1]
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    batch["cu_seq_lens_q"] = batch["cu_seq_lens_k"] = torch.cat([ends, torch.tensor([total])]).to(torch.int32)
+    return batch
+
+
+def padding_in_no_segment(samples):
+    """TransformerEngine: boundaries that end before the row does."""
+    batch = right(samples)
+    return {**batch, "cu_seq_lens_q": batch["cu_seq_lens_q"][:-1], "cu_seq_lens_k": batch["cu_seq_lens_k"][:-1]}
+
+
+def max_length_too_small(samples):
+    """Megatron RL: a maximum kept from another batch."""
+    return {**right(samples), "max_length_q": 8, "max_length_k": 8}
+
+
+def one_seq_idx(samples):
+    """lmms-engine#167: seq_idx is there, and the same for all."""
+    batch = right(samples)
+    return {**batch, "seq_idx": torch.zeros_like(batch["seq_idx"])}
+
+
+def in_place_labels(samples):
+    """VeOmni: the first label is overwritten in the sample itself."""
+    for sample in samples:
+        sample["labels"][0] = IGNORE
+    return right(samples)
+
+
+def repeated_sample(samples):
+    """trl#6669: the first is there twice, another one never; row and token counts do not change."""
+    twice = [*samples[:-1], samples[0]]
+    return right(twice)
+
+
+def lost_sample(samples):
+    """open-instruct#1271: what does not fill a step is dropped."""
+    return right(samples[:-1])
+
+
+def mrope_over_the_whole_row(samples):
+    """miles#1272: the rope index is computed for the packed row."""
+    batch = without(right(samples), "cu_seq", "max_length", "seq_idx")
+    length = batch["input_ids"].shape[1]
+    batch["position_ids"] = torch.arange(length).expand(3, 1, length)
+    return batch
+
+
+def mrope_without_a_text_row(samples):
+    """axolotl#3817: three rows, each right, and isolation is silently off."""
+    batch = right(samples)
+    batch["position_ids"] = batch["position_ids"].expand(3, *batch["position_ids"].shape)
+    return batch
+
+
+def mrope_right(samples):
+    batch = right(samples)
+    batch["position_ids"] = batch["position_ids"].expand(4, *batch["position_ids"].shape)
+    return batch
+
+
+def no_boundaries_for_recurrent_layers(samples):
+    """slime#1686, Automodel#2147: positions are right, and the delta rule knows nothing of them."""
+    return without(right(samples), "cu_seq", "max_length", "seq_idx")
+
+
+class PerMicroBatchMean(torch.nn.Module):
+    """Transformers before October 2024, unsloth-zoo#348: each micro-batch is divided by its own targets."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, num_items_in_batch=None, **batch):
+        return self.inner(**batch)
+
+
+class PerPackMean(torch.nn.Module):
+    """ms-swift#10144: samples of a pack share one weight, so those of large packs count less."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, labels=None, num_items_in_batch=None, **batch):
+        out = self.inner(**batch)
+        if labels is None:
+            return out
+        losses = torch.nn.functional.cross_entropy(out.logits[0, :-1], labels[0, 1:], reduction="none")
+        segment, valid = batch["seq_idx"][0, 1:].long(), labels[0, 1:] != IGNORE
+        means = [losses[valid & (segment == index)].mean() for index in segment[valid].unique()]
+        return {"logits": out.logits, "loss": torch.stack(means).mean()}

@@ -1,0 +1,115 @@
+"""``brimful verify`` on the command line, and the helper for other people's tests."""
+
+import contextlib
+import io
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from brimful import PackCollator  # noqa: E402
+from brimful.cli import main  # noqa: E402
+from brimful.testing import assert_packing_is_right  # noqa: E402
+from brimful.verify.models import tiny_model  # noqa: E402
+from brimful.verify.samples import few_of, random_samples  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def run(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+        main(["verify", *map(str, arguments)])
+    return ended.value.code, out.getvalue(), err.getvalue()
+
+
+def broken(samples):
+    """A collator for --collator: a mask that switches isolation off."""
+    batch = PackCollator()(samples)
+    return {**batch, "attention_mask": torch.ones_like(batch["input_ids"])}
+
+
+def test_a_right_architecture_exits_with_0_and_prints_the_table():
+    code, out, err = run("--model-type", "qwen2", "--attention", "sdpa,flash_attention_2")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[1].split() == ["check", "attention", "result", "measured", "limit"]
+    assert any(line.split()[:3] == ["isolation", "sdpa", "PASS"] for line in lines)
+    assert "way out: attn_implementation='sdpa', which passes here" in out
+    assert lines[-1] == "PASS: packing is right with sdpa"
+
+
+def test_a_fault_exits_with_1_and_the_last_line_names_it():
+    code, out, _ = run("--model-type", "qwen2", "--attention", "sdpa", "--collator", "tests.verify.test_command:broken")
+    assert code == 1
+    assert out.splitlines()[-1].startswith("FAIL: isolation (sdpa), logits (sdpa)")
+    assert "cause: mask present" in out
+
+
+def test_what_cannot_be_proven_does_not_exit_with_0():
+    """A script that asks for proof must not go on with a refusal."""
+    code, out, _ = run("--model-type", "qwen3_next", "--attention", "eager")
+    assert code == 1
+    assert out.splitlines()[-1].startswith("NOT PROVEN")
+
+
+def test_json_holds_every_finding():
+    code, out, _ = run("--model-type", "llama", "--attention", "sdpa", "--no-gradients", "--json")
+    report = json.loads(out)
+    assert (code, report["ok"]) == (0, True)
+    found = {(one["check"], one["attention"]): one for one in report["findings"]}
+    assert found["isolation", "sdpa"]["status"] == "PASS"
+    assert found["isolation", "sdpa"]["measured"] <= found["isolation", "sdpa"]["limit"]
+    assert ("gradients", "sdpa") not in found
+
+
+def test_samples_come_from_a_pack_store(tmp_path):
+    """The user's own data, a few segments of it, with ids within the tiny vocabulary."""
+    from brimful import open_source, pack_dataset
+    from brimful.testing.toys import toy_chat_encoder
+
+    rows = [{"text": "abcdefgh" * (1 + index % 3) + str(index)} for index in range(30)]
+    pack_dataset(open_source(rows), toy_chat_encoder(), tmp_path / "packs", capacity=64)
+    code, out, err = run("--model-type", "qwen2", "--attention", "sdpa", "--packs", tmp_path / "packs")
+    assert code == 0, out + err
+    assert "complete    -                    PASS" in out
+
+
+def test_few_of_packs_cuts_long_segments_so_that_others_fit():
+    from brimful.testing.toys import toy_pack
+
+    chosen = few_of([toy_pack([100, 3, 50]), toy_pack([2])], vocab=64, max_tokens=64)
+    assert [pack.cu_seqlens.tolist() for pack in chosen] == [[0, 16, 19, 32], [0, 2]]
+    assert max(pack.input_ids.max() for pack in chosen) < 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give either --model DIR|ID or --model-type NAME"),
+        (["--model", "a", "--model-type", "qwen2"], "give either"),
+        (["--model-type", "quen2"], "did you mean"),
+        (["--model-type", "qwen2", "--attention", "spda"], "spda is none of eager, sdpa"),
+        (["--model-type", "qwen2", "--dtype", "fp32"], "'fp32' is none of float32"),
+        (["--model-type", "qwen2", "--device", "gpu"], "--device gpu"),
+        (["--model-type", "qwen2", "--collator", "nothing"], "must be MODULE:NAME"),
+        (["--model-type", "qwen2", "--collator", "brimful:nothing"], "--collator brimful:nothing"),
+        (["--model-type", "qwen2", "--packs", "/nowhere"], "/nowhere"),
+        (["--model", "/nowhere"], "no causal language model could be loaded"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_the_helper_passes_and_fails_with_the_table():
+    """What users put into their own tests."""
+    model = tiny_model("qwen2")
+    assert assert_packing_is_right(model, PackCollator(), random_samples(128), attention="sdpa").ok
+    with pytest.raises(AssertionError, match="cause: mask present"):
+        assert_packing_is_right(model, broken, random_samples(128), attention="sdpa")

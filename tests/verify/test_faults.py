@@ -1,0 +1,199 @@
+"""``verify_packing`` sees each of these faults, names its likely cause, and finds nothing wrong with the right one."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from brimful import PackCollator  # noqa: E402
+from brimful.shards import assemble_pack  # noqa: E402
+from brimful.verify import Status, verify_packing  # noqa: E402
+from brimful.verify.models import tiny_model  # noqa: E402
+from tests.verify import faults  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and Transformers; as errors they would break it
+
+IDS = [[5, 9, 3, 7, 5, 8, 4], [11, 12, 5, 13, 14, 15, 16, 17, 18], [21], [31, 5, 32, 33]]
+PROMPTS = [2, 1, 0, 0]
+"""Tokens at the beginning that are no targets. Token 5 plays the EOS."""
+
+
+def samples():
+    return [
+        {"input_ids": list(ids), "labels": [-100] * prompt + ids[prompt:]}
+        for ids, prompt in zip(IDS, PROMPTS, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Each tiny model once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = tiny_model(name)
+        return made[name]
+
+    return get
+
+
+def run(model, collator, attention="eager", **options):
+    return verify_packing(model, collator, samples(), attention=attention, **options)
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "cause"),
+    [
+        (faults.whole_pack_label_shift, "labels", "whole-pack label shift: the last token of 2 samples"),
+        (faults.first_label_kept, "labels", "first label kept: 2 samples"),
+        (faults.double_shift, "labels", "double shift"),
+        (faults.not_shifted, "labels", "not shifted"),
+        (faults.prompts_trained_on, "labels", "tokens without a label in their sample"),
+        (faults.pad_told_by_token, "labels", "all of them token 5: padding is told by its token"),
+        (faults.padding_trained_on, "padding", "labels are copied from the padded tokens"),
+        (faults.pad_at_position_0, "padding", "pad at position 0"),
+        (faults.padding_joined_to_a_sample, "padding", "attended to"),
+        (faults.positions_not_reset, "positions", "positions not reset"),
+        (faults.positions_not_reset, "isolation", "positions not reset"),
+        (faults.no_boundaries_at_all, "positions", "no position_ids"),
+        (faults.no_boundaries_at_all, "isolation", "no position_ids"),
+        (faults.mask_present, "isolation", "mask present"),
+        (faults.cache_left_on, "isolation", "cache"),
+        (faults.cp_rounding, "boundaries", "context-parallel rounding: 7 tokens are given to the kernel as 6"),
+        (faults.padding_in_no_segment, "boundaries", "padding at the end is in no segment"),
+        (faults.max_length_too_small, "boundaries", "never computes the end of the longest"),
+        (faults.one_seq_idx, "boundaries", "carry their state"),
+        (faults.in_place_labels, "untouched", "in-place labels"),
+        (faults.repeated_sample, "complete", "sample 0 is repeated and sample 3 is lost"),
+        (faults.lost_sample, "complete", "sample 3 is lost"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_broken_collator_is_found_and_explained(models, fault, check, cause):
+    """Without it a check could pass whatever the collator does, and prove nothing."""
+    report = run(models("qwen2"), fault)
+    assert not report.ok
+    found = [finding for finding in report.failures if finding.check == check]
+    assert found, str(report)
+    assert cause in found[0].cause, str(report)
+    assert found[0].way_out
+
+
+@pytest.mark.parametrize(
+    ("name", "collator", "attention", "cause"),
+    [
+        ("qwen2_vl", faults.mrope_over_the_whole_row, "sdpa", "mRoPE"),
+        ("qwen2_vl", faults.mrope_without_a_text_row, "sdpa", "a row of text positions"),
+        ("qwen3_next", faults.no_boundaries_for_recurrent_layers, "eager", "state leak"),
+        ("mamba2", faults.right, "eager", "state leak: Mamba2ForCausalLM ignores seq_idx"),
+        ("gpt_oss", faults.right, "eager", "builds its attention mask without position_ids"),
+    ],
+)
+def test_a_leaking_architecture_is_found_and_explained(models, name, collator, attention, cause):
+    """Leaks of 2026: the batch is right for a plain model, and this one needs more, or cannot be helped."""
+    report = run(models(name), collator, attention)
+    found = [finding for finding in report.failures if finding.check == "isolation"]
+    assert found, str(report)
+    assert cause in found[0].cause, str(report)
+    assert found[0].measured > 1000 * found[0].limit
+
+
+def test_mrope_rows_that_run_on_are_named(models):
+    """The positions alone already show it, before any forward."""
+    report = run(models("qwen2_vl"), faults.mrope_over_the_whole_row, "sdpa")
+    assert [found.cause for found in report.failures if found.check == "positions"] == [
+        "mRoPE over the whole row: all 3 rows of position_ids run on through the samples"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "check", "cause"),
+    [
+        (faults.PerMicroBatchMean, "weights", "per-pack mean: the loss ignores num_items_in_batch"),
+        (faults.PerPackMean, "loss", "a mean of per-sample means"),
+    ],
+)
+def test_a_wrong_denominator_is_found(models, wrapper, check, cause):
+    """Logits and labels are right, and still some targets weigh more than others."""
+    report = run(wrapper(models("qwen2")), faults.right)
+    found = {finding.check: finding for finding in report.failures}
+    assert check in found, str(report)
+    assert cause in found[check].cause
+    assert not {"isolation", "logits", "labels"} & set(found)
+
+
+def test_a_refusal_is_not_supported_and_says_what_works(models):
+    """Gated delta nets without their kernels refuse packed batches: no leak, and no proof either."""
+    report = run(models("qwen3_next"), faults.right)
+    assert not report.failures
+    assert not report.ok
+    assert "NOT PROVEN" in report.verdict
+    refused = [finding for finding in report.findings if finding.status is Status.NOT_SUPPORTED]
+    assert "can't keep packed sequences apart" in refused[0].detail
+    assert "one sample per row" in refused[0].way_out
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
+@pytest.mark.parametrize("collator", [faults.right, PackCollator(), PackCollator(pad_to=32)])
+def test_the_right_collator_passes(models, collator, attention):
+    """Every check that sees a fault above must also be able to pass."""
+    report = run(models("qwen2"), collator, attention)
+    assert report.ok, str(report)
+    assert {finding.status for finding in report.findings} == {Status.PASS}
+
+
+def test_mrope_with_a_text_row_passes(models):
+    """The way out that the report names is one."""
+    assert run(models("qwen2_vl"), faults.mrope_right, "sdpa").ok
+
+
+def test_the_collator_of_transformers_passes_once_the_cache_is_off(models):
+    """Its batches do not say use_cache=False, so the configuration has to."""
+    model = models("qwen2")
+    collator = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
+    assert "use_cache" in run(model, collator, "sdpa").failures[0].way_out
+    model.config.use_cache = False
+    try:
+        assert run(model, collator, "sdpa").ok
+    finally:
+        model.config.use_cache = True
+
+
+def test_packs_are_taken_as_well_as_samples(models):
+    """Two packs in one batch; segments are known from the packs."""
+    import numpy as np
+
+    ids = [np.array(row, dtype=np.int32) for row in IDS]
+    masks = [np.ones(len(row), dtype=bool) for row in IDS]
+    packs = [assemble_pack(ids[:2], masks[:2], [40, 41]), assemble_pack(ids[2:], masks[2:], [42, 43])]
+    report = verify_packing(models("qwen2"), PackCollator(pad_to=32), packs, attention="sdpa")
+    assert report.ok, str(report)
+    assert "4 samples, 21 tokens" in report.subject
+
+
+def test_one_padded_row_a_sample_passes(models):
+    """No packing at all is right too: a mask is no fault where nobody shares a row."""
+
+    def padded(features):
+        width = max(len(feature["input_ids"]) for feature in features)
+        rows = {"input_ids": 0, "labels": -100, "attention_mask": 0}
+        ones = [{**feature, "attention_mask": [1] * len(feature["input_ids"])} for feature in features]
+        return {
+            key: torch.tensor([one[key] + [fill] * (width - len(one[key])) for one in ones])
+            for key, fill in rows.items()
+        }
+
+    report = run(models("qwen2"), padded, "sdpa")
+    assert report.ok, str(report)
+
+
+def test_the_model_is_left_as_it_was(models):
+    """A check in the middle of a training script must not change the training."""
+    model = models("qwen2").train()
+    before = model.config._attn_implementation
+    run(model, PackCollator(), ["eager", "flex_attention"])
+    assert model.training
+    assert model.config._attn_implementation == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+    model.eval()

@@ -1,0 +1,93 @@
+"""Packed equals one by one, below 1e-5 in fp32, for the architectures that people train; and what leaks is known."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from brimful import PackCollator  # noqa: E402
+from brimful.errors import SettingsError  # noqa: E402
+from brimful.verify import Status, verify_packing  # noqa: E402
+from brimful.verify.models import load_model, tiny_model  # noqa: E402
+from brimful.verify.samples import random_samples  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ATTENTION = ("eager", "sdpa", "flex_attention")
+ISOLATED = ("llama", "qwen2", "qwen3", "gemma", "gemma3", "mistral", "qwen3_moe")
+
+
+@pytest.mark.parametrize("name", ISOLATED)
+def test_packed_equals_one_by_one(name):
+    """Logits, loss and gradients in eager, SDPA and flex attention, with padding behind; the promise of the library."""
+    report = verify_packing(tiny_model(name), PackCollator(pad_to=64), random_samples(128), attention=ATTENTION)
+    assert report.ok, str(report)
+    for check in ("isolation", "logits", "loss", "gradients"):
+        passed = [found.attention for found in report.findings if (found.check, found.status) == (check, Status.PASS)]
+        assert passed == list(ATTENTION), str(report)
+    assert all(found.measured is None or found.measured < 1e-5 for found in report.findings)
+
+
+def test_windows_are_shorter_than_the_samples():
+    """A window that no sample reaches would test plain attention again."""
+    assert tiny_model("mistral").config.sliding_window < max(len(one["input_ids"]) for one in random_samples(128))
+    assert set(tiny_model("gemma3").config.layer_types) == {"sliding_attention", "full_attention"}
+
+
+def test_experts_see_no_padding():
+    """Padding is routed like any token and must not move the others."""
+    report = verify_packing(tiny_model("qwen3_moe"), PackCollator(pad_to=96), random_samples(128), attention="eager")
+    inert = [found for found in report.findings if found.check == "padding" and found.attention]
+    assert [found.status for found in inert] == [Status.PASS]
+
+
+def test_bf16_passes_within_its_precision_and_a_leak_does_not():
+    """The looser limit must still be far below what a leak does."""
+    model = tiny_model("qwen2", dtype="bfloat16")
+    assert verify_packing(model, PackCollator(), random_samples(128), attention="eager").ok
+    leaky = verify_packing(
+        model, lambda samples: {**PackCollator()(samples), "use_cache": True}, random_samples(128), attention="eager"
+    )
+    assert "isolation" in {found.check for found in leaky.failures}
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5", "olmo_hybrid", "bamba"])
+def test_recurrent_models_refuse_without_their_kernels(name):
+    """With seq_idx and cu_seq_lens no state leaks silently: this machine's fallback refuses, and the report says so."""
+    pytest.importorskip("transformers", minversion="5.20")
+    report = verify_packing(tiny_model(name), PackCollator(), random_samples(128), attention="eager")
+    assert not report.proven
+    assert not report.failures
+    assert "keep packed sequences apart" in report.verdict
+
+
+def test_a_saved_model_is_loaded_and_verified(tmp_path):
+    """--model with a directory: the user's own weights."""
+    tiny_model("llama").save_pretrained(tmp_path)
+    report = verify_packing(load_model(str(tmp_path)), PackCollator(), random_samples(128), attention="sdpa")
+    assert report.ok
+
+
+def test_weights_are_the_same_for_the_same_seed_and_leave_the_users_randomness_alone():
+    """A report must be repeatable, and must not move a training run's random numbers."""
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    one, two = tiny_model("qwen2", seed=3), tiny_model("qwen2", seed=3)
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("quen2", "did you mean .*qwen2"), ("t5", "no causal language model"), ("", "model_type")]
+)
+def test_an_unknown_architecture_is_named_with_its_neighbours(name, words):
+    """A typing error costs seconds, not a traceback of a library."""
+    with pytest.raises(SettingsError, match=words):
+        tiny_model(name)
+
+
+def test_a_directory_without_a_model_is_named(tmp_path):
+    """The way in for most users is --model."""
+    with pytest.raises(SettingsError, match="no causal language model could be loaded"):
+        load_model(str(tmp_path))
