@@ -22,6 +22,7 @@ from brimful.plan.next_fit import next_fit
 from brimful.plan.optimal import pack_optimally
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
 from brimful.plan.packing import Packing
+from brimful.plan.phases import Recipe
 from brimful.plan.plan import Plan
 from brimful.plan.shuffle import random_order, shuffle_classes
 from brimful.plan.worst_fit import worst_fit
@@ -45,7 +46,7 @@ _SECONDS = 60.0
 """That ``optimal`` may search, unless told otherwise."""
 _OPERATIONS = 2e9
 """That ``auto`` may search, unless told otherwise (``Effort``): some seconds, and the same plan on every machine."""
-ALGORITHMS = (*_BY_COUNTS, *_SEARCHING, *_IN_ORDER, "concat_split")
+ALGORITHMS = (*_BY_COUNTS, *_SEARCHING, "phased", *_IN_ORDER, "concat_split")
 """Names of the algorithms. Textbook names: what they do is what the books say."""
 
 _ALIASES = {
@@ -70,6 +71,7 @@ def plan_packs(
     overflow: Overflow | str = Overflow.ERROR,
     seed: int | None = 0,
     time_limit: float | None = None,
+    phases: Recipe | str | None = None,
 ) -> Plan:
     """Decide which samples share which pack, from their lengths alone.
 
@@ -91,6 +93,8 @@ def plan_packs(
         time_limit: seconds that ``optimal`` (60 if None) and ``auto`` may search. Where it strikes, the best packs so
             far are taken, which may be others on a slower machine: then save the plan rather than make it again.
             If None, ``auto`` stops after so many operations instead, and its plan is the same everywhere.
+        phases: what ``phased`` does, as a ``Recipe`` or its text (docs/phased-recipe.md); ``Recipe.default()`` if None.
+            ``settings["phase_reports"]`` says what each phase did.
 
     Raises:
         InvalidLengthsError: no samples, a length below 1, or no whole numbers.
@@ -105,20 +109,30 @@ def plan_packs(
     policy = Overflow.named(overflow)
     algorithm = _ALIASES.get(algorithm, algorithm)
     _check(table.tokens, capacity, algorithm, seed, time_limit, may_reject=isinstance(lengths, LengthTable))
+    recipe = _recipe(phases, algorithm)
     if algorithm == "concat_split":
         pieces, packing = _concat_split(table.tokens, capacity, policy)
     else:
         pieces = apply_overflow(table.tokens, capacity=capacity, policy=policy)
     items = Histogram.of(pieces.lengths)
-    settings = {"algorithm": algorithm, "overflow": policy.value, "seed": seed, "capacity": int(capacity)}
+    settings: dict[str, Any] = {
+        "algorithm": algorithm,
+        "overflow": policy.value,
+        "seed": seed,
+        "capacity": int(capacity),
+    }
     bound = lower_bound(items, capacity=capacity)
     if algorithm in _IN_ORDER:
         packing = _IN_ORDER[algorithm](pieces.lengths, capacity=capacity)
+    elif recipe is not None:
+        phased = recipe.run(items, capacity=capacity)
+        settings |= {"phases": str(recipe), "phase_reports": phased.describe()}
+        packing = _named(phased.placements, pieces.lengths, items, seed)
     elif algorithm != "concat_split":
         placements, bound, outcome = _place(items, capacity, algorithm, bound, time_limit)
         if outcome is not None:
             settings["outcome"] = outcome
-        packing = placements.fill(_class_order(pieces.lengths, items, seed), _pack_order(placements.num_packs, seed))
+        packing = _named(placements, pieces.lengths, items, seed)
     ledger = _ledger(table, pieces, policy, capacity, tokens_packed=items.total)
     return _make_plan(table, pieces, packing, ledger, capacity=int(capacity), bound=bound, settings=settings)
 
@@ -134,6 +148,20 @@ def _concat_split(tokens: Lengths, capacity: int, policy: Overflow) -> tuple[Pie
     ids = cut.sample_ids if kept.sample_ids is None else kept.sample_ids[cut.sample_ids]
     starts = cut.starts if kept.starts is None else cut.starts + kept.starts[cut.sample_ids]
     return Pieces(cut.lengths, ids, starts, kept.dropped), packing
+
+
+def _recipe(phases: Recipe | str | None, algorithm: str) -> Recipe | None:
+    if algorithm != "phased":
+        if phases is not None:
+            raise SettingsError(f"--phases is for --algorithm phased, and the algorithm is {algorithm}")
+        return None
+    if phases is None:
+        return Recipe.default()
+    return Recipe.parse(phases) if isinstance(phases, str) else phases
+
+
+def _named(placements: Placements, lengths: Lengths, items: Histogram, seed: int | None) -> Packing:
+    return placements.fill(_class_order(lengths, items, seed), _pack_order(placements.num_packs, seed))
 
 
 def _place(
