@@ -36,6 +36,7 @@ def test_what_cannot_be_collated(features, message):
     ("bad", "message"),
     [
         (50_000, "sample 8: 'input_ids' has 50000 at token 1, and the vocabulary is 0 … 999"),
+        (1000, "sample 8: 'input_ids' has 1000 at token 1"),
         (-1, "sample 8: 'input_ids' has -1 at token 1"),
     ],
 )
@@ -116,3 +117,10 @@ def test_positions_have_one_three_or_four_rows():
     assert batch.position_rows(4).tolist() == [[0, 1, 0]] * 4
     with pytest.raises(CollateError, match="1, 3 or 4 rows and not 2"):
         batch.position_rows(2)
+
+
+def test_text_for_a_model_with_mrope_has_four_rows_of_positions():
+    """Qwen2-VL isolates samples only if a row of text positions stands before time, height and width."""
+    batch = PackCollator(mrope=True)([toy_pack([3, 2])])
+    assert batch["position_ids"].tolist() == [[[0, 1, 2, 0, 1]]] * 4
+    assert PackCollator()([toy_pack([3, 2])])["position_ids"].shape == (1, 5)

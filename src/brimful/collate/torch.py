@@ -38,6 +38,9 @@ class PackCollator:
         loss_weights: what each target counts: a normaliser by name (``"sample"``, ``"sqrt"``, as in
             ``collate.loss``), or a function from a batch to ``float32[T]``; None for 1.
         position_start: position of the first token of a segment, such as 2 for RoBERTa.
+        mrope: for models with time, height and width positions (Qwen2-VL and its kin), whose isolation of samples
+            asks for a row of text positions in front of the three: text gets all four too. Without it, packs of text
+            leak in such a model.
 
     >>> import numpy as np
     >>> from brimful.testing.toys import toy_pack
@@ -59,6 +62,7 @@ class PackCollator:
         vocab_size: int | None = None,
         loss_weights: Callable[[PackedBatch], Float32Array] | str | None = None,
         position_start: int = 0,
+        mrope: bool = False,
     ) -> None:
         self.dialect = dialect_of(dialect)
         self.padding = policy(pad_to, padding)
@@ -66,6 +70,7 @@ class PackCollator:
         self._vocab_size = vocab_size
         self._loss_weights = _by_name(loss_weights) if isinstance(loss_weights, str) else loss_weights
         self._position_start = position_start
+        self._mrope = mrope
         if position_start and not self.dialect.any_start:
             raise SettingsError(
                 f"position_start={position_start} does not go with dialect {self.dialect.name!r}, whose trainer takes "
@@ -112,6 +117,11 @@ class PackCollator:
             )
             for some, carried in groups
         ]
+        if self._mrope:
+            batches = [
+                replace(batch, rope_positions=batch.position_rows(3)) if batch.rope_positions is None else batch
+                for batch in batches
+            ]
         if self._loss_weights is None:
             return batches
         return [replace(batch, loss_weights=self._loss_weights(batch)) for batch in batches]
