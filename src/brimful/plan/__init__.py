@@ -6,16 +6,19 @@ lengths in their order.
 
 from __future__ import annotations
 
+from brimful.plan.alignment import Alignment
 from brimful.plan.cost import CostModel, pack_costs
 from brimful.plan.lookahead import Lookahead
 from brimful.plan.overflow import Overflow
 from brimful.plan.plan import Plan, Segment
-from brimful.plan.planner import ALGORITHMS, plan_packs
+from brimful.plan.planner import plan_packs
 from brimful.plan.schedule import Tail, schedule_packs
+from brimful.plan.settings import ALGORITHMS
 from brimful.plan.stream import StreamPacks
 
 __all__ = [
     "ALGORITHMS",
+    "Alignment",
     "CostModel",
     "Lookahead",
     "Overflow",

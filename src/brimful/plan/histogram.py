@@ -106,12 +106,12 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
         return np.empty(0, dtype=dtype)
     items = Histogram.of(lengths) if items is None else items
     top = int(items.lengths[-1])
-    if top >= _DENSE:
+    compiled = kernels(len(lengths))
+    if top >= _DENSE or (compiled is None and len(lengths) <= _CHUNK_ITEMS):
         return _radix_order(lengths, top).astype(dtype, copy=False)
     place = np.zeros(top + 1, dtype=np.int64)
     place[items.lengths] = items.num_items - np.cumsum(items.counts)
     order = np.empty(len(lengths), dtype=dtype)
-    compiled = kernels(len(lengths))
     if compiled is not None:
         compiled.sort(lengths, place, order)
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 Filler: TypeAlias = Callable[..., None]
 
-WORTH_COMPILING = 20_000
+WORTH_COMPILING = 1_000
 """Items from which loading compiled code is quicker than running NumPy."""
 
 AT, HELD, FILLED, PACKS = range(4)
@@ -73,6 +73,10 @@ def _fill(
     most = len(pool)
     at, held, filled, made = state[0], state[1], state[2], state[3]
     score = np.empty(most, dtype=np.float64)
+    pool_worth = np.zeros(most, dtype=np.float64)
+    for d in range(budgets):
+        for k in range(held):
+            pool_worth[k] += worth[d] * pool_sizes[d, k]
     room = np.empty(budgets, dtype=np.float64)
     for _ in range(packs):
         if filled == total:
@@ -90,21 +94,22 @@ def _fill(
             items[filled] = at
             filled += 1
             at += 1
-        chosen = filled
-        exchange = chosen
+        exchange = filled
         # Picks by score, then an exchange for each pick, then what still fits.
         step = 0
         while step < 3:
+            least = -np.inf
             if step == 0:
                 while held < most and at < total:
                     pool[held] = at
+                    pool_worth[held] = 0.0
                     for d in range(budgets):
                         pool_sizes[d, held] = stream[d, at]
+                        pool_worth[held] += worth[d] * stream[d, at]
                     held += 1
                     at += 1
+                score[:held] = 0.0
                 ahead = 1.0 - (capacities[binding] - room[binding]) * scale[binding]
-                for k in range(held):
-                    score[k] = 0.0
                 for d in range(budgets):
                     open_share = 1.0 - (capacities[d] - room[d]) * scale[d]
                     gain = progress[d] * max(open_share, 0.0) * scale[d]
@@ -115,8 +120,9 @@ def _fill(
                         other = deviation[d] * scale[binding] * open_share
                         for k in range(held):
                             score[k] -= abs(own * pool_sizes[d, k] - other * pool_sizes[binding, k])
-                least = -np.inf
+                values = score
             else:
+                values = pool_worth
                 if step == 1:
                     if exchange == filled:
                         step = 2
@@ -125,29 +131,26 @@ def _fill(
                     for d in range(budgets):
                         least += worth[d] * stream[d, items[exchange]]
                         room[d] += stream[d, items[exchange]]
-                else:
-                    least = -np.inf
-                for k in range(held):
-                    score[k] = 0.0
-                for d in range(budgets):
-                    for k in range(held):
-                        score[k] += worth[d] * pool_sizes[d, k]
-            for d in range(budgets):
-                for k in range(held):
-                    if pool_sizes[d, k] > room[d]:
-                        score[k] = -np.inf
             best = -1
             for k in range(held):
-                if score[k] > least:
-                    least = score[k]
-                    best = k
+                if values[k] > least:
+                    fits = True
+                    for d in range(budgets):
+                        if pool_sizes[d, k] > room[d]:
+                            fits = False
+                            break
+                    if fits:
+                        least = values[k]
+                        best = k
             if step == 1:
-                old = items[exchange]
                 if best >= 0:
+                    old = items[exchange]
                     items[exchange] = pool[best]
                     pool[best] = old
+                    pool_worth[best] = 0.0
                     for d in range(budgets):
                         pool_sizes[d, best] = stream[d, old]
+                        pool_worth[best] += worth[d] * stream[d, old]
                 for d in range(budgets):
                     room[d] -= stream[d, items[exchange]]
                 exchange += 1
@@ -157,12 +160,12 @@ def _fill(
                 continue
             items[filled] = pool[best]
             filled += 1
+            held -= 1
             for d in range(budgets):
                 room[d] -= pool_sizes[d, best]
-            held -= 1
-            pool[best] = pool[held]
-            for d in range(budgets):
                 pool_sizes[d, best] = pool_sizes[d, held]
+            pool[best] = pool[held]
+            pool_worth[best] = pool_worth[held]
         ends[made] = filled
         made += 1
     state[0], state[1], state[2], state[3] = at, held, filled, made
@@ -188,32 +191,39 @@ def _fill_numpy(
     most = len(pool)
     at, held, filled, made = state.tolist()
 
-    def scores(room: Float64Array) -> Float64Array:
-        open_share = 1.0 - (capacities - room) * scale
-        gain = progress * np.maximum(open_share, 0.0) * scale
-        score = np.zeros(held)
-        for d in range(budgets):
-            score += gain[d] * pool_sizes[d, :held]
-            if d != binding:
-                own = deviation[d] * scale[d] * open_share[binding]
-                other = deviation[d] * scale[binding] * open_share[d]
-                score -= np.abs(own * pool_sizes[d, :held] - other * pool_sizes[binding, :held])
-        return score
-
-    def worths() -> Float64Array:
-        score = np.zeros(held)
-        for d in range(budgets):
-            score += worth[d] * pool_sizes[d, :held]
-        return score
-
-    def best_of(score: Float64Array, room: Float64Array, least: float) -> int:
+    def best_by_score(room: Float64Array) -> int:
         if not held:
             return -1
+        open_share = 1.0 - (capacities - room) * scale
+        gain = progress * np.maximum(open_share, 0.0) * scale
+        score = gain[0] * pool_sizes[0, :held]
+        too_large = pool_sizes[0, :held] > room[0]
         for d in range(budgets):
-            score[pool_sizes[d, :held] > room[d]] = -np.inf
-        best = int(np.argmax(score))
-        return best if score[best] > least else -1
+            if d:
+                score += gain[d] * pool_sizes[d, :held]
+                too_large |= pool_sizes[d, :held] > room[d]
+            if d != binding:
+                aside = (deviation[d] * scale[d] * open_share[binding]) * pool_sizes[d, :held]
+                aside -= (deviation[d] * scale[binding] * open_share[d]) * pool_sizes[binding, :held]
+                score -= np.abs(aside, out=aside)
+        score[too_large] = -np.inf
+        best = int(score.argmax())
+        return -1 if too_large[best] else best
 
+    def worth_of(sizes: Float64Array) -> Float64Array:
+        value = np.zeros(sizes.shape[1:])
+        for d in range(budgets):
+            value = value + worth[d] * sizes[d]
+        return value
+
+    def best_by_worth(room: Float64Array, least: float) -> int:
+        better = (pool_worth[:held] > least).nonzero()[0]
+        for d in range(budgets):
+            better = better[pool_sizes[d, better] <= room[d]]
+        return int(better[pool_worth[better].argmax()]) if len(better) else -1
+
+    pool_worth = np.zeros(most)
+    pool_worth[:held] = worth_of(pool_sizes[:, :held])
     for _ in range(packs):
         if filled == total:
             break
@@ -223,33 +233,30 @@ def _fill_numpy(
             items[filled] = at
             filled, at = filled + 1, at + 1
         chosen = filled
-        for choose in (scores, None):  # picks by score, then what still fits
+        for by_score in (True, False):  # picks by score, then what still fits
             while True:
-                if choose is not None and held < most and at < total:
+                if by_score and held < most and at < total:
                     more = min(most - held, total - at)
                     pool[held : held + more] = np.arange(at, at + more)
                     pool_sizes[:, held : held + more] = stream[:, at : at + more]
+                    pool_worth[held : held + more] = worth_of(stream[:, at : at + more])
                     held, at = held + more, at + more
-                best = best_of(worths() if choose is None else choose(room), room, -np.inf)
+                best = best_by_score(room) if by_score else best_by_worth(room, -np.inf)
                 if best < 0:
                     break
                 items[filled] = pool[best]
                 filled, held = filled + 1, held - 1
                 room -= pool_sizes[:, best]
-                pool[best] = pool[held]
+                pool[best], pool_worth[best] = pool[held], pool_worth[held]
                 pool_sizes[:, best] = pool_sizes[:, held]
-            if choose is None:
-                break
-            for exchange in range(chosen, filled):
+            for exchange in range(chosen, filled if by_score else chosen):
                 old = int(items[exchange])
-                least = 0.0
-                for d in range(budgets):
-                    least += float(worth[d] * stream[d, old])
                 room += stream[:, old]
-                best = best_of(worths(), room, least)
+                its_worth = worth_of(stream[:, old])
+                best = best_by_worth(room, float(its_worth))
                 if best >= 0:
                     items[exchange] = pool[best]
-                    pool[best] = old
+                    pool[best], pool_worth[best] = old, its_worth
                     pool_sizes[:, best] = stream[:, old]
                 room -= stream[:, int(items[exchange])]
         ends[made] = filled

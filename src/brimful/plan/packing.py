@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from brimful.typing import AnyIntArray, Offsets
 
 __all__ = ["Packing"]
@@ -17,7 +19,6 @@ class Packing:
         offsets: ``int64[num_packs + 1]``, ascending from 0; no pack is empty.
         items: ``int[num_items]``, positions in the lengths that were packed, each exactly once.
 
-    >>> import numpy as np
     >>> Packing(np.array([0, 2, 3]), np.array([4, 0, 2])).as_lists()
     [[4, 0], [2]]
     """
@@ -27,6 +28,18 @@ class Packing:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def reordered(self, order: AnyIntArray) -> Packing:
+        """The same packs, or some of them, in another order: pack ``i`` is pack ``order[i]`` of these.
+
+        >>> Packing(np.array([0, 2, 3]), np.array([4, 0, 2])).reordered(np.array([1, 0])).as_lists()
+        [[2], [4, 0]]
+        """
+        sizes = np.diff(self.offsets)[order]
+        offsets = np.zeros(len(order) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        places = np.arange(int(offsets[-1])) + np.repeat(self.offsets[:-1][order] - offsets[:-1], sizes)
+        return Packing(offsets, self.items[places])
 
     def as_lists(self) -> list[list[int]]:
         """Packs as lists, for small examples."""

@@ -12,8 +12,11 @@ import numpy as np
 from brimful.errors import CorruptFileError, PlanMismatchError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.measure.table import LengthTable, as_lengths
+from brimful.plan.alignment import Alignment
+from brimful.plan.budgets import DERIVED, Budgets, loads_of
 from brimful.plan.cost import CostModel, Float64Array, pack_costs
 from brimful.plan.ledger import Ledger
+from brimful.plan.packing import Packing
 from brimful.plan.store import load_plan, save_plan
 from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths, Offsets
 
@@ -133,7 +136,7 @@ class Plan:
         if self.settings.get("algorithm") == "concat_split":
             return np.ones(len(lengths), dtype=np.bool_)
         if self.settings.get("overflow") in ("truncate", "split"):
-            return np.asarray(lengths == self.capacity)
+            return np.asarray(lengths == self.alignment.usable(self.capacity))
         return np.zeros(len(lengths), dtype=np.bool_)
 
     def costs(self, model: CostModel) -> Float64Array:
@@ -150,6 +153,11 @@ class Plan:
 
     def __iter__(self) -> Iterator[list[Segment]]:
         return (self.pack(index) for index in range(self.num_packs))
+
+    @property
+    def alignment(self) -> Alignment:
+        """What segments and rows are padded up to: the collator must pad the same."""
+        return Alignment(**self.settings.get("alignment", {}))
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -171,10 +179,22 @@ class Plan:
         tokens = lengths.tokens if isinstance(lengths, LengthTable) else as_lengths(lengths)
         if len(tokens) != self.ledger.samples_in:
             raise PlanMismatchError(f"the plan is for {self.ledger.samples_in:,} samples, not {len(tokens):,}")
-        over = np.flatnonzero(self.pack_tokens > self.capacity)
-        if len(over):
-            at = int(over[0])
-            raise PlanMismatchError(f"pack {at} holds {int(self.pack_tokens[at]):,} tokens of {self.capacity:,}")
+        budgets = dict(self.settings.get("budgets", {}))
+        if not isinstance(lengths, LengthTable):  # only a table has the other columns
+            budgets = {name: most for name, most in budgets.items() if name in DERIVED}
+        limits = Budgets.of(self.alignment.usable(self.capacity), budgets)
+        sizes = limits.sizes(
+            lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens}),
+            lengths=self.lengths,
+            sample_ids=self.sample_ids.astype(np.int64, copy=False),
+            rounded=self.alignment.rounded(self.lengths),
+        )
+        loads = loads_of(Packing(self.offsets, np.arange(self.num_segments)), sizes)
+        for at, name in enumerate(limits.names):
+            over = np.flatnonzero(loads[:, at] > limits.capacities[at])
+            if len(over):
+                held, most = int(loads[over[0], at]), int(limits.capacities[at])
+                raise PlanMismatchError(f"pack {int(over[0])} holds {held:,} {name} of {most:,}")
         if self.num_packs and int(np.diff(self.offsets).min()) < 1:
             raise PlanMismatchError(f"pack {int(np.argmin(np.diff(self.offsets)))} is empty")
         self._validate_samples(tokens)

@@ -1,66 +1,34 @@
-"""Entry point of planning: checks, defaults, and the order of the steps."""
+"""Entry point of planning: defaults, and the order of the steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.measure.table import REJECTED, LengthTable, as_lengths
-from brimful.plan.best_fit import best_fit
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.alignment import Alignment
 from brimful.plan.bound import lower_bound
 from brimful.plan.concat_split import concat_split
-from brimful.plan.first_fit import first_fit
-from brimful.plan.first_fit_decreasing import first_fit_decreasing
-from brimful.plan.histogram import Histogram, Placements, decreasing_order
+from brimful.plan.groups import as_groups
+from brimful.plan.histogram import Histogram
 from brimful.plan.ledger import Ledger
-from brimful.plan.next_fit import next_fit
-from brimful.plan.optimal import pack_optimally
+from brimful.plan.many_budgets import Items, items_of
+from brimful.plan.mix import companion_order, pack_order
+from brimful.plan.mix import mix as mix_packs
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
 from brimful.plan.packing import Packing
 from brimful.plan.phases import Recipe
+from brimful.plan.placing import pack_in_order, place
 from brimful.plan.plan import Plan
-from brimful.plan.shuffle import random_order, shuffle_classes
-from brimful.plan.worst_fit import worst_fit
-from brimful.rng import generator
+from brimful.plan.settings import IN_ORDER, PlanSettings
+from brimful.plan.vector_packing import pack_vectors
 from brimful.typing import AnyIntArray, Lengths
 
-__all__ = ["ALGORITHMS", "plan_packs"]
-
-_BY_COUNTS: Mapping[str, Callable[..., Any]] = {
-    "best_fit_decreasing": best_fit_decreasing,
-    "first_fit_decreasing": first_fit_decreasing,
-}
-_IN_ORDER: Mapping[str, Callable[..., Packing]] = {
-    "next_fit": next_fit,
-    "first_fit": first_fit,
-    "best_fit": best_fit,
-    "worst_fit": worst_fit,
-}
-_SEARCHING = ("optimal", "auto")
-_SECONDS = 60.0
-"""That ``optimal`` may search, unless told otherwise."""
-_OPERATIONS = 2e9
-"""That ``auto`` may search, unless told otherwise (``Effort``): some seconds, and the same plan on every machine."""
-ALGORITHMS = (*_BY_COUNTS, *_SEARCHING, "phased", *_IN_ORDER, "concat_split")
-"""Names of the algorithms. Textbook names: what they do is what the books say."""
-
-_ALIASES = {
-    "bfd": "best_fit_decreasing",
-    "ffd": "first_fit_decreasing",
-    "sequential": "next_fit",
-    "wrapped": "concat_split",
-}
-"""What others call them."""
-
-_CLOSE_ENOUGH = 0.001
-"""Distance from the bound, as a share of it, that ``auto`` leaves as it is."""
-
-_MAX_CAPACITY = 2**31 - 1
+__all__ = ["plan_packs"]
 
 
 def plan_packs(
@@ -69,9 +37,15 @@ def plan_packs(
     capacity: int,
     algorithm: str = "auto",
     overflow: Overflow | str = Overflow.ERROR,
-    seed: int | None = 0,
-    time_limit: float | None = None,
+    budgets: Mapping[str, int] | None = None,
+    alignment: Alignment | int = 1,
+    groups: AnyIntArray | Sequence[int] | None = None,
+    min_fill: float = 0.0,
     phases: Recipe | str | None = None,
+    mix: bool = False,
+    seed: int | None = 0,
+    epoch: int = 0,
+    time_limit: float | None = None,
 ) -> Plan:
     """Decide which samples share which pack, from their lengths alone.
 
@@ -81,64 +55,127 @@ def plan_packs(
         lengths: a ``LengthTable``, or whole numbers: tokens of each sample.
         capacity: most tokens of a pack, from 1 to 2**31 - 1.
         algorithm: one of ``ALGORITHMS``. ``optimal`` searches for as few packs as the lengths allow and proves how
-            far from that it is; ``auto`` does so only where best fit decreasing is over 0.1 % above the bound;
-            ``next_fit``, ``first_fit``, ``best_fit`` and ``worst_fit`` take the samples in their order;
-            ``concat_split`` cuts the stream of all tokens. ``settings["outcome"]`` says what was found. The names
-            that others use (``bfd``, ``ffd``, ``wrapped``, and ``sequential`` for next fit, whose packs follow each
-            other as the samples do) are understood.
+            far from that it is; ``auto`` does so only where best fit decreasing is over 0.1 % above the bound, and
+            packs under several budgets if there are any; ``next_fit``, ``first_fit``, ``best_fit`` and ``worst_fit``
+            take the samples in their order; ``phased`` follows a recipe; ``concat_split`` cuts the stream of all
+            tokens. ``settings["outcome"]`` says what was found. The names that others use (``bfd``, ``ffd``,
+            ``wrapped``, and ``sequential`` for next fit, whose packs follow each other as the samples do) are
+            understood.
         overflow: what becomes of samples longer than a pack (``Overflow``).
+        budgets: most that a pack may hold of other things: columns of the table by name, ``samples``, and
+            ``squares`` (the sum of length², which attention costs). Never exceeded.
+        alignment: what segments and rows are padded up to; a number is a multiple for each segment
+            (``Alignment.of_parallelism`` for context, sequence and FP8 parallelism). Lengths are planned as padded.
+        groups: ``int64[num_samples]``: samples of the same number from 0 on stay together and in order (preference
+            pairs, episodes); -1 is alone.
+        min_fill: share of the capacity below which packs are postponed: packed once more among themselves, and put
+            last. Nothing is dropped.
+        phases: what ``phased`` does, as a ``Recipe`` or its text (docs/phased-recipe.md); ``Recipe.default()`` if None.
+            ``settings["phase_reports"]`` says what each phase did.
+        mix: exchange segments between packs until these look like the data, at no cost in fill (``plan.mix``).
         seed: shuffles samples of equal length and the order of the packs, at no cost in fill, so that packs do
             not come sorted by length; None keeps the textbook order. Algorithms that keep the order of the
             samples ignore it.
+        epoch: gives each pass over the data its own companions and order of packs: plan again for each epoch. The
+            membership of packs changes with it only where it is given.
         time_limit: seconds that ``optimal`` (60 if None) and ``auto`` may search. Where it strikes, the best packs so
             far are taken, which may be others on a slower machine: then save the plan rather than make it again.
             If None, ``auto`` stops after so many operations instead, and its plan is the same everywhere.
-        phases: what ``phased`` does, as a ``Recipe`` or its text (docs/phased-recipe.md); ``Recipe.default()`` if None.
-            ``settings["phase_reports"]`` says what each phase did.
 
     Raises:
         InvalidLengthsError: no samples, a length below 1, or no whole numbers.
-        OversizedSampleError: a length exceeds the capacity and ``overflow`` is ``error``.
-        SettingsError: an impossible capacity, an unknown name.
+        OversizedSampleError: a length, or what a sample or a group takes of a budget, exceeds the capacity and
+            ``overflow`` is ``error``.
+        SettingsError: an impossible capacity, an unknown name, options that contradict each other.
         MissingExtraError: ``optimal`` without a solver installed.
 
     >>> plan_packs([70, 30, 30, 30, 20], capacity=100, algorithm="first_fit_decreasing").num_packs
     2
+    >>> plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=8, budgets={"samples": 2}, seed=None)
+    >>> sorted(sorted(segment.length for segment in pack) for pack in plan)
+    [[1, 6], [1, 5], [3, 3]]
     """
+    settings = PlanSettings(
+        capacity=capacity,
+        algorithm=algorithm,
+        overflow=overflow,
+        budgets=budgets,
+        alignment=alignment,
+        min_fill=min_fill,
+        phases=phases,
+        mix=mix,
+        seed=seed,
+        epoch=epoch,
+        time_limit=time_limit,
+    )
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
-    policy = Overflow.named(overflow)
-    algorithm = _ALIASES.get(algorithm, algorithm)
-    _check(table.tokens, capacity, algorithm, seed, time_limit, may_reject=isinstance(lengths, LengthTable))
-    recipe = _recipe(phases, algorithm)
-    if algorithm == "concat_split":
-        pieces, packing = _concat_split(table.tokens, capacity, policy)
+    _check_lengths(table.tokens, may_reject=isinstance(lengths, LengthTable))
+    if settings.algorithm == "concat_split":
+        if groups is not None:
+            raise SettingsError("--algorithm concat_split cuts samples anywhere, and groups stay whole: leave one out")
+        pieces, packing = _concat_split(table.tokens, settings)
+        found = _Found(packing, lower_bound(Histogram.of(pieces.lengths), capacity=settings.capacity), {})
+    elif groups is None and not settings.budgets:
+        pieces = apply_overflow(table.tokens, capacity=settings.usable, policy=settings.policy)
+        found = _pack(settings.aligned.rounded(pieces.lengths).astype(np.int32, copy=False), settings)
     else:
-        pieces = apply_overflow(table.tokens, capacity=capacity, policy=policy)
-    items = Histogram.of(pieces.lengths)
-    settings: dict[str, Any] = {
-        "algorithm": algorithm,
-        "overflow": policy.value,
-        "seed": seed,
-        "capacity": int(capacity),
-    }
+        of_groups = None
+        if groups is not None:
+            of_groups = as_groups(groups, num_samples=len(table), policy=settings.policy)
+        items = items_of(table, settings.limits, policy=settings.policy, alignment=settings.aligned, groups=of_groups)
+        pieces, found = items.pieces, _pack_items(items, settings)
+    ledger = _ledger(table, pieces, settings)
+    return _make_plan(table, pieces, found, ledger, settings=settings)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Packs of pieces; packs that no plan does without; and what else is to be said."""
+
+    packing: Packing
+    bound: int
+    notes: Mapping[str, Any]
+
+
+def _pack_items(items: Items, settings: PlanSettings) -> _Found:
+    """Pack under several budgets, or groups, or both."""
+    notes: dict[str, Any] = {"dropped": items.dropped} if items.dropped else {}
+    if len(items.capacities) == 1:
+        found = _pack(items.sizes[:, 0].astype(np.int32), settings)
+    else:
+        result = pack_vectors(items.sizes, capacities=items.capacities, seed=settings.seed or 0)
+        order = pack_order(len(result.packing), seed=settings.seed, epoch=settings.epoch)
+        packing = result.packing if order is None else result.packing.reordered(order)
+        found = _Found(packing, result.bound, {"outcome": result.outcome})
+    return _Found(items.expand(found.packing), found.bound, {**found.notes, **notes})
+
+
+def _pack(sizes: Lengths, settings: PlanSettings) -> _Found:
+    """Pack by tokens alone, each item with what it takes in its pack."""
+    capacity, seed, epoch = settings.usable, settings.seed, settings.epoch
+    items = Histogram.of(sizes)
     bound = lower_bound(items, capacity=capacity)
-    if algorithm in _IN_ORDER:
-        packing = _IN_ORDER[algorithm](pieces.lengths, capacity=capacity)
-    elif recipe is not None:
-        phased = recipe.run(items, capacity=capacity)
-        settings |= {"phases": str(recipe), "phase_reports": phased.describe()}
-        packing = _named(phased.placements, pieces.lengths, items, seed)
-    elif algorithm != "concat_split":
-        placements, bound, outcome = _place(items, capacity, algorithm, bound, time_limit)
-        if outcome is not None:
-            settings["outcome"] = outcome
-        packing = _named(placements, pieces.lengths, items, seed)
-    ledger = _ledger(table, pieces, policy, capacity, tokens_packed=items.total)
-    return _make_plan(table, pieces, packing, ledger, capacity=int(capacity), bound=bound, settings=settings)
+    if settings.algorithm in IN_ORDER:
+        return _Found(pack_in_order(sizes, capacity=capacity, algorithm=settings.algorithm), bound, {})
+    placements, bound, notes = place(
+        items,
+        capacity=capacity,
+        algorithm=settings.algorithm,
+        bound=bound,
+        phases=settings.recipe,
+        time_limit=settings.time_limit,
+    )
+    order = companion_order(sizes, items, seed=seed, epoch=epoch)
+    packing = placements.fill(order, pack_order(placements.num_packs, seed=seed, epoch=epoch))
+    if settings.mix:
+        assert seed is not None
+        packing = mix_packs(packing, sizes, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
+    return _Found(packing, bound, notes)
 
 
-def _concat_split(tokens: Lengths, capacity: int, policy: Overflow) -> tuple[Pieces, Packing]:
+def _concat_split(tokens: Lengths, settings: PlanSettings) -> tuple[Pieces, Packing]:
     """The stream of what the policy keeps, cut; under ``split`` that is every token of every sample."""
+    capacity, policy = settings.capacity, settings.policy
     if policy is Overflow.SPLIT:
         return concat_split(tokens, capacity=capacity)
     kept = apply_overflow(tokens, capacity=capacity, policy=policy)
@@ -150,61 +187,7 @@ def _concat_split(tokens: Lengths, capacity: int, policy: Overflow) -> tuple[Pie
     return Pieces(cut.lengths, ids, starts, kept.dropped), packing
 
 
-def _recipe(phases: Recipe | str | None, algorithm: str) -> Recipe | None:
-    if algorithm != "phased":
-        if phases is not None:
-            raise SettingsError(f"--phases is for --algorithm phased, and the algorithm is {algorithm}")
-        return None
-    if phases is None:
-        return Recipe.default()
-    return Recipe.parse(phases) if isinstance(phases, str) else phases
-
-
-def _named(placements: Placements, lengths: Lengths, items: Histogram, seed: int | None) -> Packing:
-    return placements.fill(_class_order(lengths, items, seed), _pack_order(placements.num_packs, seed))
-
-
-def _place(
-    items: Histogram, capacity: int, algorithm: str, bound: int, time_limit: float | None
-) -> tuple[Placements, int, str | None]:
-    """Placements, the bound as far as it is proven, and what was done, where there was a choice."""
-    if algorithm in _BY_COUNTS:
-        return _BY_COUNTS[algorithm](items, capacity=capacity), bound, None
-    placements = None
-    if algorithm == "auto":
-        placements = best_fit_decreasing(items, capacity=capacity)
-        over = placements.num_packs - bound
-        if over == 0:
-            return placements, bound, "best_fit_decreasing meets the bound"
-        if over <= _CLOSE_ENOUGH * bound:
-            return placements, bound, "best_fit_decreasing, within 0.1 % of the bound"
-        if not _has_solver():
-            found = f"best_fit_decreasing, {over:,} packs above the bound"
-            return placements, bound, f"{found}; with pip install 'brimful[optimal]' fewer may be found"
-    operations = None
-    if time_limit is None:
-        time_limit, operations = (None, _OPERATIONS) if algorithm == "auto" else (_SECONDS, None)
-    result = pack_optimally(items, capacity=capacity, start=placements, time_limit=time_limit, operations=operations)
-    return result.placements, result.bound, result.status
-
-
-def _has_solver() -> bool:
-    return find_spec("highspy") is not None or find_spec("scipy") is not None
-
-
-def _check(
-    tokens: Lengths, capacity: int, algorithm: str, seed: int | None, time_limit: float | None, *, may_reject: bool
-) -> None:
-    if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
-        raise SettingsError(f"--max-length must be a whole number and is {capacity!r}")
-    if not 1 <= capacity <= _MAX_CAPACITY:
-        raise SettingsError(f"--max-length must be from 1 to {_MAX_CAPACITY:,} and is {capacity:,}")
-    if time_limit is not None and not time_limit >= 0:
-        raise SettingsError(f"--time-limit must be at least 0 seconds and is {time_limit}")
-    if algorithm not in ALGORITHMS:
-        raise SettingsError(f"--algorithm {algorithm!r} is unknown: use one of {', '.join(ALGORITHMS)}")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer))):
-        raise SettingsError(f"--seed must be a whole number and is {seed!r}")
+def _check_lengths(tokens: Lengths, *, may_reject: bool) -> None:
     if len(tokens) == 0:
         raise InvalidLengthsError("there are no lengths: nothing to plan")
     if int(tokens.min()) < 1:
@@ -214,30 +197,15 @@ def _check(
             raise InvalidLengthsError(f"sample {at} has length {int(tokens[at])}; every sample needs at least 1 token")
 
 
-def _class_order(lengths: Lengths, items: Histogram, seed: int | None) -> AnyIntArray:
-    """Longest first; equal lengths by position, or shuffled among themselves."""
-    order = decreasing_order(lengths, items)
-    if seed is None:
-        return order
-    return shuffle_classes(order, items.counts[::-1], generator(seed=seed, epoch=0, purpose="companions"))
-
-
-def _pack_order(num_packs: int, seed: int | None) -> AnyIntArray | None:
-    """An order that has nothing to do with lengths; packs are opened longest first."""
-    return None if seed is None else random_order(num_packs, generator(seed=seed, epoch=0, purpose="pack order"))
-
-
 def _make_plan(
     table: LengthTable,
     pieces: Pieces,
-    packing: Packing,
+    found: _Found,
     ledger: Ledger,
     *,
-    capacity: int,
-    bound: int,
-    settings: dict[str, Any],
+    settings: PlanSettings,
 ) -> Plan:
-    items = packing.items
+    items = found.packing.items
     starts = np.broadcast_to(np.zeros(1, dtype=np.int32), items.shape)
     if pieces.starts is not None:
         starts = pieces.starts[items]
@@ -246,21 +214,22 @@ def _make_plan(
         narrow = np.int32 if len(table) < 2**31 else np.int64
         sample_ids = pieces.sample_ids[items].astype(narrow, copy=False)
     return Plan(
-        capacity=capacity,
-        offsets=packing.offsets,
+        capacity=settings.capacity,
+        offsets=found.packing.offsets,
         sample_ids=sample_ids,
         starts=starts,
         lengths=lambda: pieces.lengths[items],
         dropped_ids=pieces.dropped,
         ledger=ledger,
-        settings=settings,
-        bound=bound,
+        settings={**settings.as_dict(), **found.notes},
+        bound=found.bound,
         length_fingerprint=lambda: table.fingerprint,
     )
 
 
-def _ledger(table: LengthTable, pieces: Pieces, policy: Overflow, capacity: int, *, tokens_packed: int) -> Ledger:
+def _ledger(table: LengthTable, pieces: Pieces, settings: PlanSettings) -> Ledger:
     tokens = table.tokens
+    tokens_packed = int(pieces.lengths.sum(dtype=np.int64))
     if pieces.lengths is tokens:  # nothing dropped, cut or rejected: no need to look at every sample again
         return Ledger(
             samples_in=len(tokens),
@@ -277,8 +246,8 @@ def _ledger(table: LengthTable, pieces: Pieces, policy: Overflow, capacity: int,
     if len(pieces.lengths) != packed:
         assert pieces.sample_ids is not None
         split = int(np.count_nonzero(np.bincount(pieces.sample_ids) > 1))
-    if policy in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
-        truncated = int(np.count_nonzero(tokens > capacity))
+    if settings.policy in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
+        truncated = int(np.count_nonzero(tokens > settings.usable))
     return Ledger(
         samples_in=len(tokens),
         tokens_in=tokens_in,

@@ -1,0 +1,162 @@
+"""What a plan is made with: one frozen object that checks itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import SettingsError
+from brimful.plan.alignment import Alignment
+from brimful.plan.budgets import Budgets
+from brimful.plan.overflow import Overflow
+from brimful.plan.phases import Recipe
+
+__all__ = ["ALGORITHMS", "BY_COUNTS", "IN_ORDER", "PlanSettings"]
+
+BY_COUNTS = ("best_fit_decreasing", "first_fit_decreasing", "optimal", "auto", "phased")
+"""Algorithms that look at how many samples have each length."""
+
+IN_ORDER = ("next_fit", "first_fit", "best_fit", "worst_fit")
+"""Algorithms that take the samples in their order."""
+
+ALGORITHMS = (*BY_COUNTS, *IN_ORDER, "concat_split")
+"""Names of the algorithms. Textbook names: what they do is what the books say."""
+
+_ALIASES = {
+    "bfd": "best_fit_decreasing",
+    "ffd": "first_fit_decreasing",
+    "sequential": "next_fit",
+    "wrapped": "concat_split",
+}
+"""What others call them."""
+
+_MAX_CAPACITY = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """The arguments of ``plan_packs``, checked, each in one form.
+
+    Raises:
+        SettingsError: an impossible value, or two that contradict each other; names the flags.
+    """
+
+    capacity: int
+    algorithm: str
+    overflow: Overflow | str
+    budgets: Mapping[str, int] | None
+    alignment: Alignment | int
+    min_fill: float
+    phases: Recipe | str | None
+    mix: bool
+    seed: int | None
+    epoch: int
+    time_limit: float | None
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        self._check_numbers()
+        put(self, "capacity", int(self.capacity))
+        put(self, "algorithm", _ALIASES.get(self.algorithm, self.algorithm))
+        put(self, "overflow", Overflow.named(self.overflow))
+        if not isinstance(self.alignment, Alignment):
+            put(self, "alignment", Alignment(segment=self.alignment))
+        if self.algorithm not in ALGORITHMS:
+            raise SettingsError(f"--algorithm {self.algorithm!r} is unknown: use one of {', '.join(ALGORITHMS)}")
+        self.limits  # noqa: B018  (checks the budgets)
+        self.usable  # noqa: B018  (checks the alignment)
+        if self.algorithm == "phased":
+            recipe = self.phases if isinstance(self.phases, Recipe) else None
+            put(self, "phases", recipe or (Recipe.parse(str(self.phases)) if self.phases else Recipe.default()))
+        elif self.phases is not None:
+            raise SettingsError(f"--phases is for --algorithm phased, and the algorithm is {self.algorithm}")
+        self._check_contradictions()
+
+    def _check_numbers(self) -> None:
+        for flag, value, least, most in (
+            ("--max-length", self.capacity, 1, _MAX_CAPACITY),
+            ("--seed", self.seed, None, None),
+            ("--epoch", self.epoch, 0, None),
+        ):
+            if value is None and flag == "--seed":
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise SettingsError(f"{flag} must be a whole number and is {value!r}")
+            if (least is not None and value < least) or (most is not None and value > most):
+                bounds = f"at least {least}" if most is None else f"from {least} to {most:,}"
+                raise SettingsError(f"{flag} must be {bounds} and is {value:,}")
+        if self.time_limit is not None and not self.time_limit >= 0:
+            raise SettingsError(f"--time-limit must be at least 0 seconds and is {self.time_limit}")
+        if not 0 <= self.min_fill <= 1:
+            raise SettingsError(f"--min-fill is a share of the capacity, from 0 to 1, and is {self.min_fill}")
+
+    def _check_contradictions(self) -> None:
+        if self.budgets and self.algorithm != "auto":
+            raise SettingsError(
+                f"--algorithm {self.algorithm} knows tokens alone, and there is --budget {next(iter(self.budgets))}: "
+                f"use --algorithm auto"
+            )
+        if self.mix and self.seed is None:
+            raise SettingsError("--mix exchanges segments at random and needs a --seed")
+        if self.mix and self.budgets:
+            raise SettingsError("--mix exchanges segments by their tokens and would exceed a --budget: leave one out")
+        if self.mix and self.algorithm not in BY_COUNTS:
+            raise SettingsError(f"--mix would break the order that --algorithm {self.algorithm} keeps")
+        if self.algorithm == "concat_split" and not self.aligned.is_none:
+            raise SettingsError(
+                f"--algorithm concat_split fills packs to the last token and leaves no room for {self.alignment}: "
+                f"use --overflow split with another algorithm"
+            )
+
+    @property
+    def policy(self) -> Overflow:
+        """The overflow policy."""
+        assert isinstance(self.overflow, Overflow)
+        return self.overflow
+
+    @property
+    def aligned(self) -> Alignment:
+        """The alignment."""
+        assert isinstance(self.alignment, Alignment)
+        return self.alignment
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """What ``phased`` does; None for another algorithm."""
+        assert not isinstance(self.phases, str)
+        return self.phases
+
+    @property
+    def limits(self) -> Budgets:
+        """All budgets with their capacities."""
+        return Budgets.of(self.capacity, self.budgets)
+
+    @property
+    def usable(self) -> int:
+        """Most aligned tokens of a pack."""
+        return self.aligned.usable(self.capacity)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the plan's description: what was asked for; nothing that stayed as it is by default, but the basics."""
+        described: dict[str, Any] = {
+            "algorithm": self.algorithm,
+            "overflow": self.policy.value,
+            "seed": self.seed,
+            "capacity": self.capacity,
+        }
+        if self.budgets:
+            described["budgets"] = {name: int(most) for name, most in self.budgets.items()}
+        if not self.aligned.is_none:
+            described["alignment"] = {"segment": self.aligned.segment, "total": self.aligned.total}
+        if self.min_fill:
+            described["min_fill"] = self.min_fill
+        if self.phases is not None:
+            described["phases"] = str(self.phases)
+        if self.mix:
+            described["mix"] = True
+        if self.epoch:
+            described["epoch"] = self.epoch
+        return described

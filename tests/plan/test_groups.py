@@ -1,0 +1,125 @@
+"""Pairs, episodes and turns of one tree stay together, or fail clearly."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.measure.table import LengthTable
+from brimful.plan.alignment import Alignment
+from brimful.plan.budgets import Budgets
+from brimful.plan.groups import ALONE, as_groups, group_items
+from brimful.plan.many_budgets import items_of
+from brimful.plan.overflow import Overflow
+from brimful.plan.packing import Packing
+from brimful.plan.vector_packing import pack_vectors
+
+NONE = Alignment()
+
+
+def column(lengths):
+    return np.array(lengths, dtype=np.int64).reshape(-1, 1)
+
+
+def items_and_packs(tokens, groups, capacity, policy=Overflow.ERROR, alignment=NONE, **others):
+    table = LengthTable({"tokens": np.array(tokens, dtype=np.int32)})
+    checked = as_groups(groups, num_samples=len(tokens), policy=policy)
+    items = items_of(table, Budgets.of(capacity, others), policy=policy, alignment=alignment, groups=checked)
+    packing = items.expand(pack_vectors(items.sizes, capacities=items.capacities).packing)
+    return items, [[int(items.pieces.sample_ids[row]) for row in pack] for pack in packing.as_lists()]
+
+
+def test_five_samples_become_three_items():
+    """The drawing of the docstring, and the way back."""
+    groups = group_items(column([5, 2, 4, 1, 1]), np.array([7, -1, 3, 7, 3]))
+    assert groups.sizes.tolist() == [[6], [2], [5]]
+    assert groups.names.tolist() == [7, ALONE, 3]
+    assert groups.members.tolist() == [0, 3, 1, 2, 4]
+    packed = groups.expand(Packing(np.array([0, 1, 3]), np.array([2, 1, 0])))
+    assert packed.as_lists() == [[2, 4], [1, 0, 3]]
+
+
+def test_pairs_share_a_pack():
+    """Chosen and rejected answers: 5 + 4 and 3 + 2 are items; taken singly, 5 + 3 + 2 would share a pack of 10."""
+    _, packs = items_and_packs([5, 3, 4, 2, 1], [0, 1, 0, 1, ALONE], 10)
+    assert sorted(sorted(pack) for pack in packs) == [[0, 2, 4], [1, 3]]
+
+
+@given(
+    tokens=st.lists(st.integers(1, 12), min_size=1, max_size=40),
+    data=st.data(),
+    segment=st.sampled_from([1, 4]),
+)
+def test_groups_are_whole_or_absent(tokens, data, segment):
+    """The law, with alignment, dropping and a limit on samples: together, in order, side by side, within capacity."""
+    groups = data.draw(st.lists(st.integers(-1, 8), min_size=len(tokens), max_size=len(tokens)))
+    items, packs = items_and_packs(tokens, groups, 32, Overflow.DROP, Alignment(segment=segment), samples=4)
+    seen = [sample for pack in packs for sample in pack]
+    assert sorted([*seen, *items.pieces.dropped.tolist()]) == list(range(len(tokens)))
+    assert sum(items.dropped.values()) == len(items.pieces.dropped)
+    for pack in packs:
+        assert len(pack) <= 4
+        assert sum(-(-tokens[sample] // segment) * segment for sample in pack) <= 32
+    for group in set(groups) - {ALONE}:
+        members = [sample for sample, its in enumerate(groups) if its == group]
+        homes = [pack for pack in packs if set(pack) & set(members)]
+        if homes:
+            assert len(homes) == 1
+            at = homes[0].index(members[0])
+            assert homes[0][at : at + len(members)] == members
+        else:
+            size = sum(-(-tokens[sample] // segment) * segment for sample in members)
+            assert size > 32 or len(members) > 4, "a group that fits was dropped"
+
+
+def test_a_group_too_large_is_an_error_with_its_samples():
+    """Name, samples, lengths, sum, capacity, way out."""
+    with pytest.raises(OversizedSampleError) as caught:
+        items_and_packs([6, 1, 7, 2], [5, ALONE, 5, ALONE], 10)
+    assert str(caught.value) == (
+        "group 5, samples 0 (6), 2 (7), takes 13 tokens and exceeds the capacity of 10. "
+        "Choose --overflow drop, which leaves out whole groups, or --max-length 13"
+    )
+    with pytest.raises(OversizedSampleError, match="sample 1 \\(11\\), takes 11 tokens"):
+        items_and_packs([6, 11], [ALONE, ALONE], 10)
+
+
+def test_dropping_takes_the_whole_group():
+    """All samples of it are counted, by the budget that was exceeded."""
+    items, packs = items_and_packs([6, 1, 7, 2, 1, 1, 1], [5, ALONE, 5, ALONE, 9, 9, 9], 10, Overflow.DROP, samples=2)
+    assert items.pieces.dropped.tolist() == [0, 2, 4, 5, 6]
+    assert items.dropped == {"tokens": 2, "samples": 3}
+    assert packs == [[1, 3]] or packs == [[3, 1]]
+
+
+def test_a_rejected_member_takes_its_group_along():
+    """Half a pair is no pair; the half that was readable counts as dropped, the other was rejected before."""
+    items, packs = items_and_packs([5, -1, 4], [3, 3, ALONE], 10)
+    assert (packs, items.pieces.dropped.tolist(), items.dropped) == ([[2]], [0], {"group_mate_rejected": 1})
+
+
+@pytest.mark.parametrize("policy", [Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT, Overflow.SPLIT])
+def test_policies_that_cut_are_refused(policy):
+    """A cut pair is not that pair."""
+    with pytest.raises(SettingsError, match=f"--overflow {policy.value} cuts samples, and groups stay whole"):
+        as_groups([0, 0], num_samples=2, policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"), [([0], "one id for each of 2"), ([0, -2], "group -2"), ([0.5, 1], "whole")]
+)
+def test_impossible_groups(groups, message):
+    """Wrong number, wrong id, no whole numbers."""
+    with pytest.raises(InvalidLengthsError, match=message):
+        as_groups(groups, num_samples=2, policy=Overflow.ERROR)
+
+
+def test_a_million_pairs_expand():
+    """Vectorised: in Python loops this alone would take seconds."""
+    number = 1_000_000
+    groups = group_items(column(np.ones(2 * number)), np.arange(2 * number) % number)
+    packing = groups.expand(Packing(np.arange(0, number + 1, 4), np.arange(number)[::-1].copy()))
+    assert packing.items[:4].tolist() == [number - 1, 2 * number - 1, number - 2, 2 * number - 2]
+    assert np.array_equal(np.sort(packing.items), np.arange(2 * number))
+    assert set(np.diff(packing.offsets).tolist()) == {8}
