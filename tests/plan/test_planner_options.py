@@ -120,6 +120,36 @@ def test_membership_changes_with_the_epoch_only_where_it_is_given():
     assert len(members(first) & members(later)) < 0.01 * first.num_packs
 
 
+def test_packs_below_the_least_fill_come_last_and_nothing_is_dropped():
+    """An existing packer drops them: 20 of 25 samples in silence."""
+    lengths = [6, 9, 5, 3, 1, 8]
+    plan = plan_packs(lengths, capacity=10, algorithm="first_fit", min_fill=0.7, seed=None)
+    plan.validate(np.array(lengths))
+    assert ids_of(plan) == [[0, 3, 4], [1], [5], [2]]
+    assert plan.settings["packs_below_min_fill"] == [1, 1]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=40),
+    min_fill=st.floats(0, 1),
+    algorithm=st.sampled_from(["auto", "first_fit", "worst_fit", "phased"]),
+    samples=st.sampled_from([None, 3]),
+)
+def test_postponing_never_costs_packs_or_samples(lengths, min_fill, algorithm, samples):
+    """Full packs first, then the others; as many as without it, or fewer."""
+    options = (
+        {"capacity": 60, "algorithm": algorithm} if samples is None else {"capacity": 60, "budgets": {"samples": 3}}
+    )
+    plan = plan_packs(lengths, min_fill=min_fill, **options)
+    plan.validate(np.array(lengths))
+    assert plan.num_packs <= plan_packs(lengths, **options).num_packs
+    full = [
+        sum(part.length for part in pack) >= min_fill * 60 or (samples is not None and len(pack) >= min_fill * 3)
+        for pack in plan
+    ]
+    assert full == sorted(full, reverse=True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -136,6 +166,7 @@ def test_membership_changes_with_the_epoch_only_where_it_is_given():
         ({"alignment": 16}, "no row fits"),
         ({"alignment": 0}, "must be a whole number of at least 1"),
         ({"min_fill": 1.5}, "--min-fill is a share"),
+        ({"min_fill": 0.5, "algorithm": "next_fit"}, "would break the order"),
         ({"epoch": -1}, "--epoch must be at least 0"),
         ({"groups": [0]}, "one id for each of 2 samples"),
         ({"groups": [0, 0], "overflow": "split"}, "groups stay whole"),

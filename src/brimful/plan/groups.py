@@ -51,7 +51,7 @@ class Groups:
         counts = np.diff(self.offsets)[packing.items]
         ends = np.concatenate([[0], np.cumsum(counts)])
         place = np.arange(int(ends[-1]))
-        place += np.repeat(self.offsets[:-1][packing.items] - ends[:-1], counts) * 0
+        place += np.repeat(self.offsets[:-1][packing.items] - ends[:-1], counts)
         return Packing(ends[packing.offsets], self.members[place])
 
     def over(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,14 @@ import numpy as np
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.measure.table import REJECTED, LengthTable, as_lengths
 from brimful.plan.alignment import Alignment
+from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.bound import lower_bound
 from brimful.plan.concat_split import concat_split
 from brimful.plan.groups import as_groups
 from brimful.plan.histogram import Histogram
 from brimful.plan.ledger import Ledger
 from brimful.plan.many_budgets import Items, items_of
+from brimful.plan.min_fill import postpone
 from brimful.plan.mix import companion_order, pack_order
 from brimful.plan.mix import mix as mix_packs
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
@@ -26,7 +28,7 @@ from brimful.plan.placing import pack_in_order, place
 from brimful.plan.plan import Plan
 from brimful.plan.settings import IN_ORDER, PlanSettings
 from brimful.plan.vector_packing import pack_vectors
-from brimful.typing import AnyIntArray, Lengths
+from brimful.typing import AnyIntArray, Int64Array, Lengths
 
 __all__ = ["plan_packs"]
 
@@ -139,19 +141,50 @@ class _Found:
 
 def _pack_items(items: Items, settings: PlanSettings) -> _Found:
     """Pack under several budgets, or groups, or both."""
-    notes: dict[str, Any] = {"dropped": items.dropped} if items.dropped else {}
+    notes: dict[str, Any] = {"dropped_by": items.dropped} if items.dropped else {}
     if len(items.capacities) == 1:
         found = _pack(items.sizes[:, 0].astype(np.int32), settings)
     else:
         result = pack_vectors(items.sizes, capacities=items.capacities, seed=settings.seed or 0)
         order = pack_order(len(result.packing), seed=settings.seed, epoch=settings.epoch)
         packing = result.packing if order is None else result.packing.reordered(order)
-        found = _Found(packing, result.bound, {"outcome": result.outcome})
+        again = lambda sizes: pack_vectors(sizes, capacities=items.capacities, seed=settings.seed or 0).packing  # noqa: E731
+        found = _postponed(_Found(packing, result.bound, {"outcome": result.outcome}), items.sizes, settings, again)
     return _Found(items.expand(found.packing), found.bound, {**found.notes, **notes})
 
 
 def _pack(sizes: Lengths, settings: PlanSettings) -> _Found:
-    """Pack by tokens alone, each item with what it takes in its pack."""
+    """Pack by tokens alone, each item with what it takes in its pack; packs that are not full enough come last."""
+
+    def again(some: Int64Array) -> Packing:
+        lengths = some[:, 0].astype(np.int32)
+        rest = Histogram.of(lengths)
+        packs = best_fit_decreasing(rest, capacity=settings.usable)
+        return packs.fill(companion_order(lengths, rest, seed=settings.seed, epoch=settings.epoch))
+
+    found = _pack_once(sizes, settings)
+    return _postponed(found, sizes[:, None], settings, again) if settings.min_fill else found
+
+
+def _postponed(
+    found: _Found, sizes: AnyIntArray, settings: PlanSettings, again: Callable[[Int64Array], Packing]
+) -> _Found:
+    if not settings.min_fill:
+        return found
+    capacities = settings.limits.capacities.copy()
+    capacities[0] = settings.usable
+    result = postpone(
+        found.packing,
+        sizes.astype(np.int64, copy=False),
+        capacities=capacities,
+        min_fill=settings.min_fill,
+        pack=again,
+    )
+    below = {"packs_below_min_fill": [result.packs_below, result.packs_left_below]}
+    return _Found(result.packing, found.bound, {**found.notes, **below})
+
+
+def _pack_once(sizes: Lengths, settings: PlanSettings) -> _Found:
     capacity, seed, epoch = settings.usable, settings.seed, settings.epoch
     items = Histogram.of(sizes)
     bound = lower_bound(items, capacity=capacity)

@@ -105,6 +105,11 @@ class PlanSettings:
             raise SettingsError("--mix exchanges segments by their tokens and would exceed a --budget: leave one out")
         if self.mix and self.algorithm not in BY_COUNTS:
             raise SettingsError(f"--mix would break the order that --algorithm {self.algorithm} keeps")
+        if self.min_fill and self.algorithm in ("next_fit", "concat_split"):
+            raise SettingsError(
+                f"--min-fill packs samples again and would break the order that --algorithm {self.algorithm} keeps: "
+                f"leave one out"
+            )
         if self.algorithm == "concat_split" and not self.aligned.is_none:
             raise SettingsError(
                 f"--algorithm concat_split fills packs to the last token and leaves no room for {self.alignment}: "
