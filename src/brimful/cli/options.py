@@ -14,6 +14,7 @@ import numpy as np
 from brimful.encode import ChatEncoder, Encoder, TextEncoder
 from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable
+from brimful.plan import Alignment
 from brimful.progress import Progress, make_progress
 from brimful.sources import Source, open_source
 from brimful.sources.formats import FORMATS
@@ -136,11 +137,37 @@ plan_options = _together(
         default="auto",
         show_default=True,
         metavar="NAME",
-        help="How to pack: auto, optimal, best_fit_decreasing, first_fit_decreasing, next_fit.",
+        help="How to pack: auto, optimal, phased, best_fit_decreasing, first_fit_decreasing, next_fit (also as "
+        "sequential), first_fit, best_fit, worst_fit, concat_split.",
     ),
-    click.option("--time-limit", type=float, metavar="SECONDS", help="Most that auto (5) and optimal (60) may search."),
+    click.option(
+        "--phases", metavar="TEXT", help="What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."
+    ),
+    click.option(
+        "--budget",
+        "budgets",
+        multiple=True,
+        metavar="NAME=MOST",
+        help="Most that a pack may hold of something else: a column of the lengths, samples, or squares. May be given "
+        "several times.",
+    ),
+    click.option(
+        "--align", type=int, metavar="TOKENS", help="Segments are padded to a multiple of this: plan with it."
+    ),
+    click.option("--align-total", type=int, metavar="TOKENS", help="So are rows."),
+    click.option("--cp", type=int, metavar="RANKS", help="Alignment for context parallelism,"),
+    click.option("--tp", type=int, metavar="RANKS", help="for tensor parallelism with sequence parallelism,"),
+    click.option("--fp8", metavar="FORMAT", help="and for fp8, mxfp8, blockwise or nvfp4."),
+    click.option(
+        "--min-fill", type=float, default=0.0, metavar="SHARE", help="Packs below it are packed again, then come last."
+    ),
+    click.option("--mix", is_flag=True, help="Exchange segments until packs look like the data, at no cost in fill."),
+    click.option("--time-limit", type=float, metavar="SECONDS", help="Most that optimal (60) and auto may search."),
     click.option(
         "--seed", type=int, default=0, show_default=True, help="Of the order of packs and of equally long samples."
+    ),
+    click.option(
+        "--epoch", type=int, default=0, show_default=True, help="Gives a pass over the data its own companions."
     ),
 )
 
@@ -150,6 +177,55 @@ def required(value: Any, flag: str, why: str) -> Any:
     if value is None:
         raise SettingsError(f"{flag} is missing: {why}")
     return value
+
+
+def plan_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``plan_packs`` is called with, but for lengths, capacity and groups."""
+    return {
+        "algorithm": options["algorithm"],
+        "overflow": options["overflow"],
+        "budgets": _budgets(options["budgets"]),
+        "alignment": _alignment(options),
+        "min_fill": options["min_fill"],
+        "phases": options["phases"],
+        "mix": options["mix"],
+        "seed": options["seed"],
+        "epoch": options["epoch"],
+        "time_limit": options["time_limit"],
+    }
+
+
+def measured_budgets(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Columns that measuring must make for the budgets that were asked for."""
+    return ("tokens", *(name for name in ("loss_tokens",) if name in (_budgets(options["budgets"]) or {})))
+
+
+def _budgets(texts: Sequence[str]) -> dict[str, int] | None:
+    budgets = {}
+    for text in texts:
+        name, equals, most = text.partition("=")
+        if not (name and equals and most.isdecimal()):
+            raise SettingsError(f"--budget {text!r} must be NAME=MOST with a whole number, such as patches=16384")
+        if name in budgets:
+            raise SettingsError(f"--budget {name} is given twice")
+        budgets[name] = int(most)
+    return budgets or None
+
+
+def _alignment(options: Mapping[str, Any]) -> Alignment:
+    own = [flag for flag in ("align", "align_total") if options[flag] is not None]
+    of_parallelism = [flag for flag in ("cp", "tp", "fp8") if options[flag] is not None]
+    if own and of_parallelism:
+        raise SettingsError(
+            f"--{own[0].replace('_', '-')} and --{of_parallelism[0]} both say what to align to: leave one out"
+        )
+    if of_parallelism:
+        cp, tp = options["cp"], options["tp"]
+        return Alignment.of_parallelism(
+            cp=1 if cp is None else cp, tp=1 if tp is None else tp, sequence_parallel=tp is not None, fp8=options["fp8"]
+        )
+    segment, total = options["align"], options["align_total"]
+    return Alignment(segment=1 if segment is None else segment, total=1 if total is None else total)
 
 
 def make_source(data: Sequence[str], options: Mapping[str, Any]) -> Source:
@@ -209,21 +285,37 @@ def is_ours(path: str, kind: str) -> bool:
         return False
 
 
-def lengths_from_npy(path: str) -> LengthTable:
-    """A table of the whole numbers in a .npy file.
+def numbers_from_npy(path: str) -> Any:
+    """The array of a .npy file, or the named arrays of a .npz file.
 
     Raises:
         SourceNotFoundError: no such file.
-        InvalidLengthsError: no .npy file, no whole numbers, none at all, or one below 1.
+        InvalidLengthsError: it holds no numbers.
     """
     try:
-        numbers = np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{path}: no such file") from error
     except (ValueError, EOFError, OSError) as error:
         raise InvalidLengthsError(f"{path} is no .npy file of numbers: {error}") from error
+
+
+def lengths_from_npy(path: str) -> LengthTable:
+    """A table of the whole numbers in a .npy file, or of the named columns in a .npz file.
+
+    Raises:
+        SourceNotFoundError: no such file.
+        InvalidLengthsError: no such file of numbers, no whole numbers, none at all, or one below 1.
+    """
+    numbers = numbers_from_npy(path)
     try:
-        table = LengthTable.from_lengths(numbers)
+        if isinstance(numbers, np.ndarray):
+            table = LengthTable.from_lengths(numbers)
+        else:
+            columns = {"lengths" if name == "tokens" else name: numbers[name] for name in numbers}
+            if "lengths" not in columns:
+                raise InvalidLengthsError(f"it has {', '.join(numbers)}, and the lengths must be named tokens")
+            table = LengthTable.from_lengths(**columns)
     except InvalidLengthsError as error:
         raise InvalidLengthsError(f"{path}: {error}") from error
     if len(table) == 0:

@@ -15,6 +15,9 @@ from brimful.cli.options import (
     make_encoder,
     make_reporter,
     make_source,
+    measured_budgets,
+    numbers_from_npy,
+    plan_arguments,
     plan_options,
     required,
     show_json,
@@ -32,13 +35,19 @@ __all__ = ["plan"]
 @click.command()
 @click.argument("lengths", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", help="Where the plan goes.")
+@click.option(
+    "--groups", metavar="FILE", help="A .npy file with a group for each sample: equal ones stay together, -1 alone."
+)
 @plan_options
 @what_if_options
 @encoder_options
 @source_options
 @job_options
-def plan(lengths: tuple[str, ...], output: str | None, capacity: int | None, **options: Any) -> None:
-    """Plan packs from LENGTHS: a length table of `brimful measure`, a .npy file of whole numbers, or a data set.
+def plan(
+    lengths: tuple[str, ...], output: str | None, groups: str | None, capacity: int | None, **options: Any
+) -> None:
+    """Plan packs from LENGTHS: a length table of `brimful measure`, a .npy file of whole numbers (.npz: columns
+    tokens and further budgets), or a data set.
 
     A data set is measured first (give --tokenizer).
     """
@@ -50,10 +59,8 @@ def plan(lengths: tuple[str, ...], output: str | None, capacity: int | None, **o
     made = plan_packs(
         table,
         capacity=int(capacity or 0),
-        algorithm=options["algorithm"],
-        overflow=options["overflow"],
-        seed=options["seed"],
-        time_limit=options["time_limit"],
+        groups=None if groups is None else numbers_from_npy(groups),
+        **plan_arguments(options),
     )
     if output is not None:
         made.save(output)
@@ -80,13 +87,14 @@ def plan(lengths: tuple[str, ...], output: str | None, capacity: int | None, **o
 def _table(lengths: tuple[str, ...], options: dict[str, Any]) -> LengthTable:
     if len(lengths) == 1 and is_ours(lengths[0], "length_table"):
         return LengthTable.open(lengths[0])
-    if len(lengths) == 1 and lengths[0].endswith(".npy"):
+    if len(lengths) == 1 and lengths[0].endswith((".npy", ".npz")):
         return lengths_from_npy(lengths[0])
     source = make_source(lengths, options)
     encoder = make_encoder(source, options)
     return measure_lengths(
         source,
         encoder,
+        budgets=measured_budgets(options),
         cache_dir=options["cache_dir"],
         num_proc=options["num_proc"],
         progress=make_reporter(options["as_json"], options["quiet"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from brimful.errors import BadSampleError, NotAPackStoreError, SettingsError
 from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
-from brimful.plan import Overflow, Plan, plan_packs
+from brimful.plan import Alignment, Overflow, Plan, plan_packs
+from brimful.plan.phases import Recipe
 from brimful.progress import Progress
 from brimful.shards import StreamLog
 from brimful.sources.source import Source
@@ -96,7 +98,13 @@ def pack_dataset(
     capacity: int,
     algorithm: str = "auto",
     overflow: Overflow | str = Overflow.ERROR,
+    budgets: Mapping[str, int] | None = None,
+    alignment: Alignment | int = 1,
+    min_fill: float = 0.0,
+    phases: Recipe | str | None = None,
+    mix: bool = False,
     seed: int | None = 0,
+    epoch: int = 0,
     time_limit: float | None = None,
     lanes: int = 1,
     shard_bytes: int = SHARD_BYTES,
@@ -126,7 +134,7 @@ def pack_dataset(
     measured = measure_and_keep(
         source,
         encoder,
-        budgets=("tokens",),
+        budgets=("tokens", "loss_tokens") if budgets and "loss_tokens" in budgets else ("tokens",),
         path=home / "lengths.arrow",
         cache_dir=cache_dir,
         num_proc=num_proc,
@@ -146,7 +154,13 @@ def pack_dataset(
             capacity=capacity,
             algorithm=algorithm,
             overflow=overflow,
+            budgets=budgets,
+            alignment=alignment,
+            min_fill=min_fill,
+            phases=phases,
+            mix=mix,
             seed=seed,
+            epoch=epoch,
             time_limit=time_limit,
         )
         progress.advance(len(source))
