@@ -64,7 +64,7 @@ def compare_plans(
     seed = plan.settings["seed"]
     found = []
     for capacity in sorted({plan.capacity, *others}):
-        if not 1 <= capacity < 2**31:
+        if not max(1, plan.alignment.total) <= capacity < 2**31:
             continue
         oversized = int((table.tokens > capacity).sum())
         if capacity == plan.capacity:
@@ -77,6 +77,7 @@ def compare_plans(
                 capacity=capacity,
                 algorithm=algorithm,
                 overflow=Overflow.DROP if policy is Overflow.ERROR else policy,
+                alignment=plan.alignment,
                 seed=seed,
             )
             found.append(_alternative(made, False, oversized, packs_per_step))
