@@ -129,7 +129,10 @@ def _trl() -> Any:
     disable_progress_bars()
 
     def run(lengths: npt.NDArray[np.int32], capacity: int) -> Packs:
-        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        if offsets[-1] >= 2**31:
+            raise OverflowError("TRL packs at most 2**31 tokens in one batch")
+        offsets = offsets.astype(np.int32)
         tokens = pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.zeros(int(offsets[-1]), dtype=np.int8)))
         samples = Dataset(pa.table({"input_ids": tokens}))
         settings = {"batch_size": len(samples), "load_from_cache_file": False, "keep_in_memory": True}
