@@ -18,8 +18,6 @@ from brimful.plan.counted_best_fit import counted_best_fit_decreasing
 from brimful.plan.histogram import Histogram, decreasing_order
 from brimful.plan.many_budgets import items_of
 from brimful.plan.overflow import Overflow
-from brimful.plan.packing import Packing
-from brimful.plan.postpone import postpone
 from brimful.plan.vector_packing import _fill_packs, bound_of_budgets, pack_vectors
 from brimful.rng import generator
 
@@ -312,38 +310,3 @@ def test_a_negative_size_names_the_sample():
             policy=Overflow.ERROR,
             alignment=NONE,
         )
-
-
-# --- least fills -----------------------------------------------------------------------------------------------------
-
-
-def test_short_packs_are_packed_again_together():
-    """The drawing of the docstring: 6 and 2 become one pack that holds enough."""
-    sizes = matrix([[4], [5], [6], [4], [4], [2]])
-    start = Packing(np.array([0, 2, 3, 5, 6]), np.arange(6))
-    result = postpone(start, sizes, capacities=matrix([10]), min_fill=matrix([8]))
-    assert [sorted(pack) for pack in result.packing.as_lists()] == [[0, 1], [3, 4], [2, 5]]
-    assert (result.postponed, result.short) == (2, 0)
-
-
-def test_what_stays_short_comes_last():
-    """Nothing is dropped: 7 can go with neither 5 nor 4; 5 4 makes it, 7 does not and ends the plan."""
-    sizes = matrix([[7], [9], [5], [10], [4]])
-    start = Packing(np.arange(6), np.arange(5))
-    result = postpone(start, sizes, capacities=matrix([10]), min_fill=matrix([8]))
-    assert [sorted(pack) for pack in result.packing.as_lists()] == [[1], [3], [2, 4], [0]]
-    assert (result.postponed, result.short) == (3, 1)
-
-
-@given(case=vectors(max_items=30, max_budgets=3), share=st.floats(0, 1))
-def test_postponing_loses_nothing(case, share):
-    """Same items, no more packs, capacities hold, short ones last and counted."""
-    sizes, capacities = case
-    start = Packing(np.arange(len(sizes) + 1), np.arange(len(sizes)))
-    least = (capacities * share).astype(np.int64)
-    result = postpone(start, sizes, capacities=capacities, min_fill=least)
-    check(sizes, capacities, result.packing)
-    assert len(result.packing) <= len(start)
-    short = (loads_of(result.packing, sizes) < least).any(axis=1)
-    assert short.tolist() == [False] * (len(short) - result.short) + [True] * result.short
-    assert result.short <= result.postponed
