@@ -7,12 +7,12 @@ from math import lcm
 from typing import Literal
 
 from brimful.errors import SettingsError
+from brimful.plan import Alignment
 from brimful.typing import Int32Array
 
 __all__ = ["Padding"]
 
 _SMALLEST_BUCKET = 128  # the tile of flash attention: shorter segments cost as much
-_FP8_ROWS = {"tensorwise": 16, "mxfp8": 32, "blockwise": 128}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,36 +93,26 @@ class Padding:
         return self.max_seqlen
 
     @classmethod
-    def for_parallel(
+    def of_alignment(
         cls,
+        alignment: Alignment,
         *,
-        tp: int = 1,
-        cp: int = 1,
-        sequence_parallel: bool = False,
-        fp8: Literal["tensorwise", "mxfp8", "blockwise"] | None = None,
-        fused_attention: bool = False,
         to: int | None = None,
         max_seqlen: int | Literal["bucket"] | None = None,
         num_segments: int | None = None,
     ) -> Padding:
-        """What Megatron needs: every segment in ``2 * cp`` parts, every row in parts for all of its ranks.
+        """What the plan counted with: rows of its packs never exceed its capacity then.
 
-        The zig-zag of context parallelism cuts each segment into ``2 * cp`` parts; with sequence parallelism each is
-        a multiple of ``cp * tp`` too. FP8 wants 16 rows a rank, MXFP8 32, blockwise 128; cuDNN fused attention 64.
-        The same numbers as ``get_padding_to`` of ms-swift for rows, and as Megatron-Bridge for segments.
+        ``Padding.of_alignment(plan.alignment)`` for a plan, ``Padding.of_alignment(Alignment.of_parallelism(cp=2))``
+        for packs that were planned without.
 
-        >>> Padding.for_parallel(tp=2, cp=2, sequence_parallel=True)
+        >>> Padding.of_alignment(Alignment.of_parallelism(tp=2, cp=2, sequence_parallel=True))
         Padding(to=None, multiple_of=4, segment_multiple_of=4, max_seqlen=None, num_segments=None)
         """
-        ranks = (tp if sequence_parallel else 1) * cp
-        rows = ranks * (_FP8_ROWS[fp8] if fp8 is not None else 1)
-        if fused_attention:
-            rows = max(rows, ranks * 64)  # both are the ranks times a power of two
-        segment = lcm(2 * cp if cp > 1 else 1, ranks)
         return cls(
             to=to,
-            multiple_of=rows,
-            segment_multiple_of=segment,
+            multiple_of=alignment.total,
+            segment_multiple_of=alignment.segment,
             max_seqlen=max_seqlen,
             num_segments=num_segments,
         )
