@@ -41,7 +41,7 @@ HEAVY_FILES = {
     "collate/dialects": {"torch"},
     "collate/torch.py": {"torch"},
     "collate/loss_torch.py": {"torch"},
-    "trainers": {"torch", "transformers", "trl", "lightning"},
+    "trainers": {"torch", "transformers", "trl", "datasets", "lightning"},
     "execute/preload.py": {"transformers"},
 }
 
