@@ -97,7 +97,7 @@ def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
         table = LengthTable.open(path)
     elif is_ours(path, "plan"):
         plan = Plan.open(path)
-    elif path.endswith(".npy") and os.path.exists(path):
+    elif path.endswith((".npy", ".npz")) and os.path.exists(path):
         table = lengths_from_npy(path)
     if table is None and plan is None:
         raise NotAPackStoreError(f"{path} is no length table, plan or pack store with its plan beside it")

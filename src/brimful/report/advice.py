@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from brimful.report.advisor import Advice
-from brimful.report.facts import Facts
+from brimful.report.facts import ALIKE, Facts
 from brimful.report.notes import setting
 from brimful.report.shares import SourceShare
 
@@ -75,8 +75,11 @@ def draw_choices(advice: Advice) -> list[str]:
 
 
 def describe_facts(facts: Facts) -> list[str]:
-    """What a report adds to the descriptions of lengths and plan: sources, and waiting on ranks."""
-    lines = _shares(facts.shares) if facts.shares else []
+    """What a report adds to the descriptions of lengths and plan: variety, sources, and waiting on ranks."""
+    lines = [] if facts.variety is None else [f"variety        {words}" for words in facts.variety.describe()]
+    if facts.variety is not None and facts.variety.packs.alikeness > ALIKE:
+        lines.append("               segments of a pack are alike: --mix exchanges them, at no cost in fill")
+    lines += _shares(facts.shares) if facts.shares else []
     if facts.work is not None:
         plain, balanced = facts.work.as_it_comes, facts.work.balanced
         lines.append(

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from brimful.report.charts import Axis, Bar, Chart, linear_axis, log_axis
+from brimful.report.facts import ALIKE
 from brimful.report.markup import Cell, figure, paragraph, percent, section, table, whole
 from brimful.report.sweep import CapacityPoint
 from brimful.report.work import Schedule, Work
@@ -66,7 +67,13 @@ def lengths_section(lengths: dict[str, Any], capacity: int | None) -> str:
 
 def packs_section(plan: dict[str, Any]) -> str:
     """How full packs are, and how many samples share one."""
-    return section("packs", "Packs", f'<div class="pair">{_fill(plan)}{_sizes(plan)}</div>')
+    variety = plan.get("variety")
+    words = []
+    if variety is not None:
+        words.append(paragraph(f"How packs differ from the data: {'; '.join(variety['words'])}."))
+        if variety["packs"]["alikeness"] > ALIKE:
+            words.append(paragraph("Segments of a pack are alike. With --mix they are exchanged, at no cost in fill."))
+    return section("packs", "Packs", f'<div class="pair">{_fill(plan)}{_sizes(plan)}</div>', *words)
 
 
 def _fill(plan: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.plan.cost import CostModel
 from brimful.plan.histogram import Histogram
+from brimful.plan.variety import Variety, measure_variety
 from brimful.report.advisor import Advice, advise
 from brimful.report.classes import classify, percentiles, ratio_edges, step_edges
 from brimful.report.models import DEFAULT_MODEL, cost_model_named
@@ -21,7 +22,10 @@ from brimful.report.sweep import CAPACITIES, CapacityPoint, sweep_capacities
 from brimful.report.work import Work, weigh_steps
 from brimful.typing import AnyIntArray
 
-__all__ = ["Facts", "Run", "gather_facts"]
+__all__ = ["ALIKE", "Facts", "Run", "gather_facts"]
+
+ALIKE = 1.5
+"""Alikeness of the segments of a pack above which mixing is worth a word; 1 is what chance gives."""
 
 _FILL_CLASSES = 20
 _FILL_WIDTHS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -71,6 +75,7 @@ class Facts:
         sweep: other capacities.
         shares: of the sources.
         work: cost on ranks and steps.
+        variety: how far packs differ from the data.
     """
 
     title: str
@@ -82,6 +87,7 @@ class Facts:
     sweep: list[CapacityPoint]
     shares: list[SourceShare] | None
     work: Work | None
+    variety: Variety | None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, with the classes of every histogram."""
@@ -130,6 +136,8 @@ class Facts:
             "settings": dict(plan.settings),
             "ledger": plan.ledger.as_dict(),
         }
+        if self.variety is not None:
+            found["variety"] = {**asdict(self.variety), "words": self.variety.describe()}
         if plan.num_packs:
             found["fill"] = _fill(plan)
             sizes = Histogram.of(np.diff(plan.offsets))
@@ -217,7 +225,7 @@ def gather_facts(
     else:
         assert plan is not None
         items = Histogram.of(plan.lengths)
-    advice = work = None
+    advice = work = variety = None
     if plan is not None and plan.num_packs:
         shape = {
             "dp_world_size": run.dp_world_size,
@@ -233,6 +241,13 @@ def gather_facts(
             learning_rate=run.learning_rate,
             warmup_steps=run.warmup_steps,
         )
+        variety = measure_variety(
+            plan.offsets,
+            plan.lengths,
+            sources=None if known is None else np.asarray(known[0])[plan.sample_ids],
+            loss_tokens=None,
+            steps=None,
+        )
         if run.dp_world_size > 1:
             work = weigh_steps(plan, run.cost_model, **shape, packs_per_micro_batch=advice.packs_per_micro_batch)
     return Facts(
@@ -245,4 +260,5 @@ def gather_facts(
         sweep=[] if table is None else sweep_capacities(items, _capacities(plan)),
         shares=None if known is None or table is None else source_shares(*known, table, plan),
         work=work,
+        variety=variety,
     )
