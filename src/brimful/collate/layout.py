@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,8 @@ def lay_out(
     for pack in packs:
         stop = at + len(pack.input_ids)
         input_ids[at:stop] = pack.input_ids
-        labels[at:stop] = IGNORE_INDEX
-        np.copyto(labels[at:stop], pack.input_ids, where=pack.loss_mask)
+        labels[at:stop] = pack.input_ids
+        labels[at:stop][~pack.loss_mask] = IGNORE_INDEX
         at = stop
     places = None
     if gaps:
@@ -83,8 +84,9 @@ def lay_out(
     # The first token of a segment has nothing before it that may predict it, whatever the pack says.
     first = boundaries[:segments]
     labels[first[first < size]] = IGNORE_INDEX
-    position_ids = np.arange(position_start, size + position_start, dtype=np.int64)
-    position_ids -= np.repeat(boundaries[:-1], lengths)
+    position_ids = _numbers(position_start + size)[position_start:] - np.repeat(
+        boundaries[:-1].astype(np.int64), lengths
+    )
 
     real_lengths = real
     if len(lengths) > segments:
@@ -102,6 +104,14 @@ def lay_out(
         max_seqlen=_longest(packs, lengths, padding),
     )
     return batch if extras is None else _with_extras(batch, packs, extras, places)
+
+
+@lru_cache(maxsize=8)
+def _numbers(count: int) -> Int64Array:
+    """0 to count - 1, made once for each length of row. Not to be written to."""
+    numbers = np.arange(count, dtype=np.int64)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def policy(pad_to: int | None, padding: Padding | None) -> Padding:

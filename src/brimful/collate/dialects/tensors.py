@@ -28,7 +28,7 @@ __all__ = [
 
 def row(values: npt.NDArray[Any]) -> torch.Tensor:
     """``(T,)`` as ``(1, T)``."""
-    return torch.from_numpy(values).unsqueeze(0)
+    return torch.from_numpy(values[None])
 
 
 def stack(rows: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
