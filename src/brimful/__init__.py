@@ -58,6 +58,10 @@ _HOMES = {
     "PackCollator": "brimful.collate.torch",
     "Normaliser": "brimful.collate",
     "per_sample_loss": "brimful.collate.loss_torch",
+    "collator_for": "brimful.trainers",
+    "choose_attention": "brimful.trainers",
+    "evaluate_samples": "brimful.trainers",
+    "one_by_one": "brimful.trainers",
     "verify_packing": "brimful.verify",
     "VerifyReport": "brimful.verify",
     "BrimfulError": "brimful.errors",
@@ -98,6 +102,10 @@ __all__ = [
     "PackCollator",
     "Normaliser",
     "per_sample_loss",
+    "collator_for",
+    "choose_attention",
+    "evaluate_samples",
+    "one_by_one",
     "verify_packing",
     "VerifyReport",
     "BrimfulError",
@@ -125,6 +133,7 @@ if TYPE_CHECKING:
         open_packs,
     )
     from brimful.sources import Sample, Source, open_source
+    from brimful.trainers import choose_attention, collator_for, evaluate_samples, one_by_one
     from brimful.verify import VerifyReport, verify_packing
 
 

@@ -46,6 +46,10 @@ def test_no_example_is_left_out() -> None:
         "02_plan_only.py",
         "03_plain_pytorch.py",
         "04_transformers_trainer.py",
+        "05_trl_sft.py",
+        "06_lightning.py",
+        "07_torchtitan_loader.py",
+        "08_ms_swift_plugin.py",
     ], "a new example needs a test here"
 
 
@@ -73,6 +77,22 @@ def test_training_lowers_the_loss(name, tmp_path) -> None:
     losses = [float(number) for number in re.findall(r"loss'?:? '?(\d+\.\d+)", out)]
     assert len(losses) >= 6
     assert losses[5] < losses[0] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "line"),
+    [
+        ("05_trl_sft.py", "trl", r"^loss "),
+        ("06_lightning.py", "lightning", r"^stopped after 3 and continued: the same losses$"),
+        ("07_torchtitan_loader.py", "torch", r"^resumed with the batch that comes next"),
+        ("08_ms_swift_plugin.py", "swift", r"^loss "),
+    ],
+)
+def test_examples_of_trainers(name, library, line, tmp_path) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    out = run(name, tmp_path)
+    assert re.search(line, out, re.M), out
 
 
 def test_trainer_takes_packs_whole_and_averages_the_loss_by_targets(tmp_path) -> None:

@@ -76,7 +76,7 @@ def verify(
         )
         samples = _samples(packs, _vocab(model), max_tokens, seed)
         report = verify_packing(
-            model, _collator(collator, samples), samples, attention=names, gradients=not no_gradients
+            model, _collator(collator, samples, model), samples, attention=names, gradients=not no_gradients
         )
     if as_json:
         show_json(report.as_dict())
@@ -113,13 +113,15 @@ def _samples(packs: str | None, vocab: int, max_tokens: int, seed: int) -> list[
     return list(few_of(open_packs(packs), vocab=vocab, max_tokens=max_tokens))
 
 
-def _collator(name: str | None, samples: list[Any]) -> Any:
-    """PackCollator with some padding behind, or what ``module:name`` is: a collator, or a class or factory of one."""
+def _collator(name: str | None, samples: list[Any], model: Any) -> Any:
+    """PackCollator for this model with some padding behind, or what ``module:name`` is: a collator, or a class or factory of one."""
     if name is None:
         from brimful import PackCollator
+        from brimful.trainers.model_facts import facts_of
 
+        facts = facts_of(model)
         total = sum(len(sample["input_ids"]) if isinstance(sample, dict) else len(sample) for sample in samples)
-        return PackCollator(pad_to=-(-(total + 1) // 16) * 16)
+        return PackCollator(pad_to=-(-(total + 1) // 16) * 16, position_start=facts.position_start, mrope=facts.mrope)
     import inspect
     from importlib import import_module
 

@@ -95,7 +95,7 @@ def plan_packs(
     2
     >>> plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=8, budgets={"samples": 2}, seed=None)
     >>> sorted(sorted(segment.length for segment in pack) for pack in plan)
-    [[1, 6], [1, 5], [3, 3]]
+    [[1, 5], [1, 6], [3, 3]]
     """
     settings = PlanSettings(
         capacity=capacity,

@@ -1,0 +1,51 @@
+"""Packs in each trainer's own words: attention that keeps samples apart, settings that do not fit, loaders it resumes.
+
+Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` as they are; what else a trainer needs
+is in the file of its name. Pages: ``docs/trainers``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = [
+    "AttentionChoice",
+    "SampleLosses",
+    "check_arguments",
+    "choose_attention",
+    "collator_for",
+    "evaluate_samples",
+    "one_by_one",
+]
+
+_HOMES = {
+    "AttentionChoice": "attention",
+    "choose_attention": "attention",
+    "collator_for": "attention",
+    "SampleLosses": "evaluation",
+    "evaluate_samples": "evaluation",
+    "one_by_one": "evaluation",
+    "check_arguments": "refusals",
+}
+
+if TYPE_CHECKING:
+    from brimful.trainers.attention import AttentionChoice, choose_attention, collator_for
+    from brimful.trainers.evaluation import SampleLosses, evaluate_samples, one_by_one
+    from brimful.trainers.refusals import check_arguments
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'brimful.trainers' has no attribute {name!r}")
+    try:
+        value = getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from brimful.errors import missing_extra
+
+        raise missing_extra("torch", "torch", name) from error
+    globals()[name] = value
+    return value

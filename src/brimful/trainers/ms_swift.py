@@ -1,0 +1,144 @@
+"""ms-swift as an external plugin: ``swift sft --external_plugins plugin.py`` packs by a plan of brimful.
+
+The plugin is two lines, and all arguments keep their names (``packing``, ``packing_length``, ``packing_strategy``)::
+
+    from brimful.trainers.ms_swift import install
+    install()
+
+Do not give this file itself as the plugin: ms-swift puts the folder of a plugin before all others on the path of imports.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import OversizedSampleError, SettingsError, missing_extra
+from brimful.plan import Plan, plan_packs
+from brimful.typing import Lengths
+
+__all__ = ["STRATEGIES", "SwiftPacks", "install"]
+
+STRATEGIES = {"binpack": "auto", "sequential": "next_fit"}
+"""``packing_strategy`` of ms-swift, and the algorithm of ``plan_packs``; the names of ours are taken as well."""
+
+_SEE_PACKS = ("sdpa", "eager", "flex_attention", "flash_attn", *(f"flash_attention_{version}" for version in (2, 3, 4)))
+
+
+class SwiftPacks:
+    """In the place of ms-swift's ``PackingDataset``, with its arguments and attributes.
+
+    The plan is made of the lengths alone, in a moment and equally on every rank: no rank waits in a collective for
+    another, and ``packing_num_proc`` changes nothing. Samples are encoded when their pack is asked for, and flattened by
+    the template, as in ms-swift.
+
+    Attributes:
+        plan: which samples share which pack.
+        packed_length: ``int64[packs]``, tokens of each pack.
+
+    Args:
+        template, dataset: of ms-swift; ``dataset["lengths"]`` holds what ms-swift measured.
+        packing_length: capacity; ``template.max_length`` if None.
+        packing_strategy: ``binpack``, ``sequential``, or an algorithm of ``plan_packs``.
+        num_proc, strict, load_from_cache_file, packing_num_proc, multiprocessing_context: without effect here.
+
+    Raises:
+        OversizedSampleError: a sample is longer than a pack; names the flags to change.
+    """
+
+    def __init__(
+        self,
+        template: Any,
+        dataset: Any,
+        num_proc: int = 1,
+        *,
+        strict: bool = False,
+        load_from_cache_file: bool = True,
+        packing_length: int | None = None,
+        packing_num_proc: int = 1,
+        packing_strategy: str = "binpack",
+        multiprocessing_context: str | None = None,
+    ) -> None:
+        template.packing = True
+        template.padding_free = True
+        self.template = template
+        self.dataset = dataset
+        self.packing_length = int(packing_length or template.max_length)
+        self.packing_strategy = packing_strategy
+        lengths = _lengths(dataset["lengths"])
+        try:
+            self.plan: Plan = plan_packs(
+                lengths, capacity=self.packing_length, algorithm=STRATEGIES.get(packing_strategy, packing_strategy)
+            )
+        except OversizedSampleError as error:
+            longest = int(lengths.argmax())
+            raise OversizedSampleError(
+                f"sample {longest} has {lengths[longest]:,} tokens and packing_length is {self.packing_length:,}: set "
+                f"--max_length {self.packing_length} with --truncation_strategy delete (or left, right), or a larger "
+                f"--packing_length"
+            ) from error
+        self.packed_length = self.plan.pack_tokens
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __getitem__(self, index: int) -> list[Any]:
+        return [self.dataset[segment.sample_id] for segment in self.plan.pack(int(index))]
+
+    def __repr__(self) -> str:
+        return f"SwiftPacks({self.plan!r})"
+
+
+def install() -> None:
+    """Let ``swift sft`` (and ``swift pt``, ``megatron sft``) pack with ``SwiftPacks``, and without flash attention too.
+
+    Two things are replaced: ``PackingDataset``, wherever ms-swift names it, and the check that refuses packing with any
+    but flash attention. Streaming (``IterablePackingDataset``) stays ms-swift's. Calling it again changes nothing.
+
+    Raises:
+        MissingExtraError: ms-swift is not installed.
+    """
+    try:
+        packing = import_module("swift.dataset.packing")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "swift":
+            raise
+        raise missing_extra("ms-swift", "ms-swift", "brimful.trainers.ms_swift") from error
+    theirs = packing.PackingDataset
+    if theirs is SwiftPacks:
+        return
+    for name in ("swift.dataset.packing", "swift.dataset", "swift.pipelines.train.sft"):
+        # The pipeline may be loaded later, and then takes the name from swift.dataset; or be the one that loads us.
+        module = sys.modules.get(name)
+        if module is not None and vars(module).get("PackingDataset") in (theirs, None):
+            vars(module)["PackingDataset"] = SwiftPacks
+    arguments = import_module("swift.arguments.sft_args").SftArguments
+    arguments._check_padding_free = _check_padding_free
+
+
+def _check_padding_free(args: Any) -> None:
+    """ms-swift's own check, with the implementations of attention that see packs in ``position_ids``.
+
+    Raises:
+        SettingsError: another implementation; names those.
+    """
+    if not (args.padding_free or args.packing):
+        return
+    args.padding_free = True
+    chosen = args.attn_impl
+    if chosen is None or chosen in _SEE_PACKS:
+        return
+    what = "packing" if args.packing else "padding_free"
+    raise SettingsError(
+        f"--{what} true does not go with --attn_impl {chosen}: use --attn_impl sdpa (anywhere), flex_attention (CUDA 8.0 and "
+        f"above) or flash_attention_2 (pip install flash-attn)"
+    )
+
+
+def _lengths(column: Sequence[Any]) -> Lengths:
+    """``int32[samples]``: ms-swift has a list of lengths where a sample has several parts."""
+    return np.array([sum(each) if isinstance(each, (list, tuple)) else each for each in column], dtype=np.int32)

@@ -1,0 +1,148 @@
+"""Settings of trainers that are wrong together with packs: refused by name, with the nearest one that works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from brimful.errors import SettingsError
+
+__all__ = ["REFUSALS", "Refusal", "check_arguments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One wrong setting.
+
+    Attributes:
+        setting: as people write it.
+        wrong: whether arguments have it; ``(arguments, collator)``.
+        reason: what would happen.
+        way_out: the nearest setting that works.
+        trainers: ``transformers`` (and what is built on it), or ``trl`` alone.
+    """
+
+    setting: str
+    wrong: Callable[[Any, Any], bool]
+    reason: str
+    way_out: str
+    trainers: tuple[str, ...] = ("transformers", "trl")
+
+
+def _has(name: str, *values: Any) -> Callable[[Any, Any], bool]:
+    """Whether an attribute has one of these values; without values, whether it is set at all."""
+    return lambda args, collator: getattr(args, name, None) in values if values else bool(getattr(args, name, None))
+
+
+def _accelerator(name: str) -> Callable[[Any, Any], bool]:
+    return lambda args, collator: bool(getattr(getattr(args, "accelerator_config", None), name, False))
+
+
+def _compiled_ragged(args: Any, collator: Any) -> bool:
+    return bool(getattr(args, "torch_compile", False)) and getattr(collator, "pad_to", 0) is None
+
+
+REFUSALS = (
+    Refusal(
+        "packing=True",
+        _has("packing", True),
+        "TRL would pack packs once more and cut them at max_length",
+        "packing=False; the packs are made already",
+        ("trl",),
+    ),
+    Refusal(
+        "eval_packing=True",
+        _has("eval_packing", True),
+        "TRL would pack packs once more",
+        "leave eval_packing out, and give packs, or one_by_one(packs), as eval_dataset",
+        ("trl",),
+    ),
+    Refusal(
+        "padding_free=True",
+        _has("padding_free", True),
+        "TRL then takes no data_collator",
+        "padding_free=False; PackCollator flattens the batch by itself",
+        ("trl",),
+    ),
+    Refusal(
+        "assistant_only_loss=True",
+        _has("assistant_only_loss", True),
+        "TRL looks for conversations, and packs hold tokens",
+        "ChatEncoder(tokenizer, train_on='assistant') when packing, which is the default",
+        ("trl",),
+    ),
+    Refusal(
+        "completion_only_loss=True",
+        _has("completion_only_loss", True),
+        "TRL looks for prompts and completions, and packs hold tokens",
+        "leave it out; prompts of packed samples are no targets already",
+        ("trl",),
+    ),
+    Refusal(
+        "neftune_noise_alpha",
+        _has("neftune_noise_alpha"),
+        "the noise is scaled by the length of the row, so k samples in a row get 1/sqrt(k) of it",
+        "leave it out, or train without packing",
+    ),
+    Refusal(
+        "torch_compile=True without pad_to",
+        _compiled_ragged,
+        "rows of different lengths compile again and again",
+        "PackCollator(padding=Padding(to=capacity, max_seqlen=capacity))",
+    ),
+    Refusal(
+        "train_sampling_strategy='group_by_length'",
+        lambda args, collator: (
+            getattr(args, "train_sampling_strategy", None) == "group_by_length"
+            or bool(getattr(args, "group_by_length", False))
+        ),
+        "packs are of one length, and reading all of them for their lengths takes an epoch",
+        "leave it out",
+    ),
+    Refusal(
+        "accelerator_config.dispatch_batches=True",
+        _accelerator("dispatch_batches"),
+        "rank 0 cuts its batch by rows, and a packed batch is one row",
+        "dispatch_batches=False; every rank reads its own packs",
+    ),
+    Refusal(
+        "accelerator_config.split_batches=True",
+        _accelerator("split_batches"),
+        "a batch is cut by rows, and a packed batch is one row",
+        "split_batches=False",
+    ),
+    Refusal(
+        "average_tokens_across_devices=False",
+        _has("average_tokens_across_devices", False),
+        "each rank divides by its own targets, so a target counts more on a rank with few",
+        "average_tokens_across_devices=True, the default",
+    ),
+)
+"""For ``TrainingArguments`` and ``SFTConfig``; the table in ``docs/trainers/README.md`` is this one and what models add."""
+
+
+def check_arguments(args: Any, collator: Any = None, *, trainer: str = "transformers") -> None:
+    """Refuse what would go wrong without a word.
+
+    Args:
+        args: ``TrainingArguments`` or ``SFTConfig``.
+        collator: that the trainer gets.
+        trainer: ``transformers`` or ``trl``.
+
+    Raises:
+        SettingsError: names the setting, what would happen, and the way out.
+
+    >>> from types import SimpleNamespace
+    >>> check_arguments(SimpleNamespace(neftune_noise_alpha=None))
+    >>> check_arguments(SimpleNamespace(packing=True), trainer="trl")
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: packing=True does not go with packs: TRL would pack packs once more and cut them at max_length. Use packing=False; the packs are made already
+    """
+    for refusal in REFUSALS:
+        if trainer in refusal.trainers and refusal.wrong(args, collator):
+            way_out = refusal.way_out if refusal.way_out.startswith("leave") else f"use {refusal.way_out}"
+            raise SettingsError(
+                f"{refusal.setting} does not go with packs: {refusal.reason}. {way_out[0].upper()}{way_out[1:]}"
+            )

@@ -1,0 +1,131 @@
+"""torchtitan: its loader contract, batches of one dimension and a fixed number of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy.typing as npt
+import torch
+
+from brimful.collate.torch import PackCollator
+from brimful.errors import SettingsError
+from brimful.plan.schedule import Tail
+from brimful.serve import PackLoader
+from brimful.shards import Pack
+from brimful.typing import Fingerprint
+
+__all__ = ["TorchtitanLoader"]
+
+
+class _Packs(Protocol):
+    @property
+    def fingerprint(self) -> Fingerprint: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Pack: ...
+
+
+class TorchtitanLoader:
+    """What torchtitan's trainer asks of a dataloader: pairs of inputs and labels, a state, and no end.
+
+    ::
+
+        {"input": int64[T], "positions": int64[T]}, labels int64[T]     T is always num_tokens_per_batch
+
+    Labels are shifted inside of samples. torchtitan makes its masks where ``positions`` is 0; the padding at the end is a
+    document of its own, or several if it is longer than the context, so that no position overruns the table of RoPE.
+
+    The state is the same on all ranks, and says at which step of which epoch the loader stands. It is refused by name
+    with other packs, another seed or another number of ranks.
+
+    Args:
+        packs: a ``PackedDataset`` or ``PackStore``.
+        num_tokens_per_batch: T, of one forward on one data-parallel rank.
+        dp_rank, dp_world_size: as torchtitan gives them to a loader.
+        max_context_length: the longest position plus 1; T if None.
+        packs_per_batch: packs of one forward; several of capacity T / n fill a row as well as one of T.
+        repeat: go on with the next epoch, in another order. False: one epoch, and torchtitan ends the run there.
+        seed, tail, costs: as in ``PackLoader``.
+
+    Raises:
+        SettingsError: as in ``PackLoader``.
+
+    >>> from brimful.testing.toys import toy_packs
+    >>> inputs, labels = next(iter(TorchtitanLoader(toy_packs(3), num_tokens_per_batch=8, max_context_length=4)))
+    >>> inputs["positions"].tolist(), labels[3:].tolist()
+    ([0, 1, 2, 3, 0, 1, 2, 3], [-100, -100, -100, -100, -100])
+    """
+
+    def __init__(
+        self,
+        packs: _Packs,
+        *,
+        num_tokens_per_batch: int,
+        dp_rank: int = 0,
+        dp_world_size: int = 1,
+        max_context_length: int | None = None,
+        packs_per_batch: int = 1,
+        repeat: bool = True,
+        seed: int | None = 0,
+        tail: Tail | str = Tail.PAD,
+        costs: npt.ArrayLike | None = None,
+    ) -> None:
+        self._context = num_tokens_per_batch if max_context_length is None else max_context_length
+        if self._context < 1:
+            raise SettingsError(f"max_context_length must be at least 1 and is {self._context}")
+        self._collator = PackCollator(dialect="torchtitan", pad_to=num_tokens_per_batch)
+        self._loader = PackLoader(
+            packs,
+            self._collate,
+            dp_rank=dp_rank,
+            dp_world_size=dp_world_size,
+            packs_per_micro_batch=packs_per_batch,
+            seed=seed,
+            tail=tail,
+            costs=costs,
+        )
+        self._repeat = repeat
+
+    def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
+        while True:
+            yield from self._loader
+            if not self._repeat:
+                return
+
+    def __len__(self) -> int:
+        """Batches of one epoch on this rank."""
+        return len(self._loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands (``PackLoader.state_dict``)."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a state was taken; nothing to do for an empty one.
+
+        Raises:
+            StateError: the state does not fit; names what differs.
+        """
+        if state_dict:
+            self._loader.load_state_dict(state_dict)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def _collate(self, packs: list[Pack]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        (batch,) = self._collator.rows(packs)
+        longest = int(batch.real_lengths.max())
+        if longest > self._context:
+            raise SettingsError(
+                f"a sample has {longest:,} tokens and max_context_length is {self._context:,}: plan with "
+                f"overflow='split' or 'drop' and a capacity of {self._context:,}, or raise it"
+            )
+        given = self._collator.dialect.speak([batch])
+        positions = given["positions"]
+        if batch.tail_length > self._context:
+            positions = positions.clone()
+            positions[-batch.tail_length :] %= self._context
+        # The trainer hands every other key to the model.
+        return {"input": given["input"], "positions": positions}, given["labels"]

@@ -1,0 +1,121 @@
+"""``Trainer`` of Transformers, and what is built on it: numbers of packing in its logs.
+
+A ``PackedDataset`` and a ``PackCollator`` are all that Trainer needs for packing itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import transformers
+
+from brimful.collate.torch import PackCollator
+from brimful.errors import SettingsError
+from brimful.trainers.refusals import check_arguments
+
+__all__ = ["PackMetrics", "log_packing"]
+
+_COUNTS = "pack_counts"
+
+
+def log_packing(trainer: Any) -> PackMetrics:
+    """Put numbers of packing into the logs of a ``Trainer``, ``SFTTrainer`` or what else is built on it.
+
+    ==========================  ====================================================================================
+    ``useful_tokens_per_s``     tokens of samples, all ranks, while training (evaluation and saving not counted)
+    ``fill``                    tokens of samples ÷ positions computed
+    ``supervised_tokens``       targets of one step, all ranks
+    ``samples_per_step``        segments of one step, all ranks
+    ==========================  ====================================================================================
+
+    They stand beside ``loss`` wherever that is logged: console, TensorBoard, W&B, ``trainer.state.log_history``. One
+    collective of four numbers at each log.
+
+    Raises:
+        SettingsError: the trainer's collator is no ``PackCollator``, or its settings are wrong with packs.
+    """
+    collator = trainer.data_collator
+    if not isinstance(collator, PackCollator):
+        raise SettingsError(
+            f"log_packing counts what PackCollator lays out, and the trainer has {type(collator).__name__}: pass "
+            f"data_collator=PackCollator(), or collator_for(model)"
+        )
+    check_arguments(trainer.args, collator)
+    metrics = PackMetrics(trainer.accelerator)
+    trainer.data_collator = _Counting(collator)
+    trainer.compute_loss = metrics.counted(trainer.compute_loss)
+    # First of all, so that the callbacks that report have the numbers.
+    trainer.callback_handler.callbacks.insert(0, metrics)
+    return metrics
+
+
+class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+    """Counts between logs; ``log_packing`` makes one."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+        self._totals = [0, 0, 0, 0]
+        self._steps = 0
+        self._seconds = 0.0
+        self._since = time.monotonic()
+
+    def counted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
+        """``compute_loss`` that takes the counts out of the batch; those of evaluation are thrown away."""
+
+        def wrapped(model: Any, inputs: dict[str, Any], *rest: Any, **options: Any) -> Any:
+            counts = inputs.pop(_COUNTS, None)
+            if counts is not None and model.training:
+                self._totals = [total + int(count) for total, count in zip(self._totals, counts, strict=True)]
+            return compute_loss(model, inputs, *rest, **options)
+
+        return wrapped
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._since = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        now = time.monotonic()
+        self._seconds, self._since = self._seconds + now - self._since, now
+        self._steps += 1
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._since = time.monotonic()
+
+    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._since = time.monotonic()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **objects: Any) -> None:
+        if logs is None or "loss" not in logs or not self._steps:
+            return
+        totals = torch.tensor(self._totals, dtype=torch.int64, device=self._accelerator.device)
+        tokens, positions, targets, samples = self._accelerator.reduce(totals, reduction="sum").tolist()
+        numbers = {
+            "useful_tokens_per_s": tokens / self._seconds if self._seconds else 0.0,
+            "fill": tokens / positions if positions else 0.0,
+            "supervised_tokens": targets / self._steps,
+            "samples_per_step": samples / self._steps,
+        }
+        logs.update(numbers)
+        if state.log_history and state.log_history[-1].get("step") == state.global_step:
+            state.log_history[-1].update(numbers)
+        self._totals, self._steps, self._seconds = [0, 0, 0, 0], 0, 0.0
+
+
+class _Counting:
+    """A collator whose batches carry what they hold: tokens, positions, targets, samples. Works in workers too."""
+
+    def __init__(self, collator: PackCollator) -> None:
+        self._collator = collator
+
+    def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
+        rows = self._collator.rows(features)
+        counts = (
+            sum(batch.num_tokens for batch in rows),
+            sum(len(batch.input_ids) for batch in rows),
+            sum(batch.num_loss_tokens for batch in rows),
+            sum(batch.num_segments for batch in rows),
+        )
+        return {**self._collator.dialect.speak(rows), _COUNTS: counts}

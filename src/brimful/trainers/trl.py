@@ -1,0 +1,83 @@
+"""``SFTTrainer`` of TRL: packs as its data set, and its settings put right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from brimful.errors import SettingsError, missing_extra
+from brimful.shards import Pack
+from brimful.trainers.refusals import check_arguments
+
+try:
+    import datasets
+except ModuleNotFoundError as error:
+    if error.name != "datasets":
+        raise
+    raise missing_extra("datasets", "trl", "SFTPacks") from error
+
+__all__ = ["SFTPacks", "for_packs"]
+
+_Arguments = TypeVar("_Arguments")
+
+
+class _Packs(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Pack: ...
+
+
+class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed here
+    """A data set of packs as ``SFTTrainer`` wants to see it: a ``datasets.Dataset`` that holds no tokens itself.
+
+    TRL takes no other kind, and looks at the keys of the first sample to tell conversations and images from tokens.
+    Iterating gives mappings with ``input_ids`` and ``labels``; indexing, which is what training does, the packs. What
+    ``select``, ``map`` or ``shuffle`` make of it is no data set of packs, and ``PackCollator`` says so.
+
+    Args:
+        packs: a ``PackedDataset``, a ``PackStore``, or ``one_by_one`` of them.
+
+    >>> from brimful.testing.toys import toy_packs
+    >>> packs = SFTPacks(toy_packs(3))
+    >>> "prompt" in next(iter(packs)), packs[2].sample_ids.tolist(), len(packs)
+    (False, [2], 3)
+    """
+
+    def __init__(self, packs: _Packs) -> None:
+        if not len(packs):
+            raise SettingsError("SFTTrainer needs at least one pack, and there is none")
+        super().__init__(datasets.Dataset.from_dict({"pack": [0]}).data)
+        self._packs = packs
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def __getitem__(self, key: Any) -> Pack:
+        return self._packs[int(key)]
+
+    def __getitems__(self, keys: Sequence[int]) -> list[Pack]:
+        return [self[key] for key in keys]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for index in range(len(self)):
+            pack = self[index]
+            yield {"input_ids": pack.input_ids.tolist(), "labels": pack.labels.tolist()}
+
+    def __repr__(self) -> str:
+        return f"SFTPacks({self._packs!r})"
+
+
+def for_packs(args: _Arguments) -> _Arguments:
+    """The same ``SFTConfig``, changed so that TRL leaves packs as they are.
+
+    Sets ``dataset_kwargs["skip_prepare_dataset"]`` and ``remove_unused_columns=False``; ``max_length`` no longer does
+    anything, as the capacity of the packs is the length of a row. ``per_device_train_batch_size`` counts packs.
+
+    Raises:
+        SettingsError: a setting that is wrong with packs (``check_arguments``).
+    """
+    check_arguments(args, trainer="trl")
+    options: Any = args
+    options.dataset_kwargs = {**(options.dataset_kwargs or {}), "skip_prepare_dataset": True}
+    options.remove_unused_columns = False
+    return args

@@ -1,0 +1,58 @@
+"""An evaluation says the same of samples packed, one by one, and several packs at a time."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from brimful import PackCollator  # noqa: E402
+from brimful.errors import SettingsError  # noqa: E402
+from brimful.trainers import evaluate_samples, one_by_one  # noqa: E402
+from tests.trainers import tiny  # noqa: E402
+
+
+def test_every_sample_has_the_loss_it_has_alone():
+    """Whole output against the model's own loss, sample by sample."""
+    packs, model = tiny.packs(3), tiny.model()
+    found = evaluate_samples(model, packs, PackCollator(pad_to=24))
+    alone = evaluate_samples(model, one_by_one(packs), PackCollator())
+    two = evaluate_samples(model, packs, PackCollator(), packs_per_batch=2)
+    assert found.sample_ids.tolist() == list(range(9))
+    assert found.num_targets.tolist() == [8, 5, 2, 3, 11, 1, 6, 6, 4]
+    for other in (alone, two):
+        assert other.sample_ids.tolist() == found.sample_ids.tolist()
+        np.testing.assert_allclose(other.nll_sum, found.nll_sum, rtol=1e-5)
+        assert other.num_correct.tolist() == found.num_correct.tolist()
+    model.eval()
+    with torch.no_grad():
+        for sample, pack in enumerate(one_by_one(packs)):
+            ids = torch.from_numpy(pack.input_ids.astype(np.int64))[None]
+            assert float(model(input_ids=ids, labels=ids).loss) == pytest.approx(found.loss_by_sample[sample], rel=1e-5)
+    assert found.loss == pytest.approx(found.nll_sum.sum() / 46)
+
+
+def test_one_by_one_keeps_tokens_and_targets():
+    packs = tiny.packs(2)
+    alone = one_by_one(packs)
+    assert [len(pack) for pack in alone] == [9, 6, 3, 4, 12, 2]
+    assert np.concatenate([pack.input_ids for pack in alone]).tolist() == [
+        token for index in range(2) for token in packs[index].input_ids.tolist()
+    ]
+    assert [pack.num_loss_tokens for pack in alone] == [8, 5, 2, 3, 11, 1]
+    with pytest.raises(IndexError, match="sample 6 is not in 0 … 5"):
+        alone[6]
+
+
+def test_the_model_is_left_in_its_mode():
+    model = tiny.model().train()
+    evaluate_samples(model, tiny.packs(1), PackCollator())
+    assert model.training
+
+
+@pytest.mark.parametrize("dialect", ["megatron", "axolotl", "plain", "verl"])
+def test_a_dialect_that_is_no_row_of_transformers_is_refused(dialect):
+    with pytest.raises(SettingsError, match=f"{dialect!r} is another: use PackCollator"):
+        evaluate_samples(tiny.model(), tiny.packs(1), PackCollator(dialect=dialect))
+    with pytest.raises(SettingsError, match="no packs"):
+        evaluate_samples(tiny.model(), tiny.packs(0), PackCollator())
