@@ -30,6 +30,7 @@ from brimful.errors import (
     StoreMismatchError,
     UnfinishedStoreError,
 )
+from brimful.plan import Alignment
 from brimful.testing.faults import full_disk
 from brimful.testing.toys import toy_chat_encoder
 
@@ -204,3 +205,16 @@ def test_a_stream_cut_anywhere_is_written_and_served_as_planned(tmp_path):
     stream = np.concatenate([encoder.encode(sample).input_ids for sample in source])
     assert np.concatenate([pack.input_ids for pack in stored]).tolist() == stream.tolist()
     assert [pack.input_ids.tolist() for pack in stored] == [pack.input_ids.tolist() for pack in made]
+
+
+def test_a_store_knows_the_alignment_of_its_plan(tmp_path):
+    """Whoever opens the packs must pad them as they were planned, or context parallelism cuts tokens off."""
+    source = open_source([{"text": "abc" * number} for number in range(3, 30)])
+    summary = pack_dataset(
+        source, toy_chat_encoder(), tmp_path / "packs", capacity=200, alignment=8, groups=[0] * 2 + [-1] * 25
+    )
+    packs = open_packs(tmp_path / "packs")
+    assert packs.alignment == PackedDataset(packs).alignment == summary.plan.alignment == Alignment(segment=8)
+    assert "groups" in summary.plan.settings
+    with pytest.raises(StoreMismatchError, match="plan"):
+        pack_dataset(source, toy_chat_encoder(), tmp_path / "packs", capacity=200)

@@ -99,6 +99,17 @@ def test_groups_stay_together_and_in_order():
     assert dropped.ledger.samples_dropped == 2
 
 
+def test_a_plan_is_held_against_its_groups():
+    """A plan file says which groups it was made with, and a planted fault in them is found."""
+    groups = np.array([0, 1, 0, 1, -1])
+    plan = plan_packs([3, 3, 4, 4, 1], capacity=8, groups=groups, seed=None)
+    plan.validate(np.array([3, 3, 4, 4, 1]), groups=groups)
+    assert len(plan.settings["groups"]) == 32
+    apart = plan_packs([3, 3, 4, 4, 1], capacity=8, seed=None)
+    with pytest.raises(PlanMismatchError, match="is not side by side in one pack"):
+        apart.validate(np.array([3, 3, 4, 4, 1]), groups=np.array([0, -1, 0, -1, -1]))
+
+
 def test_mix_keeps_the_number_of_packs_and_every_sample():
     """Variety at the cost of fill is not what was asked for."""
     lengths = np.random.default_rng(0).lognormal(5, 1, 3000).clip(1, 2048).astype(np.int32)

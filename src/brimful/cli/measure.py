@@ -26,7 +26,7 @@ __all__ = ["measure"]
 @click.argument("source", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", help="The length table (default: inside the cache).")
 @encoder_options
-@click.option("--budget", "budgets", multiple=True, help="Also measure loss_tokens.")
+@click.option("--budget", "budgets", multiple=True, metavar="[loss_tokens]", help="Also measure these, for plans.")
 @click.option(
     "--on-mismatch",
     type=click.Choice(["error", "rebuild"]),

@@ -118,7 +118,11 @@ capacity_option = click.option(
     "capacity",
     type=int,
     metavar="TOKENS",
-    help="Most tokens of a pack.",
+    help="Most tokens of a pack; with an alignment, the largest multiple of it within.",
+)
+
+groups_option = click.option(
+    "--groups", metavar="FILE", help="A .npy file with a group for each sample: equal ones stay together, -1 alone."
 )
 
 overflow_option = click.option(
@@ -137,8 +141,8 @@ plan_options = _together(
         default="auto",
         show_default=True,
         metavar="NAME",
-        help="How to pack: auto, optimal, phased, best_fit_decreasing, first_fit_decreasing, next_fit (also as "
-        "sequential), first_fit, best_fit, worst_fit, concat_split.",
+        help="How to pack: auto, optimal, phased, best_fit_decreasing (bfd), first_fit_decreasing (ffd), next_fit "
+        "(sequential), first_fit, best_fit, worst_fit, concat_split (wrapped).",
     ),
     click.option(
         "--phases", metavar="TEXT", help="What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."
@@ -155,9 +159,10 @@ plan_options = _together(
         "--align", type=int, metavar="TOKENS", help="Segments are padded to a multiple of this: plan with it."
     ),
     click.option("--align-total", type=int, metavar="TOKENS", help="So are rows."),
-    click.option("--cp", type=int, metavar="RANKS", help="Alignment for context parallelism,"),
-    click.option("--tp", type=int, metavar="RANKS", help="for tensor parallelism with sequence parallelism,"),
-    click.option("--fp8", metavar="FORMAT", help="and for fp8, mxfp8, blockwise or nvfp4."),
+    click.option("--cp", type=int, metavar="RANKS", help="Align for context parallelism of so many ranks."),
+    click.option("--tp", type=int, metavar="RANKS", help="Align for tensor and sequence parallelism of so many ranks."),
+    click.option("--fp8", metavar="FORMAT", help="Align rows for a number format: fp8, nvfp4, mxfp8 or blockwise."),
+    click.option("--fused-attention", is_flag=True, help="Align rows for cuDNN's fused attention."),
     click.option(
         "--min-fill", type=float, default=0.0, metavar="SHARE", help="Packs below it are packed again, then come last."
     ),
@@ -214,15 +219,19 @@ def _budgets(texts: Sequence[str]) -> dict[str, int] | None:
 
 def _alignment(options: Mapping[str, Any]) -> Alignment:
     own = [flag for flag in ("align", "align_total") if options[flag] is not None]
-    of_parallelism = [flag for flag in ("cp", "tp", "fp8") if options[flag] is not None]
+    of_parallelism = [flag for flag in ("cp", "tp", "fp8", "fused_attention") if options[flag]]
     if own and of_parallelism:
         raise SettingsError(
-            f"--{own[0].replace('_', '-')} and --{of_parallelism[0]} both say what to align to: leave one out"
+            f"--{own[0].replace('_', '-')} and --{of_parallelism[0].replace('_', '-')} both say what to align to: leave one out"
         )
     if of_parallelism:
         cp, tp = options["cp"], options["tp"]
         return Alignment.of_parallelism(
-            cp=1 if cp is None else cp, tp=1 if tp is None else tp, sequence_parallel=tp is not None, fp8=options["fp8"]
+            cp=1 if cp is None else cp,
+            tp=1 if tp is None else tp,
+            sequence_parallel=tp is not None,
+            fp8=options["fp8"],
+            fused_attention=options["fused_attention"],
         )
     segment, total = options["align"], options["align_total"]
     return Alignment(segment=1 if segment is None else segment, total=1 if total is None else total)

@@ -9,10 +9,12 @@ import click
 from brimful.cli.options import (
     bad_sample_option,
     encoder_options,
+    groups_option,
     job_options,
     make_encoder,
     make_reporter,
     make_source,
+    numbers_from_npy,
     plan_arguments,
     plan_options,
     required,
@@ -29,11 +31,12 @@ __all__ = ["pack"]
 @click.option("-o", "--output", metavar="DIR", help="Directory of the packs.")
 @encoder_options
 @plan_options
+@groups_option
 @click.option("--lanes", type=int, default=1, show_default=True, help="How ranks may divide the shards.")
 @bad_sample_option
 @source_options
 @job_options
-def pack(source: tuple[str, ...], output: str | None, capacity: int | None, **options: Any) -> None:
+def pack(source: tuple[str, ...], output: str | None, groups: str | None, capacity: int | None, **options: Any) -> None:
     """Measure, plan and write SOURCE as a pack store.
 
     SOURCE is JSON lines (.gz, .zst too), a JSON array, Parquet, texts, a saved `datasets.Dataset`, a directory or a
@@ -51,6 +54,7 @@ def pack(source: tuple[str, ...], output: str | None, capacity: int | None, **op
         encoder,
         str(output),
         capacity=int(capacity or 0),
+        groups=None if groups is None else numbers_from_npy(groups),
         **plan_arguments(options),
         lanes=options["lanes"],
         num_proc=options["num_proc"],

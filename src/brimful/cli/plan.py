@@ -9,6 +9,7 @@ import click
 
 from brimful.cli.options import (
     encoder_options,
+    groups_option,
     is_ours,
     job_options,
     lengths_from_npy,
@@ -35,9 +36,7 @@ __all__ = ["plan"]
 @click.command()
 @click.argument("lengths", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", help="Where the plan goes.")
-@click.option(
-    "--groups", metavar="FILE", help="A .npy file with a group for each sample: equal ones stay together, -1 alone."
-)
+@groups_option
 @plan_options
 @what_if_options
 @encoder_options
@@ -72,6 +71,7 @@ def plan(
                 "lower_bound": made.bound,
                 "fill_ratio": made.fill_ratio,
                 "fingerprint": made.fingerprint,
+                "settings": made.settings,
                 **made.ledger.as_dict(),
                 **(what_if_data(table, made, options) if options["what_if"] else {}),
             }

@@ -37,7 +37,7 @@ __all__ = ["report"]
 @click.option("--sources", metavar="FILE.npy", help="Whole numbers: the source of each sample, from 0.")
 @click.option("--source-name", "source_names", multiple=True, metavar="NAME", help="Name of source 0, 1, …; repeated.")
 def report(path: str, output: str | None, as_json: bool, capacity: int | None, **options: Any) -> None:
-    """Report on PATH: a length table, a .npy file of lengths, a plan, or a pack store.
+    """Report on PATH: a length table, a .npy or .npz file of lengths, a plan, or a pack store.
 
     With --max-length, lengths are planned at that capacity for the report; nothing but the page is written.
     """
@@ -80,7 +80,11 @@ def _lines(facts: Facts, stepwise: bool) -> list[str]:
                 "               for your run add --world-size, --micro-batch-size, --gradient-accumulation-steps"
             )
     if facts.table is not None:
-        lines += ["", *draw_sweep(facts.sweep, facts.run.packs_per_step if stepwise else None)]
+        lines += [
+            "",
+            "other capacities, by best fit decreasing",
+            *draw_sweep(facts.sweep, facts.run.packs_per_step if stepwise else None),
+        ]
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from brimful.progress import Progress
 from brimful.shards import StreamLog
 from brimful.sources.source import Source
 from brimful.store import LocalStore, open_store
+from brimful.typing import AnyIntArray
 
 __all__ = ["PackSummary", "pack_dataset"]
 
@@ -56,7 +57,7 @@ class PackSummary:
             f"lower bound    {plan.bound:,} packs: {gap} what any plan needs ({_how(plan)})",
             f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
             f"dropped        {ledger.samples_dropped:,} samples ({ledger.samples_dropped * percent:.2f} %), "
-            f"{ledger.tokens_dropped:,} tokens: longer than a pack",
+            f"{ledger.tokens_dropped:,} tokens: {_why_dropped(plan)}",
             f"cut            {ledger.samples_truncated:,} truncated ({ledger.tokens_truncated:,} tokens lost), "
             f"{ledger.samples_split:,} split into segments (none lost)",
             f"rejected       {ledger.samples_rejected:,} malformed rows" + self._rejects_note(),
@@ -90,6 +91,12 @@ class PackSummary:
         return "\n".join(self.lines())
 
 
+def _why_dropped(plan: Plan) -> str:
+    by = {name: count for name, count in plan.settings.get("dropped_by", {}).items() if name != "tokens"}
+    others = "".join(f"; {count:,} for {name}" for name, count in by.items())
+    return f"longer than a pack{others}"
+
+
 def pack_dataset(
     source: Source,
     encoder: Encoder,
@@ -100,6 +107,7 @@ def pack_dataset(
     overflow: Overflow | str = Overflow.ERROR,
     budgets: Mapping[str, int] | None = None,
     alignment: Alignment | int = 1,
+    groups: AnyIntArray | Sequence[int] | None = None,
     min_fill: float = 0.0,
     phases: Recipe | str | None = None,
     mix: bool = False,
@@ -156,6 +164,7 @@ def pack_dataset(
             overflow=overflow,
             budgets=budgets,
             alignment=alignment,
+            groups=groups,
             min_fill=min_fill,
             phases=phases,
             mix=mix,

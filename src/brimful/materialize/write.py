@@ -135,8 +135,10 @@ def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
 
 
 def identity_of(plan: Plan, source: Source, encoder: Encoder, lanes: int, per_shard: int) -> dict[str, Any]:
-    """What must be equal for two jobs to write the same packs."""
+    """What must be equal for two jobs to write the same packs, and how they are to be laid out."""
+    aligned = {} if plan.alignment.is_none else {"alignment": plan.settings["alignment"]}
     return {
+        **aligned,
         "capacity": plan.capacity,
         "plan": plan.fingerprint,
         "source": source.fingerprint,

@@ -93,7 +93,8 @@ class Budgets:
                 sizes[:, at] = DERIVED[name](np.asarray(lengths, dtype=np.int64))
             else:
                 has = ", ".join([*(column for column in table.budgets if column != "tokens"), *DERIVED])
-                raise SettingsError(f"--budget {name} is unknown: these lengths have {has}")
+                ways = "; measure them with brimful measure --budget loss_tokens" if name == "loss_tokens" else ""
+                raise SettingsError(f"--budget {name} is unknown: these lengths have {has}{ways}")
         return sizes
 
     def oversized(

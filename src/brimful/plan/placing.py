@@ -76,15 +76,16 @@ def place(
             return placements, bound, {"outcome": "best_fit_decreasing meets the bound"}
         if over <= _CLOSE_ENOUGH * bound:
             return placements, bound, {"outcome": "best_fit_decreasing, within 0.1 % of the bound"}
-        if not _has_solver():
+        if not _solver():
             found = f"best_fit_decreasing, {over:,} packs above the bound"
             return placements, bound, {"outcome": f"{found}; with pip install 'brimful[optimal]' fewer may be found"}
     operations = None
     if time_limit is None:
         time_limit, operations = (None, _OPERATIONS) if algorithm == "auto" else (_SECONDS, None)
     result = pack_optimally(items, capacity=capacity, start=placements, time_limit=time_limit, operations=operations)
-    return result.placements, result.bound, {"outcome": result.status}
+    return result.placements, result.bound, {"outcome": result.status, "solver": _solver()}
 
 
-def _has_solver() -> bool:
-    return find_spec("highspy") is not None or find_spec("scipy") is not None
+def _solver() -> str:
+    """Which solver looks for patterns: another may find other packs, as few."""
+    return next((name for name in ("highspy", "scipy") if find_spec(name) is not None), "")

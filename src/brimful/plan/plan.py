@@ -170,8 +170,12 @@ class Plan:
         arrays = (self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids)
         return fingerprint_of([self.capacity, [fingerprint_array(array) for array in arrays]])
 
-    def validate(self, lengths: LengthTable | AnyIntArray) -> None:
+    def validate(self, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
         """Prove the plan against the lengths: every token once or accounted for, nothing over capacity.
+
+        Args:
+            lengths: what was planned; a table, if budgets of its columns are to be held too.
+            groups: ``int[num_samples]``, if there were any: each is side by side in one pack, or nowhere.
 
         Raises:
             PlanMismatchError: names the first pack or sample that is wrong.
@@ -198,6 +202,23 @@ class Plan:
         if self.num_packs and int(np.diff(self.offsets).min()) < 1:
             raise PlanMismatchError(f"pack {int(np.argmin(np.diff(self.offsets)))} is empty")
         self._validate_samples(tokens)
+        if groups is not None:
+            self._validate_groups(np.asarray(groups))
+
+    def _validate_groups(self, groups: AnyIntArray) -> None:
+        pack = np.repeat(np.arange(self.num_packs), np.diff(self.offsets))
+        names = groups[self.sample_ids]
+        inside = np.flatnonzero(names >= 0)
+        # Side by side: as many runs of one name as there are names, none of which goes on in the next pack.
+        new = np.ones(len(inside), dtype=bool)
+        new[1:] = (names[inside][1:] != names[inside][:-1]) | (np.diff(inside) != 1) | (np.diff(pack[inside]) != 0)
+        runs = names[inside][new]
+        found, times = np.unique(runs, return_counts=True)
+        if len(found) < len(runs):
+            raise PlanMismatchError(f"group {int(found[np.argmax(times > 1)])} is not side by side in one pack")
+        dropped = np.intersect1d(groups[self.dropped_ids], found)
+        if len(dropped[dropped >= 0]):
+            raise PlanMismatchError(f"group {int(dropped[dropped >= 0][0])} is packed in part and dropped in part")
 
     def _validate_samples(self, tokens: Lengths) -> None:
         ids = self.sample_ids.astype(np.int64)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from brimful.errors import InvalidLengthsError, SettingsError
+from brimful.fingerprint import fingerprint_array
 from brimful.measure.table import REJECTED, LengthTable, as_lengths
 from brimful.plan.alignment import Alignment
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
@@ -51,7 +52,8 @@ def plan_packs(
 ) -> Plan:
     """Decide which samples share which pack, from their lengths alone.
 
-    Pure: no I/O; the same arguments give the same plan, on any machine and with any number of processes.
+    Pure: no I/O; the same arguments give the same plan, on any machine and with any number of processes. Where a search
+    was needed (``settings["solver"]``), the same solver has to be installed.
 
     Args:
         lengths: a ``LengthTable``, or whole numbers: tokens of each sample.
@@ -126,6 +128,8 @@ def plan_packs(
             of_groups = as_groups(groups, num_samples=len(table), policy=settings.policy)
         items = items_of(table, settings.limits, policy=settings.policy, alignment=settings.aligned, groups=of_groups)
         pieces, found = items.pieces, _pack_items(items, settings)
+        if of_groups is not None:
+            found = replace(found, notes={**found.notes, "groups": fingerprint_array(of_groups)})
     ledger = _ledger(table, pieces, settings)
     return _make_plan(table, pieces, found, ledger, settings=settings)
 

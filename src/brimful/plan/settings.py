@@ -65,7 +65,10 @@ class PlanSettings:
         if not isinstance(self.alignment, Alignment):
             put(self, "alignment", Alignment(segment=self.alignment))
         if self.algorithm not in ALGORITHMS:
-            raise SettingsError(f"--algorithm {self.algorithm!r} is unknown: use one of {', '.join(ALGORITHMS)}")
+            others = ", ".join(f"{alias} for {name}" for alias, name in _ALIASES.items())
+            raise SettingsError(
+                f"--algorithm {self.algorithm!r} is unknown: use one of {', '.join(ALGORITHMS)} (or {others})"
+            )
         self.limits  # noqa: B018  (checks the budgets)
         self.usable  # noqa: B018  (checks the alignment)
         if self.algorithm == "phased":

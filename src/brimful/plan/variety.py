@@ -185,14 +185,15 @@ def companions_again(one: Packing, other: Packing) -> float:
     >>> companions_again(packs, Packing(np.array([0, 2, 5]), np.array([0, 1, 2, 3, 4])))
     0.5
     """
-    home = np.empty(len(other.items), dtype=np.int64)
+    most = max(int(one.items.max(initial=-1)), int(other.items.max(initial=-1))) + 1
+    home = len(other) + np.arange(most)  # an item that the other has not shares a pack with nobody there
     home[other.items] = np.repeat(np.arange(len(other)), np.diff(other.offsets))
     sizes = np.diff(one.offsets)
     pairs = int((sizes * (sizes - 1)).sum())
     again = 0
     for first, last in _chunks(one.offsets):
         pack = np.repeat(np.arange(last - first), sizes[first:last])
-        keys = np.sort(pack * len(other) + home[one.items[one.offsets[first] : one.offsets[last]]])
+        keys = np.sort(pack * (len(other) + most) + home[one.items[one.offsets[first] : one.offsets[last]]])
         together = np.diff(np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1], [True]])))
         again += int((together * (together - 1)).sum())
     return again / pairs if pairs else 0.0

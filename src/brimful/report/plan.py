@@ -9,13 +9,13 @@ from brimful.plan import Plan
 
 __all__ = ["describe_plan"]
 
-_ELSEWHERE = ("capacity", "phases", "phase_reports", "dropped_by", "packs_below_min_fill")
+_ELSEWHERE = ("capacity", "phases", "phase_reports", "dropped_by", "packs_below_min_fill", "groups")
 
 
 def describe_plan(plan: Plan) -> list[str]:
     """A few lines on a plan: packs, fill, bound, and where every sample went."""
     ledger = plan.ledger
-    settings = ", ".join(f"{key} {value}" for key, value in plan.settings.items() if key not in _ELSEWHERE)
+    settings = ", ".join(f"{key} {_spoken(value)}" for key, value in plan.settings.items() if key not in _ELSEWHERE)
     lines = [
         f"packs          {plan.num_packs:,} of {plan.capacity:,} tokens, {short(plan.fingerprint)}",
         f"fill           {100 * plan.fill_ratio:.2f} %",
@@ -40,7 +40,16 @@ def describe_plan(plan: Plan) -> list[str]:
     lines += [f"phase          {line}" for line in plan.settings.get("phase_reports", ())]
     for name, count in plan.settings.get("dropped_by", {}).items():
         lines.append(f"dropped for    {name}: {count:,} samples")
+    if "groups" in plan.settings:
+        lines.append(f"groups         {short(plan.settings['groups'])}, each side by side in one pack")
     if "packs_below_min_fill" in plan.settings:
         before, after = plan.settings["packs_below_min_fill"]
         lines.append(f"below min_fill {before:,} packs, packed again; {after:,} remain, last in the plan")
     return lines
+
+
+def _spoken(value: object) -> str:
+    """A setting in words: ``samples 16 and patches 4,096``."""
+    if isinstance(value, dict):
+        return " and ".join(f"{name} {most:,}" for name, most in value.items())
+    return str(value)

@@ -19,5 +19,7 @@ def describe_store(packs: PackStore) -> list[str]:
         f"fingerprints   plan {short(identity['plan'])}, source {short(identity['source'])}, "
         f"encoder {short(identity['encoder'])}",
     ]
+    if not packs.alignment.is_none:
+        lines.append(f"alignment      segments to {packs.alignment.segment}, rows to {packs.alignment.total} tokens")
     lines += [f"{name:<15}{value}" for name, value in packs.notes.items()]
     return lines

@@ -69,7 +69,8 @@ def compare_plans(
         oversized = int((table.tokens > capacity).sum())
         if capacity == plan.capacity:
             found.append(_alternative(plan, True, oversized, packs_per_step))
-        for algorithm in _ALGORITHMS:
+        budgets = plan.settings.get("budgets")
+        for algorithm in ("auto",) if budgets else _ALGORITHMS:
             if capacity == plan.capacity and algorithm == plan.settings["algorithm"]:
                 continue
             made = plan_packs(
@@ -77,6 +78,7 @@ def compare_plans(
                 capacity=capacity,
                 algorithm=algorithm,
                 overflow=Overflow.DROP if policy is Overflow.ERROR else policy,
+                budgets=budgets,
                 alignment=plan.alignment,
                 seed=seed,
             )

@@ -10,7 +10,7 @@ import numpy as np
 
 from brimful.encode.encoder import Encoder
 from brimful.errors import LengthChangedError, PlanMismatchError
-from brimful.plan import Plan
+from brimful.plan import Alignment, Plan
 from brimful.serve.packs import PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
 from brimful.sources.source import Source
@@ -22,6 +22,9 @@ __all__ = ["PackedDataset"]
 class _Packs(Protocol):
     @property
     def fingerprint(self) -> Fingerprint: ...
+
+    @property
+    def alignment(self) -> Alignment: ...
 
     def __len__(self) -> int: ...
 
@@ -41,6 +44,10 @@ class _PlannedPacks:
     @property
     def fingerprint(self) -> Fingerprint:
         return self._plan.fingerprint
+
+    @property
+    def alignment(self) -> Alignment:
+        return self._plan.alignment
 
     def __len__(self) -> int:
         return self._plan.num_packs
@@ -95,6 +102,11 @@ class PackedDataset:
     def fingerprint(self) -> Fingerprint:
         """Of the plan."""
         return self._packs.fingerprint
+
+    @property
+    def alignment(self) -> Alignment:
+        """What segments and rows were planned to be padded to: ``PackCollator(padding=Padding.of_alignment(…))``."""
+        return self._packs.alignment
 
     def __len__(self) -> int:
         return len(self._packs)

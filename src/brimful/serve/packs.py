@@ -11,6 +11,7 @@ import numpy as np
 
 from brimful.errors import StoreError, UnfinishedStoreError
 from brimful.fingerprint import short
+from brimful.plan import Alignment
 from brimful.shards import Pack, ShardReader, StreamLog
 from brimful.store import open_store
 from brimful.typing import Fingerprint
@@ -67,6 +68,11 @@ class PackStore:
     def fill_ratio(self) -> float:
         """Real tokens ÷ (packs × capacity)."""
         return self.num_tokens / (len(self) * self.capacity) if len(self) else 1.0
+
+    @property
+    def alignment(self) -> Alignment:
+        """What the packs were planned to be padded to: ``PackCollator(padding=Padding.of_alignment(…))``."""
+        return Alignment(**self.identity.get("alignment", {}))
 
     @property
     def num_shards(self) -> int:
