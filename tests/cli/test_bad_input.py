@@ -515,7 +515,10 @@ def test_a_tokenizer_without_chat_template_says_what_to_do(chats: Path, plain_to
         (["--max-length", "64", "--overflow", "magic"], "--overflow"),
         (["--max-length", "64", "--budget", "patches"], "--budget 'patches' must be NAME=MOST"),
         (["--max-length", "64", "--budget", "samples=2", "--budget", "samples=3"], "--budget samples is given twice"),
-        (["--max-length", "64", "--budget", "frames=3"], "--budget frames is unknown: these lengths have"),
+        (
+            ["--max-length", "64", "--budget", "frames=3"],
+            "--budget frames is unknown: packing can measure loss_tokens, samples, squares",
+        ),
         (["--max-length", "64", "--align", "4", "--cp", "2"], "--align and --cp both say what to align to"),
         (["--max-length", "64", "--fp8", "magic"], "--fp8 'magic' is unknown"),
         (["--max-length", "64", "--cp", "64"], "no row fits"),
@@ -917,8 +920,8 @@ def test_a_log_record_that_is_gone_is_not_passed_over(store: Path) -> None:
     ("options", "differs"),
     [
         (["--max-length", "128"], "capacity (64 there, 128 now)"),
-        (["--max-length", "64", "--algorithm", "next_fit"], "plan ("),
-        (["--max-length", "64", "--seed", "7"], "plan ("),
+        (["--max-length", "64", "--algorithm", "next_fit"], "settings algorithm (auto there, next_fit now)"),
+        (["--max-length", "64", "--seed", "7"], "settings seed (0 there, 7 now)"),
         (["--max-length", "64", "--train-on", "all"], "encoder ("),
         (["--max-length", "64", "--lanes", "2"], "lanes (1 there, 2 now)"),
         (["--max-length", "64", "other data"], "source ("),

@@ -354,3 +354,9 @@ def test_normalisers_explain_themselves():
     """Names and lookup."""
     assert [member.value for member in Normaliser] == ["token", "sample", "sqrt", "pair"]
     assert Normaliser.named("sqrt") is Normaliser.SQRT
+
+
+def test_a_label_below_zero_is_an_error_and_no_token():
+    """A data set that ignores with -1 would train on token 0."""
+    with pytest.raises((IndexError, RuntimeError)):
+        packed_loss_sum(torch.zeros(4, 8), torch.full((4,), -1))

@@ -30,6 +30,7 @@ from brimful.errors import (
     StoreMismatchError,
     UnfinishedStoreError,
 )
+from brimful.materialize import job as job_module
 from brimful.plan import Alignment
 from brimful.testing.faults import full_disk
 from brimful.testing.toys import toy_chat_encoder
@@ -216,5 +217,24 @@ def test_a_store_knows_the_alignment_of_its_plan(tmp_path):
     packs = open_packs(tmp_path / "packs")
     assert packs.alignment == PackedDataset(packs).alignment == summary.plan.alignment == Alignment(segment=8)
     assert "groups" in summary.plan.settings
-    with pytest.raises(StoreMismatchError, match="plan"):
+    with pytest.raises(StoreMismatchError, match=r"settings alignment .*settings groups"):
         pack_dataset(source, toy_chat_encoder(), tmp_path / "packs", capacity=200)
+
+
+def test_a_finished_store_keeps_the_plan_that_it_was_written_from(tmp_path, monkeypatch):
+    """Searches that end by the clock find another plan next time; the same call must find its packs again."""
+    source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
+    first = pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
+    monkeypatch.setattr(job_module, "plan_by", lambda *args, **options: pytest.fail("planned again"))
+    assert pack_dataset(source, encoder, tmp_path / "packs", capacity=200).plan.fingerprint == first.plan.fingerprint
+
+
+def test_a_refused_job_leaves_a_store_as_it_was(tmp_path):
+    """Lengths of the second job in the directory of the first made every report of it fail."""
+    source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
+    pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
+    before = {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}
+    for options in ({"budgets": {"loss_tokens": 150}}, {"seed": 1}, {"mix": True}):
+        with pytest.raises(StoreMismatchError, match="settings"):
+            pack_dataset(source, encoder, tmp_path / "packs", capacity=200, **options)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}

@@ -131,6 +131,26 @@ def test_membership_changes_with_the_epoch_only_where_it_is_given():
     assert len(members(first) & members(later)) < 0.01 * first.num_packs
 
 
+def test_the_way_out_of_an_oversized_sample_is_one():
+    """With an alignment of 8 the length itself would be refused again."""
+    with pytest.raises(OversizedSampleError, match=r"capacity of 16 tokens, in multiples of 8.*--max-length 24"):
+        plan_packs([20], capacity=20, alignment=8)
+    assert plan_packs([20], capacity=24, alignment=8).num_packs == 1
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    """Settings come from configurations and arrays; a plan made with them must be saved all the same."""
+    plan = plan_packs([3, 4], capacity=np.int64(5), seed=np.int64(2), epoch=np.int32(3), min_fill=np.float32(0.5))
+    plan.save(tmp_path / "plan.arrow")
+    assert Plan.open(tmp_path / "plan.arrow").settings == plan.settings
+
+
+def test_a_pack_exactly_at_the_least_fill_is_full_enough():
+    """0.55 times 100 is a little above 55 in floating point."""
+    plan = plan_packs([55] * 4 + [100], capacity=100, algorithm="best_fit", min_fill=0.55)
+    assert "packs_below_min_fill" not in plan.settings or plan.settings["packs_below_min_fill"] == [0, 0]
+
+
 def test_packs_below_the_least_fill_come_last_and_nothing_is_dropped():
     """An existing packer drops them: 20 of 25 samples in silence."""
     lengths = [6, 9, 5, 3, 1, 8]
@@ -178,6 +198,7 @@ def test_postponing_never_costs_packs_or_samples(lengths, min_fill, algorithm, s
         ({"alignment": 0}, "must be a whole number of at least 1"),
         ({"min_fill": 1.5}, "--min-fill is a share"),
         ({"min_fill": 0.5, "algorithm": "next_fit"}, "would break the order"),
+        ({"min_fill": "half"}, "--min-fill must be a number and is 'half'"),
         ({"epoch": -1}, "--epoch must be at least 0"),
         ({"groups": [0]}, "one id for each of 2 samples"),
         ({"groups": [0, 0], "overflow": "split"}, "groups stay whole"),

@@ -151,6 +151,24 @@ def test_a_flipped_bit_is_found_when_the_pack_is_read(tmp_path):
         list(open_packs(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "damage", [{"micro_batches_delivered": 99}, {"micro_batches_delivered": -1}, {"epoch": None}, {"epoch": -1}]
+)
+def test_a_damaged_state_is_refused(damage):
+    """A number of batches that no epoch has would make every later epoch empty, in silence."""
+    loader = PackLoader(toy_packs(5))
+    with pytest.raises(StateError, match="the loader state is damaged"):
+        loader.load_state_dict({**loader.state_dict(), **damage})
+
+
+@pytest.mark.parametrize("name", ["micro_batches", "packs_per_micro_batch", "window_steps"])
+@pytest.mark.parametrize("count", [0, -1, 1.5, True])
+def test_counts_are_whole_and_at_least_one(name, count):
+    """Else the error is a division by zero, or comes with the first batch."""
+    with pytest.raises(SettingsError, match=f"{name} must be a whole number of at least 1"):
+        PackLoader(toy_packs(5), **{name: count})
+
+
 def test_costs_even_out_ranks_and_are_part_of_the_state():
     """Without them a step waits for its heaviest rank; a state of another schedule would repeat and lose packs."""
     packs = toy_packs(40)

@@ -224,13 +224,13 @@ def test_what_waits_is_what_is_looked_at(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TokenBudget(0), "token budget: tokens must be at least 1 and is 0"),
+        (lambda: TokenBudget(0), "token budget: tokens must be a whole number of at least 1 and is 0"),
         (lambda: TokenBudget(8, capacity=7), "capacity is 7 and the token budget 8"),
         (lambda: TokenBudget(8, count="effective"), "count 'effective' is unknown: use one of total, loss_tokens"),
         (lambda: TokenBudget(8, warmup=Warmup(steps=3, start=9)), "warmup starts at 9 tokens, above the budget of 8"),
         (lambda: TokenBudget(8, count="loss_tokens", fit="exact"), "use count='total'"),
-        (lambda: Warmup(steps=0), "steps must be at least 1"),
-        (lambda: SampleCount(0), "samples must be at least 1"),
+        (lambda: Warmup(steps=0), "steps must be a whole number of at least 1"),
+        (lambda: SampleCount(0), "samples must be a whole number of at least 1"),
         (lambda: list(compose([1], TokenBudget(8, count="loss_tokens"))), "give loss_tokens"),
     ],
 )
@@ -419,7 +419,11 @@ def test_ranks_with_streams_of_their_own_end_together():
     ("make", "error", "message"),
     [
         (lambda: by_index([3], dp_rank=2, dp_world_size=2), SettingsError, "dp_rank must be from 0 to 1 and is 2"),
-        (lambda: by_index([3], micro_batches=0), SettingsError, "micro_batches must be at least 1 and is 0"),
+        (
+            lambda: by_index([3], micro_batches=0),
+            SettingsError,
+            "micro_batches must be a whole number of at least 1 and is 0",
+        ),
         (lambda: from_stream([3], dp_world_size=2, agree=bool), SettingsError, "leave dp_world_size at 1"),
         (lambda: from_stream([3], loss_tokens=[3]), SettingsError, "loss_tokens goes with lengths"),
         (lambda: TokenBudgetBatches(Samples([3, 4]), SampleCount(1), lengths=[3]), SettingsError, "the source 2"),

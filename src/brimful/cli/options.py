@@ -219,7 +219,7 @@ def _budgets(texts: Sequence[str]) -> dict[str, int] | None:
 
 def _alignment(options: Mapping[str, Any]) -> Alignment:
     own = [flag for flag in ("align", "align_total") if options[flag] is not None]
-    of_parallelism = [flag for flag in ("cp", "tp", "fp8", "fused_attention") if options[flag]]
+    of_parallelism = [flag for flag in ("cp", "tp", "fp8", "fused_attention") if options[flag] not in (None, False)]
     if own and of_parallelism:
         raise SettingsError(
             f"--{own[0].replace('_', '-')} and --{of_parallelism[0].replace('_', '-')} both say what to align to: leave one out"

@@ -28,6 +28,7 @@ from brimful.cli.what_if import check_what_if, show_what_if, what_if_data, what_
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable, measure_lengths
 from brimful.plan import plan_packs
+from brimful.plan.settings import PlanSettings
 from brimful.report.plan import describe_plan
 
 __all__ = ["plan"]
@@ -54,12 +55,14 @@ def plan(
     check_what_if(options, output)
     if output is not None and os.path.exists(output) and not is_ours(output, "plan"):
         raise SettingsError(f"-o {output} is there and is no plan: name another file")
+    arguments = plan_arguments(options)
+    PlanSettings(capacity=int(capacity or 0), **arguments)  # complains before anything is measured
     table = _table(lengths, options)
     made = plan_packs(
         table,
         capacity=int(capacity or 0),
         groups=None if groups is None else numbers_from_npy(groups),
-        **plan_arguments(options),
+        **arguments,
     )
     if output is not None:
         made.save(output)

@@ -199,7 +199,9 @@ class _TokenLoss(torch.autograd.Function):  # type: ignore[misc]  # torch is not
             at += len(part)
             numbers = part.float()
             norm = numbers.logsumexp(dim=-1)
-            hit = numbers.gather(1, wanted.clamp(min=0)[:, None])[:, 0]
+            # Only what is ignored is replaced: another label below 0 is an error, and no token.
+            places = torch.where(wanted == IGNORE_INDEX, 0, wanted)
+            hit = numbers.gather(1, places[:, None])[:, 0]
             losses.append(torch.where(wanted != IGNORE_INDEX, norm - hit, torch.zeros_like(norm)))
             norms.append(norm)
         ctx.save_for_backward(logits, targets, torch.cat(norms))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Literal
 
+import numpy as np
+
 from brimful.errors import SettingsError
 from brimful.plan import Alignment
 from brimful.typing import Int32Array
@@ -39,7 +41,7 @@ class Padding:
     >>> Padding(to=8, segment_multiple_of=3)
     Traceback (most recent call last):
         ...
-    brimful.errors.SettingsError: rows of 8 tokens cannot consist of multiples of 3: set to=9
+    brimful.errors.SettingsError: rows of 8 tokens cannot consist of multiples of 3: set to=9, or 6 if the model takes no more
     """
 
     to: int | None = None
@@ -53,14 +55,19 @@ class Padding:
             value = getattr(self, name)
             if value is None or (name == "max_seqlen" and value == "bucket"):
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
                 shown = "pad_to" if name == "to" else name
                 raise SettingsError(f"{shown} must be at least 1 and is {value!r}")
+            object.__setattr__(self, name, int(value))
         if self.to is not None and self.to % self.unit:
             raise SettingsError(
                 f"rows of {self.to:,} tokens cannot consist of multiples of {self.unit:,}: "
-                f"set to={-(-self.to // self.unit) * self.unit}"
+                f"set to={-(-self.to // self.unit) * self.unit}{self._less()}"
             )
+
+    def _less(self) -> str:
+        assert self.to is not None
+        return f", or {self.to // self.unit * self.unit} if the model takes no more" if self.to > self.unit else ""
 
     @property
     def unit(self) -> int:

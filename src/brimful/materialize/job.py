@@ -13,12 +13,22 @@ from typing import Any
 import numpy as np
 
 from brimful.encode.encoder import Encoder
-from brimful.errors import BadSampleError, NotAPackStoreError, SettingsError
-from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
+from brimful.errors import BadSampleError, CorruptFileError, NotAPackStoreError, SettingsError
+from brimful.fingerprint import fingerprint_array
+from brimful.materialize.write import (
+    SHARD_BYTES,
+    identity_of,
+    packs_per_shard,
+    write_packs,
+)
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
-from brimful.plan import Alignment, Overflow, Plan, plan_packs
+from brimful.plan import Alignment, Overflow, Plan
+from brimful.plan.budgets import DERIVED
+from brimful.plan.groups import as_groups
 from brimful.plan.phases import Recipe
+from brimful.plan.planner import plan_by
+from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
 from brimful.shards import StreamLog
 from brimful.sources.source import Source
@@ -26,6 +36,9 @@ from brimful.store import LocalStore, open_store
 from brimful.typing import AnyIntArray
 
 __all__ = ["PackSummary", "pack_dataset"]
+
+_LOSS_TOKENS = "loss_tokens"
+"""The one budget beside tokens that measuring can make."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +105,10 @@ class PackSummary:
 
 
 def _why_dropped(plan: Plan) -> str:
-    by = {name: count for name, count in plan.settings.get("dropped_by", {}).items() if name != "tokens"}
-    others = "".join(f"; {count:,} for {name}" for name, count in by.items())
-    return f"longer than a pack{others}"
+    """``longer than a pack; 108 for squares``."""
+    by = plan.settings.get("dropped_by", {"tokens": None})
+    reasons = ["longer than a pack" if name == "tokens" else f"{count:,} for {name}" for name, count in by.items()]
+    return "; ".join(reasons)
 
 
 def pack_dataset(
@@ -138,11 +152,32 @@ def pack_dataset(
         raise SettingsError(f"-o {store.url}: pack into a local directory and copy it, or call write_packs")
     home = Path(store.directory)
     encoded_dir = home / "tmp" / "encoded"
-    finished = _finished(StreamLog(store), source, encoder, capacity)
+    settings = PlanSettings(
+        capacity=capacity,
+        algorithm=algorithm,
+        overflow=overflow,
+        budgets=budgets,
+        alignment=alignment,
+        min_fill=min_fill,
+        phases=phases,
+        mix=mix,
+        seed=seed,
+        epoch=epoch,
+        time_limit=time_limit,
+    )
+    asked = PlanSettings.asked(settings.as_dict())
+    if groups is not None:
+        asked["groups"] = fingerprint_array(as_groups(groups, num_samples=len(source), policy=settings.policy))
+    unknown = [name for name in budgets or {} if name not in (*DERIVED, _LOSS_TOKENS)]
+    if unknown:
+        raise SettingsError(
+            f"--budget {unknown[0]} is unknown: packing can measure {_LOSS_TOKENS}, {', '.join(DERIVED)}"
+        )
+    claimed, finished = _claimed(StreamLog(store), source, encoder, capacity, asked)
     measured = measure_and_keep(
         source,
         encoder,
-        budgets=("tokens", "loss_tokens") if budgets and "loss_tokens" in budgets else ("tokens",),
+        budgets=("tokens", _LOSS_TOKENS) if budgets and _LOSS_TOKENS in budgets else ("tokens",),
         path=home / "lengths.arrow",
         cache_dir=cache_dir,
         num_proc=num_proc,
@@ -156,26 +191,17 @@ def pack_dataset(
         raise BadSampleError(
             "every row is malformed: " + measured.table.rejects[0][2], sample_id=0, where=source.where(0)
         )
+    log = StreamLog(store)
     with progress.stage("plan", total=len(source), unit="samples"):
-        plan = plan_packs(
-            measured.table,
-            capacity=capacity,
-            algorithm=algorithm,
-            overflow=overflow,
-            budgets=budgets,
-            alignment=alignment,
-            groups=groups,
-            min_fill=min_fill,
-            phases=phases,
-            mix=mix,
-            seed=seed,
-            epoch=epoch,
-            time_limit=time_limit,
-        )
+        plan = _planned_before(home / "plan.arrow", log, measured.table)
+        fresh = plan is None
+        if plan is None:
+            plan = plan_by(measured.table, settings, groups=groups)
         progress.advance(len(source))
-    identity = identity_of(plan, source, encoder, lanes, packs_per_shard(plan, shard_bytes))
-    StreamLog(store).begin(identity, notes or {})
-    if not finished:
+    if fresh and not claimed:
+        plan.save(home / "plan.arrow")  # before the directory is claimed for it: searches may not find it again
+    log.begin(identity_of(plan, source, encoder, lanes, packs_per_shard(plan, shard_bytes)), notes or {})
+    if fresh and claimed:
         plan.save(home / "plan.arrow")
     written = write_packs(
         plan,
@@ -210,11 +236,26 @@ def _how(plan: Plan) -> str:
     return f"{plan.settings['algorithm']}: {outcome}" if outcome else str(plan.settings["algorithm"])
 
 
-def _finished(log: StreamLog, source: Source, encoder: Encoder, capacity: int) -> bool:
-    """Whether the directory is complete; refuses one of another job before any work is done."""
+def _planned_before(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
+    """The plan that the directory was claimed for, if it is there and of these lengths.
+
+    Made again it might be another: searches may be limited in time, and another solver finds other packs.
+    """
+    try:
+        wanted = log.header()["identity"]["plan"]
+        plan = Plan.open(path)
+    except (NotAPackStoreError, FileNotFoundError, CorruptFileError):
+        return None
+    return plan if (plan.fingerprint, plan.length_fingerprint) == (wanted, table.fingerprint) else None
+
+
+def _claimed(
+    log: StreamLog, source: Source, encoder: Encoder, capacity: int, asked: dict[str, Any]
+) -> tuple[bool, bool]:
+    """Whether the directory is this job's, and whether it is complete; refuses one of another before any work."""
     try:
         log.header()
     except NotAPackStoreError:
-        return False
-    log.expect({"source": source.fingerprint, "encoder": encoder.fingerprint, "capacity": capacity})
-    return log.records()[1] is not None
+        return False, False
+    log.expect({"source": source.fingerprint, "encoder": encoder.fingerprint, "capacity": capacity, "settings": asked})
+    return True, log.records()[1] is not None

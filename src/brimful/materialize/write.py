@@ -15,6 +15,7 @@ from brimful.encode.stored import StoredSamples, signed, unsigned
 from brimful.errors import BadSampleError, LengthChangedError, PlanMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.plan import Plan
+from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
 from brimful.shards import BATCH_ROWS, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
 from brimful.sources.source import Source
@@ -139,6 +140,7 @@ def identity_of(plan: Plan, source: Source, encoder: Encoder, lanes: int, per_sh
     aligned = {} if plan.alignment.is_none else {"alignment": plan.settings["alignment"]}
     return {
         **aligned,
+        "settings": PlanSettings.asked(plan.settings),
         "capacity": plan.capacity,
         "plan": plan.fingerprint,
         "source": source.fingerprint,

@@ -55,7 +55,7 @@ class Groups:
         return Packing(ends[packing.offsets], self.members[place])
 
     def over(
-        self, budgets: Budgets, *, sizes: Int64Array, sample_ids: Int64Array | None, policy: Overflow
+        self, budgets: Budgets, *, sizes: Int64Array, sample_ids: Int64Array | None, policy: Overflow, unit: int = 1
     ) -> tuple[BoolArray | None, dict[str, int]]:
         """Groups that exceed a capacity, and how many of their samples by budget (the first that is exceeded).
 
@@ -64,6 +64,7 @@ class Groups:
         Args:
             sizes: ``int64[num_items, num_budgets]`` of the samples, for the message.
             sample_ids: ``int64[num_items]``; None if row ``i`` is sample ``i``.
+            unit: what capacities in tokens are a multiple of, for the advice in the error.
 
         Returns:
             ``bool[num_groups]``, None if there are none, and counts.
@@ -76,13 +77,13 @@ class Groups:
             return None, {}
         over: BoolArray = np.asarray(exceeded.any(axis=1))
         if policy is Overflow.ERROR:
-            raise OversizedSampleError(self._complaint(budgets, sizes, sample_ids, exceeded))
+            raise OversizedSampleError(self._complaint(budgets, sizes, sample_ids, exceeded, unit))
         first = np.argmax(exceeded[over], axis=1)
         samples = np.bincount(first, weights=np.diff(self.offsets)[over], minlength=len(budgets.names)).astype(np.int64)
         return over, {name: int(count) for name, count in zip(budgets.names, samples, strict=True) if count}
 
     def _complaint(
-        self, budgets: Budgets, sizes: Int64Array, sample_ids: Int64Array | None, exceeded: BoolArray
+        self, budgets: Budgets, sizes: Int64Array, sample_ids: Int64Array | None, exceeded: BoolArray, unit: int
     ) -> str:
         at = int(np.argmax(exceeded.any(axis=0)))
         name, most = budgets.names[at], int(budgets.capacities[at])
@@ -97,7 +98,7 @@ class Groups:
         more = f"; so do {len(groups) - 1:,} more" if len(groups) > 1 else ""
         who = f"group {int(self.names[group])}, samples" if self.names[group] != ALONE else "sample"
         longest = int(self.sizes[groups, at].max())
-        flag = f"--max-length {longest}" if name == "tokens" else f"--budget {name}={longest}"
+        flag = f"--max-length {-(-longest // unit) * unit}" if name == "tokens" else f"--budget {name}={longest}"
         return (
             f"{who} {shown}, takes {size:,} {name} and exceeds the capacity of {most:,}{more}. "
             f"Choose --overflow drop, which leaves out whole groups, or {flag}"

@@ -13,6 +13,7 @@ from brimful.plan.best_fit import best_fit
 from brimful.plan.first_fit import first_fit
 from brimful.plan.histogram import decreasing_order
 from brimful.plan.in_order import most_packs
+from brimful.plan.min_fill import least_load
 from brimful.plan.next_fit import next_fit
 from brimful.plan.overflow import Overflow, apply_overflow
 from brimful.plan.packing import Packing
@@ -110,7 +111,7 @@ class Lookahead:
             "overflow": self._overflow.value,
         }
         self._capacity, self._size, self._max_wait, self._algorithm = int(capacity), int(size), int(max_wait), algorithm
-        self._full = int(np.ceil(min_fill * capacity))
+        self._full = least_load(min_fill, capacity)
         self._counts = dict.fromkeys(StreamLedger().as_dict(), 0)
         # The window, in order of arrival.
         self._waiting = 0

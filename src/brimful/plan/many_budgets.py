@@ -70,7 +70,7 @@ def items_of(
     usable = replace(budgets, capacities=np.concatenate([[limit], budgets.capacities[1:]]).astype(np.int64))
     if groups is not None:
         return _grouped(table, usable, policy, alignment, groups)
-    pieces = apply_overflow(table.tokens, capacity=limit, policy=policy)
+    pieces = apply_overflow(table.tokens, capacity=limit, policy=policy, unit=alignment.total)
     dropped = {"tokens": len(pieces.dropped)} if len(pieces.dropped) else {}
     sizes = usable.sizes(
         table, lengths=pieces.lengths, sample_ids=pieces.sample_ids, rounded=alignment.rounded(pieces.lengths)
@@ -105,7 +105,7 @@ def _grouped(table: LengthTable, budgets: Budgets, policy: Overflow, alignment: 
     lengths = tokens[ids]
     sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths))
     grouped = group_items(sizes, groups[ids])
-    over, dropped = grouped.over(budgets, sizes=sizes, sample_ids=ids, policy=policy)
+    over, dropped = grouped.over(budgets, sizes=sizes, sample_ids=ids, policy=policy, unit=alignment.total)
     if over is not None:
         kept = np.sort(grouped.members[np.repeat(~over, np.diff(grouped.offsets))])
         ids, lengths, sizes = ids[kept], lengths[kept], sizes[kept]

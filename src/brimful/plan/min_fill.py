@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from brimful.plan.budgets import loads_of
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, Int64Array
 
-__all__ = ["Postponed", "postpone"]
+__all__ = ["Postponed", "least_load", "postpone"]
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,19 @@ def postpone(
     return Postponed(joined, number, int(np.count_nonzero(still)))
 
 
+def least_load(min_fill: float, capacity: int) -> int:
+    """The least whole load that is at least that share of a capacity, as the share is written: 0.55 of 100 is 55.
+
+    >>> least_load(0.55, 100), least_load(0.96, 4096)
+    (55, 3933)
+    """
+    share = Fraction(str(float(min_fill)))
+    return -(-share.numerator * capacity // share.denominator)
+
+
 def _is_below(packing: Packing, sizes: Int64Array, capacities: Int64Array, min_fill: float) -> AnyIntArray:
-    return np.asarray((loads_of(packing, sizes) < min_fill * capacities).all(axis=1))
+    least = np.array([least_load(min_fill, int(most)) for most in capacities])
+    return np.asarray((loads_of(packing, sizes) < least).all(axis=1))
 
 
 def _joined(one: Packing, other: Packing) -> Packing:

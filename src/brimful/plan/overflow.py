@@ -63,8 +63,14 @@ class Pieces:
 _NOBODY = np.empty(0, dtype=np.int64)
 
 
-def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow) -> Pieces:
+def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: int = 1) -> Pieces:
     """Turn samples into pieces of at most ``capacity``. Samples of negative length (rejected) are left out.
+
+    Args:
+        lengths: of the samples.
+        capacity: most that a piece may have.
+        policy: for those that have more.
+        unit: what capacities are a multiple of, for the advice in the error.
 
     Pure: no I/O.
 
@@ -81,7 +87,7 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow) -> Piec
     over = lengths > capacity
     oversized = np.flatnonzero(over)
     if policy is Overflow.ERROR and len(oversized):
-        raise OversizedSampleError(_complaint(lengths, oversized, capacity))
+        raise OversizedSampleError(_complaint(lengths, oversized, capacity, unit))
     keep = lengths > 0 if rejected else np.ones(len(lengths), dtype=bool)
     if policy in (Overflow.ERROR, Overflow.DROP):
         ids = np.flatnonzero(keep & ~over)
@@ -99,11 +105,12 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow) -> Piec
     return Pieces(cut, ids if rejected else None, starts, _NOBODY)
 
 
-def _complaint(lengths: AnyIntArray, oversized: AnyIntArray, capacity: int) -> str:
+def _complaint(lengths: AnyIntArray, oversized: AnyIntArray, capacity: int, unit: int) -> str:
     shown = ", ".join(f"{sample_id} ({int(lengths[sample_id]):,})" for sample_id in oversized[:_EXAMPLES].tolist())
     more = f" and {len(oversized) - _EXAMPLES:,} more" if len(oversized) > _EXAMPLES else ""
-    longest = int(lengths[oversized].max())
+    longest = -(-int(lengths[oversized].max()) // unit) * unit
+    usable = "" if unit == 1 else f", in multiples of {unit:,}"
     return (
-        f"{len(oversized):,} of {len(lengths):,} samples are longer than the capacity of {capacity:,} tokens: sample "
+        f"{len(oversized):,} of {len(lengths):,} samples are longer than the capacity of {capacity:,} tokens{usable}: sample "
         f"{shown}{more}. Choose --overflow drop, truncate, truncate_left or split, or --max-length {longest}"
     )

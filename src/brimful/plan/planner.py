@@ -31,7 +31,7 @@ from brimful.plan.settings import IN_ORDER, PlanSettings
 from brimful.plan.vector_packing import pack_vectors
 from brimful.typing import AnyIntArray, Int64Array, Lengths
 
-__all__ = ["plan_packs"]
+__all__ = ["plan_by", "plan_packs"]
 
 
 def plan_packs(
@@ -97,7 +97,7 @@ def plan_packs(
     2
     >>> plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=8, budgets={"samples": 2}, seed=None)
     >>> sorted(sorted(segment.length for segment in pack) for pack in plan)
-    [[1, 5], [1, 6], [3, 3]]
+    [[1, 3], [1, 6], [3, 5]]
     """
     settings = PlanSettings(
         capacity=capacity,
@@ -112,6 +112,16 @@ def plan_packs(
         epoch=epoch,
         time_limit=time_limit,
     )
+    return plan_by(lengths, settings, groups=groups)
+
+
+def plan_by(
+    lengths: LengthTable | AnyIntArray | Sequence[int],
+    settings: PlanSettings,
+    *,
+    groups: AnyIntArray | Sequence[int] | None,
+) -> Plan:
+    """``plan_packs`` with its settings as one object, checked before the lengths are known."""
     table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
     _check_lengths(table.tokens, may_reject=isinstance(lengths, LengthTable))
     if settings.algorithm == "concat_split":
@@ -120,7 +130,9 @@ def plan_packs(
         pieces, packing = _concat_split(table.tokens, settings)
         found = _Found(packing, lower_bound(Histogram.of(pieces.lengths), capacity=settings.capacity), {})
     elif groups is None and not settings.budgets:
-        pieces = apply_overflow(table.tokens, capacity=settings.usable, policy=settings.policy)
+        pieces = apply_overflow(
+            table.tokens, capacity=settings.usable, policy=settings.policy, unit=settings.aligned.total
+        )
         found = _pack(settings.aligned.rounded(pieces.lengths).astype(np.int32, copy=False), settings)
     else:
         of_groups = None

@@ -35,6 +35,9 @@ _ALIASES = {
 
 _MAX_CAPACITY = 2**31 - 1
 
+_FOUND = ("outcome", "solver", "phase_reports", "dropped_by", "packs_below_min_fill")
+"""What planning adds to the settings."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings:
@@ -60,6 +63,9 @@ class PlanSettings:
         put = object.__setattr__
         self._check_numbers()
         put(self, "capacity", int(self.capacity))
+        put(self, "seed", None if self.seed is None else int(self.seed))
+        put(self, "epoch", int(self.epoch))
+        put(self, "min_fill", float(self.min_fill))
         put(self, "algorithm", _ALIASES.get(self.algorithm, self.algorithm))
         put(self, "overflow", Overflow.named(self.overflow))
         if not isinstance(self.alignment, Alignment):
@@ -91,6 +97,10 @@ class PlanSettings:
             if (least is not None and value < least) or (most is not None and value > most):
                 bounds = f"at least {least}" if most is None else f"from {least} to {most:,}"
                 raise SettingsError(f"{flag} must be {bounds} and is {value:,}")
+        for flag, share in (("--min-fill", self.min_fill), ("--time-limit", self.time_limit)):
+            number = isinstance(share, (int, float, np.integer, np.floating)) and not isinstance(share, bool)
+            if not number and share is not None:
+                raise SettingsError(f"{flag} must be a number and is {share!r}")
         if self.time_limit is not None and not self.time_limit >= 0:
             raise SettingsError(f"--time-limit must be at least 0 seconds and is {self.time_limit}")
         if not 0 <= self.min_fill <= 1:
@@ -146,6 +156,11 @@ class PlanSettings:
     def usable(self) -> int:
         """Most aligned tokens of a pack."""
         return self.aligned.usable(self.capacity)
+
+    @staticmethod
+    def asked(described: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a plan's settings, what was asked for beside the capacity; without what came of it."""
+        return {key: value for key, value in described.items() if key not in ("capacity", *_FOUND)}
 
     def as_dict(self) -> dict[str, Any]:
         """For the plan's description: what was asked for; nothing that stayed as it is by default, but the basics."""

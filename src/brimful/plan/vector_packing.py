@@ -107,7 +107,7 @@ def pack_vectors(sizes: Int64Array, *, capacities: Int64Array, seed: int = 0) ->
         capacities: ``int64[num_budgets]``, from 1 to 2**52.
         seed: of the order in which items become candidates.
 
-    Cost: items × candidates, about 2 s compiled and 30 s in NumPy for a million items and two budgets.
+    Cost: items × candidates, 2 to 10 s compiled and a minute or two in NumPy for a million items.
     Source: filling pack by pack along the open room is the dot-product greedy of Panigrahy, Talwar, Uyeda and Wieder,
     "Heuristics for vector bin packing" (2011); the straightness, its scale and the exchange are ours.
     """

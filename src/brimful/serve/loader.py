@@ -72,6 +72,15 @@ class PackLoader:
         costs: npt.ArrayLike | None = None,
         window_steps: int = DEFAULT_WINDOW_STEPS,
     ) -> None:
+        counts = {
+            "dp_world_size": dp_world_size,
+            "packs_per_micro_batch": packs_per_micro_batch,
+            "micro_batches": micro_batches,
+            "window_steps": window_steps,
+        }
+        for name, count in counts.items():
+            if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+                raise SettingsError(f"{name} must be a whole number of at least 1 and is {count!r}")
         if not 0 <= dp_rank < dp_world_size:
             raise SettingsError(f"dp_rank must be from 0 to {dp_world_size - 1} and is {dp_rank}")
         self._dataset = dataset
@@ -173,9 +182,19 @@ class PackLoader:
         if differing:
             shown = ", ".join(f"{key} ({state.get(key)} in the state, {own[key]} here)" for key in differing)
             raise StateError(f"the loader state does not fit: {shown}")
-        self._epoch, self._delivered = int(state["epoch"]), int(state["micro_batches_delivered"])
+        epoch: Any = state.get("epoch")
+        delivered: Any = state.get("micro_batches_delivered")
+        if not _is_count(epoch) or not _is_count(delivered) or delivered >= len(self):
+            raise StateError(
+                f"the loader state is damaged: epoch {epoch!r}, {delivered!r} of {len(self):,} micro-batches delivered"
+            )
+        self._epoch, self._delivered = epoch, delivered
 
 
 def without_loss(pack: Pack) -> Pack:
     """The same pack with no targets: keeps a rank in step where it has no pack of its own."""
     return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, pack.sample_ids, pack.starts)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

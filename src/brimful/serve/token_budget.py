@@ -6,6 +6,8 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from brimful.errors import SettingsError
 from brimful.plan import Overflow
 
@@ -85,6 +87,7 @@ class TokenBudget:
         put(self, "fit", _member(Fit, self.fit, "fit"))
         put(self, "overflow", Overflow.named(self.overflow))
         if self.capacity is None:
+            _at_least_one("token budget", tokens=self.tokens)
             put(self, "capacity", self.tokens if self.count is Count.TOTAL else -(-3 * self.tokens // 2))
         _at_least_one("token budget", tokens=self.tokens, capacity=self.capacity, min_buffered=self.min_buffered)
         if self.capacity < self.tokens:
@@ -100,6 +103,7 @@ class TokenBudget:
     def as_dict(self) -> dict[str, Any]:
         """For JSON: what a saved state is compared by."""
         plain = {key: value.value if isinstance(value, Enum) else value for key, value in asdict(self).items()}
+        plain |= {key: int(plain[key]) for key in ("tokens", "capacity", "min_buffered")}
         return {"kind": "token_budget", **plain}
 
 
@@ -118,13 +122,13 @@ class SampleCount:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: what a saved state is compared by."""
-        return {"kind": "sample_count", "samples": self.samples}
+        return {"kind": "sample_count", "samples": int(self.samples)}
 
 
 def _at_least_one(what: str, **values: int) -> None:
     for name, value in values.items():
-        if value < 1:
-            raise SettingsError(f"{what}: {name} must be at least 1 and is {value}")
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise SettingsError(f"{what}: {name} must be a whole number of at least 1 and is {value!r}")
 
 
 def _member(kind: type[Any], name: Any, what: str) -> Any:

@@ -14,6 +14,7 @@ index is found by a search, and any reader knows the number of packs from the lo
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -122,8 +123,11 @@ class StreamLog:
         Raises:
             StoreMismatchError: names what differs.
         """
-        there = self.header()["identity"]
-        differing = [key for key in differing_keys(there, identity) if key in identity]
+        there, identity = _flat(self.header()["identity"]), _flat(identity)
+        names = {key.split(" ", 1)[0] for key in identity}
+        differing = [key for key in differing_keys(there, identity) if key.split(" ", 1)[0] in names]
+        if len(differing) > 1:  # these follow from the others
+            differing = [key for key in differing if key not in ("plan", "packs_per_shard")] or differing
         if differing:
             shown = [f"{key} ({_shown(there.get(key))} there, {_shown(identity.get(key))} now)" for key in differing]
             raise StoreMismatchError(
@@ -201,3 +205,14 @@ def _parse(data: bytes, name: str) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     text = str(value)
     return text[:7] if len(text) == 32 else text
+
+
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings within settings by two names: ``settings seed``."""
+    flat = {}
+    for key, value in identity.items():
+        if isinstance(value, Mapping):
+            flat.update({f"{key} {inner}": part for inner, part in value.items()})
+        else:
+            flat[key] = value
+    return flat
