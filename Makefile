@@ -23,7 +23,7 @@ demo: $(VENV)/.installed
 	$(BIN)/brimful demo -o demo-out
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
