@@ -27,16 +27,17 @@ def chat(row):
 
 
 @pytest.mark.parametrize(
-    ("name", "capacity"),
+    ("name", "capacity", "every"),
     [
-        ("gsm8k_train.jsonl.gz", 2048),
-        ("sgd_train_dialogues.jsonl.gz", 4096),
-        ("gpteacher.jsonl.gz", 2048),
-        ("smile_zh_multiturn_3k.jsonl.gz", 1024),
+        ("gsm8k_train.jsonl.gz", 2048, 1),
+        ("sgd_train_dialogues.jsonl.gz", 4096, 5),
+        pytest.param("sgd_train_dialogues.jsonl.gz", 4096, 1, marks=pytest.mark.chaos),
+        ("gpteacher.jsonl.gz", 2048, 2),
+        ("smile_zh_multiturn_3k.jsonl.gz", 1024, 1),
     ],
 )
-def test_chats(name, capacity, data_dir, qwen_tokenizer, tmp_path):
-    """The tokens of every sample in the packs are those of ``tokenizer.apply_chat_template``, each sample once."""
+def test_chats(name, capacity, every, data_dir, qwen_tokenizer, tmp_path):
+    """The tokens of every sample in the packs (or of some of them) are those of ``tokenizer.apply_chat_template``, each sample once."""
     source = open_source(data_dir / "text" / name)
     encoder = ChatEncoder(qwen_tokenizer)
     summary = pack_dataset(source, encoder, tmp_path, capacity=capacity, overflow="drop")
@@ -48,6 +49,8 @@ def test_chats(name, capacity, data_dir, qwen_tokenizer, tmp_path):
         assert len(pack) <= capacity
         for number, sample_id in enumerate(pack.sample_ids.tolist()):
             seen[sample_id] += 1
+            if sample_id % every:
+                continue  # a fifth of 12,174 dialogues takes long enough; `make chaos` compares them all
             expected = hf.apply_chat_template(chat(rows[sample_id]))["input_ids"]
             assert pack.segment(number).tolist() == expected, sample_id
     assert set(np.flatnonzero(seen == 0).tolist()) == dropped
