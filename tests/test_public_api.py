@@ -64,3 +64,9 @@ def test_doctests_are_found():
     finder = doctest.DocTestFinder(exclude_empty=True)
     found = [test for name in modules() for test in finder.find(importlib.import_module(name)) if test.examples]
     assert len(found) > 120
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_every_module_says_what_it_is_for(name):
+    """The one-line map of the package."""
+    assert importlib.import_module(name).__doc__

@@ -66,6 +66,7 @@ class SlowEncoder(type(toy_chat_encoder())):
         return super().encode_batch(samples)
 
 
+@pytest.mark.chaos
 def test_killed_at_random_moments_with_worker_processes(tmp_path):
     """The parent dies alone; its workers must end by themselves, and the job goes on from its finished blocks."""
     pack_dataset(open_source(ROWS * 100), toy_chat_encoder(), tmp_path / "whole", capacity=64, shard_bytes=4096)
