@@ -203,7 +203,7 @@ class Placements:
     def offsets(self) -> Offsets:
         """``int64[num_packs + 1]``: items before each pack."""
         offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
-        np.cumsum(self._sizes(), out=offsets[1:])
+        _sum_up(self._sizes(), offsets)
         return offsets
 
     def _sizes(self) -> AnyIntArray:
@@ -211,7 +211,7 @@ class Placements:
         change = np.zeros(self.num_packs + 1, dtype=np.int32)
         np.add.at(change, self.first, self.copies.astype(np.int32))
         np.subtract.at(change, self.first + self.packs, self.copies.astype(np.int32))
-        np.cumsum(change, out=change)
+        np.cumsum(change, dtype=np.int32, out=change)
         return change[:-1]
 
     def fill(self, order: AnyIntArray, pack_order: AnyIntArray | None = None) -> Packing:
@@ -227,7 +227,7 @@ class Placements:
             begins = offsets[:-1]
         else:
             offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
-            np.cumsum(self._sizes()[pack_order], out=offsets[1:])
+            _sum_up(self._sizes()[pack_order], offsets)
             begins = np.empty(self.num_packs, dtype=order.dtype)
             begins[pack_order] = offsets[:-1]
         items = np.empty_like(order)
@@ -263,6 +263,12 @@ class Placements:
             for begin in range(0, int(packs), each):
                 runs.append((int(length), int(first) + begin, min(each, int(packs) - begin), int(copies), int(slot)))
         return Placements.of_runs(runs, self.num_packs)
+
+
+def _sum_up(sizes: AnyIntArray, offsets: Offsets) -> None:
+    """Running sums behind the first entry; in place, as NumPy is slow where a running sum changes its type."""
+    offsets[1:] = sizes
+    np.cumsum(offsets[1:], out=offsets[1:])
 
 
 def _targets(
