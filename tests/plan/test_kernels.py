@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from brimful import plan_packs
 from brimful.plan import kernels as kernels_module
-from brimful.plan.best_fit_decreasing import _best_fit_decreasing, best_fit_decreasing
+from brimful.plan.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.counted_best_fit import counted_best_fit_decreasing
 from brimful.plan.histogram import Histogram
 from brimful.testing.strategies import capacities_and_lengths
 
@@ -47,7 +48,7 @@ def test_best_fit_on_large_counts(counts, capacity):
     """Billions of items as multiplicities: the compiled and the plain form place the same runs."""
     lengths = np.array(sorted(counts), dtype=np.int64)
     items = Histogram(lengths, np.array([counts[int(length)] for length in lengths], dtype=np.int64))
-    plain = _best_fit_decreasing(items, capacity)
+    plain = counted_best_fit_decreasing(items, capacity=capacity, most=capacity)
     compiled = best_fit_decreasing(items, capacity=capacity)
     assert compiled.num_packs == plain.num_packs
     for name in ("length", "first", "packs", "copies", "slot"):

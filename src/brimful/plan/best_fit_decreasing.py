@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from heapq import heappop, heappush
-
+from brimful.plan.counted_best_fit import counted_best_fit_decreasing
 from brimful.plan.histogram import Histogram, Placements
 from brimful.plan.kernels import kernels
 
@@ -45,45 +43,5 @@ def best_fit_decreasing(items: Histogram, *, capacity: int) -> Placements:
     if compiled is not None and capacity <= _COMPILED_CAPACITY:
         table, num_packs = compiled.best_fit(items.lengths, items.counts, capacity)
         return Placements.of_table(table, int(num_packs))
-    return _best_fit_decreasing(items, capacity)
-
-
-def _best_fit_decreasing(items: Histogram, capacity: int) -> Placements:
-    placed: list[tuple[int, int, int, int, int]] = []
-    num_packs = 0
-    rooms: list[int] = []  # rooms that some packs have, ascending
-    runs: dict[int, list[tuple[int, int, int]]] = {}  # of each room: (first, packs, slot), first opened first
-
-    def leave(room: int, first: int, packs: int, slot: int) -> None:
-        if room == 0:
-            return
-        there = runs.get(room)
-        if not there:
-            insort(rooms, room)
-            runs[room] = there = []
-        heappush(there, (first, packs, slot))
-
-    for length, left in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
-        while left:
-            at = bisect_left(rooms, length)
-            if at == len(rooms):
-                room, first, packs, slot = capacity, num_packs, -(-left // (capacity // length)), 0
-                num_packs += packs
-            else:
-                room = rooms[at]
-                first, packs, slot = heappop(runs[room])
-                if not runs[room]:
-                    del rooms[at]
-            copies = room // length
-            full = min(packs, left // copies)
-            if full:
-                placed.append((length, first, full, copies, slot))
-                leave(room - copies * length, first, full, slot + copies)
-                left -= full * copies
-            if full < packs and left:
-                placed.append((length, first + full, 1, left, slot))
-                leave(room - left * length, first + full, 1, slot + left)
-                full, left = full + 1, 0
-            if full < packs:
-                leave(room, first + full, packs - full, slot)
-    return Placements.of_runs(placed, num_packs)
+    # No pack holds more items than tokens, so as a limit the capacity is none.
+    return counted_best_fit_decreasing(items, capacity=capacity, most=capacity)
