@@ -17,9 +17,10 @@ import numpy as np
 
 from brimful.plan.kernels import kernels
 from brimful.plan.packing import Packing
+from brimful.plan.stretches import Stretches
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
-__all__ = ["Histogram", "Placements", "decreasing_order"]
+__all__ = ["Histogram", "Placements", "decreasing_order", "radix_order"]
 
 _CHUNK_ITEMS = 1 << 20
 """Items that NumPy works on at a time: what it needs beside them stays small, and in the cache."""
@@ -108,7 +109,7 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
     top = int(items.lengths[-1])
     compiled = kernels(len(lengths))
     if top >= _DENSE or (compiled is None and len(lengths) <= _CHUNK_ITEMS):
-        return _radix_order(lengths, top).astype(dtype, copy=False)
+        return radix_order(lengths, top).astype(dtype, copy=False)
     place = np.zeros(top + 1, dtype=np.int64)
     place[items.lengths] = items.num_items - np.cumsum(items.counts)
     order = np.empty(len(lengths), dtype=dtype)
@@ -120,24 +121,29 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
 
 
 def _sort(lengths: AnyIntArray, top: int, place: Int64Array, order: AnyIntArray) -> None:
-    """Counting sort in NumPy: some million items are sorted, then their runs of equal lengths moved into place."""
+    """Counting sort in NumPy: a million items are sorted, then their runs of equal lengths moved into place."""
+    numbers = np.arange(_CHUNK_ITEMS, dtype=order.dtype)
     for begin in range(0, len(lengths), _CHUNK_ITEMS):
         part = lengths[begin : begin + _CHUNK_ITEMS]
-        within = _radix_order(part, top)
+        within = radix_order(part, top).astype(order.dtype)
         counts = np.bincount(part, minlength=top + 1)
         present = np.flatnonzero(counts)[::-1]
         each = counts[present]
-        target = np.repeat(place[present] - (np.cumsum(each) - each), each)
-        target += np.arange(len(part))
-        order[target] = within + begin
+        target = np.repeat((place[present] - (np.cumsum(each) - each)).astype(order.dtype), each)
+        target += numbers[: len(part)]
+        within += order.dtype.type(begin)
+        order[target] = within
         place[present] += each
 
 
-def _radix_order(lengths: AnyIntArray, top: int) -> AnyIntArray:
-    """A stable sort of 16-bit keys is a radix sort in NumPy; wider keys take two passes of it, low half first."""
-    falling = top - lengths
+def radix_order(lengths: AnyIntArray, top: int) -> AnyIntArray:
+    """Positions of the lengths, longest first, equal ones in order of position; ``top`` is at least the longest.
+
+    A stable sort of 16-bit keys is a radix sort in NumPy; wider keys take two passes of it, low half first.
+    """
     if top < 1 << 16:
-        return np.argsort(falling.astype(np.uint16), kind="stable")
+        return np.argsort(np.uint16(top) - lengths.astype(np.uint16), kind="stable")
+    falling = top - lengths
     low = np.argsort((falling & 0xFFFF).astype(np.uint16), kind="stable")
     high = np.argsort((falling >> 16).astype(np.uint16)[low], kind="stable")
     wide: AnyIntArray = low[high]
@@ -200,16 +206,13 @@ class Placements:
         runs.sort(key=lambda run: (-run[0], run[1]))
         return cls.of_runs(runs, num_packs)
 
+    def stretches(self) -> Stretches:
+        """The same runs, cut where the size of packs changes."""
+        return Stretches.of(first=self.first, packs=self.packs, copies=self.copies, slot=self.slot)
+
     def offsets(self) -> Offsets:
         """``int64[num_packs + 1]``: items before each pack."""
-        # Summed up in place, twice: at a hundred million packs a second array costs more than the sums.
-        offsets = np.zeros(self.num_packs + 2, dtype=np.int64)
-        change = offsets[1:]
-        np.add.at(change, self.first, self.copies)
-        np.subtract.at(change, self.first + self.packs, self.copies)
-        np.cumsum(change, out=change)
-        np.cumsum(change, out=change)
-        return offsets[:-1]
+        return self.stretches().offsets()
 
     def _sizes(self) -> AnyIntArray:
         """``int32[num_packs]``: items of each pack."""

@@ -33,6 +33,8 @@ class Kernels:
         self.count = compiled(_count)
         self.sort = compiled(_sort)
         self.fill = compiled(_fill)
+        self.deal = compiled(_deal)
+        self.count_up = compiled(_count_up)
         self.best_fit = compiled(_best_fit)
 
 
@@ -102,6 +104,83 @@ def _fill(
             for copy in range(each):
                 items[target + copy] = order[at]
                 at += 1
+
+
+def _deal(
+    lengths: AnyIntArray,
+    start: Int64Array,
+    stride: Int64Array,
+    copies: Int64Array,
+    packs: Int64Array,
+    turn: Int64Array,
+    chunk: AnyIntArray,
+    dealt: AnyIntArray,
+) -> None:
+    """``turn`` says for each length which stretch is its first, and then which is next."""
+    top = len(turn) - 1
+    full = np.zeros(top + 1, dtype=np.int64)  # packs that are complete in the stretch whose turn it is
+    slot = np.zeros(top + 1, dtype=np.int64)  # copies that the pack behind them has
+    ends = np.zeros(top + 1, dtype=np.int64)
+    for begin in range(0, len(lengths), len(chunk)):
+        stop = min(begin + len(chunk), len(lengths))
+        ends[:] = 0
+        for item in range(begin, stop):
+            ends[lengths[item]] += 1
+        before = np.int64(0)
+        for length in range(top + 1):
+            count = ends[length]
+            ends[length] = before
+            before += count
+        for item in range(begin, stop):
+            length = lengths[item]
+            chunk[ends[length]] = item
+            ends[length] += 1
+        at = np.int64(0)
+        for length in range(top + 1):
+            end = ends[length]
+            if at == end:
+                continue
+            stretch = turn[length]
+            pack = full[length]
+            while at < end:
+                far = stride[stretch]
+                each = copies[stretch]
+                if each == 1:
+                    count = min(end - at, packs[stretch] - pack)
+                    target = start[stretch] + pack * far
+                    for number in range(at, at + count):
+                        dealt[target] = chunk[number]
+                        target += far
+                    at += count
+                    pack += count
+                else:
+                    held = slot[length]
+                    while at < end and pack < packs[stretch]:
+                        count = min(end - at, each - held)
+                        target = start[stretch] + pack * far + held
+                        for number in range(count):
+                            dealt[target + number] = chunk[at + number]
+                        at += count
+                        held += count
+                        if held == each:
+                            held = np.int64(0)
+                            pack += 1
+                    slot[length] = held
+                if pack == packs[stretch]:
+                    stretch += 1
+                    pack = np.int64(0)
+            turn[length] = stretch
+            full[length] = pack
+
+
+def _count_up(sizes: Int64Array, widths: Int64Array, offsets: Int64Array) -> None:
+    at = 0
+    items = np.int64(0)
+    for level in range(len(sizes)):
+        for _ in range(widths[level]):
+            items += sizes[level]
+            at += 1
+            offsets[at] = items
 
 
 def _best_fit(lengths: Int64Array, counts: Int64Array, capacity: int) -> tuple[Int64Array, int]:

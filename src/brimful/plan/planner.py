@@ -15,6 +15,7 @@ from brimful.plan.alignment import Alignment
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.bound import lower_bound
 from brimful.plan.concat_split import concat_split
+from brimful.plan.dealing import deal
 from brimful.plan.groups import as_groups
 from brimful.plan.histogram import Histogram
 from brimful.plan.ledger import Ledger
@@ -214,10 +215,11 @@ def _pack_once(sizes: Lengths, settings: PlanSettings) -> _Found:
         phases=settings.recipe,
         time_limit=settings.time_limit,
     )
+    if seed is None:
+        return _Found(deal(sizes, items, placements), bound, notes)
     order = companion_order(sizes, items, seed=seed, epoch=epoch)
     packing = placements.fill(order, pack_order(placements.num_packs, seed=seed, epoch=epoch))
     if settings.mix:
-        assert seed is not None
         packing = mix_packs(packing, sizes, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
     return _Found(packing, bound, notes)
 

@@ -10,7 +10,8 @@ from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.bound import lower_bound
 from brimful.plan.budgets import loads_of, over_any
 from brimful.plan.counted_best_fit import counted_best_fit_decreasing
-from brimful.plan.histogram import Histogram, decreasing_order
+from brimful.plan.dealing import deal
+from brimful.plan.histogram import Histogram
 from brimful.plan.kernels_budgets import FILLED, PACKS, Float64Array, filler
 from brimful.plan.packing import Packing
 from brimful.rng import generator
@@ -174,8 +175,8 @@ def _of_one_pack(num_items: int) -> Packing:
 
 
 def _by_one_budget(column: Int64Array, capacity: int) -> Packing:
-    placements = best_fit_decreasing(Histogram.of(column), capacity=capacity)
-    return placements.fill(decreasing_order(column))
+    items = Histogram.of(column)
+    return deal(column, items, best_fit_decreasing(items, capacity=capacity))
 
 
 def _by_counts(sizes: Int64Array, capacities: Int64Array) -> Packing | None:
@@ -189,8 +190,8 @@ def _by_counts(sizes: Int64Array, capacities: Int64Array) -> Packing | None:
     if int(column.min()) < 1:
         return None
     most = int(capacities[ones[0]])
-    placements = counted_best_fit_decreasing(Histogram.of(column), capacity=int(capacities[1 - ones[0]]), most=most)
-    return placements.fill(decreasing_order(column))
+    items = Histogram.of(column)
+    return deal(column, items, counted_best_fit_decreasing(items, capacity=int(capacities[1 - ones[0]]), most=most))
 
 
 def _mend(
