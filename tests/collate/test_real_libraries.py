@@ -7,7 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from brimful import PackCollator  # noqa: E402
+from tests.trainers import tiny  # noqa: E402
+
+from brimful import Pack, PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.collate.dialects.megatron import build_packed_seq_params  # noqa: E402
 from brimful.collate.dialects.trl import trl_example  # noqa: E402
@@ -272,3 +274,20 @@ def test_accelerate_moves_a_batch():
     batch = PackCollator(pad_to=16)([toy_pack(LENGTHS)])
     moved = operations.send_to_device(batch, "cpu")
     assert_equal(batch, moved)
+
+
+@pytest.mark.parametrize("dialect", ["transformers", "trl", "dense_mask"])
+def test_a_batch_without_a_target_has_loss_0(dialect):
+    """Ranks get one at the tail of an epoch; the mean of nothing would be NaN in their logs."""
+
+    pack = tiny.packs(1)[0]
+    silent = Pack(pack.input_ids, np.zeros_like(pack.loss_mask), pack.cu_seqlens, pack.sample_ids, pack.starts)
+    model = tiny.model()
+    batch = PackCollator(dialect=dialect)([silent])
+    without = {key: value for key, value in batch.items() if key != "num_items_in_batch"}
+    assert np.isnan(float(model(**without, **({"use_cache": False} if dialect == "trl" else {})).loss))
+    loss = model(**batch).loss
+    loss.backward()
+    assert float(loss) == 0
+    assert all(not parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
+    assert "num_items_in_batch" not in PackCollator(dialect=dialect)([pack])

@@ -66,12 +66,13 @@ def lay_out(
     # Tokens first lie without gaps, which are rare; `size` leaves room for the padding at the end.
     input_ids = np.empty(tokens if gaps else size, dtype=np.int64)
     labels = np.empty(len(input_ids), dtype=np.int64)
-    at = 0
+    labels.fill(IGNORE_INDEX)
+    at = num_loss_tokens = 0
     for pack in packs:
         stop = at + len(pack.input_ids)
         input_ids[at:stop] = pack.input_ids
-        labels[at:stop] = pack.input_ids
-        labels[at:stop][~pack.loss_mask] = IGNORE_INDEX
+        np.copyto(labels[at:stop], input_ids[at:stop], where=pack.loss_mask)
+        num_loss_tokens += int(np.count_nonzero(pack.loss_mask))
         at = stop
     places = None
     if gaps:
@@ -80,13 +81,14 @@ def lay_out(
         input_ids, labels = _spread(input_ids, places, size, pad_token_id), _spread(labels, places, size, IGNORE_INDEX)
     else:
         input_ids[tokens:] = pad_token_id
-        labels[tokens:] = IGNORE_INDEX
     # The first token of a segment has nothing before it that may predict it, whatever the pack says.
     first = boundaries[:segments]
-    labels[first[first < size]] = IGNORE_INDEX
-    position_ids = _numbers(position_start + size)[position_start:] - np.repeat(
-        boundaries[:-1].astype(np.int64), lengths
-    )
+    if not real.all():  # an empty segment has no first token, and begins where another does
+        first = first[real > 0]
+    num_loss_tokens -= int(np.count_nonzero(labels[first] != IGNORE_INDEX))
+    labels[first] = IGNORE_INDEX
+    starts_of_tokens = boundaries[:-1].astype(np.int64).repeat(lengths)
+    position_ids = _numbers(position_start + size)[position_start:] - starts_of_tokens
 
     real_lengths = real
     if len(lengths) > segments:
@@ -99,7 +101,7 @@ def lay_out(
         cu_seqlens=boundaries,
         num_segments=segments,
         sample_ids=packs[0].sample_ids if len(packs) == 1 else np.concatenate([pack.sample_ids for pack in packs]),
-        num_loss_tokens=int(np.count_nonzero(labels != IGNORE_INDEX)),
+        num_loss_tokens=num_loss_tokens,
         real_lengths=real_lengths,
         max_seqlen=_longest(packs, lengths, padding),
     )
@@ -130,7 +132,7 @@ def policy(pad_to: int | None, padding: Padding | None) -> Padding:
 def segment_index(batch: PackedBatch) -> Int32Array:
     """``int32[T]``: number of the segment that each token belongs to; the padding has a number of its own."""
     lengths = batch.lengths
-    return np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    return np.arange(len(lengths), dtype=np.int32).repeat(lengths)
 
 
 def indexed_mask(batch: PackedBatch) -> Int32Array:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, row, text_or_mrope, weights_if_any
+from brimful.collate.dialects.tensors import divisor_if_no_target, media_tensors, row, text_or_mrope, weights_if_any
 from brimful.collate.layout import segment_index
 
 __all__ = ["pairs_that_see", "to_dense_mask"]
@@ -21,6 +21,7 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
     ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``
     ``attention_mask``                          ``bool[1, 1, T, T]``: query, key; true where the query sees the key
     ``use_cache``                               ``False``
+    ``num_items_in_batch``                      1, only in a batch without a target: its loss is then 0, not NaN
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
@@ -33,6 +34,7 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
         "position_ids": torch.from_numpy(text_or_mrope(batch)),
         "attention_mask": pairs_that_see(batch),
         "use_cache": False,
+        **divisor_if_no_target(batch),
         **weights_if_any(batch),
         **media_tensors(batch),
     }

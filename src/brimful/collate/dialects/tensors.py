@@ -16,6 +16,7 @@ from brimful.typing import Int64Array, Labels
 
 __all__ = [
     "join_rows",
+    "divisor_if_no_target",
     "media_tensors",
     "row",
     "shifted_labels",
@@ -61,6 +62,15 @@ def media_tensors(batch: PackedBatch) -> dict[str, torch.Tensor]:
     if not batch.media:
         return {}
     return {name: torch.tensor(array) for item in batch.media for name, array in item.arrays.items()}
+
+
+def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
+    """``num_items_in_batch`` of 1 for a batch without a target, as ranks get at the tail of an epoch.
+
+    Models of Transformers then divide a sum of nothing by 1: the loss is 0 where their mean of nothing is NaN. A
+    ``Trainer`` puts the targets of all ranks in its place.
+    """
+    return {} if batch.num_loss_tokens else {"num_items_in_batch": 1}
 
 
 def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, shifted: bool = False) -> dict[str, torch.Tensor]:

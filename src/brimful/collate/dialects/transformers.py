@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, row, text_or_mrope, weights_if_any
+from brimful.collate.dialects.tensors import divisor_if_no_target, media_tensors, row, text_or_mrope, weights_if_any
 from brimful.collate.layout import segment_index
 
 __all__ = ["to_transformers"]
@@ -27,6 +27,7 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     ``max_length_q, max_length_k``              Python integers
     ``seq_idx``                                 ``int32[1, T]``, for Mamba and gated delta nets
     ``use_cache``                               ``False``
+    ``num_items_in_batch``                      1, only in a batch without a target: its loss is then 0, not NaN
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
@@ -43,6 +44,7 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
         "max_length_k": batch.max_seqlen,
         "seq_idx": row(segment_index(batch)),
         "use_cache": False,
+        **divisor_if_no_target(batch),
         **weights_if_any(batch),
         **media_tensors(batch),
     }

@@ -1,0 +1,108 @@
+"""What one rank does in ``test_ranks``: started by torchrun, it trains and writes down what it saw and learnt."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from brimful import PackCollator
+from tests.trainers import tiny
+
+SETTINGS = {"packs": 11, "accumulation": 2, "epochs": 2}
+
+
+class Recorder(PackCollator):
+    """Remembers the first sample of every pack with targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def rows(self, features):
+        self.seen += [int(pack.sample_ids[0]) for pack in features if pack.num_loss_tokens]
+        return super().rows(features)
+
+
+def by_transformers(folder, ranks):
+    import transformers
+
+    from brimful.trainers.transformers import log_packing
+
+    collator, model = Recorder(), tiny.model()
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder / "out"),
+        num_train_epochs=SETTINGS["epochs"],
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=SETTINGS["accumulation"] * 2 // ranks,
+        learning_rate=0.1,
+        lr_scheduler_type="constant",
+        optim="sgd",
+        max_grad_norm=0,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    # A multiple of what a step takes: else accelerate repeats packs to fill the last step, and two runs differ.
+    trainer = transformers.Trainer(
+        model=model, args=arguments, train_dataset=tiny.packs(SETTINGS["packs"] + 1), data_collator=collator
+    )
+    log_packing(trainer)
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "supervised_tokens" in entry]
+    return collator.seen, model, [(entry["supervised_tokens"], entry["samples_per_step"]) for entry in logs]
+
+
+def by_lightning(folder, ranks):
+    import lightning.pytorch as pl
+
+    from brimful.trainers.lightning import PackDataModule
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = tiny.model()
+
+        def training_step(self, batch, index):
+            loss = self.model(**batch).loss
+            losses.append(float(loss.detach()))
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    losses = []
+    collator, module = Recorder(), Module()
+    trainer = pl.Trainer(
+        default_root_dir=folder,
+        max_epochs=SETTINGS["epochs"],
+        accelerator="cpu",
+        devices=ranks,
+        strategy="ddp" if ranks > 1 else "auto",
+        accumulate_grad_batches=SETTINGS["accumulation"] * 2 // ranks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, PackDataModule(tiny.packs(SETTINGS["packs"]), collator))
+    return collator.seen, module.model, [trainer.global_step, losses]
+
+
+def weights_of(model):
+    return {name: each.detach().numpy() for name, each in model.named_parameters()}
+
+
+if __name__ == "__main__":
+    folder, which = Path(sys.argv[1]), sys.argv[2]
+    torch.set_num_threads(1)
+    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    seen, model, logs = {"transformers": by_transformers, "lightning": by_lightning}[which](folder, ranks)
+    np.savez(
+        folder / f"{rank} of {ranks}.npz", **{name: each.detach().numpy() for name, each in model.named_parameters()}
+    )
+    (folder / f"{rank} of {ranks}.json").write_text(json.dumps({"seen": seen, "logs": logs}))

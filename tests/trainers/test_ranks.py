@@ -1,0 +1,65 @@
+"""Trainers on two ranks, started by torchrun: no pack twice, none left out, and the weights of one process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("accelerate")
+pytest.importorskip("transformers")
+
+from tests.trainers.ranks_run import SETTINGS, by_transformers, weights_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(folder, which):
+    """What each of two ranks saw and logged, and its weights."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, "-W", "ignore", *torchrun, "-m", "tests.trainers.ranks_run", str(folder), which]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    names = ["0 of 2", "1 of 2"]
+    return [
+        (json.loads((folder / f"{name}.json").read_text()), dict(np.load(folder / f"{name}.npz"))) for name in names
+    ]
+
+
+def difference(one, other):
+    assert set(one) == set(other)
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+def test_transformers_trainer(tmp_path):
+    """Same packs in the same steps as one process that accumulates twice as many, so the same weights and logs."""
+    _, model, logs = by_transformers(tmp_path, 1)
+    expected = weights_of(model)
+    ranks = run(tmp_path, "transformers")
+    packs, per_epoch = SETTINGS["packs"] + 1, (SETTINGS["packs"] + 1) // 2
+    for epoch in range(SETTINGS["epochs"]):
+        part = slice(epoch * per_epoch, (epoch + 1) * per_epoch)
+        of_ranks = [seen["seen"][part] for seen, _ in ranks]
+        assert sorted(of_ranks[0] + of_ranks[1]) == list(range(0, 3 * packs, 3)), "every pack once"
+    for seen, weights in ranks:
+        assert difference(weights, expected) < 1e-6
+        assert seen["logs"] == [list(entry) for entry in logs], "counts of all ranks"
+
+
+def test_lightning(tmp_path):
+    """Eleven packs on two ranks: the last step is filled with a pack without targets, which changes nothing."""
+    pytest.importorskip("lightning.pytorch")
+    ranks = run(tmp_path, "lightning")
+    steps, losses = zip(*(seen["logs"] for seen, _ in ranks), strict=True)
+    assert steps == (3 * SETTINGS["epochs"],) * 2
+    assert np.isfinite(losses).all()
+    assert np.count_nonzero(np.array(losses) == 0) == SETTINGS["epochs"], "the pack without targets"
+    packs = sorted(sample for seen, _ in ranks for sample in seen["seen"])
+    assert packs == sorted([*range(0, 3 * SETTINGS["packs"], 3)] * SETTINGS["epochs"]), "every pack once an epoch"
+    assert all(np.isfinite(value).all() for value in ranks[0][1].values())
+    assert difference(ranks[0][1], ranks[1][1]) == 0
