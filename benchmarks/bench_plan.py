@@ -124,7 +124,8 @@ def beside_peers(shape: str, count: int, *, repetitions: int) -> Iterator[Row]:
         seconds, name = min(tight)
         for form, aim in (("compiled", 100.0), ("numpy", 40.0)):
             title = f"{shape} {count:,}, {form}: fastest peer as tight"
-            yield Row(title, "s", ours[form], name.split(" (")[0], seconds, less_is_better=True, aim=aim)
+            of_a_million = aim if count >= 1_000_000 else None  # below, checks and loading count more than packing
+            yield Row(title, "s", ours[form], name.split(" (")[0], seconds, less_is_better=True, aim=of_a_million)
 
 
 def _once(function: Callable[[], object]) -> float:

@@ -122,16 +122,16 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
 
 def _sort(lengths: AnyIntArray, top: int, place: Int64Array, order: AnyIntArray) -> None:
     """Counting sort in NumPy: a million items are sorted, then their runs of equal lengths moved into place."""
-    numbers = np.arange(_CHUNK_ITEMS, dtype=order.dtype)
+    numbers = np.arange(_CHUNK_ITEMS)
     for begin in range(0, len(lengths), _CHUNK_ITEMS):
         part = lengths[begin : begin + _CHUNK_ITEMS]
-        within = radix_order(part, top).astype(order.dtype)
+        within = radix_order(part, top)
         counts = np.bincount(part, minlength=top + 1)
         present = np.flatnonzero(counts)[::-1]
         each = counts[present]
-        target = np.repeat((place[present] - (np.cumsum(each) - each)).astype(order.dtype), each)
+        target = np.repeat(place[present] - (np.cumsum(each) - each), each)
         target += numbers[: len(part)]
-        within += order.dtype.type(begin)
+        within += begin
         order[target] = within
         place[present] += each
 
@@ -257,7 +257,7 @@ class Placements:
             stop = max(int(np.searchsorted(ends, before + _CHUNK_ITEMS, side="right")), at + 1)
             part = slice(at, stop)
             targets = _targets(runs.first[part], runs.packs[part], runs.copies[part], runs.slot[part], begins, order)
-            items[targets] = order[before : int(ends[stop - 1])]
+            items[targets.astype(np.intp)] = order[before : int(ends[stop - 1])]
             at = stop
 
     def _short_runs(self) -> Placements:
