@@ -59,7 +59,8 @@ def lay_out(
     real = _real_lengths(packs)
     tokens = sum([len(pack.input_ids) for pack in packs])
     boundaries = _boundaries(packs, real, tokens, padding)
-    lengths = boundaries[1:] - boundaries[:-1]
+    padded = padding.segment_multiple_of > 1 or len(boundaries) > len(real) + 1
+    lengths = boundaries[1:] - boundaries[:-1] if padded else real
     segments, size = len(real), int(boundaries[-1])
     gaps = int(boundaries[segments]) != tokens
 
@@ -68,11 +69,13 @@ def lay_out(
     labels = np.empty(len(input_ids), dtype=np.int64)
     labels.fill(IGNORE_INDEX)
     at = num_loss_tokens = 0
+    recount = False
     for pack in packs:
         stop = at + len(pack.input_ids)
         input_ids[at:stop] = pack.input_ids
-        np.copyto(labels[at:stop], input_ids[at:stop], where=pack.loss_mask)
+        np.copyto(labels[at:stop], pack.input_ids, where=pack.loss_mask)  # casting copies runs of targets at once
         num_loss_tokens += int(np.count_nonzero(pack.loss_mask))
+        recount |= bool(pack.loss_mask.take(pack.cu_seqlens[:-1], mode="clip").any())
         at = stop
     places = None
     if gaps:
@@ -83,12 +86,13 @@ def lay_out(
         input_ids[tokens:] = pad_token_id
     # The first token of a segment has nothing before it that may predict it, whatever the pack says.
     first = boundaries[:segments]
-    if not real.all():  # an empty segment has no first token, and begins where another does
-        first = first[real > 0]
-    num_loss_tokens -= int(np.count_nonzero(labels[first] != IGNORE_INDEX))
+    if first[-1] == size:  # empty segments at the end
+        first = first[first < size]
     labels[first] = IGNORE_INDEX
-    starts_of_tokens = boundaries[:-1].astype(np.int64).repeat(lengths)
-    position_ids = _numbers(position_start + size)[position_start:] - starts_of_tokens
+    if recount:  # some pack said otherwise
+        num_loss_tokens = int(np.count_nonzero(labels != IGNORE_INDEX))
+    position_ids = boundaries[:-1].astype(np.int64).repeat(lengths)
+    np.subtract(_numbers(position_start + size)[position_start:], position_ids, out=position_ids)
 
     real_lengths = real
     if len(lengths) > segments:
@@ -181,8 +185,11 @@ def _boundaries(packs: Sequence[Pack], real: Int32Array, tokens: int, padding: P
             f"raise num_segments, or limit the samples of a pack"
         )
     boundaries = np.empty(count + 1, dtype=np.int32)
-    boundaries[0] = 0
-    lengths.cumsum(out=boundaries[1 : len(real) + 1])
+    if unit == 1 and len(packs) == 1:
+        boundaries[: len(real) + 1] = packs[0].cu_seqlens
+    else:
+        boundaries[0] = 0
+        np.cumsum(lengths, dtype=np.int32, out=boundaries[1 : len(real) + 1])
     boundaries[len(real) + 1 :] = size
     return boundaries
 
