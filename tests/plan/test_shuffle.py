@@ -61,6 +61,17 @@ def test_compiled_and_numpy_give_the_same_order(monkeypatch):
     assert (shuffle_classes(order, counts, stream()) == compiled).all()
 
 
+def test_a_random_order_is_one_class_of_all_numbers(monkeypatch):
+    """Computed without looking numbers up; 300,000 is compiled, where there is numba."""
+    count = 300_000
+    numbers = np.arange(count, dtype=np.int32)
+    order = random_order(count, stream())
+    assert order.dtype == np.int32
+    assert (order == shuffle_classes(numbers, np.array([count]), stream())).all()
+    monkeypatch.setattr(kernels_module, "_compiled", lambda: None)
+    assert (random_order(count, stream()) == order).all()
+
+
 def test_orders_of_a_known_seed_never_change():
     """Written down here, so that plans can be made again by later versions and on other platforms."""
     assert random_order(10, stream(3)).tolist() == KNOWN

@@ -214,14 +214,6 @@ class Placements:
         """``int64[num_packs + 1]``: items before each pack."""
         return self.stretches().offsets()
 
-    def _sizes(self) -> AnyIntArray:
-        """``int32[num_packs]``: items of each pack."""
-        change = np.zeros(self.num_packs + 1, dtype=np.int32)
-        np.add.at(change, self.first, self.copies.astype(np.int32))
-        np.subtract.at(change, self.first + self.packs, self.copies.astype(np.int32))
-        np.cumsum(change, dtype=np.int32, out=change)
-        return change[:-1]
-
     def fill(self, order: AnyIntArray, pack_order: AnyIntArray | None = None) -> Packing:
         """Name the items: those of ``order`` (longest first) go to the runs in turn.
 
@@ -234,11 +226,15 @@ class Placements:
             offsets = self.offsets()
             begins = offsets[:-1]
         else:
+            sizes = self.stretches().pack_sizes()
             offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
-            offsets[1:] = self._sizes()[pack_order]
-            np.cumsum(offsets[1:], out=offsets[1:])
             begins = np.empty(self.num_packs, dtype=order.dtype)
-            begins[pack_order] = offsets[:-1]
+            rank = kernels(self.num_packs)
+            if rank is not None:
+                rank.begin_in_order(sizes, pack_order, begins, offsets)
+            else:
+                np.cumsum(sizes[pack_order], dtype=np.int64, out=offsets[1:])
+                begins[pack_order] = offsets[:-1]
         items = np.empty_like(order)
         compiled = kernels(len(order))
         if compiled is not None:

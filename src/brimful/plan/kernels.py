@@ -35,6 +35,7 @@ class Kernels:
         self.fill = compiled(_fill)
         self.deal = compiled(_deal)
         self.count_up = compiled(_count_up)
+        self.begin_in_order = compiled(_begin_in_order)
         self.best_fit = compiled(_best_fit)
 
 
@@ -181,6 +182,16 @@ def _count_up(sizes: Int64Array, widths: Int64Array, offsets: Int64Array) -> Non
             items += sizes[level]
             at += 1
             offsets[at] = items
+
+
+def _begin_in_order(sizes: AnyIntArray, pack_order: AnyIntArray, begins: AnyIntArray, offsets: Int64Array) -> None:
+    """Where packs begin that come in another order, and the offsets of that order: one look at each pack."""
+    items = np.int64(0)
+    for place in range(len(pack_order)):
+        pack = pack_order[place]
+        begins[pack] = items
+        items += np.int64(sizes[pack])
+        offsets[place + 1] = items
 
 
 def _best_fit(lengths: Int64Array, counts: Int64Array, capacity: int) -> tuple[Int64Array, int]:

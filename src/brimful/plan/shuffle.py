@@ -56,8 +56,18 @@ def random_order(count: int, stream: RandomStream) -> AnyIntArray:
     >>> random_order(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
     [2, 1, 3, 0, 4, 5]
     """
-    numbers: AnyIntArray = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
-    return shuffle_classes(numbers, np.array([count], dtype=np.int64), stream)
+    numbers: AnyIntArray = np.empty(count, dtype=np.int32 if count < 2**31 else np.int64)
+    keys, bits = _keys(1, stream), _bits(np.array([count], dtype=np.int64))
+    permute = compiled(_permute, count)
+    if permute is not None:
+        permute(keys[0], bits[0], numbers)
+        return numbers
+    size = np.uint64(count)
+    for begin in range(0, count, _CHUNK):
+        stop = min(begin + _CHUNK, count)
+        ranks = np.arange(begin, stop, dtype=np.uint64)
+        numbers[begin:stop] = _walk(ranks, keys[:1], bits[:1], np.broadcast_to(size, ranks.shape))
+    return numbers
 
 
 def _keys(num_classes: int, stream: RandomStream) -> _Words:
@@ -88,15 +98,21 @@ def _shuffle_in_numpy(
             of_class = np.repeat(np.arange(first, last + 1), inside)
         base = (ends - counts)[of_class]
         ranks = (np.arange(begin, stop) - base).astype(np.uint64)
-        ranks = _step(ranks, keys[of_class], bits[of_class])
         sizes = np.broadcast_to(counts[of_class].astype(np.uint64), ranks.shape)
-        outside = np.flatnonzero(ranks >= sizes)
-        while len(outside):
-            which = of_class if isinstance(of_class, slice) else of_class[outside]
-            ranks[outside] = _step(ranks[outside], keys[which], bits[which])
-            outside = outside[ranks[outside] >= sizes[outside]]
+        ranks = _walk(ranks, keys[of_class], bits[of_class], sizes)
         shuffled[begin:stop] = order[base + ranks.astype(np.int64)]
         begin = stop
+
+
+def _walk(ranks: _Words, keys: _Words, bits: Int64Array, sizes: _Words) -> _Words:
+    """Where the bijection leads from each rank, applied until that is below the size of its class."""
+    ranks = _step(ranks, keys, bits)
+    outside = np.flatnonzero(ranks >= sizes)
+    while len(outside):
+        some = slice(None) if len(keys) == 1 else outside
+        ranks[outside] = _step(ranks[outside], keys[some], bits[some])
+        outside = outside[ranks[outside] >= sizes[outside]]
+    return ranks
 
 
 def _step(numbers: _Words, keys: _Words, bits: Int64Array) -> _Words:
@@ -144,3 +160,25 @@ def _shuffle(counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntAr
                     break
             shuffled[base + rank] = order[base + np.int64(x)]
         base += counts[number]
+
+
+def _permute(key: _Words, bits: int, numbers: AnyIntArray) -> None:
+    """``_shuffle`` of one class of all numbers from 0 on, which need not be looked up: compiled only."""
+    size = np.uint64(len(numbers))
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    shift = np.uint64((bits + 1) >> 1)
+    m0, a0, m1, a1, m2, a2, m3, a3 = key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7]
+    for rank in range(len(numbers)):
+        x = np.uint64(rank)
+        while True:
+            x = (x * m0 + a0) & mask
+            x ^= x >> shift
+            x = (x * m1 + a1) & mask
+            x ^= x >> shift
+            x = (x * m2 + a2) & mask
+            x ^= x >> shift
+            x = (x * m3 + a3) & mask
+            x ^= x >> shift
+            if x < size:
+                break
+        numbers[rank] = x

@@ -7,8 +7,10 @@ straight line in the number of its pack, and neither the begin of a pack nor a t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from brimful.plan.kernels import kernels
 from brimful.typing import Int64Array, Offsets
@@ -62,6 +64,11 @@ class Stretches:
         run = np.repeat(np.arange(len(first)), levels)
         level = np.arange(len(run)) - np.repeat(np.cumsum(levels) - levels - low, levels)
         return cls(begins[level] + slot[run], sizes[level], copies[run], widths[level], sizes, widths)
+
+    def pack_sizes(self) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Items of each pack, ``[num_packs]``, in the narrowest type: they are looked up at random."""
+        largest = int(self.sizes.max()) if len(self.sizes) else 0
+        return np.repeat(self.sizes.astype(np.min_scalar_type(largest)), self.widths)
 
     def offsets(self) -> Offsets:
         """``int64[num_packs + 1]``: items before each pack."""
