@@ -7,6 +7,7 @@ datasets = pytest.importorskip("datasets")
 
 from brimful import Pack, PackCollator  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.serve.loader import without_loss  # noqa: E402
 from brimful.trainers import evaluate_samples, one_by_one  # noqa: E402
 from brimful.trainers.transformers import log_packing  # noqa: E402
 from brimful.trainers.trl import SFTPacks, for_packs  # noqa: E402
@@ -89,3 +90,14 @@ def test_evaluation_packed_and_one_by_one(tmp_path):
 def test_packing_twice_is_refused(tmp_path, setting):
     with pytest.raises(SettingsError, match=f"{setting}=True does not go with packs"):
         make_trainer(tmp_path, **{setting: True})
+
+
+def test_a_pack_without_a_target_trains_on(tmp_path):
+    """One of two packs has no target: TRL's fused forward takes its batch too, and the loss is a number."""
+    some = tiny.packs(2)
+    packs = tiny.ToyPacks([some[0], without_loss(some[1])])
+    trainer = make_trainer(tmp_path, steps=2, data=packs)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert sorted(losses)[0] == 0
+    assert all(loss == loss for loss in losses)

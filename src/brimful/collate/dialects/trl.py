@@ -9,14 +9,16 @@ from brimful.collate.dialects.transformers import to_transformers
 
 __all__ = ["to_trl", "trl_example"]
 
+_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
+
 
 def to_trl(batch: PackedBatch) -> dict[str, Any]:
     """One row of T tokens with the keys of TRL's ``DataCollatorForLanguageModeling(padding_free=True)``.
 
-    As ``transformers``, without ``use_cache``, which the trainer sets by itself. TRL gives padding position 0, which
-    makes each padding token a segment; here the padding is one segment.
+    As ``transformers``, without ``use_cache`` and ``num_items_in_batch``, which the trainer sets by itself. TRL gives
+    padding position 0, which makes each padding token a segment; here the padding is one segment.
     """
-    return {key: value for key, value in to_transformers(batch).items() if key != "use_cache"}
+    return {key: value for key, value in to_transformers(batch).items() if key not in _OF_THE_TRAINER}
 
 
 def trl_example(batch: PackedBatch) -> dict[str, list[int]]:
