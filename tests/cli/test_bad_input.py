@@ -748,7 +748,7 @@ def test_an_unfinished_store_is_refused_with_what_is_there(store: Path) -> None:
     last.unlink()
     for options in ([], ["--pack", "0"], ["--check"]):
         line = refused("inspect", store, *options)
-        assert f"{store} is not finished: 4 shards with 19 packs are written" in line
+        assert f"{store} is not finished: 4 shards with 19 packs so far" in line
         assert "run the command that writes it again" in line
 
 
@@ -913,7 +913,7 @@ def test_a_log_record_that_is_gone_is_not_passed_over(store: Path) -> None:
     """Without it a lost record moves every pack behind it to another index."""
     (store / "log" / "000000000001.json").unlink()
     line = refused("inspect", store)
-    assert f"{store} is not finished: 1 shards with 5 packs are written" in line
+    assert f"{store} is not finished: 1 shard with 5 packs so far" in line
 
 
 @pytest.mark.parametrize(

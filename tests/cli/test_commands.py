@@ -220,7 +220,7 @@ def test_write_makes_the_packs_that_pack_makes(chats: Path, packs: Path, tokeniz
     base = ("--tokenizer", tokenizer, "--quiet")
     run("plan", chats, "--max-length", 70, "-o", plan, *base)
     out, err = run("write", plan, chats, "-o", written, *base)
-    assert out[-1].endswith("1 shards written now")
+    assert out[-1].endswith("1 shard written now")
     assert "4 packs of 70, 218 tokens, fill 77.86 %" in out[-1]
     assert err == []
     assert [path.read_bytes() for path in sorted((written / "shards").iterdir())] == [
@@ -253,7 +253,7 @@ def test_pack_prints_the_account_of_the_whole_job(chats: Path, tokenizer: Path, 
     out, _ = run("pack", chats, "-o", tmp_path / "p", "--tokenizer", tokenizer, "--max-length", 70, "--quiet")
     assert value(out, "samples") == f"6 in {chats} (format messages)"
     assert value(out, "tokens") == "218, 36 a sample"
-    assert value(out, "packs") == "4 of 70 tokens in 1 shards"
+    assert value(out, "packs") == "4 of 70 tokens in 1 shard"
     assert value(out, "fill") == "77.86 %"
     assert value(out, "lower bound") == "4 packs: at what any plan needs (auto: best_fit_decreasing meets the bound)"
     assert value(out, "samples/pack") == "1.5 on average, median 2, most 2"
@@ -299,7 +299,7 @@ def test_pack_a_second_time_does_nothing_and_says_so(chats: Path, packs: Path, t
     before = files()
     out, _ = run("pack", chats, "-o", packs, "--tokenizer", tokenizer, "--max-length", 70, "--quiet")
     assert files() == before
-    assert value(out, "packs") == "4 of 70 tokens in 1 shards"
+    assert value(out, "packs") == "4 of 70 tokens in 1 shard"
     assert "nothing to do" in value(out, "time")
 
 
@@ -364,13 +364,13 @@ def test_inspect_shows_a_plan_and_a_pack_of_it(packs: Path) -> None:
 def test_inspect_shows_a_store_and_checks_it(packs: Path, chats: Path, tokenizer: Path) -> None:
     """Without it nobody can tell what a directory of packs was made from, or whether it is whole."""
     out, _ = run("inspect", packs, "--check")
-    assert value(out, "packs") == "4 of 70 tokens in 1 shards"
+    assert value(out, "packs") == "4 of 70 tokens in 1 shard"
     assert value(out, "fill") == "77.86 %, 218 tokens"
     assert value(out, "labels") == "train on assistant"
     assert value(out, "fingerprints").startswith(f"plan {Plan.open(packs / 'plan.arrow').fingerprint[:7]}, source ")
     assert value(out, "tokenizer") == str(tokenizer)
     assert value(out, "source") == str(chats)
-    assert value(out, "checked") == "1 shards, 4 packs, 218 tokens of 6 samples agree with log and plan"
+    assert value(out, "checked") == "1 shard, 4 packs, 218 tokens of 6 samples agree with log and plan"
     (packs / "plan.arrow").unlink()
     out, _ = run("inspect", packs, "--check")
     assert value(out, "checked").endswith("agree with log (no plan.arrow beside it)")

@@ -19,6 +19,7 @@ from brimful.report.pack import show_pack
 from brimful.report.plan import describe_plan
 from brimful.report.store import describe_store
 from brimful.serve import open_packs
+from brimful.words import counted
 
 __all__ = ["inspect"]
 
@@ -76,8 +77,8 @@ def _store(path: str, index: int | None, tokenizer: str | None, full: bool, chec
         found = check_store(path, plan=plan, progress=make_progress("auto"))
         against = "log and plan" if plan is not None else "log (no plan.arrow beside it)"
         click.echo(
-            f"checked        {found.shards:,} shards, {found.packs:,} packs, {found.tokens:,} tokens of "
-            f"{found.samples:,} samples agree with {against}"
+            f"checked        {counted(found.shards, 'shard')}, {counted(found.packs, 'pack')}, {found.tokens:,} tokens of "
+            f"{counted(found.samples, 'sample')} agree with {against}"
         )
 
 

@@ -21,6 +21,7 @@ from brimful.errors import SourceNotFoundError
 from brimful.materialize import write_packs
 from brimful.plan import Plan
 from brimful.serve import open_packs
+from brimful.words import counted
 
 __all__ = ["write"]
 
@@ -65,4 +66,4 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
             }
         )
         return
-    click.echo(f"{packs!r}, {written} shards written now")
+    click.echo(f"{packs!r}, {counted(written, 'shard')} written now")

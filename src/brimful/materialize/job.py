@@ -34,6 +34,7 @@ from brimful.shards import StreamLog
 from brimful.sources.source import Source
 from brimful.store import LocalStore, open_store
 from brimful.typing import AnyIntArray
+from brimful.words import counted
 
 __all__ = ["PackSummary", "pack_dataset"]
 
@@ -65,7 +66,7 @@ class PackSummary:
         return [
             f"samples        {ledger.samples_in:,} in {self.source} (format {self.format})",
             f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(ledger.samples_in, 1):,.0f} a sample",
-            f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {self.shards:,} shards",
+            f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",
             f"lower bound    {plan.bound:,} packs: {gap} what any plan needs ({_how(plan)})",
             f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",

@@ -13,6 +13,7 @@ from brimful.plan import Plan
 from brimful.progress import Progress
 from brimful.shards import ShardReader, StreamLog
 from brimful.store import open_store
+from brimful.words import counted
 
 __all__ = ["StoreCheck", "check_store"]
 
@@ -42,7 +43,9 @@ def check_store(
     header = log.header()
     records, end = log.records()
     if end is None:
-        raise UnfinishedStoreError(f"{store.url} has no end yet: {len(records)} shards are written; run the job again")
+        raise UnfinishedStoreError(
+            f"{store.url} has no end yet: {counted(len(records), 'shard')} so far; run the job again"
+        )
     if plan is not None:
         plan.check_fingerprint()
         if (header["identity"]["plan"], header["identity"]["capacity"]) != (plan.fingerprint, plan.capacity):

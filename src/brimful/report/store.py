@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brimful.fingerprint import short
 from brimful.serve import PackStore
+from brimful.words import counted
 
 __all__ = ["describe_store"]
 
@@ -12,7 +13,7 @@ def describe_store(packs: PackStore) -> list[str]:
     """A few lines on a pack store."""
     identity = packs.identity
     lines = [
-        f"packs          {len(packs):,} of {packs.capacity:,} tokens in {packs.num_shards:,} shards",
+        f"packs          {len(packs):,} of {packs.capacity:,} tokens in {counted(packs.num_shards, 'shard')}",
         f"fill           {100 * packs.fill_ratio:.2f} %, {packs.num_tokens:,} tokens",
         f"labels         train on {identity.get('train_on')}",
         f"lanes          {packs.lanes}",

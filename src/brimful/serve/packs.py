@@ -15,6 +15,7 @@ from brimful.plan import Alignment
 from brimful.shards import Pack, ShardReader, StreamLog
 from brimful.store import open_store
 from brimful.typing import Fingerprint
+from brimful.words import counted
 
 __all__ = ["PackStore", "open_packs"]
 
@@ -47,7 +48,7 @@ class PackStore:
         if end is None:
             written = sum(record.packs for record in self._records)
             raise UnfinishedStoreError(
-                f"{self.directory} is not finished: {len(self._records)} shards with {written:,} packs are written; "
+                f"{self.directory} is not finished: {counted(len(self._records), 'shard')} with {counted(written, 'pack')} so far; "
                 f"run the command that writes it again"
             )
         self._ends = np.array([record.cum_packs for record in self._records], dtype=np.int64)
@@ -118,7 +119,7 @@ class PackStore:
     def __repr__(self) -> str:
         return (
             f"PackStore({self.directory!r}, {len(self):,} packs of {self.capacity:,}, {self.num_tokens:,} tokens, "
-            f"fill {100 * self.fill_ratio:.2f} %, {self.num_shards} shards, {short(self.fingerprint)})"
+            f"fill {100 * self.fill_ratio:.2f} %, {counted(self.num_shards, 'shard')}, {short(self.fingerprint)})"
         )
 
 
