@@ -77,8 +77,8 @@ def _store(path: str, index: int | None, tokenizer: str | None, full: bool, chec
         found = check_store(path, plan=plan, progress=make_progress("auto"))
         against = "log and plan" if plan is not None else "log (no plan.arrow beside it)"
         click.echo(
-            f"checked        {counted(found.shards, 'shard')}, {counted(found.packs, 'pack')}, {found.tokens:,} tokens of "
-            f"{counted(found.samples, 'sample')} agree with {against}"
+            f"checked        {counted(found.shards, 'shard')}, {counted(found.packs, 'pack')}, "
+            f"{found.tokens:,} tokens of {counted(found.samples, 'sample')} agree with {against}"
         )
 
 

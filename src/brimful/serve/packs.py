@@ -48,8 +48,8 @@ class PackStore:
         if end is None:
             written = sum(record.packs for record in self._records)
             raise UnfinishedStoreError(
-                f"{self.directory} is not finished: {counted(len(self._records), 'shard')} with {counted(written, 'pack')} so far; "
-                f"run the command that writes it again"
+                f"{self.directory} is not finished: {counted(len(self._records), 'shard')} with "
+                f"{counted(written, 'pack')} so far; run the command that writes it again"
             )
         self._ends = np.array([record.cum_packs for record in self._records], dtype=np.int64)
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
