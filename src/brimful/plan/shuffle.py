@@ -57,16 +57,9 @@ def random_order(count: int, stream: RandomStream) -> AnyIntArray:
     [2, 1, 3, 0, 4, 5]
     """
     numbers: AnyIntArray = np.empty(count, dtype=np.int32 if count < 2**31 else np.int64)
-    keys, bits = _keys(1, stream), _bits(np.array([count], dtype=np.int64))
-    permute = compiled(_permute, count)
-    if permute is not None:
-        permute(keys[0], bits[0], numbers)
-        return numbers
-    size = np.uint64(count)
-    for begin in range(0, count, _CHUNK):
-        stop = min(begin + _CHUNK, count)
-        ranks = np.arange(begin, stop, dtype=np.uint64)
-        numbers[begin:stop] = _walk(ranks, keys[:1], bits[:1], np.broadcast_to(size, ranks.shape))
+    counts = np.array([count], dtype=np.int64)
+    shuffle = compiled(_shuffle, count) or _shuffle_in_numpy
+    shuffle(counts, _keys(1, stream), _bits(counts), None, numbers)
     return numbers
 
 
@@ -84,12 +77,13 @@ def _bits(counts: Int64Array) -> Int64Array:
 
 
 def _shuffle_in_numpy(
-    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray, shuffled: AnyIntArray
+    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray | None, shuffled: AnyIntArray
 ) -> None:
+    """``order`` is None for the numbers from 0 on, which need not be looked up."""
     ends = np.cumsum(counts)
     begin = 0
-    while begin < len(order):
-        stop = min(begin + _CHUNK, len(order))
+    while begin < len(shuffled):
+        stop = min(begin + _CHUNK, len(shuffled))
         first = int(np.searchsorted(ends, begin, side="right"))
         last = int(np.searchsorted(ends, stop, side="left"))
         inside = np.minimum(ends[first : last + 1], stop) - np.maximum(ends - counts, begin)[first : last + 1]
@@ -98,21 +92,16 @@ def _shuffle_in_numpy(
             of_class = np.repeat(np.arange(first, last + 1), inside)
         base = (ends - counts)[of_class]
         ranks = (np.arange(begin, stop) - base).astype(np.uint64)
+        ranks = _step(ranks, keys[of_class], bits[of_class])
         sizes = np.broadcast_to(counts[of_class].astype(np.uint64), ranks.shape)
-        ranks = _walk(ranks, keys[of_class], bits[of_class], sizes)
-        shuffled[begin:stop] = order[base + ranks.astype(np.int64)]
+        outside = np.flatnonzero(ranks >= sizes)
+        while len(outside):
+            which = of_class if isinstance(of_class, slice) else of_class[outside]
+            ranks[outside] = _step(ranks[outside], keys[which], bits[which])
+            outside = outside[ranks[outside] >= sizes[outside]]
+        places = base + ranks.astype(np.int64)
+        shuffled[begin:stop] = places if order is None else order[places]
         begin = stop
-
-
-def _walk(ranks: _Words, keys: _Words, bits: Int64Array, sizes: _Words) -> _Words:
-    """Where the bijection leads from each rank, applied until that is below the size of its class."""
-    ranks = _step(ranks, keys, bits)
-    outside = np.flatnonzero(ranks >= sizes)
-    while len(outside):
-        some = slice(None) if len(keys) == 1 else outside
-        ranks[outside] = _step(ranks[outside], keys[some], bits[some])
-        outside = outside[ranks[outside] >= sizes[outside]]
-    return ranks
 
 
 def _step(numbers: _Words, keys: _Words, bits: Int64Array) -> _Words:
@@ -128,7 +117,9 @@ def _step(numbers: _Words, keys: _Words, bits: Int64Array) -> _Words:
     return numbers
 
 
-def _shuffle(counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray, shuffled: AnyIntArray) -> None:
+def _shuffle(
+    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray | None, shuffled: AnyIntArray
+) -> None:
     """The same, one entry after the other: compiled, or not run at all."""
     base = 0
     for number in range(len(counts)):
@@ -158,27 +149,9 @@ def _shuffle(counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntAr
                 x ^= x >> shift
                 if x < size:
                     break
-            shuffled[base + rank] = order[base + np.int64(x)]
+            place = base + np.int64(x)
+            if order is None:
+                shuffled[base + rank] = place
+            else:
+                shuffled[base + rank] = order[place]
         base += counts[number]
-
-
-def _permute(key: _Words, bits: int, numbers: AnyIntArray) -> None:
-    """``_shuffle`` of one class of all numbers from 0 on, which need not be looked up: compiled only."""
-    size = np.uint64(len(numbers))
-    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
-    shift = np.uint64((bits + 1) >> 1)
-    m0, a0, m1, a1, m2, a2, m3, a3 = key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7]
-    for rank in range(len(numbers)):
-        x = np.uint64(rank)
-        while True:
-            x = (x * m0 + a0) & mask
-            x ^= x >> shift
-            x = (x * m1 + a1) & mask
-            x ^= x >> shift
-            x = (x * m2 + a2) & mask
-            x ^= x >> shift
-            x = (x * m3 + a3) & mask
-            x ^= x >> shift
-            if x < size:
-                break
-        numbers[rank] = x
