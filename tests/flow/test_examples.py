@@ -50,6 +50,7 @@ def test_no_example_is_left_out() -> None:
         "06_lightning.py",
         "07_torchtitan_loader.py",
         "08_ms_swift_plugin.py",
+        "09_veomni_collator.py",
     ], "a new example needs a test here"
 
 
@@ -86,6 +87,7 @@ def test_training_lowers_the_loss(name, tmp_path) -> None:
         ("06_lightning.py", "lightning", r"^stopped after 3 and continued: the same losses$"),
         ("07_torchtitan_loader.py", "torch", r"^resumed with the batch that comes next"),
         ("08_ms_swift_plugin.py", "swift", r"^loss "),
+        ("09_veomni_collator.py", "transformers", r"^loss of the step (\d+\.\d+), of its samples one by one \1$"),
     ],
 )
 def test_examples_of_trainers(name, library, line, tmp_path) -> None:
