@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.collate import lay_out
+from brimful import Pack
+from brimful.collate import Padding, lay_out
 from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError, SettingsError
 from brimful.testing.toys import toy_pack
@@ -133,3 +134,45 @@ def test_pad_to_too_small():
         PackCollator(pad_to=4)([toy_pack([4, 2])])
     with pytest.raises(SettingsError, match="pad_to must be at least 1 and is 0"):
         PackCollator(pad_to=0)
+
+
+@given(
+    packs=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=4),
+    unit=st.sampled_from([1, 3]),
+    spare=st.integers(0, 4),
+    seed=st.integers(0, 2**16),
+)
+def test_targets_are_counted_whatever_packs_say_of_first_tokens(packs, unit, spare, seed):
+    """Empty segments, whole packs without a token, first tokens marked as targets: boundaries and counts stay right."""
+    rng = np.random.default_rng(seed)
+    made, number = [], 0
+    for lengths in packs:
+        size = sum(lengths)
+        made.append(
+            Pack(
+                rng.integers(1, 90, size).astype(np.int32),
+                rng.random(size) < 0.6,
+                np.cumsum([0, *lengths]).astype(np.int32),
+                np.arange(number, number + len(lengths)),
+                np.zeros(len(lengths), dtype=np.int32),
+            )
+        )
+        number += len(lengths)
+    wanted, ids = [], []
+    for lengths, pack in zip(packs, made, strict=True):
+        for begin, length in zip(pack.cu_seqlens, lengths, strict=False):
+            gap = -length % unit
+            part, mask = pack.input_ids[begin : begin + length], pack.loss_mask[begin : begin + length]
+            ids += [*part.tolist(), *[0] * gap]
+            wanted += [t if m and place else -100 for place, (t, m) in enumerate(zip(part, mask, strict=True))]
+            wanted += [-100] * gap
+    if not ids:
+        return
+    to = len(ids) + spare * unit
+    batch = lay_out(made, padding=Padding(to=to, segment_multiple_of=unit))
+    assert batch.input_ids.tolist() == [*ids, *[0] * (to - len(ids))]
+    assert batch.labels.tolist() == [*wanted, *[-100] * (to - len(wanted))]
+    assert batch.num_loss_tokens == sum(label != -100 for label in wanted)
+    flat = [-(-length // unit) * unit for lengths in packs for length in lengths]
+    assert batch.cu_seqlens[: number + 1].tolist() == np.cumsum([0, *flat]).tolist()
+    assert batch.position_ids.tolist() == [i for each in [*flat, to - len(ids)] for i in range(each)]

@@ -75,7 +75,7 @@ def lay_out(
         input_ids[at:stop] = pack.input_ids
         np.copyto(labels[at:stop], pack.input_ids, where=pack.loss_mask)  # casting copies runs of targets at once
         num_loss_tokens += int(np.count_nonzero(pack.loss_mask))
-        recount |= bool(pack.loss_mask.take(pack.cu_seqlens[:-1], mode="clip").any())
+        recount |= stop > at and bool(pack.loss_mask.take(pack.cu_seqlens[:-1], mode="clip").any())
         at = stop
     places = None
     if gaps:

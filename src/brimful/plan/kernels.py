@@ -117,7 +117,10 @@ def _deal(
     chunk: AnyIntArray,
     dealt: AnyIntArray,
 ) -> None:
-    """``turn`` says for each length which stretch is its first, and then which is next."""
+    """A counting sort chunk by chunk, whose runs of equal lengths go to stretches of packs (``plan.stretches``).
+
+    ``turn`` says for each length which stretch is its first, and then which is next; ``chunk`` is room for items.
+    """
     top = len(turn) - 1
     full = np.zeros(top + 1, dtype=np.int64)  # packs that are complete in the stretch whose turn it is
     slot = np.zeros(top + 1, dtype=np.int64)  # copies that the pack behind them has
@@ -175,6 +178,7 @@ def _deal(
 
 
 def _count_up(sizes: Int64Array, widths: Int64Array, offsets: Int64Array) -> None:
+    """Items before each pack, but the first: level after level of packs of one size."""
     at = 0
     items = np.int64(0)
     for level in range(len(sizes)):

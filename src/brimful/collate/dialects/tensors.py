@@ -15,8 +15,8 @@ from brimful.collate.shift import shift_labels, shift_left
 from brimful.typing import Int64Array, Labels
 
 __all__ = [
-    "join_rows",
     "divisor_if_no_target",
+    "join_rows",
     "media_tensors",
     "row",
     "shifted_labels",
