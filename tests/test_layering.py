@@ -7,7 +7,7 @@ import brimful
 
 ROOT = Path(brimful.__file__).parent
 
-BASE = {"errors", "typing", "rng", "fingerprint", "store", "columns", "cache", "progress", "words"}
+BASE = {"errors", "typing", "rng", "fingerprint", "store", "columns", "cache", "progress", "words", "compiling"}
 MAY_IMPORT = {
     "base": {"base"},
     "sources": {"base"},

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful import compiling
 from brimful.plan import dealing, stretches
-from brimful.plan import kernels as kernels_module
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.counted_best_fit import counted_best_fit_decreasing
 from brimful.plan.dealing import deal
@@ -40,7 +40,7 @@ def test_the_same_as_a_sort_and_a_look_at_every_run(form, seed, size, longest, c
     lengths = np.random.default_rng(seed).integers(1, longest + 1, size).astype(np.int32)
     items = Histogram.of(lengths)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels_module, "WORTH_COMPILING", 0 if form == "compiled" else 1 << 62)
+        patch.setattr(compiling, "WORTH_COMPILING", 0 if form == "compiled" else 1 << 62)
         patch.setattr(dealing, "_CHUNK_ITEMS", chunk)
         patch.setattr(stretches, "_CHUNK_PACKS", chunk)
         for placements in (
@@ -57,7 +57,7 @@ def test_the_same_as_a_sort_and_a_look_at_every_run(form, seed, size, longest, c
 
 @pytest.mark.parametrize("form", ["compiled", "numpy"])
 def test_lengths_that_no_table_has_entries_for(monkeypatch, form):
-    monkeypatch.setattr(kernels_module, "WORTH_COMPILING", 0 if form == "compiled" else 1 << 62)
+    monkeypatch.setattr(compiling, "WORTH_COMPILING", 0 if form == "compiled" else 1 << 62)
     lengths = np.random.default_rng(0).choice([2**31 - 1, 2**30, 2**30 - 7, 70_000, 3], size=1_000).astype(np.int32)
     items = Histogram.of(lengths)
     placements = best_fit_decreasing(items, capacity=2**31 - 1)
@@ -66,7 +66,7 @@ def test_lengths_that_no_table_has_entries_for(monkeypatch, form):
 
 def test_places_beyond_four_bytes_on_the_way_come_out_right(monkeypatch):
     # Packs of 100,001 items: the product of a place in a chunk and the distance of packs passes 2**31.
-    monkeypatch.setattr(kernels_module, "WORTH_COMPILING", 1 << 62)
+    monkeypatch.setattr(compiling, "WORTH_COMPILING", 1 << 62)
     lengths = np.concatenate([np.full(30, 7), np.ones(3_000_000, dtype=np.int64)]).astype(np.int32)
     items = Histogram.of(lengths)
     placements = Placements.of_patterns([([7, *[1] * 100_000], 30)])

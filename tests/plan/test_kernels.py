@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import plan_packs
+from brimful import compiling, plan_packs
 from brimful.plan import kernels as kernels_module
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.counted_best_fit import counted_best_fit_decreasing
@@ -18,13 +18,13 @@ pytest.importorskip("numba")
 @pytest.fixture
 def compiled_always(monkeypatch):
     """Small cases take the compiled path too."""
-    monkeypatch.setattr(kernels_module, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(compiling, "WORTH_COMPILING", 0)
 
 
 def both(monkeypatch, call):
     results = []
     for limit in (0, 1 << 62):
-        monkeypatch.setattr(kernels_module, "WORTH_COMPILING", limit)
+        monkeypatch.setattr(compiling, "WORTH_COMPILING", limit)
         assert (kernels_module.kernels(5) is not None) == (limit == 0), "the path under test is not taken"
         results.append(call())
     return results
@@ -61,7 +61,7 @@ def test_long_lists_of_runs_grow(compiled_always):
     plan = plan_packs(lengths, capacity=8192, seed=None)
     plan.validate(lengths)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(kernels_module, "WORTH_COMPILING", 1 << 62)
+        monkeypatch.setattr(compiling, "WORTH_COMPILING", 1 << 62)
         assert plan_packs(lengths, capacity=8192, seed=None).fingerprint == plan.fingerprint
 
 
@@ -69,7 +69,7 @@ def test_a_run_longer_than_a_chunk_is_cut(monkeypatch):
     """NumPy fills some million items at a time; a single run may be longer."""
     import brimful.plan.histogram as histogram_module
 
-    monkeypatch.setattr(kernels_module, "WORTH_COMPILING", 1 << 62)
+    monkeypatch.setattr(compiling, "WORTH_COMPILING", 1 << 62)
     lengths = np.array([2] * 100 + [1] * 57)
     whole = plan_packs(lengths, capacity=7, seed=None)
     monkeypatch.setattr(histogram_module, "_CHUNK_ITEMS", 10)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful import compiling
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
-from brimful.plan import kernels as kernels_module
 from brimful.plan.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
 from brimful.plan.next_fit import next_fit
 from brimful.plan.stream import StreamLedger, StreamPacks
@@ -228,8 +228,8 @@ def test_compiled_and_plain_emit_the_same(algorithm):
     found = []
     for limit in (0, 3000, 1 << 62):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(kernels_module, "WORTH_COMPILING", limit)
-            monkeypatch.setattr(kernels_module, "_passed", {})
+            monkeypatch.setattr(compiling, "WORTH_COMPILING", limit)
+            monkeypatch.setattr(compiling, "_passed", {})
             found.append(bytes_of(whole(lengths, capacity=1000, size=500, max_wait=600, algorithm=algorithm)))
     assert found[0] == found[1] == found[2]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.plan import kernels as kernels_module
+from brimful import compiling
 from brimful.plan import mix as mix_module
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.histogram import Histogram
@@ -101,7 +101,7 @@ def test_packs_are_the_same_with_and_without_numba(case, seed):
     results = []
     for limit in (0, 1 << 62):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(kernels_module, "WORTH_COMPILING", limit)
+            monkeypatch.setattr(compiling, "WORTH_COMPILING", limit)
             monkeypatch.setattr(mix_module, "_MOST_ROUNDS", 40)
             assert hasattr(passes(5)[0], "py_func") == (limit == 0), "the path under test is not taken"
             mixed = mix(packs, lengths, capacity=capacity, seed=seed, epoch=0, alikeness=1)

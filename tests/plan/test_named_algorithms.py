@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful import compiling
 from brimful.plan import best_fit as best_fit_module
-from brimful.plan import kernels as kernels_module
 from brimful.plan import next_fit as next_fit_module
 from brimful.plan.best_fit import best_fit
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
@@ -40,8 +40,8 @@ def form(request, monkeypatch):
 def use(form, monkeypatch):
     if form == "compiled":
         pytest.importorskip("numba")
-    monkeypatch.setattr(kernels_module, "WORTH_COMPILING", 0 if form == "compiled" else 1 << 62)
-    assert (kernels_module.compiled(best_fit_module._best_fit, 1) is not None) == (form == "compiled"), (
+    monkeypatch.setattr(compiling, "WORTH_COMPILING", 0 if form == "compiled" else 1 << 62)
+    assert (compiling.compiled(best_fit_module._best_fit, 1) is not None) == (form == "compiled"), (
         "the form under test is not taken"
     )
     return form
@@ -131,20 +131,6 @@ def test_sequential_trace(form):
     """Next fit on the trace of an existing packer; its sample of 120 is left out here, as the overflow policy does."""
     lengths = np.array([60, 50, 40, 100, 30, 30, 30, 30, 10])
     assert next_fit(lengths, capacity=100).as_lists() == [[0], [1, 2], [3], [4, 5, 6], [7, 8]]
-
-
-def test_small_calls_add_up_to_compiling():
-    """A stream is planned window by window: none is worth compiling for, all together are."""
-    pytest.importorskip("numba")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(kernels_module, "WORTH_COMPILING", 10)
-        monkeypatch.setattr(kernels_module, "_passed", {})
-        assert [kernels_module.compiled(best_fit_module._best_fit, 4) is not None for _ in range(4)] == [
-            False,
-            False,
-            True,
-            True,
-        ]
 
 
 def tokens_of(pieces, packing):

@@ -6,8 +6,8 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
+from brimful.compiling import compiled
 from brimful.plan.in_order import as_items, packs_of_items, unplaced
-from brimful.plan.kernels import compiled
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, Lengths
 

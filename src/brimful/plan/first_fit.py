@@ -6,8 +6,8 @@ from collections.abc import MutableSequence, Sequence
 
 import numpy as np
 
+from brimful.compiling import compiled
 from brimful.plan.in_order import as_items, most_packs, packs_of_items, unplaced
-from brimful.plan.kernels import compiled
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray
 

@@ -1,77 +1,46 @@
 """The passes over all samples, compiled if numba is installed.
 
-Nothing here decides anything: each function has a NumPy form with the same result, and the tests hold them
-against each other. Compiled code pays from a few hundred thousand samples on; below that, and without numba, the
-NumPy forms run. The first use compiles for some seconds and keeps the result beside the package.
+Each has a NumPy form with the same result. Compiled code pays from a few hundred thousand samples on; below that, and
+without numba, the NumPy forms run.
 
-Algorithms that take one item after the other are compiled where they stand (``compiled``): the function in the
-algorithm's own file is plain Python and plain Python runs it where compiling does not pay.
+Algorithms that take one item after the other are compiled where they stand (``brimful.compiling.compiled``): the
+function in the algorithm's own file is plain Python and plain Python runs it where compiling does not pay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from brimful.compiling import compiled_form, pays
 from brimful.typing import AnyIntArray, Int64Array
 
-__all__ = ["WORTH_COMPILING", "Kernels", "compiled", "kernels"]
-
-WORTH_COMPILING = 200_000
-"""Items from which loading compiled code is quicker than running NumPy."""
+__all__ = ["Kernels", "kernels"]
 
 
 class Kernels:
     """Compiled functions; made once by ``kernels``."""
 
-    def __init__(self, numba: Any) -> None:
-        compiled = numba.njit(cache=True, nogil=True)
-        self.count = compiled(_count)
-        self.sort = compiled(_sort)
-        self.fill = compiled(_fill)
-        self.deal = compiled(_deal)
-        self.count_up = compiled(_count_up)
-        self.begin_in_order = compiled(_begin_in_order)
-        self.best_fit = compiled(_best_fit)
+    def __init__(self) -> None:
+        self.count: Any = compiled_form(_count)
+        self.sort: Any = compiled_form(_sort)
+        self.fill: Any = compiled_form(_fill)
+        self.deal: Any = compiled_form(_deal)
+        self.count_up: Any = compiled_form(_count_up)
+        self.begin_in_order: Any = compiled_form(_begin_in_order)
+        self.best_fit: Any = compiled_form(_best_fit)
 
 
 @cache
 def _compiled() -> Kernels | None:
-    if find_spec("numba") is None:
-        return None
-    import numba
-
-    return Kernels(numba)
+    return None if compiled_form(_count) is None else Kernels()
 
 
 def kernels(num_items: int) -> Kernels | None:
     """The compiled passes if they pay for that many items, else None."""
-    return _compiled() if num_items >= WORTH_COMPILING else None
-
-
-_passed: dict[Callable[..., Any], int] = {}
-"""Items that went through each function so far: many small calls pay for compiling as one large one does."""
-
-
-def compiled(function: Callable[..., Any], num_items: int) -> Callable[..., Any] | None:
-    """A function, compiled, if that pays for the items that it was asked for until now, else None.
-
-    Both must give the same result, so that it does not matter when this changes its mind.
-    """
-    _passed[function] = passed = _passed.get(function, 0) + num_items
-    return _compile(function) if passed >= WORTH_COMPILING and _compiled() is not None else None
-
-
-@cache
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    import numba
-
-    form: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
-    return form
+    return _compiled() if pays(num_items) else None
 
 
 def _count(lengths: AnyIntArray, counts: Int64Array) -> None:

@@ -7,13 +7,12 @@ sums in a fixed order of products of float64, without fused operations, so both 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib.util import find_spec
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from brimful.compiling import compiled_form
 from brimful.typing import Int64Array
 
 __all__ = ["WORTH_COMPILING", "Filler", "Float64Array", "filler"]
@@ -29,16 +28,6 @@ AT, HELD, FILLED, PACKS = range(4)
 """Places in ``state``: next item of the stream, candidates held, items packed, packs made."""
 
 
-@cache
-def _compiled() -> Filler | None:
-    if find_spec("numba") is None:
-        return None
-    import numba
-
-    compiled: Filler = numba.njit(cache=True, nogil=True)(_fill)
-    return compiled
-
-
 def filler(num_items: int) -> Filler:
     """The function that fills packs: the compiled one if it pays for that many items and numba is installed.
 
@@ -50,7 +39,7 @@ def filler(num_items: int) -> Filler:
     ``deviation``, ``worth``: float64[num_budgets]; ``binding``: a budget; ``bulk``: float64, room above which
     items are taken as they come; ``packs``: how many to make.
     """
-    return (_compiled() if num_items >= WORTH_COMPILING else None) or _fill_numpy
+    return (compiled_form(_fill) if num_items >= WORTH_COMPILING else None) or _fill_numpy
 
 
 def _fill(

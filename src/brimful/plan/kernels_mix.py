@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.plan.kernels import compiled
+from brimful.compiling import compiled
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 __all__ = ["passes", "ranges"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from brimful.compiling import compiled
 from brimful.plan.in_order import as_items
-from brimful.plan.kernels import compiled
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, Lengths, Offsets
 

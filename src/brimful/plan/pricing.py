@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from brimful.compiling import compiled_form
 from brimful.plan.effort import Effort
 from brimful.typing import Int32Array, Int64Array
 
@@ -28,19 +28,14 @@ _BLOCK = 100_000_000
 class _Compiled:
     """Compiled functions; made once by ``_compiled``."""
 
-    def __init__(self, numba: Any) -> None:
-        compiled = numba.njit(cache=True, nogil=True)
-        self.knapsack = compiled(_knapsack)
-        self.brim_search = compiled(_brim_search)
+    def __init__(self) -> None:
+        self.knapsack: Any = compiled_form(_knapsack)
+        self.brim_search: Any = compiled_form(_brim_search)
 
 
 @cache
 def _load() -> _Compiled | None:
-    if find_spec("numba") is None:
-        return None
-    import numba
-
-    return _Compiled(numba)
+    return None if compiled_form(_knapsack) is None else _Compiled()
 
 
 def _compiled(work: int) -> _Compiled | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from brimful.plan.kernels import compiled
+from brimful.compiling import compiled
 from brimful.rng import RandomStream
 from brimful.typing import AnyIntArray, Int64Array
 

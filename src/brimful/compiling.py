@@ -1,0 +1,58 @@
+"""Compiled forms of functions, where numba is installed and compiling pays.
+
+Nothing that is compiled decides anything: each function is plain Python, or has a NumPy form beside it, with the same
+result, and the tests hold both against each other. The first use compiles for some seconds and keeps the result beside
+the package, or in the user's cache folder where that is not writable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+__all__ = ["WORTH_COMPILING", "compiled", "compiled_form", "pays"]
+
+WORTH_COMPILING = 200_000
+"""Items from which loading compiled code is quicker than running plain Python or NumPy."""
+
+
+def pays(num_items: int) -> bool:
+    """Whether one call with that many items pays for compiled code."""
+    return num_items >= WORTH_COMPILING
+
+
+_passed: dict[Callable[..., Any], int] = {}
+"""Items that went through each function so far: many small calls pay for compiling as one large one does."""
+
+
+def compiled(function: Callable[..., Any], num_items: int, *, worth: int | None = None) -> Callable[..., Any] | None:
+    """A function, compiled, if that pays for the items that it was asked for until now, else None.
+
+    Both must give the same result, so that it does not matter when this changes its mind.
+
+    Args:
+        function: what would be called.
+        num_items: items of this call.
+        worth: items from which it pays; ``WORTH_COMPILING`` if None.
+    """
+    _passed[function] = passed = _passed.get(function, 0) + num_items
+    return compiled_form(function) if passed >= (WORTH_COMPILING if worth is None else worth) else None
+
+
+@cache
+def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """A function, compiled; None without numba."""
+    if find_spec("numba") is None:
+        return None
+    import numba
+
+    form: Callable[..., Any]
+    try:
+        form = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        # Neither the package nor a cache folder of the user can be written to, as in many containers: numba refuses
+        # to keep anything then. It is compiled in each process.
+        form = numba.njit(nogil=True)(function)
+    return form

@@ -1,0 +1,30 @@
+"""Compiled where it pays, and wherever the package is installed."""
+
+import pytest
+
+from brimful import compiling
+
+
+def double(number):
+    return 2 * number
+
+
+def triple(number):
+    return 3 * number
+
+
+def test_small_calls_add_up(monkeypatch):
+    """A stream is planned window by window: none is worth compiling for, all together are."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(compiling, "_passed", {})
+    assert [compiling.compiled(double, 4, worth=10) is not None for _ in range(4)] == [False, False, True, True]
+    assert compiling.compiled(double, 0, worth=10)(21) == 42
+
+
+def test_without_a_folder_to_keep_code_in(monkeypatch):
+    """Read-only images with a home that is none: numba refuses to cache, and planning must not stop for that."""
+    caching = pytest.importorskip("numba.core.caching")
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    with pytest.raises(RuntimeError, match="no locator available"):
+        caching.FunctionCache(triple)
+    assert compiling.compiled_form(triple)(7) == 21
