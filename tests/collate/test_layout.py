@@ -1,15 +1,29 @@
 """Boundaries, positions, labels, padding."""
 
+from contextlib import contextmanager
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import Pack
-from brimful.collate import Padding, lay_out
+from brimful.collate import Padding, lay_out, writing
 from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError, SettingsError
 from brimful.testing.toys import toy_pack
+
+
+@contextmanager
+def written_by(form):
+    """Packs are written by the compiled form, or by the one in NumPy; skips where there is no numba."""
+    if form == "compiled":
+        pytest.importorskip("numba")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "_WORTH_COMPILING", 0 if form == "compiled" else 1 << 62)
+        assert (writing.writer(1) is writing._write_in_numpy) == (form == "numpy"), "the path under test is not taken"
+        yield
 
 
 @pytest.mark.parametrize(
@@ -136,13 +150,14 @@ def test_pad_to_too_small():
         PackCollator(pad_to=0)
 
 
+@pytest.mark.parametrize("form", ["compiled", "numpy"])
 @given(
-    packs=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=4),
+    packs=st.lists(st.lists(st.integers(0, 5), max_size=5), min_size=1, max_size=4),
     unit=st.sampled_from([1, 3]),
     spare=st.integers(0, 4),
     seed=st.integers(0, 2**16),
 )
-def test_targets_are_counted_whatever_packs_say_of_first_tokens(packs, unit, spare, seed):
+def test_targets_are_counted_whatever_packs_say_of_first_tokens(form, packs, unit, spare, seed):
     """Empty segments, whole packs without a token, first tokens marked as targets: boundaries and counts stay right."""
     rng = np.random.default_rng(seed)
     made, number = [], 0
@@ -169,10 +184,60 @@ def test_targets_are_counted_whatever_packs_say_of_first_tokens(packs, unit, spa
     if not ids:
         return
     to = len(ids) + spare * unit
-    batch = lay_out(made, padding=Padding(to=to, segment_multiple_of=unit))
+    with written_by(form):
+        batch = lay_out(made, padding=Padding(to=to, segment_multiple_of=unit))
     assert batch.input_ids.tolist() == [*ids, *[0] * (to - len(ids))]
     assert batch.labels.tolist() == [*wanted, *[-100] * (to - len(wanted))]
     assert batch.num_loss_tokens == sum(label != -100 for label in wanted)
     flat = [-(-length // unit) * unit for lengths in packs for length in lengths]
     assert batch.cu_seqlens[: number + 1].tolist() == np.cumsum([0, *flat]).tolist()
     assert batch.position_ids.tolist() == [i for each in [*flat, to - len(ids)] for i in range(each)]
+    index = [number for number, each in enumerate([*flat, to - len(ids)]) for _ in range(each)]
+    assert batch.segment_index.tolist() == index
+    assert batch.real_lengths[:number].tolist() == [length for lengths in packs for length in lengths]
+    assert batch.max_seqlen == max([*flat, to - len(ids)])
+
+
+@pytest.mark.parametrize("form", ["compiled", "numpy"])
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("cu_seqlens", [0, 3, 7]),
+        ("cu_seqlens", [0, 3, 5]),
+        ("cu_seqlens", [1, 3, 6]),
+        ("cu_seqlens", [0, 9, 6]),
+        ("cu_seqlens", [0, 3, -1, 6]),
+        ("loss_mask", [True] * 5),
+        ("loss_mask", [True] * 7),
+        ("input_ids", [1] * 5),
+    ],
+)
+def test_a_pack_that_contradicts_itself(form, change, value):
+    """Compiled code that believed it would read behind arrays and write there."""
+    pack = toy_pack([3, 3])
+    pack = replace(pack, **{change: np.array(value, dtype=getattr(pack, change).dtype)})
+    with written_by(form), pytest.raises(CollateError, match="samples 0, 1… contradicts itself: cu_seqlens must go"):
+        lay_out([toy_pack([2]), pack])
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_both_forms_write_read_only_packs_of_any_size(start):
+    """What comes out of a shard: views that nobody may write to, thousands of tokens, micro-batches of packs."""
+    rng = np.random.default_rng(0)
+    packs = [toy_pack(rng.integers(1, 700, size).tolist(), seed=size) for size in (1, 20, 300)]
+    for pack in packs:
+        for name in ("input_ids", "loss_mask", "cu_seqlens"):
+            getattr(pack, name).flags.writeable = False
+    batches = []
+    for form in ("compiled", "numpy"):
+        with written_by(form):
+            batches.append(lay_out(packs, padding=Padding(multiple_of=64), position_start=start, pad_token_id=7))
+    for name in ("input_ids", "labels", "position_ids", "segment_index", "cu_seqlens", "real_lengths"):
+        first, second = (getattr(batch, name) for batch in batches)
+        assert np.array_equal(first, second), name
+        assert first.dtype == second.dtype, name
+        assert first.flags.writeable
+        assert second.flags.writeable
+    assert batches[0].num_loss_tokens == batches[1].num_loss_tokens == np.count_nonzero(batches[0].labels != -100)
+    assert type(batches[0].num_loss_tokens) is type(batches[0].max_seqlen) is int
+    assert batches[0].max_seqlen == batches[1].max_seqlen

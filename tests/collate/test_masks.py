@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention 
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.collate.dialects.flex_attention import block_mask_of, document_mask_mod, to_flex_attention  # noqa: E402
-from brimful.collate.layout import cu_seqlens_of_mask, indexed_mask, segment_index  # noqa: E402
+from brimful.collate.layout import cu_seqlens_of_mask, indexed_mask  # noqa: E402
 from brimful.shards import assemble_pack  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 
@@ -51,7 +51,7 @@ def test_blocks_are_those_of_a_slow_search(lengths, extra, block, spare):
     count = len(lengths) + (extra > 0) + spare
     batch = lay_out([toy_pack(lengths)], padding=Padding(to=sum(lengths) + extra, num_segments=count))
     size = len(batch.input_ids)
-    documents = segment_index(batch)
+    documents = batch.segment_index
     mask = block_mask_of(batch.cu_seqlens, torch.from_numpy(documents), block_size=block)
     blocks = -(-size // block)
     pairs = np.zeros((blocks * block,) * 2, dtype=bool)

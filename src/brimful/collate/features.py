@@ -28,23 +28,24 @@ def as_packs(features: Sequence[Feature]) -> tuple[list[Pack], list[PackExtras |
         CollateError: a key is missing, or wrong; names the sample.
     """
     packs: list[Pack] = []
-    extras: list[PackExtras | None] = []
+    extras: dict[int, PackExtras] = {}
     for place, feature in enumerate(features):
         if isinstance(feature, Pack):
             packs.append(feature)
-            extras.append(None)
         elif isinstance(feature, tuple):
             packs.append(feature[0])
-            extras.append(feature[1])
+            extras[place] = feature[1]
         elif isinstance(feature, Mapping):
             packs.append(_as_pack(feature, place))
-            extras.append(_extras_of(feature, place))
+            extra = _extras_of(feature, place)
+            if extra is not None:
+                extras[place] = extra
         else:
             raise CollateError(
                 f"sample {place} of the batch is a {type(feature).__name__}: give packs, or mappings with 'input_ids' "
                 f"and 'labels'"
             )
-    return packs, extras if any(extra is not None for extra in extras) else None
+    return packs, [extras.get(place) for place in range(len(packs))] if extras else None
 
 
 def check_vocabulary(packs: Sequence[Pack], vocab_size: int) -> None:

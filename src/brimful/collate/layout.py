@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,12 @@ import numpy.typing as npt
 from brimful.collate.batch import PackedBatch
 from brimful.collate.media import Float32Array, PackExtras, join_media
 from brimful.collate.padding import Padding
+from brimful.collate.writing import writer
 from brimful.errors import CollateError, SettingsError
 from brimful.shards import Pack
 from brimful.typing import IGNORE_INDEX, AnyIntArray, CuSeqlens, Int32Array, Int64Array
 
-__all__ = ["cu_seqlens_of_mask", "indexed_mask", "lay_out", "policy", "segment_index"]
+__all__ = ["cu_seqlens_of_mask", "indexed_mask", "lay_out", "policy"]
 
 _NO_PADDING = Padding()
 
@@ -56,68 +56,58 @@ def lay_out(
     if not packs:
         raise CollateError("a batch needs at least one pack and got none")
     padding = policy(pad_to, padding)
-    real = _real_lengths(packs)
-    tokens = sum([len(pack.input_ids) for pack in packs])
-    boundaries = _boundaries(packs, real, tokens, padding)
-    padded = padding.segment_multiple_of > 1 or len(boundaries) > len(real) + 1
-    lengths = boundaries[1:] - boundaries[:-1] if padded else real
-    segments, size = len(real), int(boundaries[-1])
-    gaps = int(boundaries[segments]) != tokens
-
-    # Tokens first lie without gaps, which are rare; `size` leaves room for the padding at the end.
-    input_ids = np.empty(tokens if gaps else size, dtype=np.int64)
-    labels = np.empty(len(input_ids), dtype=np.int64)
-    labels.fill(IGNORE_INDEX)
-    at = num_loss_tokens = 0
-    recount = False
+    segments, count, size = _room(packs, padding)
+    boundaries, real_lengths = np.empty(count + 1, dtype=np.int32), np.empty(count, dtype=np.int32)
+    input_ids, labels = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
+    positions, index = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int32)
+    write = writer(size)
+    first = at = num_loss_tokens = longest = 0
     for pack in packs:
-        stop = at + len(pack.input_ids)
-        input_ids[at:stop] = pack.input_ids
-        np.copyto(labels[at:stop], pack.input_ids, where=pack.loss_mask)  # casting copies runs of targets at once
-        num_loss_tokens += int(np.count_nonzero(pack.loss_mask))
-        recount |= stop > at and bool(pack.loss_mask.take(pack.cu_seqlens[:-1], mode="clip").any())
-        at = stop
-    places = None
-    if gaps:
-        starts = np.cumsum(real, dtype=np.int64) - real
-        places = np.arange(tokens) + np.repeat(boundaries[:segments] - starts, real)
-        input_ids, labels = _spread(input_ids, places, size, pad_token_id), _spread(labels, places, size, IGNORE_INDEX)
-    else:
-        input_ids[tokens:] = pad_token_id
-    # The first token of a segment has nothing before it that may predict it, whatever the pack says.
-    first = boundaries[:segments]
-    if first[-1] == size:  # empty segments at the end
-        first = first[first < size]
-    labels[first] = IGNORE_INDEX
-    if recount:  # some pack said otherwise
-        num_loss_tokens = int(np.count_nonzero(labels != IGNORE_INDEX))
-    position_ids = boundaries[:-1].astype(np.int64).repeat(lengths)
-    np.subtract(_numbers(position_start + size)[position_start:], position_ids, out=position_ids)
-
-    real_lengths = real
-    if len(lengths) > segments:
-        real_lengths = np.zeros(len(lengths), dtype=np.int32)
-        real_lengths[:segments] = real
+        targets, most, at = write(
+            pack.input_ids,
+            pack.loss_mask,
+            pack.cu_seqlens,
+            padding.segment_multiple_of,
+            first,
+            at,
+            pad_token_id,
+            position_start,
+            boundaries,
+            real_lengths,
+            input_ids,
+            labels,
+            positions,
+            index,
+        )
+        if at < 0:
+            raise CollateError(
+                f"the pack with samples {_names([pack])} contradicts itself: cu_seqlens must go from 0 to its "
+                f"{len(pack.input_ids):,} tokens and never back, and loss_mask has {len(pack.loss_mask):,} entries"
+            )
+        num_loss_tokens += targets
+        longest = max(longest, most)
+        first += len(pack.cu_seqlens) - 1
+    if count > segments:  # the padding at the end, if there is any, then empty segments
+        boundaries[segments + 1 :] = size
+        real_lengths[segments:] = 0
+        input_ids[at:] = pad_token_id
+        labels[at:] = IGNORE_INDEX
+        positions[at:] = np.arange(position_start, position_start + size - at)
+        index[at:] = segments
+        longest = max(longest, size - at)
     batch = PackedBatch(
         input_ids=input_ids,
         labels=labels,
-        position_ids=position_ids,
+        position_ids=positions,
+        segment_index=index,
         cu_seqlens=boundaries,
         num_segments=segments,
         sample_ids=packs[0].sample_ids if len(packs) == 1 else np.concatenate([pack.sample_ids for pack in packs]),
         num_loss_tokens=num_loss_tokens,
         real_lengths=real_lengths,
-        max_seqlen=_longest(packs, lengths, padding),
+        max_seqlen=_max_seqlen(packs, boundaries, longest, padding),
     )
-    return batch if extras is None else _with_extras(batch, packs, extras, places)
-
-
-@lru_cache(maxsize=8)
-def _numbers(count: int) -> Int64Array:
-    """0 to count - 1, made once for each length of row. Not to be written to."""
-    numbers = np.arange(count, dtype=np.int64)
-    numbers.flags.writeable = False
-    return numbers
+    return batch if extras is None else _with_extras(batch, packs, extras)
 
 
 def policy(pad_to: int | None, padding: Padding | None) -> Padding:
@@ -133,15 +123,9 @@ def policy(pad_to: int | None, padding: Padding | None) -> Padding:
     return Padding(to=pad_to)
 
 
-def segment_index(batch: PackedBatch) -> Int32Array:
-    """``int32[T]``: number of the segment that each token belongs to; the padding has a number of its own."""
-    lengths = batch.lengths
-    return np.arange(len(lengths), dtype=np.int32).repeat(lengths)
-
-
 def indexed_mask(batch: PackedBatch) -> Int32Array:
     """``int32[T]``: 1 in the first segment, 2 in the second and so on; 0 at all padding."""
-    index = segment_index(batch) + np.int32(1)
+    index = batch.segment_index + np.int32(1)
     index[batch.padding_mask] = 0
     return index
 
@@ -156,17 +140,13 @@ def cu_seqlens_of_mask(mask: AnyIntArray) -> CuSeqlens:
     return np.concatenate([[0], inner, [len(mask)]]).astype(np.int32)
 
 
-def _real_lengths(packs: Sequence[Pack]) -> Int32Array:
-    if len(packs) == 1:
-        return packs[0].cu_seqlens[1:] - packs[0].cu_seqlens[:-1]
-    return np.concatenate([pack.cu_seqlens[1:] - pack.cu_seqlens[:-1] for pack in packs])
-
-
-def _boundaries(packs: Sequence[Pack], real: Int32Array, tokens: int, padding: Padding) -> CuSeqlens:
-    """Real segments, the padding at the end if there is any, then empty segments up to the number asked for."""
+def _room(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
+    """Real segments, segments with the padding and the empty ones, and tokens of the row."""
     unit = padding.segment_multiple_of
-    lengths = padding.padded(real)
-    total = tokens if unit == 1 else int(lengths.sum(dtype=np.int64))
+    segments = total = 0
+    for pack in packs:
+        segments += len(pack.cu_seqlens) - 1
+        total += len(pack.input_ids) if unit == 1 else int(padding.padded(np.diff(pack.cu_seqlens)).sum())
     if total == 0:
         raise CollateError(f"the packs of the batch hold no tokens (samples {_names(packs)})")
     size = padding.row_length(total)
@@ -177,57 +157,38 @@ def _boundaries(packs: Sequence[Pack], real: Int32Array, tokens: int, padding: P
             f"pad_to is {size:,} and the packs hold {total:,} tokens{gaps} (samples {_names(packs)}): raise pad_to "
             f"to the capacity of the plan times the packs of a micro-batch{way_out}"
         )
-    needed = len(real) + (size > total)
+    needed = segments + (size > total)
     count = needed if padding.num_segments is None else padding.num_segments
     if count < needed:
         raise CollateError(
             f"num_segments is {count:,} and the batch has {needed:,}, the padding included (samples {_names(packs)}): "
             f"raise num_segments, or limit the samples of a pack"
         )
-    boundaries = np.empty(count + 1, dtype=np.int32)
-    if unit == 1 and len(packs) == 1:
-        boundaries[: len(real) + 1] = packs[0].cu_seqlens
-    else:
-        boundaries[0] = 0
-        np.cumsum(lengths, dtype=np.int32, out=boundaries[1 : len(real) + 1])
-    boundaries[len(real) + 1 :] = size
-    return boundaries
+    return segments, count, size
 
 
-def _longest(packs: Sequence[Pack], lengths: Int32Array, padding: Padding) -> int:
-    tokens = int(lengths.max())
-    longest = padding.longest(tokens)
-    if longest < tokens:
-        number = int(lengths.argmax())
+def _max_seqlen(packs: Sequence[Pack], boundaries: CuSeqlens, longest: int, padding: Padding) -> int:
+    told = padding.longest(longest)
+    if told < longest:
+        number = int(np.diff(boundaries).argmax())
         ids = np.concatenate([pack.sample_ids for pack in packs])
         what = f"sample {ids[number]}" if number < len(ids) else "the padding at the end"
         raise CollateError(
-            f"max_seqlen is {longest:,} and {what} has {tokens:,} tokens: kernels would leave out the rest; raise "
+            f"max_seqlen is {told:,} and {what} has {longest:,} tokens: kernels would leave out the rest; raise "
             f"max_seqlen, or use max_seqlen='bucket'"
         )
-    return longest
+    return told
 
 
 def _names(packs: Sequence[Pack]) -> str:
     return ", ".join(str(sample_id) for pack in packs for sample_id in pack.sample_ids[:3].tolist()) + "…"
 
 
-def _spread(
-    values: npt.NDArray[np.int64], places: npt.NDArray[np.int64], size: int, fill: int
-) -> npt.NDArray[np.int64]:
-    """Tokens without gaps to their places in a row with gaps."""
-    row = np.full(size, fill, dtype=np.int64)
-    row[places] = values
-    return row
-
-
-def _with_extras(
-    batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[PackExtras | None], places: Int64Array | None
-) -> PackedBatch:
+def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[PackExtras | None]) -> PackedBatch:
     """The batch with what its packs carry beside tokens."""
     known = [extra if extra is not None else PackExtras() for extra in extras]
     assert len(known) == len(packs)
-    where = places if places is not None else np.arange(batch.num_tokens)
+    where = np.flatnonzero(~batch.padding_mask)
     weights = _of_all(packs, [extra.loss_weights for extra in known], "loss_weights", "tokens")
     sources = _of_all(packs, [extra.source_ids for extra in known], "source_ids", "segments")
     rope = _of_all(packs, [extra.rope_positions for extra in known], "rope_positions", "tokens")

@@ -85,7 +85,10 @@ class Padding:
         >>> Padding(multiple_of=8).row_length(13), Padding(to=16).row_length(13), Padding().row_length(13)
         (16, 16, 13)
         """
-        return self.to if self.to is not None else -(-tokens // self.unit) * self.unit
+        if self.to is not None:
+            return self.to
+        unit = self.unit
+        return -(-tokens // unit) * unit
 
     def longest(self, tokens: int) -> int:
         """``max_seqlen`` where the longest segment has ``tokens``; less than that if it is fixed and too small.

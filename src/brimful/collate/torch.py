@@ -14,7 +14,7 @@ from brimful.collate.dialects import dialect_of
 from brimful.collate.features import Feature, as_packs, check_vocabulary
 from brimful.collate.layout import lay_out, policy
 from brimful.collate.loss import Normaliser, token_weights
-from brimful.collate.media import Float32Array
+from brimful.collate.media import Float32Array, PackExtras
 from brimful.collate.padding import Padding
 from brimful.errors import CollateError, SettingsError
 from brimful.shards import Pack
@@ -103,20 +103,11 @@ class PackCollator:
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
         if not self.dialect.row_per_pack:
-            groups, padding = [(packs, extras)], self.padding
+            batches = [self._lay_out(packs, extras, self.padding)]
         else:
-            groups = [([pack], None if extras is None else [extras[place]]) for place, pack in enumerate(packs)]
             padding = self._row_padding(packs)
-        batches = [
-            lay_out(
-                some,
-                pad_token_id=self.pad_token_id,
-                padding=padding,
-                position_start=self._position_start,
-                extras=carried,
-            )
-            for some, carried in groups
-        ]
+            carried = [None] * len(packs) if extras is None else [[extra] for extra in extras]
+            batches = [self._lay_out([pack], some, padding) for pack, some in zip(packs, carried, strict=True)]
         if self._mrope:
             batches = [
                 replace(batch, rope_positions=batch.position_rows(3)) if batch.rope_positions is None else batch
@@ -125,6 +116,17 @@ class PackCollator:
         if self._loss_weights is None:
             return batches
         return [replace(batch, loss_weights=self._loss_weights(batch)) for batch in batches]
+
+    def _lay_out(
+        self, packs: Sequence[Pack], extras: Sequence[PackExtras | None] | None, padding: Padding
+    ) -> PackedBatch:
+        return lay_out(
+            packs,
+            pad_token_id=self.pad_token_id,
+            padding=padding,
+            position_start=self._position_start,
+            extras=extras,
+        )
 
     def _row_padding(self, packs: Sequence[Pack]) -> Padding:
         """Rows of one batch are equally long: as the longest needs, with the dialect's spare tokens."""

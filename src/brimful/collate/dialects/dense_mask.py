@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import divisor_if_no_target, media_tensors, row, text_or_mrope, weights_if_any
-from brimful.collate.layout import segment_index
+from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, row, text_or_mrope
 
 __all__ = ["pairs_that_see", "to_dense_mask"]
 
@@ -35,13 +34,12 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
         "attention_mask": pairs_that_see(batch),
         "use_cache": False,
         **divisor_if_no_target(batch),
-        **weights_if_any(batch),
-        **media_tensors(batch),
+        **beside_tokens(batch),
     }
 
 
 def pairs_that_see(batch: PackedBatch) -> torch.Tensor:
     """``bool[1, 1, T, T]``: the same segment, and not after."""
-    segments = torch.from_numpy(segment_index(batch))
+    segments = torch.from_numpy(batch.segment_index)
     mask = segments[:, None] == segments[None, :]
     return mask.tril_()[None, None]

@@ -10,8 +10,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, row, text_or_mrope, weights_if_any
-from brimful.collate.layout import segment_index
+from brimful.collate.dialects.tensors import beside_tokens, row, text_or_mrope
 from brimful.typing import CuSeqlens
 
 __all__ = ["block_mask_of", "document_mask_mod", "to_flex_attention"]
@@ -33,15 +32,14 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
     A fixed T (``pad_to``) saves compiling again. In workers of a loader use ``document_ids`` alone, and make the mask
     with ``block_mask_of`` on the device: a mask holds a function, which no queue carries.
     """
-    documents = torch.from_numpy(segment_index(batch))
+    documents = torch.from_numpy(batch.segment_index)
     return {
         "input_ids": row(batch.input_ids),
         "labels": row(batch.labels),
         "position_ids": torch.from_numpy(text_or_mrope(batch)),
         "document_ids": documents,
         "block_mask": block_mask_of(batch.cu_seqlens, documents),
-        **weights_if_any(batch),
-        **media_tensors(batch),
+        **beside_tokens(batch),
     }
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
-from brimful.collate.layout import segment_index
 from brimful.typing import IGNORE_INDEX
 
 __all__ = ["build_packed_seq_params", "packed_seq_params", "to_megatron"]
@@ -80,7 +78,7 @@ def build_packed_seq_params(batch: PackedBatch, cls: type[_Params]) -> _Params:
     known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
     newer = {
         "total_tokens": len(batch.input_ids),
-        "seq_idx": row(np.ascontiguousarray(segment_index(batch))),
+        "seq_idx": row(batch.segment_index),
         "pad_between_seqs": batch.has_gaps,
     }
     return cls(**packed_seq_params(batch), **{name: value for name, value in newer.items() if name in known})

@@ -15,6 +15,7 @@ from brimful.collate.shift import shift_labels, shift_left
 from brimful.typing import Int64Array, Labels
 
 __all__ = [
+    "beside_tokens",
     "divisor_if_no_target",
     "join_rows",
     "media_tensors",
@@ -23,7 +24,6 @@ __all__ = [
     "shifted_weights",
     "stack",
     "text_or_mrope",
-    "weights_if_any",
 ]
 
 
@@ -88,8 +88,8 @@ def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, shifted: bool = F
     return {**joined, **{name: torch.tensor(array) for item in media for name, array in item.arrays.items()}}
 
 
-def weights_if_any(batch: PackedBatch, *, shifted: bool = False) -> dict[str, torch.Tensor]:
-    """``loss_weights: float32[1, T]``, aligned with the labels, if the batch has any but 1."""
+def beside_tokens(batch: PackedBatch) -> dict[str, torch.Tensor]:
+    """``loss_weights: float32[1, T]``, aligned with the labels, if the batch has any but 1; and its media, if any."""
     if batch.loss_weights is None:
-        return {}
-    return {"loss_weights": row(shifted_weights(batch) if shifted else batch.target_weights)}
+        return media_tensors(batch)
+    return {"loss_weights": row(batch.target_weights), **media_tensors(batch)}

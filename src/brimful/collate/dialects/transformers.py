@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import divisor_if_no_target, media_tensors, row, text_or_mrope, weights_if_any
-from brimful.collate.layout import segment_index
+from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, row, text_or_mrope
 
 __all__ = ["to_transformers"]
 
@@ -42,9 +41,8 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
         "cu_seq_lens_k": boundaries,
         "max_length_q": batch.max_seqlen,
         "max_length_k": batch.max_seqlen,
-        "seq_idx": row(segment_index(batch)),
+        "seq_idx": row(batch.segment_index),
         "use_cache": False,
         **divisor_if_no_target(batch),
-        **weights_if_any(batch),
-        **media_tensors(batch),
+        **beside_tokens(batch),
     }

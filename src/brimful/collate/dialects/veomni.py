@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, row, weights_if_any
+from brimful.collate.dialects.tensors import beside_tokens, row
 
 __all__ = ["to_veomni"]
 
@@ -44,4 +44,4 @@ def to_veomni(batch: PackedBatch) -> dict[str, Any]:
     }
     if batch.tail_length:
         given["tail_padding_length"] = torch.tensor(batch.tail_length, dtype=torch.int32)
-    return {**given, **weights_if_any(batch), **media_tensors(batch)}
+    return {**given, **beside_tokens(batch)}
