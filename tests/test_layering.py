@@ -116,6 +116,17 @@ def test_heavy_libraries_are_imported_where_they_are_used():
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_compiler_has_one_home():
+    """Each place that asks for numba by itself decides anew what to do where it is missing, or has nowhere to write."""
+    found = {
+        str(path.relative_to(ROOT))
+        for path, _, tree in modules()
+        for name, _ in imports(tree)
+        if name.split(".")[0] == "numba"
+    }
+    assert found == {"compiling.py"}
+
+
 def test_no_module_is_called_utils():
     """A name that says nothing collects everything."""
     names = {path.stem for path in ROOT.rglob("*.py")} | {path.name for path in ROOT.rglob("*") if path.is_dir()}

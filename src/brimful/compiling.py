@@ -17,14 +17,13 @@ __all__ = ["WORTH_COMPILING", "compiled", "compiled_form", "pays"]
 WORTH_COMPILING = 200_000
 """Items from which loading compiled code is quicker than running plain Python or NumPy."""
 
+_passed: dict[Callable[..., Any], int] = {}
+"""Items that went through each function so far: many small calls pay for compiling as one large one does."""
+
 
 def pays(num_items: int) -> bool:
     """Whether one call with that many items pays for compiled code."""
     return num_items >= WORTH_COMPILING
-
-
-_passed: dict[Callable[..., Any], int] = {}
-"""Items that went through each function so far: many small calls pay for compiling as one large one does."""
 
 
 def compiled(function: Callable[..., Any], num_items: int, *, worth: int | None = None) -> Callable[..., Any] | None:

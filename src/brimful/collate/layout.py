@@ -1,4 +1,4 @@
-"""Where tokens of a batch lie. Boundaries are written here, once."""
+"""Where tokens of a batch lie. Boundaries are made here, and nowhere else."""
 
 from __future__ import annotations
 
