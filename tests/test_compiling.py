@@ -1,5 +1,7 @@
 """Compiled where it pays, and wherever the package is installed."""
 
+import sys
+
 import pytest
 
 from brimful import compiling
@@ -28,3 +30,19 @@ def test_without_a_folder_to_keep_code_in(monkeypatch):
     with pytest.raises(RuntimeError, match="no locator available"):
         caching.FunctionCache(triple)
     assert compiling.compiled_form(triple)(7) == 21
+
+
+def test_a_numba_that_cannot_be_imported(monkeypatch, recwarn):
+    """Numba refuses a NumPy newer than it knows; a training that got this far must not end for that."""
+    compiling._numba.cache_clear()
+    compiling.compiled_form.cache_clear()
+    monkeypatch.setattr(compiling, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "numba", None)
+    try:
+        assert compiling.compiled(double, 10, worth=1) is None
+        assert compiling.compiled(triple, 10, worth=1) is None
+    finally:
+        compiling._numba.cache_clear()
+        compiling.compiled_form.cache_clear()
+    (warning,) = recwarn
+    assert "cannot be imported (import of numba halted" in str(warning.message)

@@ -7,6 +7,7 @@ the package, or in the user's cache folder where that is not writable.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -43,10 +44,9 @@ def compiled(function: Callable[..., Any], num_items: int, *, worth: int | None 
 @cache
 def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
     """A function, compiled; None without numba."""
-    if find_spec("numba") is None:
+    numba = _numba()
+    if numba is None:
         return None
-    import numba
-
     form: Callable[..., Any]
     try:
         form = numba.njit(cache=True, nogil=True)(function)
@@ -55,3 +55,19 @@ def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
         # to keep anything then. It is compiled in each process.
         form = numba.njit(nogil=True)(function)
     return form
+
+
+@cache
+def _numba() -> Any:
+    if find_spec("numba") is None:
+        return None
+    try:
+        import numba
+    except ImportError as error:  # such as a NumPy that is too new for it: no reason to stop a training
+        warnings.warn(
+            f"numba is installed and cannot be imported ({error}): going on without compiled code, to the same results",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return numba
