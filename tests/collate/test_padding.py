@@ -166,8 +166,12 @@ def test_rows_of_an_aligned_plan_fit_its_capacity(lengths, parallel):
     alignment = Alignment.of_parallelism(**parallel)
     plan = plan_packs(lengths, capacity=300, alignment=alignment)
     padding = Padding.of_alignment(plan.alignment)
+    behind = at_ends = 0
     for pack in plan:
         batch = lay_out([toy_pack([segment.length for segment in pack])], padding=padding)
+        behind += batch.num_padding - batch.tail_length
+        at_ends += batch.tail_length
         assert len(batch.input_ids) <= 300
         assert len(batch.input_ids) % alignment.total == 0
         assert not (batch.lengths % alignment.segment).any()
+    assert plan.padding == (behind, at_ends)  # what reports say of it

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
+from brimful.plan import Alignment
 from brimful.plan.cost import CostModel
 from brimful.report.charts import Axis, Bar, Chart, linear_axis, log_axis
 from brimful.report.facts import Run, gather_facts
 from brimful.report.page import DATA_ID, render_page
+from brimful.report.plan import describe_plan
 from brimful.report.shares import source_shares
+from brimful.report.sweep import sweep_capacities
 from brimful.report.work import weigh_steps
 from brimful.testing.strategies import capacities_and_lengths
 
@@ -87,6 +90,43 @@ def test_the_numbers_of_six_samples():
     assert [(point["capacity"], point["num_packs"]) for point in data["sweep"]] == [(7, 3), (1024, 1)]
     assert data["work"] is None
     assert page.count("svg") == 5
+
+
+def test_the_padding_of_an_alignment_is_told():
+    """Without it the fill is lower for a reason that nobody sees, and a larger capacity promises what it cannot hold."""
+    facts = six(capacity=18, alignment=Alignment(segment=4, total=8))
+    # Usable are 16: 4 4 8 (3 3 5) · 8 4 4 (6 1 1), 5 and 8 tokens behind segments, rows of 16 need none at their ends.
+    text, _, data = page_of(facts)
+    assert data["plan"]["num_packs"] == 2
+    assert data["plan"]["padding"] == {"behind_segments": 13, "at_ends_of_rows": 0}
+    assert "adds 13 tokens of padding behind segments and 0 at the ends of rows, 36.11 % of the packs" in text
+    assert "padding        36.11 %: 13 tokens behind segments, 0 at the ends of rows, as aligned" in describe_plan(
+        facts.plan
+    )
+    assert [(point["capacity"], point["num_packs"]) for point in data["sweep"]] == [(18, 2), (1024, 1)]
+    plain = six(capacity=18)
+    assert page_of(plain)[2]["plan"]["padding"] == {"behind_segments": 0, "at_ends_of_rows": 0}
+    assert not any("padding" in line for line in describe_plan(plain.plan))
+
+
+@given(
+    case=capacities_and_lengths(),
+    alignment=st.sampled_from([Alignment(), Alignment(2), Alignment(3, 6), Alignment(1, 4)]),
+)
+def test_the_sweep_is_what_planning_would_give(case, alignment):
+    """A table that counted without the padding would show packs that nobody can plan."""
+    capacity, lengths = case
+    if capacity < alignment.total:
+        assert sweep_capacities(LengthTable.from_lengths(lengths), [capacity], alignment=alignment) == []
+        return
+    plan = plan_packs(lengths, capacity=capacity, alignment=alignment, algorithm="best_fit_decreasing", overflow="drop")
+    points = sweep_capacities(LengthTable.from_lengths(lengths), [capacity], alignment=alignment)
+    if not plan.num_packs:
+        assert points == []
+        return
+    (point,) = points
+    assert (point.num_packs, point.oversized) == (plan.num_packs, plan.ledger.samples_dropped)
+    assert point.fill_ratio == pytest.approx(plan.fill_ratio)
 
 
 def test_the_page_is_whole_and_alone():

@@ -124,9 +124,27 @@ class Plan:
     @cached_property
     def pack_tokens(self) -> Int64Array:
         """``int64[num_packs]``: tokens in each pack."""
-        ends = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])
-        tokens: Int64Array = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
-        return tokens
+        return self._sums_of_packs(self.lengths)
+
+    def _sums_of_packs(self, lengths: AnyIntArray) -> Int64Array:
+        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        sums: Int64Array = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
+        return sums
+
+    @cached_property
+    def padding(self) -> tuple[int, int]:
+        """Tokens that the alignment adds: behind segments, and at the ends of rows. What ``pad_to`` adds is not in it.
+
+        >>> from brimful.plan import Alignment, plan_packs
+        >>> plan_packs([5, 9, 3, 13], capacity=48, alignment=Alignment(segment=4, total=16)).padding
+        (10, 8)
+        """
+        if self.alignment.is_none:
+            return 0, 0
+        rows = self._sums_of_packs(self.alignment.rounded(self.lengths))
+        held = int(rows.sum())
+        total = self.alignment.total
+        return held - self.ledger.tokens_packed, int((-(-rows // total) * total).sum()) - held
 
     def may_be_cut(self, lengths: AnyIntArray) -> BoolArray:
         """Which segments of these lengths may end before their sample does, because the plan cuts samples there.

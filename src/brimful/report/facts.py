@@ -10,7 +10,7 @@ import numpy as np
 
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
-from brimful.plan import Plan
+from brimful.plan import Alignment, Plan
 from brimful.plan.cost import CostModel
 from brimful.plan.histogram import Histogram
 from brimful.plan.variety import Variety, measure_variety
@@ -132,6 +132,7 @@ class Facts:
             "num_packs": plan.num_packs,
             "lower_bound": plan.bound,
             "fill_ratio": plan.fill_ratio,
+            "padding": dict(zip(("behind_segments", "at_ends_of_rows"), plan.padding, strict=True)),
             "fingerprint": short(plan.fingerprint),
             "settings": dict(plan.settings),
             "ledger": plan.ledger.as_dict(),
@@ -250,6 +251,7 @@ def gather_facts(
         )
         if run.dp_world_size > 1:
             work = weigh_steps(plan, run.cost_model, **shape, packs_per_micro_batch=advice.packs_per_micro_batch)
+    alignment = Alignment() if plan is None else plan.alignment
     return Facts(
         title=title,
         table=table,
@@ -257,7 +259,7 @@ def gather_facts(
         items=items,
         run=run,
         advice=advice,
-        sweep=[] if table is None else sweep_capacities(items, _capacities(plan)),
+        sweep=[] if table is None else sweep_capacities(items, _capacities(plan), alignment=alignment),
         shares=None if known is None or table is None else source_shares(*known, table, plan),
         work=work,
         variety=variety,

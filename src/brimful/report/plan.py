@@ -19,6 +19,7 @@ def describe_plan(plan: Plan) -> list[str]:
     lines = [
         f"packs          {plan.num_packs:,} of {plan.capacity:,} tokens, {short(plan.fingerprint)}",
         f"fill           {100 * plan.fill_ratio:.2f} %",
+        *_padding(plan),
         f"lower bound    {plan.bound:,} packs; the plan has {plan.num_packs - plan.bound:,} more",
     ]
     if plan.num_packs:
@@ -46,6 +47,17 @@ def describe_plan(plan: Plan) -> list[str]:
         before, after = plan.settings["packs_below_min_fill"]
         lines.append(f"below min_fill {before:,} packs, packed again; {after:,} remain, last in the plan")
     return lines
+
+
+def _padding(plan: Plan) -> list[str]:
+    """What alignment costs: without it, a lower fill has no reason that one could see."""
+    if plan.alignment.is_none or not plan.num_packs:
+        return []
+    behind, at_ends = plan.padding
+    share = (behind + at_ends) / (plan.num_packs * plan.capacity)
+    return [
+        f"padding        {100 * share:.2f} %: {behind:,} tokens behind segments, {at_ends:,} at the ends of rows, as aligned"
+    ]
 
 
 def _spoken(value: object) -> str:

@@ -159,6 +159,16 @@ def ledger_section(plan: dict[str, Any], rejects: list[Any]) -> str:
             "fine",
         )
     )
+    behind, at_ends = plan["padding"].values()
+    if behind or at_ends:
+        share = (behind + at_ends) / (plan["num_packs"] * capacity)
+        parts.append(
+            paragraph(
+                f"Alignment adds {whole(behind)} tokens of padding behind segments and {whole(at_ends)} at the ends of rows, "
+                f"{percent(share, 2)} of the packs: that much lower is the fill.",
+                "fine",
+            )
+        )
     if rejects:
         listed = [[str(where), f"sample {sample_id}", str(reason)] for sample_id, where, reason in rejects]
         parts += ["<h3>Rejected rows</h3>", table(["where", "which", "why"], listed)]

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.measure import LengthTable
+from brimful.plan import Alignment
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.histogram import Histogram
 
 __all__ = ["CAPACITIES", "CapacityPoint", "draw_sweep", "sweep_capacities"]
 
 CAPACITIES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+_NONE = Alignment()
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,12 @@ class CapacityPoint:
         return -(-self.num_packs // packs_per_step)
 
 
-def sweep_capacities(lengths: LengthTable | Histogram, capacities: Sequence[int] = CAPACITIES) -> list[CapacityPoint]:
+def sweep_capacities(
+    lengths: LengthTable | Histogram,
+    capacities: Sequence[int] = CAPACITIES,
+    *,
+    alignment: Alignment = _NONE,
+) -> list[CapacityPoint]:
     """Plan the same lengths at several capacities, best fit decreasing, leaving out what is longer.
 
     Counts of lengths are enough for that, so the cost depends on the number of different lengths alone.
@@ -40,6 +47,7 @@ def sweep_capacities(lengths: LengthTable | Histogram, capacities: Sequence[int]
     Args:
         lengths: a table, or counts of lengths that are at hand.
         capacities: tokens, ascending. The sweep ends early where one pack holds everything.
+        alignment: of segments and rows. Capacities below one aligned row are left out.
 
     >>> point, = sweep_capacities(LengthTable.from_lengths([3, 3, 5, 6, 1, 1]), capacities=[5])
     >>> point.num_packs, point.oversized, point.samples_per_pack
@@ -49,12 +57,15 @@ def sweep_capacities(lengths: LengthTable | Histogram, capacities: Sequence[int]
         lengths = Histogram.of(lengths.tokens[lengths.tokens > 0])
     points = []
     for capacity in capacities:
-        upto = int(np.searchsorted(lengths.lengths, capacity, side="right"))
+        if capacity < alignment.total:
+            continue
+        usable = alignment.usable(capacity)
+        upto = int(np.searchsorted(lengths.lengths, usable, side="right"))
         fitting = Histogram(lengths.lengths[:upto], lengths.counts[:upto])
         number = fitting.num_items
         if not number:
             continue
-        packs = best_fit_decreasing(fitting, capacity=capacity).num_packs
+        packs = best_fit_decreasing(_rounded(fitting, alignment), capacity=usable).num_packs
         points.append(
             CapacityPoint(
                 capacity=capacity,
@@ -68,6 +79,16 @@ def sweep_capacities(lengths: LengthTable | Histogram, capacities: Sequence[int]
         if not points[-1].oversized and packs <= 1:
             break
     return points
+
+
+def _rounded(items: Histogram, alignment: Alignment) -> Histogram:
+    """The same items, as long as alignment makes them."""
+    if alignment.segment == 1:
+        return items
+    lengths, place = np.unique(alignment.rounded(items.lengths), return_inverse=True)
+    counts = np.zeros(len(lengths), dtype=np.int64)
+    np.add.at(counts, place, items.counts)
+    return Histogram(lengths.astype(np.int64, copy=False), counts)
 
 
 def draw_sweep(points: Sequence[CapacityPoint], packs_per_step: int | None = None) -> list[str]:
