@@ -7,7 +7,19 @@ import brimful
 
 ROOT = Path(brimful.__file__).parent
 
-BASE = {"errors", "typing", "rng", "fingerprint", "store", "columns", "cache", "progress", "words", "compiling"}
+BASE = {
+    "errors",
+    "typing",
+    "rng",
+    "fingerprint",
+    "store",
+    "columns",
+    "cache",
+    "progress",
+    "words",
+    "choices",
+    "compiling",
+}
 MAY_IMPORT = {
     "base": {"base"},
     "sources": {"base"},

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from brimful.choices import choice_of
 from brimful.errors import CollateError, SettingsError
 from brimful.typing import IGNORE_INDEX, AnyIntArray, CuSeqlens, Int64Array, Labels
 
@@ -37,13 +38,7 @@ class Normaliser(str, Enum):
     @classmethod
     def named(cls, name: Normaliser | str) -> Normaliser:
         """The member of that name."""
-        try:
-            return cls(name)
-        except ValueError as error:
-            choices = ", ".join(member.value for member in cls)
-            raise SettingsError(
-                f"normaliser {name!r} is unknown: use one of {choices}, or weights of your own"
-            ) from error
+        return choice_of(cls, name, flag="normaliser", instead=", or weights of your own")
 
 
 def count_targets(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.choices import choice_of
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, lengths_of
 from brimful.encode.tokenizer import Tokenizer
@@ -58,11 +59,7 @@ class ChatEncoder(Encoder):
         template_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
-        try:
-            self.train_on = TrainOn(train_on)
-        except ValueError as error:
-            choices = ", ".join(choice.value for choice in TrainOn)
-            raise SettingsError(f"--train-on {train_on!r} is unknown: use one of {choices}") from error
+        self.train_on = choice_of(TrainOn, train_on, flag="--train-on")
         self._template = chat_template
         self._kwargs = dict(template_kwargs or {})
 

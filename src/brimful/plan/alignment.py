@@ -8,6 +8,7 @@ from math import lcm
 
 import numpy as np
 
+from brimful.choices import choice_of
 from brimful.errors import SettingsError
 from brimful.typing import AnyIntArray
 
@@ -41,11 +42,7 @@ class LowPrecision(str, Enum):
         Raises:
             SettingsError: no such format.
         """
-        try:
-            return cls(name)
-        except ValueError as error:
-            choices = ", ".join(member.value for member in cls)
-            raise SettingsError(f"--fp8 {name!r} is unknown: use one of {choices}") from error
+        return choice_of(cls, name, flag="--fp8")
 
 
 @dataclass(frozen=True)

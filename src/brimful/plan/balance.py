@@ -30,6 +30,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from brimful.choices import choice_of
 from brimful.errors import SettingsError
 from brimful.plan.cost import Float64Array
 from brimful.rng import RandomStream
@@ -52,12 +53,7 @@ class Barrier(str, Enum):
     @classmethod
     def named(cls, name: Barrier | str) -> Barrier:
         """The member of that name."""
-        try:
-            return cls(name)
-        except ValueError as error:
-            raise SettingsError(
-                f"barrier {name!r} is unknown: use one of {', '.join(member.value for member in cls)}"
-            ) from error
+        return choice_of(cls, name, flag="barrier")
 
 
 def imbalance(

@@ -7,7 +7,8 @@ from enum import Enum
 
 import numpy as np
 
-from brimful.errors import OversizedSampleError, SettingsError
+from brimful.choices import choice_of
+from brimful.errors import OversizedSampleError
 from brimful.typing import AnyIntArray, Int64Array, Lengths
 
 __all__ = ["Overflow", "Pieces", "apply_overflow"]
@@ -36,11 +37,7 @@ class Overflow(str, Enum):
         Raises:
             SettingsError: no such policy.
         """
-        try:
-            return cls(name)
-        except ValueError as error:
-            choices = ", ".join(member.value for member in cls)
-            raise SettingsError(f"--overflow {name!r} is unknown: use one of {choices}") from error
+        return choice_of(cls, name, flag="--overflow")
 
 
 @dataclass(frozen=True)

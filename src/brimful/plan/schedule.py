@@ -7,6 +7,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from brimful.choices import choice_of
 from brimful.errors import SettingsError
 from brimful.plan.balance import balance_partial_step, balance_steps, quantise
 from brimful.rng import generator
@@ -32,12 +33,7 @@ class Tail(str, Enum):
     @classmethod
     def named(cls, name: Tail | str) -> Tail:
         """The member of that name."""
-        try:
-            return cls(name)
-        except ValueError as error:
-            raise SettingsError(
-                f"tail {name!r} is unknown: use one of {', '.join(member.value for member in cls)}"
-            ) from error
+        return choice_of(cls, name, flag="tail")
 
 
 def schedule_packs(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.choices import choice_of
 from brimful.errors import SettingsError
 from brimful.plan import Overflow
 
@@ -83,8 +84,8 @@ class TokenBudget:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "count", _member(Count, self.count, "count"))
-        put(self, "fit", _member(Fit, self.fit, "fit"))
+        put(self, "count", choice_of(Count, self.count, flag="count"))
+        put(self, "fit", choice_of(Fit, self.fit, flag="fit"))
         put(self, "overflow", Overflow.named(self.overflow))
         if self.capacity is None:
             _at_least_one("token budget", tokens=self.tokens)
@@ -129,11 +130,3 @@ def _at_least_one(what: str, **values: int) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise SettingsError(f"{what}: {name} must be a whole number of at least 1 and is {value!r}")
-
-
-def _member(kind: type[Any], name: Any, what: str) -> Any:
-    try:
-        return kind(name)
-    except ValueError as error:
-        choices = ", ".join(member.value for member in kind)
-        raise SettingsError(f"{what} {name!r} is unknown: use one of {choices}") from error
