@@ -18,7 +18,7 @@ than they say: where timings exist, ``CostModel.fit`` is better.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.errors import SettingsError
+from brimful.plan.model_config import require_whole, sizes_of_config
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 __all__ = ["DEFAULT_TILE", "CostModel", "Float64Array", "pack_costs", "pack_squares"]
@@ -92,9 +93,9 @@ class CostModel:
                 raise SettingsError(f"{name} must be a finite number of at least 0 and is {value!r}")
         if not any(getattr(self, name) for name in coefficients):
             raise SettingsError("linear and quadratic are both 0: every pack would cost nothing")
-        _require_whole("tile", self.tile)
+        require_whole("tile", self.tile)
         if self.window is not None:
-            _require_whole("window", self.window)
+            require_whole("window", self.window)
         if not _is_number(self.windowed_share) or not 0 <= self.windowed_share <= 1:
             raise SettingsError(f"windowed_share must be from 0 to 1 and is {self.windowed_share!r}")
 
@@ -161,8 +162,8 @@ class CostModel:
             ("head_dim", head_dim),
             ("experts_per_token", experts_per_token),
         ):
-            _require_whole(name, value)
-        _require_whole("vocab_size", vocab_size, least=0)
+            require_whole(name, value)
+        require_whole("vocab_size", vocab_size, least=0)
         if not _is_number(intermediate_size) or not 0 < intermediate_size < float("inf"):
             raise SettingsError(f"intermediate_size must be a number above 0 and is {intermediate_size!r}")
         queries = num_attention_heads * head_dim
@@ -199,31 +200,7 @@ class CostModel:
         >>> CostModel.of_model(config).crossover_length  # (4·64·64 + 3·64·128) ÷ 64
         640.0
         """
-        text = config.get("text_config")
-        if isinstance(text, Mapping):
-            config = text
-        if config.get("kv_lora_rank"):
-            raise SettingsError(
-                "the config has kv_lora_rank: attention with compressed keys is not described by these formulae; "
-                "give linear and quadratic to CostModel, or use CostModel.fit"
-            )
-        layers = _number(config, "num_hidden_layers", "num_layers")
-        hidden = _number(config, "hidden_size")
-        heads = _number(config, "num_attention_heads")
-        window, share = _window_of(config, layers)
-        return cls.from_config(
-            hidden_size=hidden,
-            num_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=_number(config, "num_key_value_heads", default=heads),
-            head_dim=_number(config, "head_dim", default=hidden // heads),
-            intermediate_size=_active_intermediate_size(config, layers),
-            vocab_size=_number(config, "vocab_size", least=0),
-            causal=causal,
-            tile=tile,
-            window=window,
-            windowed_share=share,
-        )
+        return cls.from_config(**sizes_of_config(config), causal=causal, tile=tile)
 
     @classmethod
     def fit(
@@ -339,9 +316,9 @@ def pack_squares(
     >>> pack_squares(np.array([0, 1, 5]), np.array([8, 2, 2, 2, 2]), tile=4).tolist()
     [64, 32]
     """
-    _require_whole("tile", tile)
+    require_whole("tile", tile)
     if window is not None:
-        _require_whole("window", window)
+        require_whole("window", window)
     _check_plan(plan_offsets, plan_lengths)
     lengths = plan_lengths.astype(np.int64)
     areas = lengths * lengths if tile == 1 else -(-lengths // tile) * tile * lengths
@@ -439,68 +416,3 @@ def _checked_reals(name: str, values: AnyRealArray, size: int | None) -> Float64
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-
-
-def _require_whole(name: str, value: object, *, least: int = 1) -> None:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or int(value) < least:  # type: ignore[call-overload]
-        raise SettingsError(f"{name} must be a whole number of at least {least} and is {value!r}")
-
-
-def _number(config: Mapping[str, Any], *names: str, default: int | None = None, least: int = 1) -> int:
-    """The first of the names that the config has."""
-    for name in names:
-        if config.get(name) is not None:
-            _require_whole(name, config[name], least=least)
-            return int(config[name])
-    if default is None:
-        raise SettingsError(f"the config has no {' or '.join(names)}; it has {_shown(config)}")
-    return default
-
-
-def _shown(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:12]) + (", …" if len(ordered) > 12 else "") if ordered else "nothing"
-
-
-def _active_intermediate_size(config: Mapping[str, Any], layers: int) -> float:
-    """Width of the MLP that one token passes, mean over the layers."""
-    dense = _number(config, "intermediate_size", "moe_intermediate_size")
-    names = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token")
-    experts = _number(config, *names, default=0, least=0)
-    if not experts:
-        return dense
-    expert = _number(config, "moe_intermediate_size", default=dense)
-    shared = _number(config, "n_shared_experts", "num_shared_experts", default=0, least=0) * expert
-    shared = _number(config, "shared_expert_intermediate_size", default=shared, least=0)
-    every = _number(config, "decoder_sparse_step", default=1)
-    first = _number(config, "first_k_dense_replace", default=0, least=0)
-    plain = set(config.get("mlp_only_layers") or ())
-    sparse = sum(layer >= first and (layer + 1) % every == 0 and layer not in plain for layer in range(layers))
-    return (sparse * (experts * expert + shared) + (layers - sparse) * dense) / layers
-
-
-def _window_of(config: Mapping[str, Any], layers: int) -> tuple[int | None, float]:
-    """The sliding window and the share of the layers that have it."""
-    # Qwen's files carry a window that is not used unless they say so; Mistral's say nothing and use it.
-    used = config.get("use_sliding_window", not str(config.get("model_type", "")).startswith("qwen"))
-    window = config.get("sliding_window") if used else None
-    kinds = config.get("layer_types")
-    if kinds:
-        unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
-        if unknown:
-            raise SettingsError(
-                f"the config has layers of type {', '.join(unknown)}, which these formulae do not describe; give linear "
-                f"and quadratic to CostModel, or use CostModel.fit"
-            )
-        sliding = sum(kind == "sliding_attention" for kind in kinds)
-        if not sliding:
-            return None, 1.0
-        return _number(config, "sliding_window"), sliding / len(kinds)
-    if window is None:
-        return None, 1.0
-    if config.get("sliding_window_pattern"):
-        full = layers // _number(config, "sliding_window_pattern")
-        return _number(config, "sliding_window"), (layers - full) / layers
-    full = min(layers, _number(config, "max_window_layers", default=0, least=0))
-    return _number(config, "sliding_window"), (layers - full) / layers
