@@ -19,8 +19,9 @@ def test_small_calls_add_up(monkeypatch):
     """A stream is planned window by window: none is worth compiling for, all together are."""
     pytest.importorskip("numba")
     monkeypatch.setattr(compiling, "_passed", {})
-    assert [compiling.compiled(double, 4, worth=10) is not None for _ in range(4)] == [False, False, True, True]
-    assert compiling.compiled(double, 0, worth=10)(21) == 42
+    monkeypatch.setattr(compiling, "WORTH_COMPILING", 10)
+    assert [compiling.compiled(double, 4) is not None for _ in range(4)] == [False, False, True, True]
+    assert compiling.compiled(double, 0)(21) == 42
 
 
 def test_without_a_folder_to_keep_code_in(monkeypatch):
@@ -39,8 +40,8 @@ def test_a_numba_that_cannot_be_imported(monkeypatch, recwarn):
     monkeypatch.setattr(compiling, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "numba", None)
     try:
-        assert compiling.compiled(double, 10, worth=1) is None
-        assert compiling.compiled(triple, 10, worth=1) is None
+        assert compiling.compiled_form(double) is None
+        assert compiling.compiled_form(triple) is None
     finally:
         compiling._numba.cache_clear()
         compiling.compiled_form.cache_clear()

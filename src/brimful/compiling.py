@@ -27,18 +27,13 @@ def pays(num_items: int) -> bool:
     return num_items >= WORTH_COMPILING
 
 
-def compiled(function: Callable[..., Any], num_items: int, *, worth: int | None = None) -> Callable[..., Any] | None:
+def compiled(function: Callable[..., Any], num_items: int) -> Callable[..., Any] | None:
     """A function, compiled, if that pays for the items that it was asked for until now, else None.
 
     Both must give the same result, so that it does not matter when this changes its mind.
-
-    Args:
-        function: what would be called.
-        num_items: items of this call.
-        worth: items from which it pays; ``WORTH_COMPILING`` if None.
     """
     _passed[function] = passed = _passed.get(function, 0) + num_items
-    return compiled_form(function) if passed >= (WORTH_COMPILING if worth is None else worth) else None
+    return compiled_form(function) if pays(passed) else None
 
 
 @cache

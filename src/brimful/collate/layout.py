@@ -60,7 +60,7 @@ def lay_out(
     boundaries, real_lengths = np.empty(count + 1, dtype=np.int32), np.empty(count, dtype=np.int32)
     input_ids, labels = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     positions, index = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int32)
-    write = writer(size)
+    write = writer()
     first = at = num_loss_tokens = longest = 0
     for pack in packs:
         targets, most, at = write(

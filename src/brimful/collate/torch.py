@@ -16,6 +16,7 @@ from brimful.collate.layout import lay_out, policy
 from brimful.collate.loss import Normaliser, token_weights
 from brimful.collate.media import Float32Array, PackExtras
 from brimful.collate.padding import Padding
+from brimful.collate.writing import writer
 from brimful.errors import CollateError, SettingsError
 from brimful.shards import Pack
 
@@ -79,6 +80,7 @@ class PackCollator:
         if vocab_size is not None and not 0 <= pad_token_id < vocab_size:
             raise SettingsError(f"pad_token_id is {pad_token_id} and the vocabulary is 0 … {vocab_size - 1}")
         self._convert = self.dialect.load()
+        writer()  # compiled code is loaded now: not within the first step, and not in each of the workers to be forked
 
     @property
     def pad_to(self) -> int | None:

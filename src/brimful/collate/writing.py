@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 import numpy as np
 
-from brimful.compiling import compiled
+from brimful.compiling import compiled_form
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Int32Array, Int64Array, Labels, LossMask, TokenIds
 
 __all__ = ["Writer", "writer"]
 
 Writer: TypeAlias = Callable[..., tuple[int, int, int]]
 
-_WORTH_COMPILING = 100_000_000
-"""Tokens from which loading compiled code, about a second, is quicker than NumPy: it saves some nanoseconds a token."""
 
-
-def writer(num_tokens: int) -> Writer:
-    """The function that writes a pack: the compiled one once enough tokens went this way and numba is installed.
+@cache
+def writer() -> Writer:
+    """The function that writes a pack: the compiled one if numba is installed. The first call in a process loads it.
 
     It takes a pack and its place, and writes to the arrays of the row behind what is there of earlier packs:
 
@@ -45,7 +43,16 @@ def writer(num_tokens: int) -> Writer:
     That place is -1, and nothing was written, if the arrays of the pack contradict each other: compiled code does not
     look where it reads.
     """
-    return compiled(_write, num_tokens, worth=_WORTH_COMPILING) or _write_in_numpy
+    write = compiled_form(_write)
+    if write is None:
+        return _write_in_numpy
+    # Numba makes a form for each kind of arrays: here for tokens in a shard, which are read-only, and in memory.
+    for writeable in (False, True):
+        token, mask, cu_seqlens = np.zeros(1, np.int32), np.zeros(1, np.bool_), np.arange(2, dtype=np.int32)
+        token.flags.writeable = writeable
+        row, small = np.zeros(1, np.int64), np.zeros(2, np.int32)
+        write(token, mask, cu_seqlens, 1, 0, 0, 0, 0, small, small, row, row, row, small)
+    return write
 
 
 def _write(
