@@ -91,8 +91,11 @@ def measure(quick: bool) -> list[Row]:
 
         return repeat
 
+    def numpy_writer() -> writing.Writer:
+        return writing._write_in_numpy
+
     def in_numpy() -> None:
-        with mock.patch.object(layout, "writer", return_value=writing._write_in_numpy):
+        with mock.patch.object(layout, "writer", new=numpy_writer):
             many(lambda: ours([pack]))()
 
     seconds = in_turn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lcm
 from typing import Literal
 
@@ -37,6 +37,7 @@ class Padding:
             next power of two, at least 128; a number for always that number, for compiled models and CUDA graphs.
         num_segments: fixed number of segments in ``cu_seqlens``, the padding included; the missing ones are empty
             and stand at the end. None for as many as there are.
+        unit: tokens of a row are a multiple of this; follows from the others.
 
     >>> Padding(to=8, segment_multiple_of=3)
     Traceback (most recent call last):
@@ -49,6 +50,7 @@ class Padding:
     segment_multiple_of: int = 1
     max_seqlen: int | Literal["bucket"] | None = None
     num_segments: int | None = None
+    unit: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("to", "multiple_of", "segment_multiple_of", "max_seqlen", "num_segments"):
@@ -59,6 +61,7 @@ class Padding:
                 shown = "pad_to" if name == "to" else name
                 raise SettingsError(f"{shown} must be at least 1 and is {value!r}")
             object.__setattr__(self, name, int(value))
+        object.__setattr__(self, "unit", lcm(self.multiple_of, self.segment_multiple_of))
         if self.to is not None and self.to % self.unit:
             raise SettingsError(
                 f"rows of {self.to:,} tokens cannot consist of multiples of {self.unit:,}: "
@@ -68,11 +71,6 @@ class Padding:
     def _less(self) -> str:
         assert self.to is not None
         return f", or {self.to // self.unit * self.unit} if the model takes no more" if self.to > self.unit else ""
-
-    @property
-    def unit(self) -> int:
-        """Tokens of a row are a multiple of this."""
-        return lcm(self.multiple_of, self.segment_multiple_of)
 
     def padded(self, lengths: Int32Array) -> Int32Array:
         """Tokens of segments with the padding behind each: ``int32[S]``."""
@@ -87,8 +85,7 @@ class Padding:
         """
         if self.to is not None:
             return self.to
-        unit = self.unit
-        return -(-tokens // unit) * unit
+        return -(-tokens // self.unit) * self.unit
 
     def longest(self, tokens: int) -> int:
         """``max_seqlen`` where the longest segment has ``tokens``; less than that if it is fixed and too small.

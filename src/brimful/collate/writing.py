@@ -88,14 +88,16 @@ def _write(
         boundaries[first + number + 1] = end
         # Slices make each loop simple enough for vector instructions.
         to_ids, to_labels, to_positions = ids[begin:end], labels[begin:end], positions[begin:end]
+        marked = np.int32(0)
         for place in range(size):
             token = np.int64(tokens[place])
             to_ids[place] = token
             to_labels[place] = token if mask[place] else np.int64(IGNORE_INDEX)
-            targets += np.int64(mask[place])
+            marked += np.int32(mask[place])
         if size:
-            targets -= np.int64(mask[0])
+            marked -= np.int32(mask[0])
             to_labels[0] = IGNORE_INDEX
+        targets += np.int64(marked)
         to_ids[size:] = fill
         to_labels[size:] = IGNORE_INDEX
         for place in range(length):
