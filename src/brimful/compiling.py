@@ -23,7 +23,11 @@ _passed: dict[Callable[..., Any], int] = {}
 
 
 def pays(num_items: int) -> bool:
-    """Whether one call with that many items pays for compiled code."""
+    """Whether one call with that many items pays for compiled code.
+
+    >>> pays(1_000), pays(1_000_000)
+    (False, True)
+    """
     return num_items >= WORTH_COMPILING
 
 
@@ -31,6 +35,9 @@ def compiled(function: Callable[..., Any], num_items: int) -> Callable[..., Any]
     """A function, compiled, if that pays for the items that it was asked for until now, else None.
 
     Both must give the same result, so that it does not matter when this changes its mind.
+
+    >>> compiled(sum, 1_000) is None
+    True
     """
     _passed[function] = passed = _passed.get(function, 0) + num_items
     return compiled_form(function) if pays(passed) else None

@@ -42,6 +42,14 @@ def writer() -> Writer:
     It returns the number of targets, the length of the longest segment with its padding, and the place behind the pack.
     That place is -1, and nothing was written, if the arrays of the pack contradict each other: compiled code does not
     look where it reads.
+
+    >>> boundaries, real_lengths, segments = (np.zeros(4, np.int32) for _ in range(3))
+    >>> ids, labels, positions = (np.zeros(4, np.int64) for _ in range(3))
+    >>> pack = np.array([7, 8, 9], np.int32), np.array([False, True, False]), np.array([0, 2, 3], np.int32)
+    >>> writer()(*pack, 2, 0, 0, 0, 0, boundaries, real_lengths, ids, labels, positions, segments)
+    (1, 2, 4)
+    >>> ids.tolist(), labels.tolist(), segments.tolist()
+    ([7, 8, 9, 0], [-100, 8, -100, -100], [0, 0, 1, 1])
     """
     write = compiled_form(_write)
     if write is None:
