@@ -68,11 +68,22 @@ class Histogram:
         lengths = np.flatnonzero(counts)
         return cls(lengths, np.asarray(counts)[lengths].astype(np.int64))
 
+    @classmethod
+    def of_counts(cls, lengths: AnyIntArray, counts: AnyIntArray) -> Histogram:
+        """From lengths in any order, of which some may stand more than once, and how many items each entry is for.
+
+        >>> Histogram.of_counts(np.array([4, 8, 4]), np.array([1, 2, 3]))
+        Histogram({4: 4, 8: 2})
+        """
+        distinct, place = np.unique(lengths, return_inverse=True)
+        numbers = np.zeros(len(distinct), dtype=np.int64)
+        np.add.at(numbers, place, counts)
+        return cls(distinct.astype(np.int64, copy=False), numbers)
+
     def __add__(self, other: Histogram) -> Histogram:
-        lengths, place = np.unique(np.concatenate([self.lengths, other.lengths]), return_inverse=True)
-        counts = np.zeros(len(lengths), dtype=np.int64)
-        np.add.at(counts, place, np.concatenate([self.counts, other.counts]))
-        return Histogram(lengths, counts)
+        return Histogram.of_counts(
+            np.concatenate([self.lengths, other.lengths]), np.concatenate([self.counts, other.counts])
+        )
 
     @property
     def num_items(self) -> int:

@@ -159,7 +159,7 @@ def ledger_section(plan: dict[str, Any], rejects: list[Any]) -> str:
             "fine",
         )
     )
-    behind, at_ends = plan["padding"].values()
+    behind, at_ends = plan["padding"]["behind_segments"], plan["padding"]["at_ends_of_rows"]
     if behind or at_ends:
         share = (behind + at_ends) / (plan["num_packs"] * capacity)
         parts.append(

@@ -65,7 +65,8 @@ def sweep_capacities(
         number = fitting.num_items
         if not number:
             continue
-        packs = best_fit_decreasing(_rounded(fitting, alignment), capacity=usable).num_packs
+        aligned = Histogram.of_counts(alignment.rounded(fitting.lengths), fitting.counts)
+        packs = best_fit_decreasing(aligned, capacity=usable).num_packs
         points.append(
             CapacityPoint(
                 capacity=capacity,
@@ -79,16 +80,6 @@ def sweep_capacities(
         if not points[-1].oversized and packs <= 1:
             break
     return points
-
-
-def _rounded(items: Histogram, alignment: Alignment) -> Histogram:
-    """The same items, as long as alignment makes them."""
-    if alignment.segment == 1:
-        return items
-    lengths, place = np.unique(alignment.rounded(items.lengths), return_inverse=True)
-    counts = np.zeros(len(lengths), dtype=np.int64)
-    np.add.at(counts, place, items.counts)
-    return Histogram(lengths.astype(np.int64, copy=False), counts)
 
 
 def draw_sweep(points: Sequence[CapacityPoint], packs_per_step: int | None = None) -> list[str]:
