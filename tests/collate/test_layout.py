@@ -199,6 +199,7 @@ def test_targets_are_counted_whatever_packs_say_of_first_tokens(form, packs, uni
     assert batch.max_seqlen == max([*flat, to - len(ids)])
 
 
+@pytest.mark.parametrize("unit", [1, 4])
 @pytest.mark.parametrize("form", ["compiled", "numpy"])
 @pytest.mark.parametrize(
     ("change", "value"),
@@ -208,17 +209,19 @@ def test_targets_are_counted_whatever_packs_say_of_first_tokens(form, packs, uni
         ("cu_seqlens", [1, 3, 6]),
         ("cu_seqlens", [0, 9, 6]),
         ("cu_seqlens", [0, 3, -1, 6]),
+        ("cu_seqlens", [0, -50]),
+        ("cu_seqlens", []),
         ("loss_mask", [True] * 5),
         ("loss_mask", [True] * 7),
         ("input_ids", [1] * 5),
     ],
 )
-def test_a_pack_that_contradicts_itself(form, change, value):
-    """Compiled code that believed it would read behind arrays and write there."""
+def test_a_pack_that_contradicts_itself(form, unit, change, value):
+    """Compiled code that believed it would read behind arrays and write there; so would the right pack before it."""
     pack = toy_pack([3, 3])
     pack = replace(pack, **{change: np.array(value, dtype=getattr(pack, change).dtype)})
     with written_by(form), pytest.raises(CollateError, match="samples 0, 1… contradicts itself: cu_seqlens must go"):
-        lay_out([toy_pack([2]), pack])
+        lay_out([toy_pack([30]), pack], padding=Padding(segment_multiple_of=unit))
 
 
 @pytest.mark.parametrize("start", [0, 2])

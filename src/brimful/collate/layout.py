@@ -80,10 +80,7 @@ def lay_out(
             index,
         )
         if at < 0:
-            raise CollateError(
-                f"the pack with samples {_names([pack])} contradicts itself: cu_seqlens must go from 0 to its "
-                f"{len(pack.input_ids):,} tokens and never back, and loss_mask has {len(pack.loss_mask):,} entries"
-            )
+            raise _contradiction(pack)
         num_loss_tokens += targets
         longest = max(longest, most)
         first += len(pack.cu_seqlens) - 1
@@ -145,8 +142,17 @@ def _room(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
     unit = padding.segment_multiple_of
     segments = total = 0
     for pack in packs:
+        # The writer looks at each pack before it writes, but the room is for all: one that lies makes it too small.
+        if not len(pack.cu_seqlens):
+            raise _contradiction(pack)
         segments += len(pack.cu_seqlens) - 1
-        total += len(pack.input_ids) if unit == 1 else int(padding.padded(np.diff(pack.cu_seqlens)).sum())
+        if unit == 1:
+            total += len(pack.input_ids)
+            continue
+        lengths = np.diff(pack.cu_seqlens)
+        if (lengths < 0).any() or int(lengths.sum()) != len(pack.input_ids):
+            raise _contradiction(pack)
+        total += int(padding.padded(lengths).sum())
     if total == 0:
         raise CollateError(f"the packs of the batch hold no tokens (samples {_names(packs)})")
     size = padding.row_length(total)
@@ -165,6 +171,13 @@ def _room(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
             f"raise num_segments, or limit the samples of a pack"
         )
     return segments, count, size
+
+
+def _contradiction(pack: Pack) -> CollateError:
+    return CollateError(
+        f"the pack with samples {_names([pack])} contradicts itself: cu_seqlens must go from 0 to its "
+        f"{len(pack.input_ids):,} tokens and never back, and loss_mask has {len(pack.loss_mask):,} entries"
+    )
 
 
 def _max_seqlen(packs: Sequence[Pack], boundaries: CuSeqlens, longest: int, padding: Padding) -> int:
