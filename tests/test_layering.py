@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "collate": {"base", "plan", "shards"},
     "trainers": {"base", "plan", "serve", "collate", "shards"},
 }
-ANYTHING = {"report", "cli", "testing", "demo", "verify", "__init__"}
+ANYTHING = {"report", "cli", "testing", "demo", "verify", "__init__", "__main__"}
 OUTSIDE = {
     "base": {"numpy", "xxhash"},
     "sources": {"numpy", "xxhash"},

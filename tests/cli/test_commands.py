@@ -9,6 +9,8 @@ content and four tokens of markup, so that a chat of contents ``u`` and ``a`` by
 import contextlib
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -451,3 +453,16 @@ def test_help_and_version_answer() -> None:
         assert shown[0].startswith(f"Usage: brimful {command} ")
     out, _ = run("--version")
     assert brimful.__version__ in out[0]
+
+
+def test_it_runs_as_a_module() -> None:
+    """On many clusters the folder of scripts is not on the path, or belongs to another Python."""
+    import brimful
+
+    found = subprocess.run([sys.executable, "-m", "brimful", "--version"], capture_output=True, text=True, check=True)
+    assert brimful.__version__ in found.stdout
+    wrong = subprocess.run(
+        [sys.executable, "-m", "brimful", "inspect", "gone"], capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: ")

@@ -104,6 +104,8 @@ def test_the_padding_of_an_alignment_is_told():
         facts.plan
     )
     assert [(point["capacity"], point["num_packs"]) for point in data["sweep"]] == [(18, 2), (1024, 1)]
+    assert data["advice"]["positions_per_token"] == 32 / 19
+    assert page_of(six(capacity=18))[2]["advice"]["positions_per_token"] == 1
     plain = six(capacity=18)
     assert page_of(plain)[2]["plan"]["padding"] == {"behind_segments": 0, "at_ends_of_rows": 0}
     assert not any("padding" in line for line in describe_plan(plain.plan))

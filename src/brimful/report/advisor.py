@@ -105,6 +105,7 @@ class Advice:
         capacity: tokens of a pack, at most.
         longest: tokens of the longest row of the unpacked run.
         packing_factor: samples a pack, on average.
+        positions_per_token: of the packs; above 1 where segments and rows are padded to an alignment.
         unpacked: a step of the unpacked run.
         packed: a step of the packed run with nothing else changed.
         padded_to_longest: unpacked rows padded to the longest of their micro-batch.
@@ -123,6 +124,7 @@ class Advice:
     capacity: int
     longest: int
     packing_factor: float
+    positions_per_token: float
     unpacked: StepSize
     packed: StepSize
     padded_to_longest: Padded
@@ -214,7 +216,9 @@ def advise(
     # Packs of a rank in a step that come nearest to what the unpacked run had.
     as_set = packs_a_forward * gradient_accumulation_steps
     same_samples = _nearest(micro_batch_size * gradient_accumulation_steps / factor, packs_a_forward)
-    same_padded = _nearest(longest.step_tokens / dp_world_size / (items.total / plan.num_packs), packs_a_forward)
+    positions_per_token = 1 + sum(plan.padding) / items.total
+    positions_of_pack = positions_per_token * items.total / plan.num_packs
+    same_padded = _nearest(longest.step_tokens / dp_world_size / positions_of_pack, packs_a_forward)
     named = {"samples": same_samples, "padded tokens": same_padded, "settings": as_set}
     choices = tuple(
         _choice(number, named, packs_a_forward, unpacked, step_of(dp_world_size * number), warmup_steps)
@@ -230,6 +234,7 @@ def advise(
         capacity=plan.capacity,
         longest=int(items.lengths[-1]),
         packing_factor=factor,
+        positions_per_token=positions_per_token,
         unpacked=unpacked,
         packed=step_of(dp_world_size * as_set),
         padded_to_longest=longest,

@@ -68,8 +68,8 @@ def advice_section(advice: Advice, model: str) -> str:
     runs = [
         ("unpacked, padded to the longest", advice.unpacked, advice.padded_to_longest.step_tokens),
         (f"unpacked, padded to {advice.capacity:,}", advice.unpacked, advice.padded_to_capacity.step_tokens),
-        ("packed, nothing else changed", advice.packed, advice.packed.tokens),
-        (f"packed, {setting(best)}", best.step, best.step.tokens),
+        ("packed, nothing else changed", advice.packed, advice.positions_per_token * advice.packed.tokens),
+        (f"packed, {setting(best)}", best.step, advice.positions_per_token * best.step.tokens),
     ]
     rows = [[name, *(show(step, padded) for _, show in columns)] for name, step, padded in runs]
     forward = (
