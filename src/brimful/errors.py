@@ -45,6 +45,8 @@ The command line prints the message alone and exits with code 2. Our own mistake
 
 from __future__ import annotations
 
+from brimful.words import in_python
+
 __all__ = [
     "BrimfulError",
     "SettingsError",
@@ -77,7 +79,19 @@ __all__ = [
 
 
 class BrimfulError(Exception):
-    """Base of every error that brimful raises on purpose."""
+    """Base of every error that brimful raises on purpose.
+
+    ``str(error)`` names settings as arguments of Python; ``message`` still has them marked (``words.setting``), for
+    whoever puts one message into another, or shows it in other words.
+    """
+
+    @property
+    def message(self) -> str:
+        """The message with its settings marked."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return in_python(self.message)
 
 
 class SettingsError(BrimfulError, ValueError):
@@ -178,8 +192,9 @@ class StoreMismatchError(StoreError, ValueError):
 class StoreFullError(StoreError, OSError):
     """No space left on the device. What was committed stays; the same command goes on from there."""
 
-    def __str__(self) -> str:
-        return str(self.strerror or super().__str__())
+    @property
+    def message(self) -> str:
+        return str(self.strerror or super().message)
 
 
 class CorruptFileError(StoreError, ValueError):

@@ -1,8 +1,29 @@
-"""Numbers as people read them."""
+"""Numbers and settings as people read them.
+
+A message that mentions a setting does not know who reads it: in Python the setting is an argument
+(``overflow="drop"``), on the command line a flag (``--overflow drop``). So messages mention settings by
+``setting(…)``, which puts marks around them, and whoever shows the message says in which language:
+``str(error)`` speaks Python, the command line puts in its flags (``brimful.cli.flags``).
+"""
 
 from __future__ import annotations
 
-__all__ = ["counted"]
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+__all__ = ["Language", "counted", "in_python", "setting", "told"]
+
+Language: TypeAlias = Callable[[str, Any], str]
+"""How one setting is said: from its name, as Python calls it, and its value (``NO_VALUE`` if none) to text."""
+
+NO_VALUE = object()
+"""Stands for the value of a setting that is mentioned by its name alone."""
+
+# Private-use characters: no message holds them but for these marks.
+_OPEN, _EQUALS, _CLOSE = "\ue020", "\ue021", "\ue022"
+_MENTION = re.compile(f"{_OPEN}([^{_OPEN}{_EQUALS}{_CLOSE}]+)(?:{_EQUALS}([^{_CLOSE}]*))?{_CLOSE}")
 
 
 def counted(number: int, noun: str) -> str:
@@ -12,3 +33,48 @@ def counted(number: int, noun: str) -> str:
     ('1 shard', '1,200 packs', '0 samples')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def setting(name: str, value: Any = NO_VALUE) -> str:
+    """Mention a setting in a message, alone or with a value.
+
+    Args:
+        name: as Python calls it: ``capacity``, ``overflow``.
+        value: a text, number, boolean or flat mapping; what JSON does not know is shown as its repr.
+
+    >>> in_python(f"choose {setting('overflow', 'drop')} or a larger {setting('capacity')}")
+    'choose overflow="drop" or a larger capacity'
+    """
+    if value is NO_VALUE:
+        return f"{_OPEN}{name}{_CLOSE}"
+    return f"{_OPEN}{name}{_EQUALS}{json.dumps(value, ensure_ascii=False, default=repr)}{_CLOSE}"
+
+
+def told(message: str, language: Language) -> str:
+    """A message with its settings in the language of whoever reads it.
+
+    >>> told(f"{setting('seed', 3)} is taken", lambda name, value: f"--{name} {value}")
+    '--seed 3 is taken'
+    """
+
+    def said(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        return language(name, NO_VALUE if value is None else json.loads(value))
+
+    return _MENTION.sub(said, message)
+
+
+def in_python(message: str) -> str:
+    """A message with its settings as arguments of a call.
+
+    >>> in_python(f"{setting('mix', True)} and {setting('budgets', {'patches': 64})}")
+    'mix=True and budgets={"patches": 64}'
+    """
+    return told(message, _as_argument)
+
+
+def _as_argument(name: str, value: Any) -> str:
+    if value is NO_VALUE:
+        return name
+    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, dict, list)) else repr(value)
+    return f"{name}={shown}"

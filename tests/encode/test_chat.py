@@ -321,7 +321,7 @@ def test_an_unknown_choice_names_the_known_ones():
     """Without it a typing error would train on something else."""
     with pytest.raises(SettingsError) as caught:
         _chatml(train_on="answers")
-    assert str(caught.value) == "--train-on 'answers' is unknown: use one of assistant, last, all"
+    assert str(caught.value) == "train_on 'answers' is unknown: use one of assistant, last, all"
 
 
 def test_no_tokenizer_there(tmp_path):

@@ -152,7 +152,7 @@ def test_lengths_that_cannot_be_planned(lengths, message):
         ({"capacity": 7.5}, "whole number"),
         ({"capacity": True}, "whole number"),
         ({"capacity": 8, "algorithm": "magic"}, "--algorithm 'magic' is unknown: use one of"),
-        ({"capacity": 8, "overflow": "explode"}, "--overflow 'explode' is unknown: use one of error, drop"),
+        ({"capacity": 8, "overflow": "explode"}, "overflow 'explode' is unknown: use one of error, drop"),
         ({"capacity": 8, "seed": "x"}, "--seed must be a whole number"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from brimful import __version__
+from brimful.cli.flags import in_flags
 from brimful.errors import BrimfulError
 
 __all__ = ["main"]
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         result: Any = _brimful.main(args=arguments, prog_name="brimful", standalone_mode=False)
     except BrimfulError as error:
-        _fail(str(error))
+        _fail(in_flags(error.message))
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
         sys.exit(0)

@@ -38,7 +38,7 @@ class Normaliser(str, Enum):
     @classmethod
     def named(cls, name: Normaliser | str) -> Normaliser:
         """The member of that name."""
-        return choice_of(cls, name, flag="normaliser", instead=", or weights of your own")
+        return choice_of(cls, name, argument="normaliser", instead=", or weights of your own")
 
 
 def count_targets(

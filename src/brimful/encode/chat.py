@@ -59,7 +59,7 @@ class ChatEncoder(Encoder):
         template_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
-        self.train_on = choice_of(TrainOn, train_on, flag="--train-on")
+        self.train_on = choice_of(TrainOn, train_on, argument="train_on")
         self._template = chat_template
         self._kwargs = dict(template_kwargs or {})
 

@@ -42,7 +42,7 @@ class LowPrecision(str, Enum):
         Raises:
             SettingsError: no such format.
         """
-        return choice_of(cls, name, flag="--fp8")
+        return choice_of(cls, name, argument="fp8")
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Barrier(str, Enum):
     @classmethod
     def named(cls, name: Barrier | str) -> Barrier:
         """The member of that name."""
-        return choice_of(cls, name, flag="barrier")
+        return choice_of(cls, name, argument="barrier")
 
 
 def imbalance(

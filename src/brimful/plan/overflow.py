@@ -37,7 +37,7 @@ class Overflow(str, Enum):
         Raises:
             SettingsError: no such policy.
         """
-        return choice_of(cls, name, flag="--overflow")
+        return choice_of(cls, name, argument="overflow")
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Tail(str, Enum):
     @classmethod
     def named(cls, name: Tail | str) -> Tail:
         """The member of that name."""
-        return choice_of(cls, name, flag="tail")
+        return choice_of(cls, name, argument="tail")
 
 
 def schedule_packs(

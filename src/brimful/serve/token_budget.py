@@ -84,8 +84,8 @@ class TokenBudget:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "count", choice_of(Count, self.count, flag="count"))
-        put(self, "fit", choice_of(Fit, self.fit, flag="fit"))
+        put(self, "count", choice_of(Count, self.count, argument="count"))
+        put(self, "fit", choice_of(Fit, self.fit, argument="fit"))
         put(self, "overflow", Overflow.named(self.overflow))
         if self.capacity is None:
             _at_least_one("token budget", tokens=self.tokens)

@@ -1,0 +1,50 @@
+"""Settings as flags: what the command line says where Python names an argument.
+
+>>> from brimful.words import setting
+>>> in_flags(f"choose {setting('overflow', 'drop')}, or {setting('capacity', 8192)}")
+'choose --overflow drop, or --max-length 8192'
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.words import NO_VALUE, told
+
+__all__ = ["FLAGS", "flag_of", "in_flags"]
+
+FLAGS = {
+    "capacity": "--max-length",
+    "budgets": "--budget",
+    "fields": "--field",
+    "directory": "-o",
+    "dp_world_size": "--world-size",
+}
+"""Flags that are not their argument's name with hyphens."""
+
+
+def flag_of(name: str) -> str:
+    """The flag of an argument.
+
+    >>> flag_of("capacity"), flag_of("on_bad_sample")
+    ('--max-length', '--on-bad-sample')
+    """
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def in_flags(message: str) -> str:
+    """A message with its settings as flags."""
+    return told(message, _as_flag)
+
+
+def _as_flag(name: str, value: Any) -> str:
+    flag = flag_of(name)
+    if value is NO_VALUE or value is True:
+        return flag
+    if value is False:
+        return flag.replace("--", "--no-", 1)
+    if isinstance(value, Mapping):
+        return " ".join(f"{flag} {shlex.quote(f'{key}={most}')}" for key, most in value.items())
+    return f"{flag} {shlex.quote(str(value))}"
