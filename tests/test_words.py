@@ -21,7 +21,7 @@ from brimful.words import in_python, setting
         ("bos", False, "bos=False", "--no-bos"),
         ("budgets", {"patches": 64}, 'budgets={"patches": 64}', "--budget patches=64"),
         ("fields", {"messages": "my chat"}, 'fields={"messages": "my chat"}', "--field 'messages=my chat'"),
-        ("chat_template", "é.jinja", 'chat_template="é.jinja"', "--chat-template é.jinja"),
+        ("chat_template", "é.jinja", 'chat_template="é.jinja"', "--chat-template 'é.jinja'"),
     ],
 )
 def test_a_setting_with_a_value_in_both_languages(name: str, value: object, python: str, flags: str) -> None:
