@@ -18,6 +18,7 @@ BASE = {
     "progress",
     "words",
     "choices",
+    "hub",
     "compiling",
 }
 MAY_IMPORT = {

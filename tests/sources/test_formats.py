@@ -157,14 +157,14 @@ def test_a_row_becomes_this_chat(name):
     """Without it a model would be trained on other turns than the data holds."""
     format_name, row, messages, tools = ROWS[name]
     source = open_source([row])
-    assert (source.format.name, source[0]) == (format_name, Sample(0, messages=messages, tools=tools))
+    assert (source.format_name, source[0]) == (format_name, Sample(0, messages=messages, tools=tools))
 
 
 @pytest.mark.parametrize("row", [{"text": "a", "id": 1}, "a"])
 def test_a_row_becomes_this_text(row):
     """Without it documents could be read as chats."""
     source = open_source([row])
-    assert (source.format.name, source[0]) == ("text", Sample(0, text="a"))
+    assert (source.format_name, source[0]) == ("text", Sample(0, text="a"))
 
 
 def test_every_format_has_a_row_above():

@@ -111,7 +111,7 @@ def test_a_storage_gives_these_samples(name, tmp_path):
     assert list(source.read(0, 3)) == expected
     assert [source[index] for index in (2, 0, 1)] == [expected[2], expected[0], expected[1]]
     assert list(source.read(1, 2)) == expected[1:2]
-    assert (len(source), source.format.name) == (3, "text")
+    assert (len(source), source.format_name) == (3, "text")
     assert sum(len(block) for block in source.blocks) == 3
     if second is not None:
         assert source.where(1) == second.format(tmp_path)

@@ -47,7 +47,7 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
     encoder = make_encoder(data, options)
     progress = make_reporter(options["as_json"], options["quiet"])
     if data.detected:
-        progress.say(f"{data.title}: {len(data):,} samples, format {data.format.name} (detected)")
+        progress.say(f"{data.title}: {len(data):,} samples, format {data.format_name} (detected)")
     rejects = options["rejects"] or (f"{output}.rejects.jsonl" if output else None)
     table = measure_lengths(
         data,

@@ -267,7 +267,7 @@ def make_encoder(source: Source, options: Mapping[str, Any]) -> Encoder:
     name = options["tokenizer"]
     required(name, "--tokenizer", "name the directory or hub id of the tokenizer of your model")
     mode = options["mode"]
-    if mode == "text" or (mode == "auto" and source.format.name == "text"):
+    if mode == "text" or (mode == "auto" and source.format_name == "text"):
         return TextEncoder(name, bos=options["bos"], eos=options["eos"])
     return ChatEncoder(name, chat_template=options["chat_template"], train_on=options["train_on"])
 

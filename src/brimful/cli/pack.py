@@ -48,7 +48,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, capaci
     encoder = make_encoder(data, options)
     progress = make_reporter(options["as_json"], options["quiet"])
     if data.detected:
-        progress.say(f"{data.title}: {len(data):,} samples, format {data.format.name} (detected)")
+        progress.say(f"{data.title}: {len(data):,} samples, format {data.format_name} (detected)")
     summary = pack_dataset(
         data,
         encoder,

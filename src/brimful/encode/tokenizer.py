@@ -10,7 +10,9 @@ from typing import Any
 
 from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
 from brimful.fingerprint import fingerprint_of
+from brimful.hub import looks_like_hub_id, offline_if_unreachable
 from brimful.typing import Fingerprint
+from brimful.words import setting
 
 __all__ = ["Tokenizer"]
 
@@ -25,11 +27,21 @@ class Tokenizer:
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
             if not self.name:
-                raise SettingsError("no tokenizer: name a directory or a hub id with --tokenizer")
+                raise SettingsError(f"no tokenizer: name a directory or a hub id with {setting('tokenizer')}")
             self._given: Any = None
         else:
+            if not callable(getattr(name_or_tokenizer, "get_vocab", None)):
+                raise SettingsError(
+                    f"{setting('tokenizer')} must be a directory, a hub id or a tokenizer of Transformers, and is "
+                    f"{type(name_or_tokenizer).__name__}"
+                )
             self.name = None
             self._given = name_or_tokenizer
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer | str | os.PathLike[str] | Any) -> Tokenizer:
+        """One as it is, or made of a name or of what ``transformers`` loaded."""
+        return tokenizer if isinstance(tokenizer, cls) else cls(tokenizer)
 
     @cached_property
     def hf(self) -> Any:
@@ -41,17 +53,23 @@ class Tokenizer:
             from transformers import AutoTokenizer
         except ImportError as error:
             raise missing_extra("transformers", "text", "encoding text") from error
-        looks_local = self.name.startswith((".", "/", "~")) or os.path.exists(self.name)
         path = os.path.expanduser(self.name)
-        if looks_local and not os.path.isdir(path):
-            raise TokenizerNotFoundError(f"--tokenizer {self.name}: no such directory")
+        if os.path.isdir(path):
+            return self._loaded(AutoTokenizer, path, "no tokenizer can be loaded from it")
+        if not looks_like_hub_id(self.name) or os.path.exists(path):
+            raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: no such directory")
+        with offline_if_unreachable() as reachable:
+            why = "no directory here, and the hub has no tokenizer of that name"
+            if not reachable:
+                why = "no directory here; the hub cannot be reached, and it is not in the hub's cache"
+            return self._loaded(AutoTokenizer, path, why)
+
+    def _loaded(self, loader: Any, path: str, why: str) -> Any:
         try:
-            return AutoTokenizer.from_pretrained(path)
+            return loader.from_pretrained(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().split("\n", 1)[0]
-            raise TokenizerNotFoundError(
-                f"--tokenizer {self.name}: no tokenizer can be loaded from it ({reason})"
-            ) from error
+            raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: {why} ({reason})") from error
 
     @cached_property
     def backend(self) -> Any:

@@ -219,7 +219,7 @@ def pack_dataset(
     shutil.rmtree(encoded_dir, ignore_errors=True)
     summary = PackSummary(
         source=source.title,
-        format=source.format.name,
+        format=source.format_name,
         directory=os.fspath(directory),
         capacity=capacity,
         plan=plan,
