@@ -20,7 +20,9 @@ FLAGS = {
     "budgets": "--budget",
     "fields": "--field",
     "directory": "-o",
+    "path": "-o",
     "dp_world_size": "--world-size",
+    "template_kwargs": "--template-arg",
 }
 """Flags that are not their argument's name with hyphens."""
 

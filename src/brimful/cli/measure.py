@@ -28,6 +28,12 @@ __all__ = ["measure"]
 @encoder_options
 @click.option("--budget", "budgets", multiple=True, metavar="[loss_tokens]", help="Also measure these, for plans.")
 @click.option(
+    "--targets/--no-targets",
+    default=True,
+    show_default=True,
+    help="Find out where the targets of the loss lie too (chats are measured faster without).",
+)
+@click.option(
     "--on-mismatch",
     type=click.Choice(["error", "rebuild"]),
     default="error",
@@ -53,6 +59,7 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
         data,
         encoder,
         budgets=("tokens", *options["budgets"]),
+        targets=options["targets"],
         path=output,
         cache_dir=options["cache_dir"],
         num_proc=options["num_proc"],
@@ -69,6 +76,8 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
                 "tokens": table.total_tokens,
                 "fingerprint": table.fingerprint,
                 "rejected": len(table.rejected_ids),
+                "targets": None if table.targets is None else table.targets.total,
+                "account": table.account.as_dict(),
             }
         )
         return

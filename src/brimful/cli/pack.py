@@ -20,6 +20,7 @@ from brimful.cli.options import (
     required,
     show_json,
     source_options,
+    tokenizer_note,
 )
 from brimful.materialize import pack_dataset
 
@@ -60,7 +61,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, capaci
         num_proc=options["num_proc"],
         cache_dir=options["cache_dir"],
         on_bad_sample=options["on_bad_sample"],
-        notes={"tokenizer": options["tokenizer"], "source": data.title},
+        notes={**tokenizer_note(encoder), "source": data.title},
         progress=progress,
     )
     if options["as_json"]:

@@ -43,6 +43,13 @@ class Tokenizer:
         """One as it is, or made of a name or of what ``transformers`` loaded."""
         return tokenizer if isinstance(tokenizer, cls) else cls(tokenizer)
 
+    @property
+    def place(self) -> str | None:
+        """Where it can be found again from anywhere: a whole path, or a hub id; None for one that was given."""
+        if self.name is not None and os.path.isdir(os.path.expanduser(self.name)):
+            return os.path.realpath(os.path.expanduser(self.name))
+        return self.name
+
     @cached_property
     def hf(self) -> Any:
         """The ``transformers`` tokenizer."""

@@ -27,6 +27,9 @@ class Rows(abc.ABC):
     title: str
     """What a person calls it: mostly the path that was given."""
 
+    unit: str = ""
+    """What one row is, where that is a choice: ``one document a file``."""
+
     @abc.abstractmethod
     def __len__(self) -> int: ...
 
@@ -97,6 +100,10 @@ class ChainedRows(Rows):
         return part.where(inner)
 
     @property
+    def unit(self) -> str:  # type: ignore[override]
+        return " and ".join(dict.fromkeys(part.unit for part in self.parts if part.unit))
+
+    @property
     def blocks(self) -> Sequence[Block]:
         return [
             Block(first + block.start, first + block.stop, block.fingerprint)
@@ -130,6 +137,7 @@ class FirstRows(Rows):
     def __init__(self, rows: Rows, count: int) -> None:
         self._rows, self._count = rows, min(count, len(rows))
         self.title = rows.title
+        self.unit = rows.unit
 
     def __len__(self) -> int:
         return self._count

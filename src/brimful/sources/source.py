@@ -94,6 +94,11 @@ class Source:
         """``messages``, or ``messages and text`` where files differ."""
         return " and ".join(dict.fromkeys(row_format.name for row_format in self._formats))
 
+    @property
+    def unit(self) -> str:
+        """What one document is, where the files are texts: ``one document a file``; empty for others."""
+        return self.rows.unit
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -20,6 +20,8 @@ _BOM = b"\xef\xbb\xbf"
 class TextFiles(Rows):
     """One document per file, in the order of the sorted names."""
 
+    unit = "one document a file"
+
     def __init__(self, paths: Sequence[str], title: str, *, shown: Sequence[str] | None = None) -> None:
         """``shown``: what the files are called in messages, where they are unpacked copies."""
         self._paths = list(paths)
