@@ -29,6 +29,8 @@ SHARD_BYTES = 64 << 20
 
 _ENCODE_SAMPLES = 512
 _IN_PROCESS_TOKENS = 30_000_000
+_ENCODING_COST = 10
+"""What encoding a token costs more than copying one that measuring left, at least."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def write_packs(
         producer_id=producer,
     )
     if num_proc is None:
-        num_proc = 1 if plan.ledger.tokens_packed < _IN_PROCESS_TOKENS else available_cores()
+        few = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
+        num_proc = 1 if plan.ledger.tokens_packed < few else available_cores()
     with progress.stage("write", total=plan.num_packs, unit="packs"):
         progress.advance(plan.num_packs - sum(int(edges[s + 1] - edges[s]) for s in missing), resumed=True)
         if num_proc == 1:

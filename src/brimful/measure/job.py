@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -203,6 +203,8 @@ def measure_and_keep(
     for block in source.blocks:
         if block.stop > first_new:
             tasks.append(_task_for(block, max(block.start, first_new), parts, encoded_dir, encoded_key))
+    if encoded_dir is not None and _only_tokens_are_missing(tasks, on_bad_sample == "skip"):
+        encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
     context = _Context(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
     with progress.stage("measure", total=len(source), unit="rows"):
         progress.advance(first_new, resumed=True)
@@ -307,16 +309,26 @@ def _processes(context: _Context, blocks: int) -> int:
     return 1 if blocks <= enough else available_cores()
 
 
+def _only_tokens_are_missing(tasks: list[_Task], skip_bad: bool) -> bool:
+    """Whether every length is known from before, and the tokens are not there: then writing makes them, once."""
+    kept = all(task.encoded_path is not None and os.path.exists(task.encoded_path) for task in tasks)
+    return not kept and all(_measured(task, skip_bad) for task in tasks)
+
+
 def _finished(task: _Task, context: _Context) -> bool:
     if task.encoded_path is not None and not os.path.exists(task.encoded_path):
         return False
+    return _measured(task, context.skip_bad)
+
+
+def _measured(task: _Task, skip_bad: bool) -> bool:
     try:
         part = open_columns(task.part_path)
     except (FileNotFoundError, BrimfulError):
         return False
     if len(part) != task.stop - task.start:
         return False
-    return context.skip_bad or not part.description["rejects"]
+    return skip_bad or not part.description["rejects"]
 
 
 def _measure_block(context: _Context, task: _Task) -> _Part:
