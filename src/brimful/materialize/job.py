@@ -13,7 +13,14 @@ import numpy as np
 
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
-from brimful.errors import BadSampleError, CorruptFileError, NotAPackStoreError, NoTargetError, SettingsError
+from brimful.errors import (
+    BadSampleError,
+    CorruptFileError,
+    NotAPackStoreError,
+    NoTargetError,
+    OversizedSampleError,
+    SettingsError,
+)
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
 from brimful.materialize.summary import PackSummary
@@ -36,6 +43,7 @@ from brimful.progress import Progress
 from brimful.shards import StreamLog
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
+from brimful.sources.text_files import TextFiles
 from brimful.store import LocalStore, open_store
 from brimful.typing import AnyIntArray
 from brimful.words import setting
@@ -178,9 +186,18 @@ def _planned(
     table: LengthTable, settings: PlanSettings, groups: AnyIntArray | Sequence[int] | None, source: Source
 ) -> Plan:
     try:
-        return plan_by(table, settings, groups=groups)
+        plan = plan_by(table, settings, groups=groups)
     except NoTargetError as error:
         raise error.located(source.where(error.sample_id)) from error
+    if plan.num_packs == 0:
+        longest = int(np.argmax(table.tokens))
+        by_line = source.unit == TextFiles.unit and f", or {setting('text_unit', 'line')} if each line is a document"
+        raise OversizedSampleError(
+            f"no sample is left to pack: {plan.ledger.samples_dropped:,} were dropped; the longest is "
+            f"{source.where(longest)} (sample {longest}) with {int(table.tokens[longest]):,} tokens. Choose "
+            f"{setting('overflow', 'split')}, a larger {setting('capacity')}{by_line or ''}"
+        )
+    return plan
 
 
 def _planned_before(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
