@@ -67,7 +67,7 @@ def test_oversized_error_names_samples_lengths_and_ways_out():
         OversizedSampleError, match=r"1 of 2 samples .* capacity of 4 tokens: sample 1 \(10\)"
     ) as caught:
         plan_packs([3, 10], capacity=4)
-    assert "--overflow drop, truncate, truncate_left or split, or --max-length 10" in str(caught.value)
+    assert 'overflow="drop", truncate, truncate_left or split, or capacity=10' in str(caught.value)
 
 
 @given(case=capacities_and_lengths(oversized=True), policy=st.sampled_from(POLICIES), algorithm=st.sampled_from(NAMES))
@@ -146,14 +146,14 @@ def test_lengths_that_cannot_be_planned(lengths, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"capacity": 0}, "--max-length must be from 1"),
-        ({"capacity": -5}, "--max-length must be from 1"),
-        ({"capacity": 2**31}, "--max-length must be from 1 to 2,147,483,647"),
+        ({"capacity": 0}, "capacity must be from 1"),
+        ({"capacity": -5}, "capacity must be from 1"),
+        ({"capacity": 2**31}, "capacity must be from 1 to 2,147,483,647"),
         ({"capacity": 7.5}, "whole number"),
         ({"capacity": True}, "whole number"),
-        ({"capacity": 8, "algorithm": "magic"}, "--algorithm 'magic' is unknown: use one of"),
+        ({"capacity": 8, "algorithm": "magic"}, 'algorithm="magic" is unknown: use one of'),
         ({"capacity": 8, "overflow": "explode"}, "overflow 'explode' is unknown: use one of error, drop"),
-        ({"capacity": 8, "seed": "x"}, "--seed must be a whole number"),
+        ({"capacity": 8, "seed": "x"}, "seed must be a whole number"),
     ],
 )
 def test_impossible_options(options, message):

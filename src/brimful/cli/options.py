@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 import numpy as np
 
+from brimful.cli.flags import in_flags
 from brimful.encode import ChatEncoder, Encoder, TextEncoder
 from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable
@@ -277,6 +278,12 @@ def make_reporter(as_json: bool, quiet: bool) -> Progress:
     return make_progress("json" if as_json else "none" if quiet else "auto", sys.stderr)
 
 
+def show_lines(lines: Iterable[str]) -> None:
+    """A result for people, with its settings as flags."""
+    for line in lines:
+        click.echo(in_flags(line))
+
+
 def show_json(value: Any) -> None:
     """A result for machines, on one line."""
     click.echo(json.dumps(value, ensure_ascii=False))
@@ -326,7 +333,7 @@ def lengths_from_npy(path: str) -> LengthTable:
                 raise InvalidLengthsError(f"it has {', '.join(numbers)}, and the lengths must be named tokens")
             table = LengthTable.from_lengths(**columns)
     except InvalidLengthsError as error:
-        raise InvalidLengthsError(f"{path}: {error}") from error
+        raise InvalidLengthsError(f"{path}: {error.message}") from error
     if len(table) == 0:
         raise InvalidLengthsError(f"{path} holds nothing: there are no lengths")
     return table

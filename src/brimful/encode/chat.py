@@ -19,6 +19,7 @@ from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.sources.sample import Message, Sample
 from brimful.typing import Lengths, LossMask
+from brimful.words import setting
 
 __all__ = ["ChatEncoder", "TrainOn"]
 
@@ -72,17 +73,19 @@ class ChatEncoder(Encoder):
                 with open(given, encoding="utf-8") as file:
                     return file.read()
             except OSError as error:
-                raise SettingsError(f"--chat-template {given}: no such file, and no template either") from error
+                raise SettingsError(
+                    f"{setting('chat_template', given)}: no such file, and no template either"
+                ) from error
             except UnicodeDecodeError as error:
                 raise SettingsError(
-                    f"--chat-template {given} is no text: {error.reason} at byte {error.start}"
+                    f"{setting('chat_template', given)} is no text: {error.reason} at byte {error.start}"
                 ) from error
         if given is not None:
             return given
         own = self.tokenizer.hf.chat_template
         if not own:
             raise SettingsError(
-                f"{self.tokenizer} has no chat template: name one with --chat-template FILE, or use --mode text"
+                f"{self.tokenizer} has no chat template: name one with {setting('chat_template')}, or use {setting('mode', 'text', python='TextEncoder')}"
             )
         return str(self.tokenizer.hf.get_chat_template(None, None))
 
@@ -118,7 +121,7 @@ class ChatEncoder(Encoder):
             BadSampleError: a text sample, or a conversation that the template refuses; says what it said.
         """
         if sample.messages is None:
-            reason = "is a text, and the encoder is for chats; use TextEncoder (--mode text)"
+            reason = f"is a text, and the encoder is for chats; use {setting('mode', 'text', python='TextEncoder')}"
             raise BadSampleError(reason, sample_id=sample.sample_id)
         _ = self.chat_template  # what is wrong with the template itself is no fault of the sample
         try:
@@ -166,7 +169,7 @@ class ChatEncoder(Encoder):
             try:
                 mask = self._mask(sample, texts[place], encodings[place], len(ids))
             except AssistantTurnsError as error:
-                results.append(BadSampleError(str(error), sample_id=sample.sample_id))
+                results.append(BadSampleError(error.message, sample_id=sample.sample_id))
                 continue
             results.append(EncodedSample(ids, mask))
         return results
@@ -195,8 +198,8 @@ class ChatEncoder(Encoder):
         if spans is None:
             raise AssistantTurnsError(
                 "the chat template does not show where the assistant's turns begin and end in this conversation; "
-                "put {% generation %} … {% endgeneration %} around them in the template (--chat-template FILE), or "
-                "train on all tokens (--train-on all)"
+                "put {% generation %} … {% endgeneration %} around them in the template "
+                f"({setting('chat_template')}), or train on all tokens ({setting('train_on', 'all')})"
             )
         if self.train_on is TrainOn.LAST:
             spans = spans[-1:]

@@ -15,6 +15,7 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.sources.sample import Sample
 from brimful.typing import Lengths
+from brimful.words import setting
 
 __all__ = ["TextEncoder"]
 
@@ -43,9 +44,9 @@ class TextEncoder(Encoder):
         if bos is None:
             bos = hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id]
         if bos and hf.bos_token_id is None:
-            raise SettingsError(f"--bos: {self.tokenizer} has no beginning-of-sequence token; use --no-bos")
+            raise SettingsError(f"{self.tokenizer} has no beginning-of-sequence token; use {setting('bos', False)}")
         if self._eos and hf.eos_token_id is None:
-            raise SettingsError(f"--eos: {self.tokenizer} has no end-of-sequence token; use --no-eos")
+            raise SettingsError(f"{self.tokenizer} has no end-of-sequence token; use {setting('eos', False)}")
         return ([hf.bos_token_id] if bos else []), ([hf.eos_token_id] if self._eos else [])
 
     @property
@@ -83,7 +84,7 @@ def _texts(samples: Sequence[Sample]) -> tuple[list[str], dict[int, BadSampleErr
     errors: dict[int, BadSampleError] = {}
     for place, sample in enumerate(samples):
         if sample.text is None:
-            reason = "is a chat, and the encoder is for texts; use ChatEncoder (--mode chat)"
+            reason = f"is a chat, and the encoder is for texts; use {setting('mode', 'chat', python='ChatEncoder')}"
             errors[place] = BadSampleError(reason, sample_id=sample.sample_id)
         refusal = Tokenizer.refusal(sample.text or "")
         if refusal is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
 from brimful.fingerprint import fingerprint_of
 from brimful.typing import Fingerprint
+from brimful.words import setting
 
 __all__ = ["Tokenizer"]
 
@@ -25,7 +26,7 @@ class Tokenizer:
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
             if not self.name:
-                raise SettingsError("no tokenizer: name a directory or a hub id with --tokenizer")
+                raise SettingsError(f"no tokenizer: name a directory or a hub id with {setting('tokenizer')}")
             self._given: Any = None
         else:
             self.name = None
@@ -44,13 +45,13 @@ class Tokenizer:
         looks_local = self.name.startswith((".", "/", "~")) or os.path.exists(self.name)
         path = os.path.expanduser(self.name)
         if looks_local and not os.path.isdir(path):
-            raise TokenizerNotFoundError(f"--tokenizer {self.name}: no such directory")
+            raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: no such directory")
         try:
             return AutoTokenizer.from_pretrained(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().split("\n", 1)[0]
             raise TokenizerNotFoundError(
-                f"--tokenizer {self.name}: no tokenizer can be loaded from it ({reason})"
+                f"{setting('tokenizer', self.name)}: no tokenizer can be loaded from it ({reason})"
             ) from error
 
     @cached_property

@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from brimful.errors import SettingsError, TaskFailedError
+from brimful.words import setting
 
 __all__ = ["available_cores", "run_tasks"]
 
@@ -59,7 +60,7 @@ def run_tasks(
         TaskFailedError: a worker process died (most often: out of memory).
     """
     if num_proc < 1:
-        raise SettingsError(f"--num-proc must be at least 1 and is {num_proc}")
+        raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if num_proc > 1 and len(tasks) > 1:
         yield from _run_in_processes(function, tasks, context, min(num_proc, len(tasks)))
     elif threads > 1 and len(tasks) > 1:
@@ -101,7 +102,7 @@ def _run_in_processes(
         yield from _run_in_pool(pool, _work, tasks, num_proc)
     except BrokenProcessPool as error:
         raise TaskFailedError(
-            "a worker process died before it answered: most often memory ran out (try a smaller --num-proc), or a "
+            f"a worker process died before it answered: most often memory ran out (try a smaller {setting('num_proc')}), or a "
             "script starts the job without `if __name__ == '__main__':`; what was finished is kept, run it again"
         ) from error
     finally:

@@ -34,7 +34,7 @@ from brimful.shards import StreamLog
 from brimful.sources.source import Source
 from brimful.store import LocalStore, open_store
 from brimful.typing import AnyIntArray
-from brimful.words import counted
+from brimful.words import counted, setting
 
 __all__ = ["PackSummary", "pack_dataset"]
 
@@ -146,11 +146,13 @@ def pack_dataset(
     Args: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
     if lanes < 1:
-        raise SettingsError(f"--lanes must be at least 1 and is {lanes}")
+        raise SettingsError(f"{setting('lanes')} must be at least 1 and is {lanes}")
     progress = progress or Progress()
     store = open_store(directory)
     if not isinstance(store, LocalStore):
-        raise SettingsError(f"-o {store.url}: pack into a local directory and copy it, or call write_packs")
+        raise SettingsError(
+            f"{setting('directory', store.url)}: pack into a local directory and copy it, or call write_packs"
+        )
     home = Path(store.directory)
     encoded_dir = home / "tmp" / "encoded"
     settings = PlanSettings(
@@ -172,7 +174,7 @@ def pack_dataset(
     unknown = [name for name in budgets or {} if name not in (*DERIVED, _LOSS_TOKENS)]
     if unknown:
         raise SettingsError(
-            f"--budget {unknown[0]} is unknown: packing can measure {_LOSS_TOKENS}, {', '.join(DERIVED)}"
+            f"{setting('budgets', unknown[0], python=f'budgets {unknown[0]!r}')} is unknown: packing can measure {_LOSS_TOKENS}, {', '.join(DERIVED)}"
         )
     claimed, finished = _claimed(StreamLog(store), source, encoder, capacity, asked)
     measured = measure_and_keep(

@@ -21,6 +21,7 @@ from brimful.shards import BATCH_ROWS, EndRecord, PackRows, ShardRecord, ShardWr
 from brimful.sources.source import Source
 from brimful.store import LocalStore, Store, crash_point, open_store
 from brimful.typing import Int64Array, Lengths, TokenIds
+from brimful.words import setting
 
 __all__ = ["write_packs"]
 
@@ -85,7 +86,7 @@ def write_packs(
         StoreFullError: no space left; the same call goes on when there is some.
     """
     if lanes < 1:
-        raise SettingsError(f"--lanes must be at least 1 and is {lanes}")
+        raise SettingsError(f"{setting('lanes')} must be at least 1 and is {lanes}")
     if plan.num_packs == 0:
         raise PlanMismatchError("the plan has no packs: every sample was dropped or rejected")
     if plan.ledger.samples_in != len(source):

@@ -28,6 +28,7 @@ from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 from brimful.store import atomic_file
 from brimful.typing import Fingerprint, Lengths
+from brimful.words import in_python, setting
 
 __all__ = ["BUDGETS", "Measurement", "OnBadSample", "OnMismatch", "measure_lengths"]
 
@@ -158,9 +159,9 @@ def measure_and_keep(
     """``measure_lengths`` that also leaves the tokens in ``encoded_dir``, so that writing need not make them again."""
     names = _checked_budgets(budgets)
     if on_bad_sample not in ("error", "skip"):
-        raise SettingsError(f"--on-bad-sample {on_bad_sample!r} is unknown: use error or skip")
+        raise SettingsError(f"{setting('on_bad_sample', on_bad_sample)} is unknown: use error or skip")
     if on_mismatch not in ("error", "rebuild"):
-        raise SettingsError(f"--on-mismatch {on_mismatch!r} is unknown: use error or rebuild")
+        raise SettingsError(f"{setting('on_mismatch', on_mismatch)} is unknown: use error or rebuild")
     progress = progress or Progress()
     cache = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     provenance = _provenance(source, encoder, names)
@@ -198,7 +199,9 @@ def measure_and_keep(
 def _checked_budgets(budgets: Sequence[str]) -> tuple[str, ...]:
     unknown = [name for name in budgets if name not in BUDGETS]
     if unknown:
-        raise SettingsError(f"--budget {unknown[0]!r} cannot be measured here: use {', '.join(BUDGETS)}")
+        raise SettingsError(
+            f"{setting('budgets', unknown[0], python=f'budgets {unknown[0]!r}')} cannot be measured here: use {', '.join(BUDGETS)}"
+        )
     return ("tokens", *(name for name in BUDGETS[1:] if name in budgets))
 
 
@@ -229,7 +232,8 @@ def _previous(target: Path, provenance: dict[str, Any], source: Source, policy: 
         if policy == "rebuild":
             return None
         raise CacheMismatchError(
-            f"{target} is there and cannot be used ({error}); choose another -o, or --on-mismatch rebuild"
+            f"{target} is there and cannot be used ({error.message}); choose another {setting('path')}, or "
+            f"{setting('on_mismatch', 'rebuild')}"
         ) from error
     differing = differing_keys(old.provenance.get("settings", {}), provenance["settings"])
     if not differing and len(old) > len(source):
@@ -243,7 +247,7 @@ def _previous(target: Path, provenance: dict[str, Any], source: Source, policy: 
         return None
     raise CacheMismatchError(
         f"{target} was measured with other settings or data; these parts differ: {', '.join(differing)}. "
-        f"Choose another -o, or measure anew with --on-mismatch rebuild"
+        f"Choose another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
     )
 
 
@@ -334,7 +338,7 @@ def _located(context: _Context, task: _Task, errors: list[BadSampleError]) -> li
         located = error if error.where else error.located(context.source.where(error.sample_id))
         if not context.skip_bad:
             raise located
-        rejects.append([located.sample_id - task.start, located.where, located.reason])
+        rejects.append([located.sample_id - task.start, located.where, in_python(located.reason)])
     return rejects
 
 

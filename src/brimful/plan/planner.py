@@ -31,6 +31,7 @@ from brimful.plan.plan import Plan
 from brimful.plan.settings import IN_ORDER, PlanSettings
 from brimful.plan.vector_packing import pack_vectors
 from brimful.typing import AnyIntArray, Int64Array, Lengths
+from brimful.words import setting
 
 __all__ = ["plan_by", "plan_packs"]
 
@@ -127,7 +128,9 @@ def plan_by(
     _check_lengths(table.tokens, may_reject=isinstance(lengths, LengthTable))
     if settings.algorithm == "concat_split":
         if groups is not None:
-            raise SettingsError("--algorithm concat_split cuts samples anywhere, and groups stay whole: leave one out")
+            raise SettingsError(
+                f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {setting('groups')} stay whole: leave one out"
+            )
         pieces, packing = _concat_split(table.tokens, settings)
         found = _Found(packing, lower_bound(Histogram.of(pieces.lengths), capacity=settings.capacity), {})
     elif groups is None and not settings.budgets:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+from brimful import words
 from brimful.report.advisor import Advice
 from brimful.report.facts import ALIKE, Facts
 from brimful.report.notes import setting
@@ -18,15 +19,16 @@ _WIDTH = 110
 def describe_advice(advice: Advice) -> list[str]:
     """A few lines: what a step sees now, and what to set so that it sees what it saw.
 
-    >>> from brimful.plan import plan_packs
-    >>> from brimful.plan.cost import CostModel
-    >>> from brimful.report.advisor import advise
-    >>> plan = plan_packs([4, 4, 2, 2], capacity=8, algorithm="next_fit")
-    >>> for line in describe_advice(advise(None, plan, dp_world_size=1, micro_batch_size=1,
-    ...     gradient_accumulation_steps=2, cost_model=CostModel(linear=1, quadratic=0)))[:2]:
-    ...     print(line)
-    samples/step   4, was 2 unpacked -> accumulation 2 → 1 gives 2
-    steps/epoch    1, was 2 unpacked -> accumulation 1 gives 2
+        >>> from brimful.plan import plan_packs
+        >>> from brimful.plan.cost import CostModel
+        >>> from brimful import words
+    from brimful.report.advisor import advise
+        >>> plan = plan_packs([4, 4, 2, 2], capacity=8, algorithm="next_fit")
+        >>> for line in describe_advice(advise(None, plan, dp_world_size=1, micro_batch_size=1,
+        ...     gradient_accumulation_steps=2, cost_model=CostModel(linear=1, quadratic=0)))[:2]:
+        ...     print(line)
+        samples/step   4, was 2 unpacked -> accumulation 2 → 1 gives 2
+        steps/epoch    1, was 2 unpacked -> accumulation 1 gives 2
     """
     best = advice.choices[advice.recommended]
     now, before = advice.packed, advice.unpacked
@@ -78,7 +80,9 @@ def describe_facts(facts: Facts) -> list[str]:
     """What a report adds to the descriptions of lengths and plan: variety, sources, and waiting on ranks."""
     lines = [] if facts.variety is None else [f"variety        {words}" for words in facts.variety.describe()]
     if facts.variety is not None and facts.variety.packs.alikeness > ALIKE:
-        lines.append("               segments of a pack are alike: --mix exchanges them, at no cost in fill")
+        lines.append(
+            f"               segments of a pack are alike: {words.setting('mix', True)} exchanges them, at no cost in fill"
+        )
     lines += _shares(facts.shares) if facts.shares else []
     if facts.work is not None:
         plain, balanced = facts.work.as_it_comes, facts.work.balanced

@@ -21,6 +21,7 @@ from brimful.sources.formats.question_answer import QuestionAnswer
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.sharegpt import ShareGPT
 from brimful.sources.formats.text import Text
+from brimful.words import setting
 
 __all__ = ["FORMATS", "RowFormat", "detect", "format_named"]
 
@@ -38,7 +39,7 @@ def format_named(name: str, fields: Mapping[str, str] | None = None) -> RowForma
         SettingsError: no such format, or a field that it does not have.
     """
     if name not in FORMATS:
-        raise SettingsError(f"--format {name!r} is unknown: use one of {', '.join(FORMATS)}")
+        raise SettingsError(f"{setting('format', name)} is unknown: use one of {', '.join(FORMATS)}")
     return FORMATS[name](fields)
 
 
@@ -64,5 +65,5 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None) -> RowF
     shown = sorted(rows[0]) if rows and isinstance(rows[0], Mapping) else [type(row).__name__ for row in rows[:1]]
     raise UnknownFormatError(
         f"the rows have no format that brimful knows; the first has keys {shown}. Name the format and its fields, "
-        f"for example --format messages --field messages=dialogue (formats: {', '.join(FORMATS)})"
+        f"for example {setting('format', 'messages')} with {setting('fields', {'messages': 'dialogue'})} (formats: {', '.join(FORMATS)})"
     )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from brimful.errors import SettingsError
 from brimful.sources.sample import MalformedRowError, Message
+from brimful.words import setting
 
 __all__ = ["RowFormat", "as_message", "as_text", "as_tools"]
 
@@ -24,7 +25,7 @@ class RowFormat(abc.ABC):
         unknown = set(fields or {}) - set(self.default_fields)
         if unknown:
             raise SettingsError(
-                f"--field {sorted(unknown)[0]}=… is not a field of format {self.name}: "
+                f"{setting('fields')} {sorted(unknown)[0]!r} is not a field of format {self.name}: "
                 f"it has {', '.join(self.default_fields)}"
             )
         self.fields = {**self.default_fields, **(fields or {})}
