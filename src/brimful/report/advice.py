@@ -19,15 +19,15 @@ _WIDTH = 110
 def describe_advice(advice: Advice) -> list[str]:
     """A few lines: what a step sees now, and what to set so that it sees what it saw.
 
-        >>> from brimful.plan import plan_packs
-        >>> from brimful.plan.cost import CostModel
-        >>> from brimful.report.advisor import advise
-        >>> plan = plan_packs([4, 4, 2, 2], capacity=8, algorithm="next_fit")
-        >>> for line in describe_advice(advise(None, plan, dp_world_size=1, micro_batch_size=1,
-        ...     gradient_accumulation_steps=2, cost_model=CostModel(linear=1, quadratic=0)))[:2]:
-        ...     print(line)
-        samples/step   4, was 2 unpacked -> accumulation 2 → 1 gives 2
-        steps/epoch    1, was 2 unpacked -> accumulation 1 gives 2
+    >>> from brimful.plan import plan_packs
+    >>> from brimful.plan.cost import CostModel
+    >>> from brimful.report.advisor import advise
+    >>> plan = plan_packs([4, 4, 2, 2], capacity=8, algorithm="next_fit")
+    >>> for line in describe_advice(advise(None, plan, dp_world_size=1, micro_batch_size=1,
+    ...     gradient_accumulation_steps=2, cost_model=CostModel(linear=1, quadratic=0)))[:2]:
+    ...     print(line)
+    samples/step   4, was 2 unpacked -> accumulation 2 → 1 gives 2
+    steps/epoch    1, was 2 unpacked -> accumulation 1 gives 2
     """
     best = advice.choices[advice.recommended]
     now, before = advice.packed, advice.unpacked
