@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from brimful.arguments import check_type
 from brimful.choices import choice_of
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, lengths_of
@@ -55,13 +56,17 @@ class ChatEncoder(Encoder):
         self,
         tokenizer: str | os.PathLike[str] | Any,
         *,
-        chat_template: str | None = None,
+        chat_template: str | os.PathLike[str] | None = None,
         train_on: TrainOn | str = TrainOn.ASSISTANT,
         template_kwargs: dict[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
         self.train_on = choice_of(TrainOn, train_on, argument="train_on")
-        self._template = chat_template
+        if chat_template is not None:
+            check_type("chat_template", chat_template, (str, os.PathLike), "a Jinja template or the path of one")
+        if template_kwargs is not None:
+            check_type("template_kwargs", template_kwargs, Mapping, "a mapping")
+        self._template = None if chat_template is None else os.fspath(chat_template)
         self._kwargs = dict(template_kwargs or {})
 
     @cached_property

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from brimful.arguments import check_type
 from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
 from brimful.fingerprint import fingerprint_of
 from brimful.typing import Fingerprint
@@ -29,6 +30,8 @@ class Tokenizer:
                 raise SettingsError(f"no tokenizer: name a directory or a hub id with {setting('tokenizer')}")
             self._given: Any = None
         else:
+            if not (hasattr(name_or_tokenizer, "encode") and hasattr(name_or_tokenizer, "decode")):
+                check_type("tokenizer", name_or_tokenizer, (), "a directory, a hub id, or a tokenizer of Transformers")
             self.name = None
             self._given = name_or_tokenizer
 

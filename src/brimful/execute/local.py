@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from brimful.arguments import check_type
 from brimful.errors import SettingsError, TaskFailedError
 from brimful.words import setting
 
@@ -59,6 +60,7 @@ def run_tasks(
     Raises:
         TaskFailedError: a worker process died (most often: out of memory).
     """
+    check_type("num_proc", num_proc, int, "a whole number")
     if num_proc < 1:
         raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if num_proc > 1 and len(tasks) > 1:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, CorruptFileError, NotAPackStoreError, SettingsError
 from brimful.fingerprint import fingerprint_array
@@ -112,6 +113,7 @@ def _why_dropped(plan: Plan) -> str:
     return "; ".join(reasons)
 
 
+@understands(capacity=CAPACITY_NAMES)
 def pack_dataset(
     source: Source,
     encoder: Encoder,

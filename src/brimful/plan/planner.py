@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array
 from brimful.measure.table import REJECTED, LengthTable, as_lengths
@@ -36,6 +37,7 @@ from brimful.words import setting
 __all__ = ["plan_by", "plan_packs"]
 
 
+@understands(capacity=CAPACITY_NAMES)
 def plan_packs(
     lengths: LengthTable | AnyIntArray | Sequence[int],
     *,
@@ -59,7 +61,8 @@ def plan_packs(
 
     Args:
         lengths: a ``LengthTable``, or whole numbers: tokens of each sample.
-        capacity: most tokens of a pack, from 1 to 2**31 - 1.
+        capacity: most tokens of a pack, from 1 to 2**31 - 1. ``max_length``, ``packing_length`` and ``seq_length`` are
+            understood.
         algorithm: one of ``ALGORITHMS``. ``optimal`` searches for as few packs as the lengths allow and proves how
             far from that it is; ``auto`` does so only where best fit decreasing is over 0.1 % above the bound, and
             packs under several budgets if there are any; ``next_fit``, ``first_fit``, ``best_fit`` and ``worst_fit``

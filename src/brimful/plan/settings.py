@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import check_type
 from brimful.errors import SettingsError
 from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import Budgets
@@ -62,6 +63,7 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
+        self._check_types()
         self._check_numbers()
         put(self, "capacity", int(self.capacity))
         put(self, "seed", None if self.seed is None else int(self.seed))
@@ -87,6 +89,13 @@ class PlanSettings:
             )
         self._check_contradictions()
 
+    def _check_types(self) -> None:
+        check_type("algorithm", self.algorithm, str, "a name")
+        if self.budgets is not None:
+            check_type("budgets", self.budgets, Mapping, "a mapping such as {'patches': 4096}")
+        if self.phases is not None:
+            check_type("phases", self.phases, (str, Recipe), "a Recipe, or its text such as 'half; finish'")
+
     def _check_numbers(self) -> None:
         for name, value, least, most in (
             ("capacity", self.capacity, 1, _MAX_CAPACITY),
@@ -102,7 +111,7 @@ class PlanSettings:
                 raise SettingsError(f"{setting(name)} must be {bounds} and is {value:,}")
         for name, share in (("min_fill", self.min_fill), ("time_limit", self.time_limit)):
             number = isinstance(share, (int, float, np.integer, np.floating)) and not isinstance(share, bool)
-            if not number and share is not None:
+            if not number and (share is not None or name == "min_fill"):
                 raise SettingsError(f"{setting(name)} must be a number and is {share!r}")
         if self.time_limit is not None and not self.time_limit >= 0:
             raise SettingsError(f"{setting('time_limit')} must be at least 0 seconds and is {self.time_limit}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from brimful.arguments import index_of
 from brimful.errors import BadSampleError, SourceError
 from brimful.fingerprint import fingerprint_of, short
 from brimful.sources.formats import RowFormat, detect, format_named
@@ -56,6 +57,7 @@ class Source:
             BadSampleError: the row is malformed; names file, line and what is wrong.
             IndexError: no such sample.
         """
+        sample_id = index_of("a sample", sample_id)
         if not 0 <= sample_id < len(self):
             raise IndexError(f"sample {sample_id} is not in 0 … {len(self) - 1}")
         result = self._convert(sample_id, self.rows.get(sample_id))
