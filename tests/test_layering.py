@@ -16,6 +16,7 @@ BASE = {
     "columns",
     "cache",
     "progress",
+    "arguments",
     "words",
     "choices",
     "hub",

@@ -23,7 +23,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from brimful.errors import CorruptFileError
+from brimful.arguments import path_of
+from brimful.errors import CorruptFileError, SourceNotFoundError
 from brimful.store import atomic_file
 from brimful.typing import Offsets
 
@@ -121,12 +122,12 @@ def open_columns(path: str | os.PathLike[str]) -> Columns:
     """Map a table into memory.
 
     Raises:
-        FileNotFoundError: no such file.
+        SourceNotFoundError: no such file.
         CorruptFileError: the file is cut short or is no table of ours.
     """
     import pyarrow as pa
 
-    name = os.fspath(path)
+    name = path_of("path", path)
     try:
         reader = pa.ipc.open_file(pa.memory_map(name))
         metadata = reader.schema.metadata or {}
@@ -138,8 +139,10 @@ def open_columns(path: str | os.PathLike[str]) -> Columns:
         batch = reader.get_batch(0)
         batch.validate()
         return Columns(name, batch, description)
-    except (CorruptFileError, FileNotFoundError):
+    except CorruptFileError:
         raise
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{name}: no such file") from error
     except (pa.ArrowException, MemoryError, ValueError, OSError) as error:
         raise CorruptFileError(f"{name} cannot be read as a table of brimful: {_first_line(error)}") from error
 

@@ -4,6 +4,7 @@
 
     BrimfulError
     ├── SettingsError (ValueError)             an option is wrong, or two contradict each other
+    │   └── WrongTypeError (TypeError)         an argument of a type that a call cannot take
     ├── MissingExtraError (ImportError)        an optional dependency is not installed
     ├── SourceError
     │   ├── SourceNotFoundError (FileNotFoundError)
@@ -51,6 +52,7 @@ from brimful.words import in_python
 __all__ = [
     "BrimfulError",
     "SettingsError",
+    "WrongTypeError",
     "MissingExtraError",
     "SourceError",
     "SourceNotFoundError",
@@ -98,6 +100,10 @@ class BrimfulError(Exception):
 
 class SettingsError(BrimfulError, ValueError):
     """An option has an impossible value, or two options contradict each other."""
+
+
+class WrongTypeError(SettingsError, TypeError):
+    """An argument is of a type that this call cannot take; the message says what it takes."""
 
 
 class MissingExtraError(BrimfulError, ImportError):

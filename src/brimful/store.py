@@ -34,6 +34,7 @@ from typing import IO, Any
 
 import xxhash
 
+from brimful.arguments import path_of
 from brimful.errors import SettingsError, StoreError, StoreFullError
 
 __all__ = ["Blob", "FsspecStore", "LocalStore", "Store", "atomic_file", "crash_point", "open_store"]
@@ -412,7 +413,7 @@ class _MemoryBlob(Blob):
 
 def open_store(url: str | os.PathLike[str]) -> Store:
     """The store behind a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
-    text = os.fspath(url)
+    text = path_of("directory", url, "a path or a URL")
     if text.startswith("file://"):
         text = text[len("file://") :]
     if "://" in text:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-__all__ = ["Language", "counted", "in_python", "setting", "told"]
+__all__ = ["Language", "as_argument", "counted", "in_python", "setting", "told"]
 
 Language: TypeAlias = Callable[[str, Any], str]
 """How one setting is said: from its name, as Python calls it, and its value (``NO_VALUE`` if none) to text."""
@@ -22,8 +22,10 @@ NO_VALUE = object()
 """Stands for the value of a setting that is mentioned by its name alone."""
 
 # Private-use characters: no message holds them but for these marks.
-_OPEN, _EQUALS, _CLOSE = "\ue020", "\ue021", "\ue022"
-_MENTION = re.compile(f"{_OPEN}([^{_OPEN}{_EQUALS}{_CLOSE}]+)(?:{_EQUALS}([^{_CLOSE}]*))?{_CLOSE}")
+_OPEN, _EQUALS, _INSTEAD, _CLOSE = "\ue020", "\ue021", "\ue022", "\ue023"
+_MARKS = f"{_OPEN}{_EQUALS}{_INSTEAD}{_CLOSE}"
+_MENTION = re.compile(f"{_OPEN}([^{_MARKS}]+)(?:{_EQUALS}([^{_MARKS}]*))?(?:{_INSTEAD}([^{_MARKS}]*))?{_CLOSE}")
+_MARK = re.compile(f"[{_MARKS}]")
 
 
 def counted(number: int, noun: str) -> str:
@@ -35,19 +37,22 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def setting(name: str, value: Any = NO_VALUE) -> str:
+def setting(name: str, value: Any = NO_VALUE, *, python: str | None = None) -> str:
     """Mention a setting in a message, alone or with a value.
 
     Args:
         name: as Python calls it: ``capacity``, ``overflow``.
         value: a text, number, boolean or flat mapping; what JSON does not know is shown as its repr.
+        python: what Python says where this is no argument of one call, such as another class.
 
     >>> in_python(f"choose {setting('overflow', 'drop')} or a larger {setting('capacity')}")
     'choose overflow="drop" or a larger capacity'
+    >>> in_python(f"use {setting('mode', 'text', python='TextEncoder')}")
+    'use TextEncoder'
     """
-    if value is NO_VALUE:
-        return f"{_OPEN}{name}{_CLOSE}"
-    return f"{_OPEN}{name}{_EQUALS}{json.dumps(value, ensure_ascii=False, default=repr)}{_CLOSE}"
+    valued = "" if value is NO_VALUE else _EQUALS + _escaped(json.dumps(value, ensure_ascii=False, default=_plain))
+    instead = "" if python is None else _INSTEAD + _MARK.sub("", python)
+    return f"{_OPEN}{name}{valued}{instead}{_CLOSE}"
 
 
 def told(message: str, language: Language) -> str:
@@ -56,12 +61,7 @@ def told(message: str, language: Language) -> str:
     >>> told(f"{setting('seed', 3)} is taken", lambda name, value: f"--{name} {value}")
     '--seed 3 is taken'
     """
-
-    def said(match: re.Match[str]) -> str:
-        name, value = match.groups()
-        return language(name, NO_VALUE if value is None else json.loads(value))
-
-    return _MENTION.sub(said, message)
+    return _MENTION.sub(lambda match: language(match.group(1), _value(match)), message)
 
 
 def in_python(message: str) -> str:
@@ -70,11 +70,26 @@ def in_python(message: str) -> str:
     >>> in_python(f"{setting('mix', True)} and {setting('budgets', {'patches': 64})}")
     'mix=True and budgets={"patches": 64}'
     """
-    return told(message, _as_argument)
+    return _MENTION.sub(lambda match: match.group(3) or as_argument(match.group(1), _value(match)), message)
 
 
-def _as_argument(name: str, value: Any) -> str:
+def _value(match: re.Match[str]) -> Any:
+    return NO_VALUE if match.group(2) is None else json.loads(match.group(2))
+
+
+def as_argument(name: str, value: Any) -> str:
+    """One setting as Python says it."""
     if value is NO_VALUE:
         return name
     shown = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, dict, list)) else repr(value)
     return f"{name}={shown}"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know: a NumPy number as the number it is, anything else as its repr."""
+    return value.item() if hasattr(value, "item") else repr(value)
+
+
+def _escaped(text: str) -> str:
+    """JSON in which marks that somebody's value holds are no marks."""
+    return _MARK.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

@@ -157,7 +157,7 @@ def test_costs_may_be_those_of_a_config(array, tmp_path):
         (["--packs-per-micro-batch", 0], "--packs-per-micro-batch"),
         (["--max-length", 100, "--learning-rate", -1], "--learning-rate"),
         (["--warmup-steps", -1], "--warmup-steps"),
-        (["--model-type", "gpt-9"], "--model-type 'gpt-9' is unknown"),
+        (["--model-type", "gpt-9"], "--model-type gpt-9 is unknown"),
         (["--model-type", "qwen3-8b", "--model-config", "c.json"], "two models"),
         (["--model-config", "nowhere.json"], "nowhere.json: no such file"),
         (["-o", "report.pdf"], "must end in .html"),

@@ -184,27 +184,25 @@ def test_a_token_across_the_end_of_a_found_answer_is_trained_on(qwen):
 
 
 def test_a_template_from_a_file(tmp_path):
-    """Without it --chat-template FILE would take the path for the template."""
+    """Without it chat_template=FILE would take the path for the template."""
     path = tmp_path / "t.jinja"
     path.write_text(CHATML.template, encoding="utf-8")
     assert _chatml(chat_template=str(path)).fingerprint == _chatml().fingerprint
     with pytest.raises(SettingsError) as caught:
         _ = _chatml(chat_template="no.jinja").chat_template
-    assert str(caught.value) == "--chat-template no.jinja: no such file, and no template either"
+    assert str(caught.value) == 'chat_template="no.jinja": no such file, and no template either'
 
 
 @pytest.mark.parametrize(("tokenizer", "template"), [(tokenizer_of(CHATML), "no.jinja"), (tiny_tokenizer(), None)])
 def test_a_wrong_setting_is_no_fault_of_a_sample(tokenizer, template):
-    """Without it --on-bad-sample skip would skip every row because the template file is missing."""
+    """Without it on_bad_sample=skip would skip every row because the template file is missing."""
     with pytest.raises(SettingsError):
         ChatEncoder(tokenizer, chat_template=template).encode_batch([chat("q", "a")])
 
 
 def test_no_template_at_all_says_what_to_do():
     """Without it a base model's tokenizer would fail inside transformers."""
-    with pytest.raises(
-        SettingsError, match="has no chat template: name one with --chat-template FILE, or use --mode text"
-    ):
+    with pytest.raises(SettingsError, match="has no chat template: name one with chat_template, or use TextEncoder"):
         _ = ChatEncoder(tiny_tokenizer()).chat_template
 
 
@@ -233,7 +231,7 @@ def test_a_text_is_no_chat():
     """Without it a document would be encoded as an empty conversation."""
     with pytest.raises(BadSampleError) as caught:
         _chatml().encode(Sample(3, text="a"))
-    assert str(caught.value) == "sample 3: is a text, and the encoder is for chats; use TextEncoder (--mode text)"
+    assert str(caught.value) == "sample 3: is a text, and the encoder is for chats; use TextEncoder"
 
 
 def test_half_a_surrogate_pair_is_that_samples_fault():
@@ -328,8 +326,8 @@ def test_no_tokenizer_there(tmp_path):
     """Without it a wrong path would be looked up on the hub, or end in a traceback of transformers."""
     with pytest.raises(TokenizerNotFoundError) as caught:
         _ = ChatEncoder(tmp_path / "no").chat_template
-    assert str(caught.value) == f"--tokenizer {tmp_path / 'no'}: no such directory"
+    assert str(caught.value) == f'tokenizer="{tmp_path / "no"}": no such directory'
     with pytest.raises(TokenizerNotFoundError, match="no tokenizer can be loaded from it"):
         _ = ChatEncoder(tmp_path).chat_template
-    with pytest.raises(SettingsError, match="no tokenizer: name a directory or a hub id with --tokenizer"):
+    with pytest.raises(SettingsError, match="no tokenizer: name a directory or a hub id with tokenizer"):
         ChatEncoder("")

@@ -15,8 +15,8 @@ from tests.encode.templates import QWEN3, STYLES, chat, tokenizer_of, trained
 
 NOT_SHOWN = (
     "sample 0: the chat template does not show where the assistant's turns begin and end in this conversation; put "
-    "{% generation %} … {% endgeneration %} around them in the template (--chat-template FILE), or train on all "
-    "tokens (--train-on all)"
+    "{% generation %} … {% endgeneration %} around them in the template (chat_template), or train on all "
+    'tokens (train_on="all")'
 )
 
 

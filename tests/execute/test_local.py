@@ -76,10 +76,10 @@ def test_a_worker_that_dies_is_reported():
 
 @pytest.mark.parametrize("num_proc", [0, -1])
 def test_no_processes_are_refused(num_proc):
-    """Without it --num-proc 0 would fail inside the standard library."""
+    """Without it num_proc=0 would fail inside the standard library."""
     with pytest.raises(SettingsError) as caught:
         list(run_tasks(_scaled, [1, 2], context=1, num_proc=num_proc))
-    assert str(caught.value) == f"--num-proc must be at least 1 and is {num_proc}"
+    assert str(caught.value) == f"num_proc must be at least 1 and is {num_proc}"
 
 
 def test_cores_are_those_that_may_be_used(monkeypatch):

@@ -221,7 +221,7 @@ def test_a_table_of_other_things_is_refused_by_name(source, put, tmp_path, diffe
         measure_lengths(other, encoder, path=path, **options)
     assert str(caught.value) == (
         f"{path} was measured with other settings or data; these parts differ: {differing}. "
-        "Choose another -o, or measure anew with --on-mismatch rebuild"
+        'Choose another path, or measure anew with on_mismatch="rebuild"'
     )
     assert path.read_bytes() == before
     table = measure_lengths(other, encoder, path=path, on_mismatch="rebuild", **options)
@@ -366,10 +366,10 @@ def test_the_first_bad_row_is_named():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"budgets": ("frames",)}, "--budget 'frames' cannot be measured here: use tokens, loss_tokens"),
-        ({"on_bad_sample": "ignore"}, "--on-bad-sample 'ignore' is unknown: use error or skip"),
-        ({"on_mismatch": "ignore"}, "--on-mismatch 'ignore' is unknown: use error or rebuild"),
-        ({"num_proc": 0}, "--num-proc must be at least 1 and is 0"),
+        ({"budgets": ("frames",)}, "budgets 'frames' cannot be measured here: use tokens, loss_tokens"),
+        ({"on_bad_sample": "ignore"}, 'on_bad_sample="ignore" is unknown: use error or skip'),
+        ({"on_mismatch": "ignore"}, 'on_mismatch="ignore" is unknown: use error or rebuild'),
+        ({"num_proc": 0}, "num_proc must be at least 1 and is 0"),
     ],
 )
 def test_an_unknown_choice_names_the_known_ones(source, options, message):

@@ -62,9 +62,18 @@ def test_lengths_that_are_right_already_are_not_copied():
     [
         ([3.5, 5.0], "lengths must be whole numbers and are float64"),
         ([True, False], "lengths must be whole numbers and are bool"),
-        (["3"], "lengths must be whole numbers and are <U1"),
-        ([[3], [5]], "lengths must be one row of numbers and has shape (2, 1)"),
-        (3, "lengths must be one row of numbers and has shape ()"),
+        (
+            ["3"],
+            "lengths must be whole numbers, one for each sample, and that of sample 0 is '3': give the number of its tokens",
+        ),
+        (
+            [[3], [5]],
+            "lengths must be whole numbers, one for each sample, and that of sample 0 is a list of 1: give the number of its tokens",
+        ),
+        (
+            3,
+            "lengths must be whole numbers, one for each sample, and is 3: open a file of lengths by LengthTable.open or numpy.load, and measure data by measure_lengths",
+        ),
         ([1, 2**31], "lengths: sample 1 has 2,147,483,648, above the most, 2,147,483,647"),
         (
             np.array([2**63], np.uint64),

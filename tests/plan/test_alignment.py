@@ -81,7 +81,7 @@ def test_no_padded_row_exceeds_the_capacity(lengths, segment, times, capacity, p
     """The law: rounded before packing, cut at the usable capacity, rows fit after all padding, whatever was packed."""
     alignment = Alignment(segment=segment, total=segment * times)
     if capacity < alignment.total:
-        with pytest.raises(SettingsError, match=f"--max-length {capacity} is below the alignment"):
+        with pytest.raises(SettingsError, match=f"capacity={capacity} is below the alignment"):
             alignment.usable(capacity)
         return
     pieces = apply_overflow(np.array(lengths, dtype=np.int32), capacity=alignment.longest(capacity), policy=policy)
@@ -107,11 +107,11 @@ def test_errors_name_the_numbers():
         Alignment(segment=4, total=6)
     with pytest.raises(SettingsError, match="at least 1 and is 0"):
         Alignment(segment=0)
-    with pytest.raises(SettingsError, match="--cp must be"):
+    with pytest.raises(SettingsError, match="cp must be"):
         Alignment.of_parallelism(cp=0)
     with pytest.raises(SettingsError, match="'fp16' is unknown: use one of fp8, nvfp4, mxfp8, blockwise"):
         Alignment.of_parallelism(fp8="fp16")
-    with pytest.raises(SettingsError, match="--max-length 4,000 is below the alignment of 4,096 tokens"):
+    with pytest.raises(SettingsError, match="capacity=4000 is below the alignment of 4,096 tokens"):
         Alignment(total=4096).usable(4000)
     with pytest.raises(SettingsError, match="cannot be aligned to 4 in int32"):
         Alignment(segment=4).rounded(np.array([2**31 - 1], dtype=np.int32))

@@ -79,7 +79,7 @@ def test_a_group_too_large_is_an_error_with_its_samples():
         items_and_packs([6, 1, 7, 2], [5, ALONE, 5, ALONE], 10)
     assert str(caught.value) == (
         "group 5, samples 0 (6), 2 (7), takes 13 tokens and exceeds the capacity of 10. "
-        "Choose --overflow drop, which leaves out whole groups, or --max-length 13"
+        'Choose overflow="drop", which leaves out whole groups, or capacity=13'
     )
     with pytest.raises(OversizedSampleError, match="sample 1 \\(11\\), takes 11 tokens"):
         items_and_packs([6, 11], [ALONE, ALONE], 10)
@@ -102,7 +102,7 @@ def test_a_rejected_member_takes_its_group_along():
 @pytest.mark.parametrize("policy", [Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT, Overflow.SPLIT])
 def test_policies_that_cut_are_refused(policy):
     """A cut pair is not that pair."""
-    with pytest.raises(SettingsError, match=f"--overflow {policy.value} cuts samples, and groups stay whole"):
+    with pytest.raises(SettingsError, match=f'overflow="{policy.value}" cuts samples, and groups stay whole'):
         as_groups([0, 0], num_samples=2, policy=policy)
 
 

@@ -238,7 +238,7 @@ def test_scipy_alone_does_as_well(monkeypatch, seed):
 def test_without_a_solver_it_says_what_to_install(monkeypatch):
     """Not a ModuleNotFoundError from the depth, and not only on data that happen to need the solver."""
     monkeypatch.setattr(optimal_module, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"--algorithm optimal needs scipy.*pip install 'brimful\[optimal\]'"):
+    with pytest.raises(MissingExtraError, match=r"algorithm=\"optimal\" needs scipy.*pip install 'brimful\[optimal\]'"):
         pack_optimally(histogram({5: 2}), capacity=10, time_limit=60)
 
 

@@ -67,7 +67,7 @@ def test_oversized_error_names_samples_lengths_and_ways_out():
         OversizedSampleError, match=r"1 of 2 samples .* capacity of 4 tokens: sample 1 \(10\)"
     ) as caught:
         plan_packs([3, 10], capacity=4)
-    assert "--overflow drop, truncate, truncate_left or split, or --max-length 10" in str(caught.value)
+    assert 'overflow="drop", truncate, truncate_left or split, or capacity=10' in str(caught.value)
 
 
 @given(case=capacities_and_lengths(oversized=True), policy=st.sampled_from(POLICIES), algorithm=st.sampled_from(NAMES))
@@ -132,7 +132,7 @@ def test_pack_order_has_nothing_to_do_with_length():
         ([3, -2], "sample 1 has length -2"),
         ([3, -1], "sample 1 has length -1"),
         ([1.5, 2.0], "must be whole numbers and are float64"),
-        ([[1, 2]], "one row of numbers"),
+        ([[1, 2]], "that of sample 0 is a list of 2"),
         ([2**31], "above the most"),
         (np.array(["a"]), "must be whole numbers"),
     ],
@@ -146,14 +146,14 @@ def test_lengths_that_cannot_be_planned(lengths, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"capacity": 0}, "--max-length must be from 1"),
-        ({"capacity": -5}, "--max-length must be from 1"),
-        ({"capacity": 2**31}, "--max-length must be from 1 to 2,147,483,647"),
+        ({"capacity": 0}, "capacity must be from 1"),
+        ({"capacity": -5}, "capacity must be from 1"),
+        ({"capacity": 2**31}, "capacity must be from 1 to 2,147,483,647"),
         ({"capacity": 7.5}, "whole number"),
         ({"capacity": True}, "whole number"),
-        ({"capacity": 8, "algorithm": "magic"}, "--algorithm 'magic' is unknown: use one of"),
+        ({"capacity": 8, "algorithm": "magic"}, 'algorithm="magic" is unknown: use one of'),
         ({"capacity": 8, "overflow": "explode"}, "overflow 'explode' is unknown: use one of error, drop"),
-        ({"capacity": 8, "seed": "x"}, "--seed must be a whole number"),
+        ({"capacity": 8, "seed": "x"}, "seed must be a whole number"),
     ],
 )
 def test_impossible_options(options, message):

@@ -214,13 +214,13 @@ def test_an_epoch_smaller_than_a_step_counts_what_there_is():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"world": 0}, "--world-size must be at least 1 and is 0"),
-        ({"micro": -1}, "--micro-batch-size"),
-        ({"accumulation": 0}, "--gradient-accumulation-steps"),
-        ({"packs_per_micro_batch": 0}, "--packs-per-micro-batch"),
-        ({"warmup_steps": -1}, "--warmup-steps"),
-        ({"learning_rate": 0.0}, "--learning-rate"),
-        ({"learning_rate": float("nan")}, "--learning-rate"),
+        ({"world": 0}, "dp_world_size must be at least 1 and is 0"),
+        ({"micro": -1}, "micro_batch_size"),
+        ({"accumulation": 0}, "gradient_accumulation_steps"),
+        ({"packs_per_micro_batch": 0}, "packs_per_micro_batch"),
+        ({"warmup_steps": -1}, "warmup_steps"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
     ],
 )
 def test_impossible_settings_are_named(change, named):

@@ -7,7 +7,7 @@ pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
 from brimful import Pack, PackCollator  # noqa: E402
-from brimful.errors import SettingsError  # noqa: E402
+from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.trainers import evaluate_samples, one_by_one  # noqa: E402
 from brimful.trainers.transformers import log_packing  # noqa: E402
 from tests.trainers import tiny  # noqa: E402
@@ -156,3 +156,27 @@ def test_another_collator_and_wrong_settings_are_refused(tmp_path):
         log_packing(make_trainer(tmp_path, collator=Recorder()))
     with pytest.raises(SettingsError, match="neftune_noise_alpha does not go with packs"):
         log_packing(make_trainer(tmp_path, neftune_noise_alpha=5.0))
+
+
+def tiny_tokenizer():
+    from tokenizers import Tokenizer, models
+
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1}, "[UNK]")), pad_token="[PAD]"
+    )
+
+
+@pytest.mark.parametrize("tokenizer", [None, tiny_tokenizer], ids=["without a tokenizer", "with a tokenizer"])
+@pytest.mark.parametrize("remove", [True, False], ids=["columns removed", "columns kept"])
+def test_a_trainer_without_our_collator_says_what_to_give_it(tmp_path, tokenizer, remove):
+    """Without it the Trainer's default collators end in ``vars() argument must have __dict__`` and ``keys``."""
+    trainer = transformers.Trainer(
+        model=tiny.model(),
+        args=transformers.TrainingArguments(
+            output_dir=str(tmp_path), report_to="none", use_cpu=True, remove_unused_columns=remove, max_steps=1
+        ),
+        train_dataset=tiny.packs(4),
+        processing_class=tokenizer and tokenizer(),
+    )
+    with pytest.raises(CollateError, match=r"^packs came to a collator .* data_collator=PackCollator\(\)"):
+        trainer.train()

@@ -11,12 +11,15 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.words import NO_VALUE, told
+from brimful.words import NO_VALUE, as_argument, told
 
-__all__ = ["FLAGS", "flag_of", "in_flags"]
+__all__ = ["FLAGS", "PYTHON_ONLY", "flag_of", "in_flags"]
 
 FLAGS = {
     "capacity": "--max-length",
+    "alignment": "--align",
+    "segment": "--align",
+    "total": "--align-total",
     "budgets": "--budget",
     "fields": "--field",
     "directory": "-o",
@@ -25,6 +28,9 @@ FLAGS = {
     "template_kwargs": "--template-arg",
 }
 """Flags that are not their argument's name with hyphens."""
+
+PYTHON_ONLY = frozenset({"barrier", "count", "fit", "normaliser", "tail"})
+"""Settings that no command has: these are said as in Python."""
 
 
 def flag_of(name: str) -> str:
@@ -42,6 +48,8 @@ def in_flags(message: str) -> str:
 
 
 def _as_flag(name: str, value: Any) -> str:
+    if name in PYTHON_ONLY:
+        return as_argument(name, value)
     flag = flag_of(name)
     if value is NO_VALUE or value is True:
         return flag

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from brimful.cli.flags import in_flags
 from brimful.cli.options import is_ours
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, NotAPackStoreError, SettingsError, SourceNotFoundError
@@ -89,6 +90,6 @@ def _decoder(name: str | None) -> Any:
     try:
         hf = Tokenizer(name).hf
     except BrimfulError as error:
-        click.echo(f"(no text: {error})", err=True)
+        click.echo(f"(no text: {in_flags(error.message)})", err=True)
         return None
     return lambda ids: str(hf.decode(list(map(int, ids)), skip_special_tokens=False))

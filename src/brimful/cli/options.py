@@ -350,6 +350,12 @@ def make_reporter(as_json: bool, quiet: bool) -> Progress:
     return make_progress("json" if as_json else "none" if quiet else "auto", sys.stderr)
 
 
+def show_lines(lines: Iterable[str]) -> None:
+    """A result for people, with its settings as flags."""
+    for line in lines:
+        click.echo(in_flags(line))
+
+
 def show_json(value: Any) -> None:
     """A result for machines, on one line."""
     click.echo(json.dumps(value, ensure_ascii=False))
@@ -399,7 +405,7 @@ def lengths_from_npy(path: str) -> LengthTable:
                 raise InvalidLengthsError(f"it has {', '.join(numbers)}, and the lengths must be named tokens")
             table = LengthTable.from_lengths(**columns)
     except InvalidLengthsError as error:
-        raise InvalidLengthsError(f"{path}: {error}") from error
+        raise InvalidLengthsError(f"{path}: {error.message}") from error
     if len(table) == 0:
         raise InvalidLengthsError(f"{path} holds nothing: there are no lengths")
     return table

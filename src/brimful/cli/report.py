@@ -8,7 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
-from brimful.cli.options import capacity_option, is_ours, lengths_from_npy, overflow_option, show_json
+from brimful.cli.options import capacity_option, is_ours, lengths_from_npy, overflow_option, show_json, show_lines
 from brimful.cli.run_options import make_run, run_options
 from brimful.errors import NotAPackStoreError, PlanMismatchError, SettingsError, SourceNotFoundError
 from brimful.fingerprint import short
@@ -58,8 +58,7 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
     if as_json:
         show_json({**facts.as_dict(), "page": output})
         return
-    for line in _lines(facts, stepwise=run.packs_per_step > 1):
-        click.echo(line)
+    show_lines(_lines(facts, stepwise=run.packs_per_step > 1))
     if output is not None:
         click.echo(f"page           {output}")
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from brimful.cli.options import show_lines
 from brimful.cli.run_options import make_run, run_options
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
@@ -70,8 +71,7 @@ def show_what_if(table: LengthTable, plan: Plan, options: Mapping[str, Any]) -> 
     run = make_run(options)
     rows = compare_plans(table, plan, capacities=options["try_capacities"], packs_per_step=run.packs_per_step)
     advice = _advice(table, plan, run)
-    for line in ["", *draw_comparison(rows), "", *describe_advice(advice), "", *draw_choices(advice)]:
-        click.echo(line)
+    show_lines(["", *draw_comparison(rows), "", *describe_advice(advice), "", *draw_choices(advice)])
 
 
 def _advice(table: LengthTable, plan: Plan, run: Run) -> Any:

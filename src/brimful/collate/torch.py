@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch  # noqa: F401  so that its absence is told when the collator is imported, not at the first batch
 
+from brimful.arguments import check_type, understands
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects import dialect_of
 from brimful.collate.features import Feature, as_packs, check_vocabulary
@@ -53,6 +54,7 @@ class PackCollator:
     [[1, 1, 1, 1, 2, 2, 0, 0]]
     """
 
+    @understands()
     def __init__(
         self,
         *,
@@ -99,6 +101,8 @@ class PackCollator:
 
     def rows(self, features: Sequence[Feature]) -> list[PackedBatch]:
         """The batch before the dialect: one record, or one of equal length for each pack where the dialect has rows."""
+        if isinstance(features, (Pack, Mapping)) or not isinstance(features, Sequence):
+            check_type("a batch", features, (), "a list of packs or samples", "one of them goes in a list too")
         if not features:
             raise CollateError("a batch needs at least one pack and got none")
         packs, extras = as_packs(features)

@@ -58,8 +58,7 @@ def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | 
     if len(chats) < least:
         raise SourceNotFoundError(
             f"{root}: only {len(chats):,} docstrings can be read there, and at least {least:,} are needed. This "
-            f"Python seems to be installed without its sources; use another Python, or your own data: "
-            f"brimful pack chats.jsonl -o packs --tokenizer DIR --max-length 2048"
+            f"Python seems to be installed without its sources; use another Python, or pack data of your own"
         )
     if limit is None or limit >= len(chats):
         return chats

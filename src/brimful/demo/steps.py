@@ -16,6 +16,7 @@ from brimful.demo.tokenizer import train_tokenizer
 from brimful.demo.train import TrainingRun, compare_training, draw_comparison
 from brimful.errors import SettingsError, TaskFailedError, missing_extra
 from brimful.serve import PackStore, open_packs
+from brimful.words import setting
 
 __all__ = ["run_demo"]
 
@@ -51,7 +52,9 @@ def run_demo(
             raise missing_extra(package, "text,torch", "brimful demo")
     home = Path(directory).absolute()
     if home.exists() and (not home.is_dir() or any(home.iterdir())):
-        raise SettingsError(f"-o {directory}: there are files already; name a new directory for the demo")
+        raise SettingsError(
+            f"{setting('directory', directory)}: there are files already; name a new directory for the demo"
+        )
     home.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     say(f"Everything goes to {home}. Nothing is downloaded.")

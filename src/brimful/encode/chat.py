@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import check_type
 from brimful.choices import choice_of
 from brimful.encode.characters import tokens_of
 from brimful.encode.encoded import EncodedSample
@@ -82,7 +83,7 @@ class ChatEncoder(Encoder):
         self,
         tokenizer: str | os.PathLike[str] | Any,
         *,
-        chat_template: str | None = None,
+        chat_template: str | os.PathLike[str] | None = None,
         train_on: TrainOn | str = TrainOn.ASSISTANT,
         template_kwargs: dict[str, Any] | None = None,
         system: str | None = None,
@@ -91,7 +92,11 @@ class ChatEncoder(Encoder):
     ) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self.train_on = choice_of(TrainOn, train_on, argument="train_on")
-        self._template = chat_template
+        if chat_template is not None:
+            check_type("chat_template", chat_template, (str, os.PathLike), "a Jinja template or the path of one")
+        if template_kwargs is not None:
+            check_type("template_kwargs", template_kwargs, Mapping, "a mapping")
+        self._template = None if chat_template is None else os.fspath(chat_template)
         self._kwargs = dict(template_kwargs or {})
         self._system = system
         self._reasoning = choice_of(Reasoning, reasoning, argument="reasoning")

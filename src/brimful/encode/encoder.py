@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import check_type
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of
@@ -89,7 +90,11 @@ class Encoder(abc.ABC):
 
         Raises:
             BadSampleError: it cannot be encoded; says why.
+            WrongTypeError: it is no ``Sample``.
         """
+        check_type(
+            "sample", sample, Sample, "a Sample", "take it from open_source(…), or make one by Sample(0, text=…)"
+        )
         result = self.encode_batch([sample])[0]
         if isinstance(result, BadSampleError):
             raise result

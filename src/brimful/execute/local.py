@@ -16,7 +16,9 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from brimful.arguments import check_type
 from brimful.errors import SettingsError, TaskFailedError
+from brimful.words import setting
 
 __all__ = ["available_cores", "run_tasks"]
 
@@ -58,8 +60,9 @@ def run_tasks(
     Raises:
         TaskFailedError: a worker process died (most often: out of memory).
     """
+    check_type("num_proc", num_proc, int, "a whole number")
     if num_proc < 1:
-        raise SettingsError(f"--num-proc must be at least 1 and is {num_proc}")
+        raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if num_proc > 1 and len(tasks) > 1:
         yield from _run_in_processes(function, tasks, context, min(num_proc, len(tasks)))
     elif threads > 1 and len(tasks) > 1:
@@ -101,7 +104,7 @@ def _run_in_processes(
         yield from _run_in_pool(pool, _work, tasks, num_proc)
     except BrokenProcessPool as error:
         raise TaskFailedError(
-            "a worker process died before it answered: most often memory ran out (try a smaller --num-proc), or a "
+            f"a worker process died before it answered: most often memory ran out (try a smaller {setting('num_proc')}), or a "
             "script starts the job without `if __name__ == '__main__':`; what was finished is kept, run it again"
         ) from error
     finally:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import check_type
 from brimful.encode.encoder import Encoder
 from brimful.encode.stored import StoredSamples, signed, unsigned
 from brimful.errors import BadSampleError, LengthChangedError, PlanMismatchError, SettingsError
@@ -21,6 +22,7 @@ from brimful.shards import BATCH_ROWS, EndRecord, PackRows, ShardRecord, ShardWr
 from brimful.sources.source import Source
 from brimful.store import LocalStore, Store, crash_point, open_store
 from brimful.typing import Int64Array, Lengths, TokenIds
+from brimful.words import setting
 
 __all__ = ["write_packs"]
 
@@ -86,8 +88,11 @@ def write_packs(
         StoreMismatchError: the directory holds other packs.
         StoreFullError: no space left; the same call goes on when there is some.
     """
+    check_type("plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)")
+    check_type("source", source, Source, "a Source", "open it by open_source")
+    check_type("encoder", encoder, Encoder, "an Encoder such as ChatEncoder")
     if lanes < 1:
-        raise SettingsError(f"--lanes must be at least 1 and is {lanes}")
+        raise SettingsError(f"{setting('lanes')} must be at least 1 and is {lanes}")
     if plan.num_packs == 0:
         raise PlanMismatchError("the plan has no packs: every sample was dropped or rejected")
     if plan.ledger.samples_in != len(source):

@@ -134,10 +134,10 @@ class LengthTable:
         """Map a table into memory.
 
         Raises:
-            FileNotFoundError: no such file.
+            SourceNotFoundError: no such file.
             CorruptFileError: cut short, or no length table.
         """
-        columns = open_columns(path)
+        columns = open_columns(path_of("path", path, "the path of a length table"))
         meta = columns.description
         if meta.get("kind") != _KIND:
             raise CorruptFileError(f"{os.fspath(path)} is a {meta.get('kind', 'file')} and no length table")
@@ -181,13 +181,19 @@ def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> L
     Raises:
         InvalidLengthsError: not one row, not whole numbers, or above 2**31 - 1.
     """
-    array = np.asarray(lengths)
+    if isinstance(lengths, (str, bytes)) or not (isinstance(lengths, Sequence) or hasattr(lengths, "__array__")):
+        raise InvalidLengthsError(
+            f"{name} must be whole numbers, one for each sample, and is {described(lengths)}: open a file of lengths by "
+            f"LengthTable.open or numpy.load, and measure data by measure_lengths"
+        )
+    try:
+        array = np.asarray(lengths)
+    except ValueError:  # rows of unequal length
+        array = np.array([None])
     if array.size == 0:
         array = array.astype(np.int32)
-    if array.ndim != 1:
-        raise InvalidLengthsError(f"{name} must be one row of numbers and has shape {array.shape}")
-    if array.dtype.kind not in "iu":
-        raise InvalidLengthsError(f"{name} must be whole numbers and are {array.dtype}")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidLengthsError(f"{name} must be {_what_is_wrong(lengths, array)}")
     if array.dtype != np.int32:
         limit = np.iinfo(np.int32).max
         if array.size and int(array.max()) > limit:
@@ -197,3 +203,16 @@ def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> L
             raise InvalidLengthsError(f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}")
         array = array.astype(np.int32)
     return array
+
+
+def _what_is_wrong(lengths: Any, array: np.ndarray[Any, Any]) -> str:
+    items = lengths if isinstance(lengths, Sequence) else ()
+    strange = next((at for at, item in enumerate(items) if not isinstance(item, (int, float, np.number))), None)
+    if strange is not None:
+        return (
+            f"whole numbers, one for each sample, and that of sample {strange} is {described(items[strange])}: give the "
+            f"number of its tokens"
+        )
+    if array.ndim != 1:
+        return f"one row of numbers and has shape {array.shape}"
+    return f"whole numbers and are {array.dtype}"

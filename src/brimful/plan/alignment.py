@@ -11,6 +11,7 @@ import numpy as np
 from brimful.choices import choice_of
 from brimful.errors import SettingsError
 from brimful.typing import AnyIntArray
+from brimful.words import setting
 
 __all__ = ["Alignment", "LowPrecision"]
 
@@ -125,7 +126,7 @@ class Alignment:
         """
         for name, value in (("cp", cp), ("tp", tp)):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise SettingsError(f"--{name} must be a whole number of at least 1 and is {value!r}")
+                raise SettingsError(f"{setting(name)} must be a whole number of at least 1 and is {value!r}")
         ranks = cp * tp if sequence_parallel else cp
         segment = lcm(2 * cp if cp > 1 else 1, cp * tp if sequence_parallel else 1)
         on_each_rank = 1 if fp8 is None else LowPrecision.named(fp8).tokens
@@ -171,7 +172,7 @@ class Alignment:
         usable = capacity // self.total * self.total
         if usable < 1:
             raise SettingsError(
-                f"--max-length {capacity:,} is below the alignment of {self.total:,} tokens ({self!r}): no row fits; "
+                f"{setting('capacity', capacity)} is below the alignment of {self.total:,} tokens ({self!r}): no row fits; "
                 f"choose a multiple of {self.total:,}"
             )
         return usable

@@ -12,6 +12,7 @@ from brimful.measure.table import LengthTable
 from brimful.plan.overflow import Overflow
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, BoolArray, Int64Array
+from brimful.words import setting
 
 __all__ = ["DERIVED", "Budgets", "loads_of", "over_any"]
 
@@ -25,6 +26,8 @@ _MOST = 2**52
 """Sums up to a capacity stay exact in float64, which the packing's scores are computed in."""
 
 _EXAMPLES = 10
+
+_WITH_LOSS_TOKENS = setting("budgets", "loss_tokens", python='budgets=["tokens", "loss_tokens"]')
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,16 @@ class Budgets:
             SettingsError: a capacity that is no whole number from 1 to 2**52, or ``tokens`` given twice.
         """
         if budgets and "tokens" in budgets:
-            raise SettingsError(f"--budget tokens={budgets['tokens']}: the capacity in tokens is --max-length")
+            raise SettingsError(
+                f"{setting('budgets', {'tokens': budgets['tokens']})}: the capacity in tokens is {setting('capacity')}"
+            )
         wanted = {"tokens": capacity, **(budgets or {})}
         for name, most in wanted.items():
-            flag = "--max-length" if name == "tokens" else f"--budget {name}"
+            said = setting("capacity") if name == "tokens" else _one_budget(name)
             if isinstance(most, bool) or not isinstance(most, (int, np.integer)):
-                raise SettingsError(f"{flag} must be a whole number and is {most!r}")
+                raise SettingsError(f"{said} must be a whole number and is {most!r}")
             if not 1 <= most <= _MOST:
-                raise SettingsError(f"{flag} must be from 1 to {_MOST:,} and is {most:,}")
+                raise SettingsError(f"{said} must be from 1 to {_MOST:,} and is {most:,}")
         return cls(tuple(wanted), np.array(list(wanted.values()), dtype=np.int64))
 
     def sizes(
@@ -93,8 +98,8 @@ class Budgets:
                 sizes[:, at] = DERIVED[name](np.asarray(lengths, dtype=np.int64))
             else:
                 has = ", ".join([*(column for column in table.budgets if column != "tokens"), *DERIVED])
-                ways = "; measure them with brimful measure --budget loss_tokens" if name == "loss_tokens" else ""
-                raise SettingsError(f"--budget {name} is unknown: these lengths have {has}{ways}")
+                ways = f"; lengths measured with {_WITH_LOSS_TOKENS} have them" if name == "loss_tokens" else ""
+                raise SettingsError(f"{_one_budget(name)} is unknown: these lengths have {has}{ways}")
         return sizes
 
     def oversized(
@@ -133,11 +138,13 @@ class Budgets:
         shown = ", ".join(f"{sample_id} ({size:,})" for sample_id, size in pairs)
         more = f" and {len(rows) - _EXAMPLES:,} more" if len(rows) > _EXAMPLES else ""
         longest = int(sizes[rows, at].max())
-        flag = f"--max-length {longest}" if name == "tokens" else f"--budget {name}={longest}"
+        larger = setting("capacity", longest) if name == "tokens" else setting("budgets", {name: longest})
         found = f"{len(rows):,} of {len(sizes):,} samples exceed the capacity of {most:,} {name}: sample {shown}{more}"
         if policy is Overflow.ERROR:
-            return OversizedSampleError(f"{found}. Choose --overflow drop, or {flag}")
-        return SettingsError(f"--overflow {policy.value} cuts tokens, not {name}, and {found}. Choose drop, or {flag}")
+            return OversizedSampleError(f"{found}. Choose {setting('overflow', 'drop')}, or {larger}")
+        return SettingsError(
+            f"{setting('overflow', policy.value)} cuts tokens, not {name}, and {found}. Choose drop, or {larger}"
+        )
 
     def __repr__(self) -> str:
         shown = zip(self.names, self.capacities.tolist(), strict=True)
@@ -161,3 +168,7 @@ def over_any(packing: Packing, sizes: Int64Array, *, capacities: Int64Array) -> 
     """``bool[num_packs]``: whether a pack exceeds any capacity."""
     over: BoolArray = np.asarray((loads_of(packing, sizes) > capacities).any(axis=1))
     return over
+
+
+def _one_budget(name: str) -> str:
+    return setting("budgets", name, python=f"budgets[{name!r}]")

@@ -12,6 +12,7 @@ from brimful.plan.budgets import Budgets
 from brimful.plan.overflow import Overflow
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
+from brimful.words import setting
 
 __all__ = ["ALONE", "Groups", "as_groups", "group_items"]
 
@@ -98,10 +99,11 @@ class Groups:
         more = f"; so do {len(groups) - 1:,} more" if len(groups) > 1 else ""
         who = f"group {int(self.names[group])}, samples" if self.names[group] != ALONE else "sample"
         longest = int(self.sizes[groups, at].max())
-        flag = f"--max-length {-(-longest // unit) * unit}" if name == "tokens" else f"--budget {name}={longest}"
+        fits = -(-longest // unit) * unit
+        larger = setting("capacity", fits) if name == "tokens" else setting("budgets", {name: longest})
         return (
             f"{who} {shown}, takes {size:,} {name} and exceeds the capacity of {most:,}{more}. "
-            f"Choose --overflow drop, which leaves out whole groups, or {flag}"
+            f"Choose {setting('overflow', 'drop')}, which leaves out whole groups, or {larger}"
         )
 
 
@@ -114,7 +116,7 @@ def as_groups(groups: AnyIntArray | Sequence[int], *, num_samples: int, policy: 
     """
     if policy not in (Overflow.ERROR, Overflow.DROP):
         raise SettingsError(
-            f"--overflow {policy.value} cuts samples, and groups stay whole: choose error, or drop for whole groups"
+            f"{setting('overflow', policy.value)} cuts samples, and groups stay whole: choose error, or drop for whole groups"
         )
     array = np.asarray(groups)
     if array.ndim != 1 or len(array) != num_samples:

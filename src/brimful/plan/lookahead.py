@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
 from brimful.measure.table import REJECTED, as_lengths
 from brimful.plan.best_fit import best_fit
@@ -68,7 +69,8 @@ class Lookahead:
     The result depends on the order of the samples, and not on how they are divided among calls of ``add``.
 
     Args:
-        capacity: most tokens of a pack, from 1 to 2**31 - 1.
+        capacity: most tokens of a pack, from 1 to 2**31 - 1. ``max_length``, ``packing_length`` and ``seq_length`` are
+            understood.
         size: samples that may be seen before packs must be emitted: the lookahead.
         max_wait: packs that a sample may wait for, at least ``size - 1``. Several times ``size`` leaves the algorithm
             free; less keeps packs nearer to the order of arrival.
@@ -90,6 +92,7 @@ class Lookahead:
     [[4, 3]]
     """
 
+    @understands(capacity=CAPACITY_NAMES)
     def __init__(
         self,
         *,

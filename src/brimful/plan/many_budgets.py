@@ -14,6 +14,7 @@ from brimful.plan.groups import Groups, group_items
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
 from brimful.plan.packing import Packing
 from brimful.typing import Int64Array
+from brimful.words import setting
 
 __all__ = ["Items", "items_of"]
 
@@ -81,7 +82,7 @@ def items_of(
             at = int(np.argmax(pieces.starts > 0))
             sample = at if pieces.sample_ids is None else int(pieces.sample_ids[at])
             raise SettingsError(
-                f"--overflow split divides tokens, not {stored[0]}: of sample {sample} ({int(table.tokens[sample]):,} "
+                f"{setting('overflow', 'split')} divides tokens, not {stored[0]}: of sample {sample} ({int(table.tokens[sample]):,} "
                 f"tokens, capacity {limit:,}) nobody knows which segment takes them; choose drop or truncate"
             )
     over, counts = usable.oversized(sizes, sample_ids=pieces.sample_ids, policy=policy)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import check_type
 from brimful.errors import SettingsError
 
 __all__ = ["require_whole", "sizes_of_config"]
@@ -28,6 +29,7 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     >>> sizes["head_dim"], sizes["window"], sizes["windowed_share"]
     (16, 32, 0.5)
     """
+    check_type("config", config, Mapping, "the mapping of a config.json", "read the file by json.load")
     text = config.get("text_config")
     if isinstance(text, Mapping):
         config = text

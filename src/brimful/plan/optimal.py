@@ -25,6 +25,7 @@ from brimful.plan.patterns import (
     to_the_brim,
 )
 from brimful.plan.rounding import ROUNDING, fitted, settle
+from brimful.words import setting
 
 __all__ = ["OptimalResult", "pack_optimally"]
 
@@ -126,7 +127,7 @@ def pack_optimally(
     (2, 2, 'optimal: packs equal the proven bound')
     """
     if find_spec("highspy") is None and find_spec("scipy") is None:
-        raise missing_extra("scipy", "optimal", "--algorithm optimal")
+        raise missing_extra("scipy", "optimal", setting("algorithm", "optimal"))
     search = _Search(items, capacity, Effort(seconds=time_limit, operations=operations))
     search.run(start)
     return search.result()

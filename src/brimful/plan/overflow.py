@@ -10,6 +10,7 @@ import numpy as np
 from brimful.choices import choice_of
 from brimful.errors import OversizedSampleError
 from brimful.typing import AnyIntArray, Int64Array, Lengths
+from brimful.words import setting
 
 __all__ = ["Overflow", "Pieces", "apply_overflow"]
 
@@ -109,5 +110,6 @@ def _complaint(lengths: AnyIntArray, oversized: AnyIntArray, capacity: int, unit
     usable = "" if unit == 1 else f", in multiples of {unit:,}"
     return (
         f"{len(oversized):,} of {len(lengths):,} samples are longer than the capacity of {capacity:,} tokens{usable}: sample "
-        f"{shown}{more}. Choose --overflow drop, truncate, truncate_left or split, or --max-length {longest}"
+        f"{shown}{more}. Choose {setting('overflow', 'drop')}, truncate, "
+        f"truncate_left or split, or {setting('capacity', longest)}"
     )

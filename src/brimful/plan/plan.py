@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import path_of
 from brimful.errors import CorruptFileError, PlanMismatchError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.measure.table import LengthTable, as_lengths
@@ -286,11 +287,12 @@ class Plan:
         """Map a plan into memory: milliseconds, whatever its size.
 
         Raises:
-            FileNotFoundError: no such file.
+            SourceNotFoundError: no such file.
             CorruptFileError: cut short, or no plan.
         """
+        name = path_of("path", path, "the path of a plan")
         try:
-            arrays, meta = load_plan(path)
+            arrays, meta = load_plan(name)
             return cls(
                 capacity=meta["capacity"],
                 **arrays,
@@ -299,10 +301,10 @@ class Plan:
                 bound=meta["bound"],
                 length_fingerprint=meta["length_fingerprint"],
                 fingerprint=meta["fingerprint"],
-                path=os.fspath(path),
+                path=name,
             )
         except (KeyError, TypeError, IndexError, AssertionError) as error:
-            raise CorruptFileError(f"{os.fspath(path)}: its description is damaged ({error!r})") from error
+            raise CorruptFileError(f"{name}: its description is damaged ({error!r})") from error
 
     def check_fingerprint(self) -> None:
         """Hold the arrays of an opened plan against the fingerprint that was saved with them.

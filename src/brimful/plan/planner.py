@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array
 from brimful.measure.table import REJECTED, LengthTable, as_lengths
@@ -32,10 +33,12 @@ from brimful.plan.plan import Plan
 from brimful.plan.settings import IN_ORDER, PlanSettings
 from brimful.plan.vector_packing import pack_vectors
 from brimful.typing import AnyIntArray, Int64Array, Lengths
+from brimful.words import setting
 
 __all__ = ["plan_by", "plan_packs"]
 
 
+@understands(capacity=CAPACITY_NAMES)
 def plan_packs(
     lengths: LengthTable | AnyIntArray | Sequence[int],
     *,
@@ -60,7 +63,8 @@ def plan_packs(
 
     Args:
         lengths: a ``LengthTable``, or whole numbers: tokens of each sample.
-        capacity: most tokens of a pack, from 1 to 2**31 - 1.
+        capacity: most tokens of a pack, from 1 to 2**31 - 1. ``max_length``, ``packing_length`` and ``seq_length`` are
+            understood.
         algorithm: one of ``ALGORITHMS``. ``optimal`` searches for as few packs as the lengths allow and proves how
             far from that it is; ``auto`` does so only where best fit decreasing is over 0.1 % above the bound, and
             packs under several budgets if there are any; ``next_fit``, ``first_fit``, ``best_fit`` and ``worst_fit``
@@ -139,7 +143,9 @@ def plan_by(
     table = _without(given, untaught) if len(untaught) else given
     if settings.algorithm == "concat_split":
         if groups is not None:
-            raise SettingsError("--algorithm concat_split cuts samples anywhere, and groups stay whole: leave one out")
+            raise SettingsError(
+                f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {setting('groups')} stay whole: leave one out"
+            )
         pieces, packing = _concat_split(table.tokens, settings)
         found = _Found(packing, lower_bound(Histogram.of(pieces.lengths), capacity=settings.capacity), {})
     elif of_groups is None and not settings.budgets:

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import check_type
 from brimful.errors import SettingsError
 from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import Budgets
 from brimful.plan.no_target import NoTarget
 from brimful.plan.overflow import Overflow
 from brimful.plan.phases import Recipe
+from brimful.words import setting
 
 __all__ = ["ALGORITHMS", "BY_COUNTS", "IN_ORDER", "PlanSettings"]
 
@@ -63,6 +65,7 @@ class PlanSettings:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
+        self._check_types()
         self._check_numbers()
         put(self, "capacity", int(self.capacity))
         put(self, "seed", None if self.seed is None else int(self.seed))
@@ -76,7 +79,7 @@ class PlanSettings:
         if self.algorithm not in ALGORITHMS:
             others = ", ".join(f"{alias} for {name}" for alias, name in _ALIASES.items())
             raise SettingsError(
-                f"--algorithm {self.algorithm!r} is unknown: use one of {', '.join(ALGORITHMS)} (or {others})"
+                f"{setting('algorithm', self.algorithm)} is unknown: use one of {', '.join(ALGORITHMS)} (or {others})"
             )
         self.limits  # noqa: B018  (checks the budgets)
         self.usable  # noqa: B018  (checks the alignment)
@@ -84,52 +87,67 @@ class PlanSettings:
             recipe = self.phases if isinstance(self.phases, Recipe) else None
             put(self, "phases", recipe or (Recipe.parse(str(self.phases)) if self.phases else Recipe.default()))
         elif self.phases is not None:
-            raise SettingsError(f"--phases is for --algorithm phased, and the algorithm is {self.algorithm}")
+            raise SettingsError(
+                f"{setting('phases')} is for {setting('algorithm', 'phased')}, and the algorithm is {self.algorithm}"
+            )
         self._check_contradictions()
 
+    def _check_types(self) -> None:
+        check_type("algorithm", self.algorithm, str, "a name")
+        if self.budgets is not None:
+            check_type("budgets", self.budgets, Mapping, "a mapping such as {'patches': 4096}")
+        if self.phases is not None:
+            check_type("phases", self.phases, (str, Recipe), "a Recipe, or its text such as 'half; finish'")
+
     def _check_numbers(self) -> None:
-        for flag, value, least, most in (
-            ("--max-length", self.capacity, 1, _MAX_CAPACITY),
-            ("--seed", self.seed, None, None),
-            ("--epoch", self.epoch, 0, None),
+        for name, value, least, most in (
+            ("capacity", self.capacity, 1, _MAX_CAPACITY),
+            ("seed", self.seed, None, None),
+            ("epoch", self.epoch, 0, None),
         ):
-            if value is None and flag == "--seed":
+            if value is None and name == "seed":
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise SettingsError(f"{flag} must be a whole number and is {value!r}")
+                raise SettingsError(f"{setting(name)} must be a whole number and is {value!r}")
             if (least is not None and value < least) or (most is not None and value > most):
                 bounds = f"at least {least}" if most is None else f"from {least} to {most:,}"
-                raise SettingsError(f"{flag} must be {bounds} and is {value:,}")
-        for flag, share in (("--min-fill", self.min_fill), ("--time-limit", self.time_limit)):
+                raise SettingsError(f"{setting(name)} must be {bounds} and is {value:,}")
+        for name, share in (("min_fill", self.min_fill), ("time_limit", self.time_limit)):
             number = isinstance(share, (int, float, np.integer, np.floating)) and not isinstance(share, bool)
-            if not number and share is not None:
-                raise SettingsError(f"{flag} must be a number and is {share!r}")
+            if not number and (share is not None or name == "min_fill"):
+                raise SettingsError(f"{setting(name)} must be a number and is {share!r}")
         if self.time_limit is not None and not self.time_limit >= 0:
-            raise SettingsError(f"--time-limit must be at least 0 seconds and is {self.time_limit}")
+            raise SettingsError(f"{setting('time_limit')} must be at least 0 seconds and is {self.time_limit}")
         if not 0 <= self.min_fill <= 1:
-            raise SettingsError(f"--min-fill is a share of the capacity, from 0 to 1, and is {self.min_fill}")
+            raise SettingsError(
+                f"{setting('min_fill')} is a share of the capacity, from 0 to 1, and is {self.min_fill}"
+            )
 
     def _check_contradictions(self) -> None:
+        chosen = setting("algorithm", self.algorithm)
         if self.budgets and self.algorithm != "auto":
             raise SettingsError(
-                f"--algorithm {self.algorithm} knows tokens alone, and there is --budget {next(iter(self.budgets))}: "
-                f"use --algorithm auto"
+                f"{chosen} knows tokens alone, and there is a budget of {next(iter(self.budgets))}: "
+                f"use {setting('algorithm', 'auto')}"
             )
         if self.mix and self.seed is None:
-            raise SettingsError("--mix exchanges segments at random and needs a --seed")
+            raise SettingsError(f"{setting('mix', True)} exchanges segments at random and needs a {setting('seed')}")
         if self.mix and self.budgets:
-            raise SettingsError("--mix exchanges segments by their tokens and would exceed a --budget: leave one out")
+            raise SettingsError(
+                f"{setting('mix', True)} exchanges segments by their tokens and would exceed {setting('budgets')}: "
+                f"leave one out"
+            )
         if self.mix and self.algorithm not in BY_COUNTS:
-            raise SettingsError(f"--mix would break the order that --algorithm {self.algorithm} keeps")
+            raise SettingsError(f"{setting('mix', True)} would break the order that {chosen} keeps")
         if self.min_fill and self.algorithm in ("next_fit", "concat_split"):
             raise SettingsError(
-                f"--min-fill packs samples again and would break the order that --algorithm {self.algorithm} keeps: "
+                f"{setting('min_fill')} packs samples again and would break the order that {chosen} keeps: "
                 f"leave one out"
             )
         if self.algorithm == "concat_split" and not self.aligned.is_none:
             raise SettingsError(
-                f"--algorithm concat_split fills packs to the last token and leaves no room for {self.alignment}: "
-                f"use --overflow split with another algorithm"
+                f"{chosen} fills packs to the last token and leaves no room for {self.alignment}: "
+                f"use {setting('overflow', 'split')} with another algorithm"
             )
 
     @property

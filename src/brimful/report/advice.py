@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+from brimful import words
 from brimful.report.advisor import Advice
 from brimful.report.facts import ALIKE, Facts
 from brimful.report.notes import setting
@@ -78,7 +79,9 @@ def describe_facts(facts: Facts) -> list[str]:
     """What a report adds to the descriptions of lengths and plan: variety, sources, and waiting on ranks."""
     lines = [] if facts.variety is None else [f"variety        {words}" for words in facts.variety.describe()]
     if facts.variety is not None and facts.variety.packs.alikeness > ALIKE:
-        lines.append("               segments of a pack are alike: --mix exchanges them, at no cost in fill")
+        lines.append(
+            f"               segments of a pack are alike: {words.setting('mix', True)} exchanges them, at no cost in fill"
+        )
     lines += _shares(facts.shares) if facts.shares else []
     if facts.work is not None:
         plain, balanced = facts.work.as_it_comes, facts.work.balanced

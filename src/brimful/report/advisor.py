@@ -26,6 +26,7 @@ from brimful.plan import Plan
 from brimful.plan.cost import CostModel, Float64Array, pack_costs
 from brimful.plan.histogram import Histogram
 from brimful.report.notes import Note, write_notes
+from brimful.words import setting
 
 __all__ = ["Advice", "Choice", "Padded", "StepSize", "advise"]
 
@@ -249,17 +250,17 @@ def advise(
 def _check(
     world: int, micro_batch: int, accumulation: int, packs: int, learning_rate: float | None, warmup_steps: int | None
 ) -> None:
-    for flag, value, least in (
-        ("--world-size", world, 1),
-        ("--micro-batch-size", micro_batch, 1),
-        ("--gradient-accumulation-steps", accumulation, 1),
-        ("--packs-per-micro-batch", packs, 1),
-        ("--warmup-steps", warmup_steps, 0),
+    for name, value, least in (
+        ("dp_world_size", world, 1),
+        ("micro_batch_size", micro_batch, 1),
+        ("gradient_accumulation_steps", accumulation, 1),
+        ("packs_per_micro_batch", packs, 1),
+        ("warmup_steps", warmup_steps, 0),
     ):
         if value is not None and value < least:
-            raise SettingsError(f"{flag} must be at least {least} and is {value}")
+            raise SettingsError(f"{setting(name)} must be at least {least} and is {value}")
     if learning_rate is not None and not 0 < learning_rate < math.inf:
-        raise SettingsError(f"--learning-rate must be a number above 0 and is {learning_rate}")
+        raise SettingsError(f"{setting('learning_rate')} must be a number above 0 and is {learning_rate}")
 
 
 def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:

@@ -10,6 +10,7 @@ from brimful.report.facts import ALIKE
 from brimful.report.markup import Cell, figure, paragraph, percent, section, table, whole
 from brimful.report.sweep import CapacityPoint
 from brimful.report.work import Schedule, Work
+from brimful.words import in_python, setting
 
 __all__ = ["capacity_section", "lengths_section", "packs_section", "work_section"]
 
@@ -72,7 +73,13 @@ def packs_section(plan: dict[str, Any]) -> str:
     if variety is not None:
         words.append(paragraph(f"How packs differ from the data: {'; '.join(variety['words'])}."))
         if variety["packs"]["alikeness"] > ALIKE:
-            words.append(paragraph("Segments of a pack are alike. With --mix they are exchanged, at no cost in fill."))
+            words.append(
+                paragraph(
+                    in_python(
+                        f"Segments of a pack are alike. With {setting('mix', True)} they are exchanged, at no cost in fill."
+                    )
+                )
+            )
     return section("packs", "Packs", f'<div class="pair">{_fill(plan)}{_sizes(plan)}</div>', *words)
 
 

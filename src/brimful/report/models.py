@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 from brimful.plan.cost import CostModel
+from brimful.words import setting
 
 __all__ = ["DEFAULT_MODEL", "MODELS", "cost_model_from_config", "cost_model_named"]
 
@@ -55,7 +56,9 @@ def cost_model_named(name: str) -> CostModel:
     """
     config = MODELS.get(name.lower())
     if config is None:
-        raise SettingsError(f"--model-type {name!r} is unknown: use one of {', '.join(MODELS)}, or --model-config FILE")
+        raise SettingsError(
+            f"{setting('model_type', name)} is unknown: use one of {', '.join(MODELS)}, or {setting('model_config')}"
+        )
     return CostModel.of_model(config)
 
 
@@ -73,12 +76,12 @@ def cost_model_from_config(path: str | os.PathLike[str]) -> CostModel:
         with open(name, encoding="utf-8") as file:
             config = json.load(file)
     except FileNotFoundError as error:
-        raise SourceNotFoundError(f"--model-config {name}: no such file") from error
+        raise SourceNotFoundError(f"{setting('model_config', name)}: no such file") from error
     except ValueError as error:
-        raise SettingsError(f"--model-config {name} is no JSON: {error}") from error
+        raise SettingsError(f"{setting('model_config', name)} is no JSON: {error}") from error
     if not isinstance(config, dict):
-        raise SettingsError(f"--model-config {name} holds no JSON object: give the config.json of a model")
+        raise SettingsError(f"{setting('model_config', name)} holds no JSON object: give the config.json of a model")
     try:
         return CostModel.of_model(config)
     except BrimfulError as error:
-        raise SettingsError(f"--model-config {name}: {error}") from error
+        raise SettingsError(f"{setting('model_config', name)}: {error.message}") from error

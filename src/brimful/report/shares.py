@@ -16,6 +16,7 @@ from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.typing import AnyIntArray
+from brimful.words import setting
 
 __all__ = ["SourceShare", "source_shares", "sources_of_table"]
 
@@ -55,12 +56,14 @@ def source_shares(
     """
     if sources.shape != (len(table),) or sources.dtype.kind not in "iu":
         raise SettingsError(
-            f"--sources must hold one whole number for each of the {len(table):,} samples and has shape "
+            f"{setting('sources')} must hold one whole number for each of the {len(table):,} samples and has shape "
             f"{sources.shape} of {sources.dtype}"
         )
     if len(sources) and not 0 <= int(sources.min()) <= int(sources.max()) < len(names):
         wrong = int(sources.max()) if int(sources.min()) >= 0 else int(sources.min())
-        raise SettingsError(f"--sources names source {wrong}, and there are {len(names)} names: add --source-name")
+        raise SettingsError(
+            f"{setting('sources')} names source {wrong}, and there are {len(names)} names: add {setting('source_names')}"
+        )
 
     def add(ids: AnyIntArray, tokens: AnyIntArray | None = None) -> list[int]:
         sums = np.bincount(ids, weights=tokens, minlength=len(names))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from brimful.arguments import check_type
 from brimful.errors import CollateError, SettingsError, StateError
 from brimful.fingerprint import differing_keys
 from brimful.plan.schedule import Tail
@@ -76,6 +77,9 @@ class TokenBudgetBatches:
         tail: Tail | str = Tail.PAD,
         agree: Callable[[bool], bool] | None = None,
     ) -> None:
+        check_type("batching", batching, (TokenBudget, SampleCount), "a TokenBudget or a SampleCount")
+        if isinstance(source, (str, bytes)) or not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
+            check_type("source", source, (), "samples by index or as a stream")
         if not 0 <= dp_rank < dp_world_size:
             raise SettingsError(f"dp_rank must be from 0 to {dp_world_size - 1} and is {dp_rank}")
         if micro_batches < 1:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from brimful.arguments import check_type, index_of
 from brimful.encode.encoder import Encoder
 from brimful.errors import LengthChangedError, PlanMismatchError
 from brimful.plan import Alignment, Plan
@@ -35,6 +36,9 @@ class _PlannedPacks:
     """Packs encoded when they are asked for. Picklable, for the workers of a loader."""
 
     def __init__(self, source: Source, encoder: Encoder, plan: Plan) -> None:
+        check_type("source", source, Source, "a Source", "the call is from_plan(source, encoder, plan)")
+        check_type("encoder", encoder, Encoder, "an Encoder such as ChatEncoder")
+        check_type("plan", plan, Plan, "a Plan", "open a file by Plan.open")
         if plan.ledger.samples_in != len(source):
             raise PlanMismatchError(
                 f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
@@ -89,6 +93,8 @@ class PackedDataset:
     """
 
     def __init__(self, directory: str | os.PathLike[str] | PackStore) -> None:
+        if isinstance(directory, Plan):
+            check_type("directory", directory, (), "the path of a pack store", "a plan goes with from_plan")
         self._packs: _Packs = directory if isinstance(directory, PackStore) else open_packs(directory)
 
     @classmethod
@@ -112,7 +118,7 @@ class PackedDataset:
         return len(self._packs)
 
     def __getitem__(self, index: int) -> Pack:
-        return self._packs[int(index)]
+        return self._packs[index_of("a pack", index)]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
         return [self._packs[int(index)] for index in indices]

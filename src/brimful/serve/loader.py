@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from brimful.arguments import check_type, understands
 from brimful.errors import SettingsError, StateError
 from brimful.fingerprint import fingerprint_array
 from brimful.plan.balance import quantise
@@ -58,6 +59,7 @@ class PackLoader:
     (2, [[1], [3]])
     """
 
+    @understands()
     def __init__(
         self,
         dataset: _Dataset,
@@ -72,6 +74,11 @@ class PackLoader:
         costs: npt.ArrayLike | None = None,
         window_steps: int = DEFAULT_WINDOW_STEPS,
     ) -> None:
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "fingerprint")):
+            check_type("dataset", dataset, (), "a PackedDataset or a PackStore", "open a directory by PackedDataset")
+        if collate_fn is not None and not callable(collate_fn):
+            check_type("collate_fn", collate_fn, (), "a function of a list of packs, such as PackCollator()")
+        check_type("dp_rank", dp_rank, (int, np.integer), "a whole number")
         counts = {
             "dp_world_size": dp_world_size,
             "packs_per_micro_batch": packs_per_micro_batch,
@@ -135,6 +142,7 @@ class PackLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
+        check_type("epoch", epoch, (int, np.integer), "a whole number")
         self._epoch, self._delivered = epoch, 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -176,6 +184,7 @@ class PackLoader:
         Raises:
             StateError: the state is of other packs, another order or another number of ranks; names which.
         """
+        check_type("state", state, Mapping, "what state_dict returned")
         own = self.state_dict()
         moving = {"epoch", "micro_batches_delivered"}
         differing = [key for key in own if key not in moving and state.get(key) != own[key]]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import index_of, path_of
 from brimful.errors import StoreError, UnfinishedStoreError
 from brimful.fingerprint import short
 from brimful.plan import Alignment
@@ -36,7 +37,7 @@ class PackStore:
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = os.fspath(directory)
+        self.directory = path_of("directory", directory, "the path of a pack store")
         self._store = open_store(directory)
         log = StreamLog(self._store)
         header = log.header()
@@ -92,10 +93,10 @@ class PackStore:
             IndexError: no such pack.
             CorruptFileError: the file was damaged since it was written; names file and row.
         """
-        size = len(self)
+        index, size = index_of("a pack", index), len(self)
         if not -size <= index < size:
             raise IndexError(f"pack {index} is not in 0 … {size - 1}")
-        index = int(index) % size
+        index %= size
         shard = int(np.searchsorted(self._ends, index, side="right"))
         first = int(self._ends[shard]) - self._records[shard].packs
         return self._reader(shard).pack(index - first)

@@ -21,6 +21,7 @@ from typing import Any
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
 from brimful.fingerprint import differing_keys, fingerprint_of
 from brimful.store import Store
+from brimful.words import setting
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "EndRecord", "ShardRecord", "StreamLog"]
 
@@ -83,7 +84,7 @@ class StreamLog:
             data = self.store.get(_HEADER)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAPackStoreError(
-                f"{self.store.url} is no pack store: it has no {_HEADER} (write one with `brimful pack … -o DIR`)"
+                f"{self.store.url} is no pack store: it has no {_HEADER} (`brimful pack` and `pack_dataset` write one)"
             ) from error
         header = _parse(data, f"{self.store.url}/{_HEADER}")
         if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
@@ -132,7 +133,7 @@ class StreamLog:
             shown = [f"{key} ({_shown(there.get(key))} there, {_shown(identity.get(key))} now)" for key in differing]
             raise StoreMismatchError(
                 f"{self.store.url} already holds packs made otherwise: {', '.join(shown)}. "
-                f"Choose another -o, or delete that one"
+                f"Choose another {setting('directory')}, or delete that one"
             )
 
     def commit(self, record: ShardRecord) -> bool:

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from brimful.errors import CollateError
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Labels, LossMask, SampleIds, TokenIds
 
 __all__ = ["Pack", "assemble_pack"]
 
 
+class _NoDictionary:
+    """Tells a collator for other samples, which asks a sample for its ``vars``, that it cannot have a pack."""
+
+    __slots__ = ()
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise _wrong_collator()
+
+
+def _wrong_collator() -> CollateError:
+    return CollateError(
+        "packs came to a collator that does not know them, as a trainer's default is: give the trainer "
+        "data_collator=PackCollator(), or a DataLoader collate_fn=PackCollator()"
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(_NoDictionary):
     """Segments that share one sequence. Arrays are read-only views where the pack comes from a file.
 
     Attributes:
@@ -55,6 +74,16 @@ class Pack:
     def segment(self, index: int) -> TokenIds:
         """Tokens of one segment."""
         return self.input_ids[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):  # `"input_ids" in batch`: how a tokenizer that pads a batch looks for its keys
+            raise _wrong_collator()
+        if not isinstance(other, Pack):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__)
+
+    def __dir__(self) -> list[str]:
+        return dir(type(self))
 
     def __repr__(self) -> str:
         return f"Pack({len(self):,} tokens, {self.num_segments} segments, {self.num_loss_tokens:,} loss tokens)"

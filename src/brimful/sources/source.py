@@ -109,6 +109,7 @@ class Source:
             BadSampleError: the row is malformed, or says something that cannot be packed; names file, line and what.
             IndexError: no such sample.
         """
+        sample_id = index_of("a sample", sample_id)
         if not 0 <= sample_id < len(self):
             raise IndexError(f"sample {sample_id} is not in 0 … {len(self) - 1}")
         result = self._convert(sample_id, self.rows.get(sample_id), self._format_of(sample_id))

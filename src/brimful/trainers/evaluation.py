@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from brimful.arguments import check_type
 from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
@@ -80,6 +81,10 @@ def evaluate_samples(
     Raises:
         SettingsError: a dialect with rows, or one for models that are called otherwise.
     """
+    check_type(
+        "model", model, torch.nn.Module, "a torch module", "the call is evaluate_samples(model, packs, collator)"
+    )
+    check_type("collator", collator, PackCollator, "a PackCollator")
     if collator.dialect.row_per_pack or collator.dialect.labels_shifted or collator.dialect.name in ("plain", "verl"):
         raise SettingsError(
             f"evaluate_samples calls a model of Transformers with one row for all packs, and dialect "
@@ -129,6 +134,8 @@ def one_by_one(packs: _Packs) -> _OneByOne:
     >>> len(alone), [pack.sample_ids.tolist() for pack in alone]
     (3, [[0], [1], [2]])
     """
+    if not (hasattr(packs, "__getitem__") and hasattr(packs, "__len__")) or isinstance(packs, str):
+        check_type("packs", packs, (), "a PackedDataset, a PackStore or a list of packs")
     return _OneByOne(packs, [packs[index].num_segments for index in range(len(packs))])
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from brimful.arguments import check_type
+
 __all__ = ["ModelFacts", "facts_of"]
 
 _DROP_BOUNDARIES = frozenset(
@@ -62,6 +64,8 @@ class ModelFacts:
 def facts_of(model: Any) -> ModelFacts:
     """Facts of a model of Transformers, or of a configuration (by the class that it names)."""
     config = getattr(model, "config", model)
+    if not (hasattr(model, "parameters") or hasattr(config, "get_text_config")):
+        check_type("model", model, (), "a model of Transformers, or its configuration")
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     kind = type(_unwrapped(model)) if hasattr(model, "parameters") else _class_of(config)
     module = getattr(kind, "__module__", "")

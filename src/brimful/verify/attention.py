@@ -73,9 +73,7 @@ def _switchable(model: Any) -> Any:
 def _need_flash(name: str, device: str) -> None:
     package = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}.get(name)
     if device == "cpu":
-        raise NotSupported(
-            "flash attention needs a GPU and the model is on a CPU", "pass device='cuda' (--device cuda)"
-        )
+        raise NotSupported("flash attention needs a GPU and the model is on a CPU", "put the model on a GPU, as cuda")
     if package is not None and find_spec(package) is None:
         raise NotSupported(f"{package} is not installed", "pip install flash-attn")
 

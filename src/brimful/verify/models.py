@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from brimful.errors import SettingsError, missing_extra
+from brimful.words import setting
 
 __all__ = ["load_model", "tiny_model"]
 
@@ -106,8 +107,8 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
             size = auto.from_config(config).num_parameters()
         if size > _LARGEST:
             raise SettingsError(
-                f"--model-type {model_type}: its configuration does not shrink ({size:,} parameters): make a small "
-                f"model of it and give the directory with --model"
+                f"{setting('model_type', model_type)}: its configuration does not shrink ({size:,} parameters): make a small "
+                f"model of it and give its directory as {setting('model')}"
             )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -119,8 +120,8 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
         raise
     except Exception as error:  # configurations check themselves in any way they like
         raise SettingsError(
-            f"--model-type {model_type}: no small model of it can be built ({type(error).__name__}: {error}); make one "
-            f"yourself and give the directory with --model"
+            f"{setting('model_type', model_type)}: no small model of it can be built ({type(error).__name__}: {error}); make one "
+            f"yourself and give its directory as {setting('model')}"
         ) from error
     return model.to(place).eval()
 
@@ -138,7 +139,7 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(dtype))
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise SettingsError(f"--model {path}: no causal language model could be loaded: {reason}") from error
+        raise SettingsError(f"{setting('model', path)}: no causal language model could be loaded: {reason}") from error
     return model.to(place).eval()
 
 
@@ -162,7 +163,9 @@ def _device(name: str) -> Any:
         place = torch.device(name)
         torch.empty(1, device=place)
     except (RuntimeError, AssertionError) as error:
-        raise SettingsError(f"--device {name}: {str(error).splitlines()[0]}; use --device cpu") from error
+        raise SettingsError(
+            f"{setting('device', name)}: {str(error).splitlines()[0]}; use {setting('device', 'cpu')}"
+        ) from error
     return place
 
 
@@ -172,7 +175,7 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
         near = difflib.get_close_matches(model_type.lower().replace("-", "_"), list(known.keys()), n=4, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "use the model_type of its config.json"
         raise SettingsError(
-            f"--model-type {model_type!r} is no architecture of Transformers {transformers.__version__}: {hint}"
+            f"{setting('model_type', model_type)} is no architecture of Transformers {transformers.__version__}: {hint}"
         )
     text = f"{model_type}_text"
     if text in known and text in _causal_names():
@@ -221,5 +224,5 @@ def _auto_class(transformers: Any, config: Any, model_type: str) -> Any:
     if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return transformers.AutoModelForImageTextToText
     raise SettingsError(
-        f"--model-type {model_type}: Transformers has no causal language model of it; give the type of its text model"
+        f"{setting('model_type', model_type)}: Transformers has no causal language model of it; give the type of its text model"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from brimful.arguments import check_type
 from brimful.errors import BrimfulError, SettingsError
 from brimful.shards import Pack
 from brimful.verify.attention import IMPLEMENTATIONS, NotSupported, as_it_is, first_sentence, using
@@ -77,6 +78,11 @@ def verify_packing(
     >>> verify_packing(tiny_model("qwen2"), PackCollator(pad_to=8), samples, attention="sdpa").verdict
     'PASS: packing is right with sdpa'
     """
+    call = "the call is verify_packing(model, collator, samples)"
+    if not hasattr(model, "parameters"):
+        check_type("model", model, (), "a torch module", call)
+    if not callable(collator):
+        check_type("collator", collator, (), "a function of a list of samples", call)
     if next(model.parameters(), None) is None:
         raise SettingsError("the model has no parameters: give a torch module")
     names = [attention] if isinstance(attention, str) else list(attention or _all(model))

@@ -11,6 +11,7 @@ from brimful.errors import SettingsError
 from brimful.rng import generator
 from brimful.shards import Pack, assemble_pack
 from brimful.typing import IGNORE_INDEX
+from brimful.words import setting
 
 __all__ = ["few_of", "random_samples"]
 
@@ -60,5 +61,7 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
         if len(chosen) == 2:
             break
     if sum(pack.num_segments for pack in chosen) < 2:
-        raise SettingsError("isolation needs at least two samples, and the packs have fewer: give another --packs")
+        raise SettingsError(
+            f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
+        )
     return chosen

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from brimful.arguments import check_type
 from brimful.collate.batch import PackedBatch
 from brimful.errors import SettingsError, missing_extra
 
@@ -96,6 +97,7 @@ def dialect_of(name: str) -> Dialect:
     Raises:
         SettingsError: there is none of that name; lists them.
     """
+    check_type("dialect", name, str, "a name")
     entry = DIALECTS.get(name.lower().replace("-", "_"))
     if entry is None:
         raise SettingsError(f"no dialect {name!r}: dialect must be one of {', '.join(DIALECTS)}")

@@ -13,6 +13,7 @@ import numpy as np
 from brimful.errors import SettingsError
 from brimful.plan.histogram import Histogram
 from brimful.plan.patterns import Pattern
+from brimful.words import setting
 
 __all__ = [
     "Packs",
@@ -87,13 +88,13 @@ class Phase(Settings, ABC):
         """
 
 
-def complaint(phase: str, setting: str, wanted: str, value: object) -> SettingsError:
+def complaint(phase: str, name: str, wanted: str, value: object) -> SettingsError:
     """The error for one setting of one phase.
 
     >>> print(complaint("half", "min_fill", "from 0 to 1", 96))
-    --phases half(min_fill=…) must be from 0 to 1 and is 96
+    phases half(min_fill=…) must be from 0 to 1 and is 96
     """
-    return SettingsError(f"--phases {phase}({setting}=…) must be {wanted} and is {value!r}")
+    return SettingsError(f"{setting('phases')} {phase}({name}=…) must be {wanted} and is {value!r}")
 
 
 def check_whole(phase: Settings, *names: str, least: int) -> None:

@@ -12,6 +12,7 @@ from brimful.plan.histogram import Histogram, Placements
 from brimful.plan.phases.finish import Finish
 from brimful.plan.phases.phase import Packs, Phase, Placed
 from brimful.plan.phases.text import read_phases
+from brimful.words import setting
 
 __all__ = ["PhaseReport", "Phased", "Recipe"]
 
@@ -119,9 +120,13 @@ class Recipe:
                 raise SettingsError(f"a recipe is made of phases such as PowersOfTwo() and Finish(), not of {phase!r}")
         if not self.phases or not isinstance(self.phases[-1], Finish):
             end = f"ends with {self.phases[-1]}" if self.phases else "is empty"
-            raise SettingsError(f"--phases {end}: add finish at the end, or items would be left without a pack")
+            raise SettingsError(
+                f"{setting('phases')} {end}: add finish at the end, or items would be left without a pack"
+            )
         if any(isinstance(phase, Finish) for phase in self.phases[:-1]):
-            raise SettingsError("--phases has finish before its end, which leaves nothing for what follows: remove it")
+            raise SettingsError(
+                f"{setting('phases')} has finish before its end, which leaves nothing for what follows: remove it"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Recipe:

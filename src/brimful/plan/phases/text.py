@@ -20,6 +20,7 @@ from brimful.plan.phases.phase import Phase
 from brimful.plan.phases.powers_of_two import PowersOfTwo
 from brimful.plan.phases.seeded import Seeded
 from brimful.plan.phases.seeds import CapacityRatio, Half, Lengths, SeedRule, SizeRange, TopN
+from brimful.words import setting
 
 __all__ = ["NAMES", "read_phases"]
 
@@ -57,10 +58,10 @@ def read_phases(text: str) -> list[Phase]:
 def _phase(piece: str) -> Phase:
     found = _PHASE.fullmatch(piece)
     if found is None:
-        raise SettingsError(f"--phases: {piece.strip()!r} is no phase: write name or name(setting=value, …)")
+        raise SettingsError(f"{setting('phases')}: {piece.strip()!r} is no phase: write name or name(setting=value, …)")
     name, inside = found.group(1), found.group(2) or ""
     if name not in NAMES:
-        raise SettingsError(f"--phases: {name!r} is no phase: use some of {', '.join(NAMES)}")
+        raise SettingsError(f"{setting('phases')}: {name!r} is no phase: use some of {', '.join(NAMES)}")
     rule = _RULES.get(name)
     of_rule = [field.name for field in fields(rule)] if rule is not None else []
     of_phase = [field.name for field in fields(_PHASES.get(name, Seeded)) if field.name != "by"]
@@ -68,7 +69,9 @@ def _phase(piece: str) -> Phase:
     if rule is None:
         return _PHASES[name](**settings)
     if rule is Lengths and "lengths" not in settings:
-        raise SettingsError(f"--phases: {piece.strip()!r} names no lengths: write lengths(lengths=300 400 500)")
+        raise SettingsError(
+            f"{setting('phases')}: {piece.strip()!r} names no lengths: write lengths(lengths=300 400 500)"
+        )
     own = {key: settings.pop(key) for key in of_rule if key in settings}
     return Seeded(rule(**own), **settings)
 
@@ -78,11 +81,13 @@ def _settings(name: str, inside: str, known: list[str]) -> dict[str, Any]:
     for part in inside.split(",") if inside.strip() else []:
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value:
-            raise SettingsError(f"--phases: {part.strip()!r} in {name}(…) is no setting: write setting=value")
+            raise SettingsError(
+                f"{setting('phases')}: {part.strip()!r} in {name}(…) is no setting: write setting=value"
+            )
         if key not in known:
-            raise SettingsError(f"--phases: {name} has no setting {key!r}: use some of {', '.join(known)}")
+            raise SettingsError(f"{setting('phases')}: {name} has no setting {key!r}: use some of {', '.join(known)}")
         if key in settings:
-            raise SettingsError(f"--phases: {name} has {key} twice: keep one")
+            raise SettingsError(f"{setting('phases')}: {name} has {key} twice: keep one")
         settings[key] = _value(value)
     return settings
 

@@ -1,0 +1,95 @@
+"""Settings in messages and flags of commands: each mention can be said in both languages, and none is said in one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import brimful
+from brimful.cli import _brimful
+from brimful.cli.flags import FLAGS, PYTHON_ONLY, flag_of, in_flags
+from brimful.plan.settings import PlanSettings
+from brimful.words import in_python, setting
+
+SOURCES = Path(brimful.__file__).parent
+SPEAKS_FLAGS = ("cli/", "demo/steps.py", "trainers/ms_swift.py")
+"""The command line, the demo that shows commands, and the plugin whose users set ms-swift's own flags."""
+
+LITERAL_FLAG = re.compile(r"(?<![\w-])(--[a-z{]|-o\b)")
+
+
+def flags() -> set[str]:
+    """Every flag that some command has."""
+    context = click.Context(_brimful)
+    commands = [_brimful.get_command(context, name) for name in _brimful.list_commands(context)]
+    return {
+        flag
+        for command in commands
+        if command is not None
+        for parameter in command.params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
+def strings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Texts of a module that are no docstrings."""
+    loose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in loose:
+            yield node
+
+
+def mentions(tree: ast.AST) -> Iterator[str]:
+    """Names that are mentioned by ``setting`` or ``choice_of``."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        named = node.args[:1] if called == "setting" else []
+        named += [word.value for word in node.keywords if called == "choice_of" and word.arg == "argument"]
+        yield from (name.value for name in named if isinstance(name, ast.Constant) and isinstance(name.value, str))
+
+
+def test_no_source_of_the_library_holds_a_flag() -> None:
+    """Without it a Python user is told to set --overflow."""
+    found = []
+    for path in sorted(SOURCES.rglob("*.py")):
+        name = path.relative_to(SOURCES).as_posix()
+        if not name.startswith(SPEAKS_FLAGS):
+            found += [
+                f"{name}:{text.lineno} {text.value!r}"
+                for text in strings(ast.parse(path.read_text("utf-8")))
+                if LITERAL_FLAG.search(text.value)
+            ]
+    assert not found, "mention settings by brimful.words.setting:\n" + "\n".join(found)
+
+
+def test_every_setting_that_is_mentioned_has_a_flag_or_is_of_python_alone() -> None:
+    """Without it the command line names a flag that no command knows."""
+    names = {name for path in SOURCES.rglob("*.py") for name in mentions(ast.parse(path.read_text("utf-8")))}
+    assert {"capacity", "overflow", "fp8", "tail"} <= names, "the test does not see what is mentioned"
+    real = flags()
+    assert {name: flag_of(name) for name in names - PYTHON_ONLY if flag_of(name) not in real} == {}
+    assert {name for name in PYTHON_ONLY if flag_of(name) in real} == set()
+    assert {name: flag for name, flag in FLAGS.items() if flag not in real} == {}
+
+
+def test_every_setting_of_plans_has_a_flag() -> None:
+    """Without it messages about settings named in a loop, which the test above does not see, name no real flag."""
+    assert {name for name in PlanSettings.__dataclass_fields__ if flag_of(name) not in flags()} == set()
+
+
+@pytest.mark.parametrize("name", ["bos", "eos", "gradients"])
+def test_switches_can_be_switched_off(name: str) -> None:
+    """Without it a message asks for a --no- flag that is not there."""
+    assert in_flags(setting(name, False)) in flags()
+
+
+def test_a_setting_of_python_alone_is_said_as_in_python() -> None:
+    """Without it the command line would make up a flag."""
+    assert in_flags(setting("tail", "pad")) == in_python(setting("tail", "pad")) == 'tail="pad"'

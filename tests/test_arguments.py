@@ -1,0 +1,289 @@
+"""What a careless call says: one line of ours that names the argument, what was given, and what it takes."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from brimful import (
+    ChatEncoder,
+    CostModel,
+    LengthTable,
+    Lookahead,
+    PackedDataset,
+    PackLoader,
+    Plan,
+    TextEncoder,
+    TokenBudget,
+    TokenBudgetBatches,
+    check_store,
+    open_packs,
+    open_source,
+    pack_dataset,
+    plan_packs,
+    write_packs,
+)
+from brimful.errors import BrimfulError, SettingsError, WrongTypeError
+from brimful.testing.toys import toy_chat_encoder, toy_pack
+
+ROWS = [{"question": "1+1?", "answer": "2"}] * 6
+
+
+class Made(NamedTuple):
+    """What careless calls are made with."""
+
+    folder: str
+    source: Any
+    encoder: Any
+    plan: Plan
+    packs: str
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("made")
+    source, encoder = open_source(ROWS), toy_chat_encoder()
+    pack_dataset(source, encoder, folder / "packs", capacity=64, cache_dir=folder / "cache")
+    plan = Plan.open(folder / "packs" / "plan.arrow")
+    return Made(str(folder), source, encoder, plan, str(folder / "packs"))
+
+
+MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
+    "a path for lengths": (
+        lambda m: plan_packs("a.npy", capacity=8),
+        "lengths must be whole numbers, one for each sample, and is 'a.npy': open a file of lengths by LengthTable.open",
+    ),
+    "a source for lengths": (lambda m: plan_packs(m.source, capacity=8), "and is a Source: open a file of lengths"),
+    "token ids for lengths": (
+        lambda m: plan_packs([[1, 2, 3], [4, 5]], capacity=8),
+        "and that of sample 0 is a list of 3: give the number of its tokens",
+    ),
+    "equally long token ids": (
+        lambda m: plan_packs([[1, 2], [4, 5]], capacity=8),
+        "and that of sample 0 is a list of 2",
+    ),
+    "a missing length": (lambda m: plan_packs([1, None], capacity=8), "that of sample 1 is None"),
+    "lengths of a table": (
+        lambda m: LengthTable.from_lengths([[1], [2, 3]]),
+        "tokens must be whole numbers, one for each sample, and that of sample 0 is a list of 1",
+    ),
+    "capacity by place": (
+        lambda m: plan_packs([1, 2], 8),
+        "plan_packs: too many positional arguments: it is called as plan_packs(lengths, *, capacity)",
+    ),
+    "no capacity": (
+        lambda m: plan_packs([1, 2]),
+        "missing a required argument: 'capacity': it is called as plan_packs(lengths, *, capacity)",
+    ),
+    "a name nearly right": (
+        lambda m: plan_packs([1, 2], max_len=8),
+        "plan_packs got an unexpected keyword argument 'max_len': did you mean max_length?",
+    ),
+    "a name that is nothing": (
+        lambda m: Lookahead(capacity=8, size=2, max_wait=4, zzz=1),
+        "Lookahead got an unexpected keyword argument 'zzz'; it has ",
+    ),
+    "swapped numbers": (lambda m: plan_packs(8, capacity=[1, 2]), "capacity must be a whole number and is [1, 2]"),
+    "a list of algorithms": (
+        lambda m: plan_packs([1], capacity=8, algorithm=["ffd"]),
+        "algorithm must be a name and is a list of 1",
+    ),
+    "budgets as text": (
+        lambda m: plan_packs([1], capacity=8, budgets="samples=2"),
+        "budgets must be a mapping such as {'patches': 4096} and is 'samples=2'",
+    ),
+    "phases as a list": (
+        lambda m: plan_packs([1], capacity=8, algorithm="phased", phases=["half"]),
+        "phases must be a Recipe, or its text such as 'half; finish' and is a list of 1",
+    ),
+    "min_fill None": (lambda m: plan_packs([1], capacity=8, min_fill=None), "min_fill must be a number and is None"),
+    "a number for a tokenizer": (
+        lambda m: ChatEncoder(42),
+        "tokenizer must be a directory, a hub id, or a tokenizer of Transformers and is 42",
+    ),
+    "no tokenizer": (
+        lambda m: TextEncoder(None),
+        "tokenizer must be a directory, a hub id, or a tokenizer of Transformers and is None",
+    ),
+    "template arguments as a list": (
+        lambda m: ChatEncoder("x", template_kwargs=[1]),
+        "template_kwargs must be a mapping and is a list of 1",
+    ),
+    "a number for a template": (
+        lambda m: ChatEncoder("x", chat_template=5),
+        "chat_template must be a Jinja template or the path of one and is 5",
+    ),
+    "a text for a sample": (
+        lambda m: m.encoder.encode("hello"),
+        "sample must be a Sample and is 'hello': take it from open_source(…)",
+    ),
+    "fields as a list": (
+        lambda m: open_source(ROWS, fields=["question"]),
+        "fields must be a mapping such as {'messages': 'dialogue'} and is a list of 1",
+    ),
+    "a sample by name": (lambda m: m.source["a"], "a sample must be named by its number and is 'a'"),
+    "workers as text": (
+        lambda m: write_packs(m.plan, m.source, m.encoder, m.folder + "/w", num_proc="4"),
+        "num_proc must be a whole number and is '4'",
+    ),
+    "a path for a plan": (
+        lambda m: write_packs(m.packs + "/plan.arrow", m.source, m.encoder, m.folder + "/w"),
+        "plan must be a Plan and is '",
+    ),
+    "plan and source swapped": (
+        lambda m: write_packs(m.source, m.plan, m.encoder, m.folder + "/w"),
+        "plan must be a Plan and is a Source: the call is write_packs(plan, source, encoder, directory)",
+    ),
+    "no directory": (
+        lambda m: pack_dataset(m.source, m.encoder, None, capacity=64),
+        "directory must be a path or a URL and is None",
+    ),
+    "no plan file": (lambda m: Plan.open(None), "path must be the path of a plan and is None"),
+    "a plan file that is not there": (lambda m: Plan.open("no.arrow"), "no.arrow: no such file"),
+    "no table file": (lambda m: LengthTable.open(None), "path must be the path of a length table and is None"),
+    "no store": (lambda m: open_packs(None), "directory must be the path of a pack store and is None"),
+    "a list of stores": (
+        lambda m: open_packs([m.packs]),
+        "directory must be the path of a pack store and is a list of 1",
+    ),
+    "a number for a store": (lambda m: PackedDataset(42), "directory must be the path of a pack store and is 42"),
+    "a plan for a store": (
+        lambda m: PackedDataset(m.plan),
+        "directory must be the path of a pack store and is a Plan: a plan goes with from_plan",
+    ),
+    "nothing to check": (lambda m: check_store(None), "directory must be a path or a URL and is None"),
+    "from_plan with a file": (
+        lambda m: PackedDataset.from_plan(m.source, m.encoder, "plan.arrow"),
+        "plan must be a Plan and is 'plan.arrow': open a file by Plan.open",
+    ),
+    "from_plan swapped": (
+        lambda m: PackedDataset.from_plan(m.encoder, m.source, m.plan),
+        "source must be a Source and is a ToyEncoder",
+    ),
+    "a slice of packs": (
+        lambda m: PackedDataset(m.packs)[0:2],
+        "a pack must be named by its number and is slice(0, 2, None)",
+    ),
+    "a loader of a path": (lambda m: PackLoader(m.packs), "dataset must be a PackedDataset or a PackStore and is '"),
+    "a loader of a number": (
+        lambda m: PackLoader(42),
+        "dataset must be a PackedDataset or a PackStore and is 42: open a directory by PackedDataset",
+    ),
+    "a collator by name": (
+        lambda m: PackLoader(PackedDataset(m.packs), "trl"),
+        "collate_fn must be a function of a list of packs, such as PackCollator() and is 'trl'",
+    ),
+    "a rank as text": (
+        lambda m: PackLoader(PackedDataset(m.packs), dp_rank="0"),
+        "dp_rank must be a whole number and is '0'",
+    ),
+    "batch_size for a loader": (
+        lambda m: PackLoader(PackedDataset(m.packs), batch_size=2),
+        "PackLoader got an unexpected keyword argument 'batch_size'",
+    ),
+    "no state": (
+        lambda m: PackLoader(PackedDataset(m.packs)).load_state_dict(None),
+        "state must be what state_dict returned and is None",
+    ),
+    "an epoch as text": (
+        lambda m: PackLoader(PackedDataset(m.packs)).set_epoch("1"),
+        "epoch must be a whole number and is '1'",
+    ),
+    "a number for a budget": (
+        lambda m: TokenBudgetBatches([toy_pack([3])], 8),
+        "batching must be a TokenBudget or a SampleCount and is 8",
+    ),
+    "a number for samples": (
+        lambda m: TokenBudgetBatches(42, TokenBudget(8)),
+        "source must be samples by index or as a stream and is 42",
+    ),
+    "a name for a config": (
+        lambda m: CostModel.of_model("qwen"),
+        "config must be the mapping of a config.json and is 'qwen'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_careless_call_is_one_line_that_names_the_argument(mistake: str, made: Made) -> None:
+    """Without it these are errors of NumPy, os and attribute look-ups, deep in code that the caller never saw."""
+    call, said = MISTAKES[mistake]
+    with pytest.raises(BrimfulError) as caught:
+        call(made)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_careless_calls_of_torch(made: Made) -> None:
+    """Without it a batch of one bare pack, a dialect that is no name, or a model by name end deep inside."""
+    pytest.importorskip("torch")
+    from brimful import PackCollator, choose_attention, collator_for, evaluate_samples, one_by_one, verify_packing
+
+    calls: dict[str, Callable[[], Any]] = {
+        "PackCollator: too many positional arguments: it is called as PackCollator()": lambda: PackCollator("trl"),
+        "dialect must be a name and is 5": lambda: PackCollator(dialect=5),
+        "a batch must be a list of packs or samples and is 42": lambda: PackCollator()(42),
+        "a batch must be a list of packs or samples and is a Pack: one": lambda: PackCollator()(toy_pack([3])),
+        "is a dict of 1: one of them goes in a list too": lambda: PackCollator()({"input_ids": [1]}),
+        "model must be a model of Transformers, or its configuration and is 42": lambda: collator_for(42),
+        "model must be a model of Transformers, or its configuration and is 'q'": lambda: choose_attention("q"),
+        "model must be a torch module and is a PackCollator: the call is verify": lambda: verify_packing(
+            PackCollator(), 1, []
+        ),
+        "model must be a torch module and is 1": lambda: evaluate_samples(1, made.packs, PackCollator()),
+        "packs must be a PackedDataset, a PackStore or a list of packs and is 1": lambda: one_by_one(1),
+    }
+    for said, call in calls.items():
+        with pytest.raises(WrongTypeError) as caught:
+            call()
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["max_length", "packing_length", "seq_length"])
+def test_capacity_is_known_by_the_names_that_trainers_give_it(name: str, tmp_path: Path) -> None:
+    """Without it max_length, the word of TRL and of our own command line, is an unexpected argument."""
+    assert plan_packs([3, 3, 5], **{name: 7}).fingerprint == plan_packs([3, 3, 5], capacity=7).fingerprint
+    planner = Lookahead(**{name: 10}, size=4, max_wait=8)
+    assert (
+        planner.add(np.arange(2), np.array([7, 3])).as_lists()
+        == Lookahead(capacity=10, size=4, max_wait=8).add(np.arange(2), np.array([7, 3])).as_lists()
+    )
+    summary = pack_dataset(open_source(ROWS), toy_chat_encoder(), tmp_path / name, **{name: 64})
+    assert summary.capacity == 64
+
+
+@pytest.mark.parametrize("call", [plan_packs, Lookahead, pack_dataset])
+def test_two_names_for_the_capacity_are_refused(call: Callable[..., Any]) -> None:
+    """Without it one of the two would win in silence."""
+    with pytest.raises(SettingsError, match="capacity and max_length are one setting: give one of them"):
+        call(capacity=8, max_length=8)
+
+
+@pytest.mark.parametrize("function", [plan_packs, pack_dataset, Lookahead, PackLoader])
+def test_signatures_show_arguments_and_no_keywords_of_any_name(function: Callable[..., Any]) -> None:
+    """Without it editors and help() would show ``*args, **kwargs`` where the arguments belong."""
+    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    assert not kinds & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+
+
+def test_a_wrong_type_is_also_the_error_that_python_raises_for_it() -> None:
+    """Without it ``except TypeError`` around a call would no longer catch what it caught."""
+    with pytest.raises(TypeError):
+        open_packs(None)  # type: ignore[arg-type]
+
+
+def test_packs_are_copied_pickled_and_compared() -> None:
+    """Without it the line for collators that ask a pack for its ``vars`` would be in the way of everything else."""
+    pack = toy_pack([4, 2])
+    for again in (copy.copy(pack), copy.deepcopy(pack), pickle.loads(pickle.dumps(pack))):
+        assert again == pack
+    assert pack != toy_pack([4, 3])
+    assert pack != 1
+    assert "input_ids" in dir(pack)
