@@ -26,6 +26,7 @@ FLAGS = {
     "path": "-o",
     "dp_world_size": "--world-size",
     "template_kwargs": "--template-arg",
+    "source_names": "--source-name",
 }
 """Flags that are not their argument's name with hyphens."""
 

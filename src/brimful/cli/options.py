@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import numpy as np
 
+from brimful.cli.flags import in_flags
 from brimful.encode import Encoder, Mode, Reasoning, encoder_for
 from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable

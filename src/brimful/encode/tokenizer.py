@@ -32,10 +32,7 @@ class Tokenizer:
             self._given: Any = None
         else:
             if not callable(getattr(name_or_tokenizer, "get_vocab", None)):
-                raise SettingsError(
-                    f"{setting('tokenizer')} must be a directory, a hub id or a tokenizer of Transformers, and is "
-                    f"{type(name_or_tokenizer).__name__}"
-                )
+                check_type("tokenizer", name_or_tokenizer, (), "a directory, a hub id, or a tokenizer of Transformers")
             self.name = None
             self._given = name_or_tokenizer
 

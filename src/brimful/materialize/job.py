@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
@@ -54,6 +55,7 @@ _LOSS_TOKENS = "loss_tokens"
 """The one budget beside tokens that measuring can make."""
 
 
+@understands(capacity=CAPACITY_NAMES)
 def pack_dataset(
     source: Source | Any,
     encoder: Encoder | str | os.PathLike[str] | Any,
@@ -120,7 +122,7 @@ def pack_dataset(
     unknown = [name for name in budgets or {} if name not in (*DERIVED, _LOSS_TOKENS)]
     if unknown:
         raise SettingsError(
-            f"{setting('budgets')} {unknown[0]} is unknown: packing can measure {_LOSS_TOKENS}, {', '.join(DERIVED)}"
+            f"{setting('budgets', unknown[0], python=f'budgets {unknown[0]!r}')} is unknown: packing can measure {_LOSS_TOKENS}, {', '.join(DERIVED)}"
         )
     claimed, finished = _claimed(StreamLog(store), source, encoder, capacity, asked)
     measured = measure_and_keep(

@@ -178,9 +178,9 @@ def measure_and_keep(
     """``measure_lengths`` that also leaves the tokens in ``encoded_dir``, so that writing need not make them again."""
     names = _checked_budgets(budgets)
     if on_bad_sample not in ("error", "skip"):
-        raise SettingsError(f"{setting('on_bad_sample')} {on_bad_sample!r} is unknown: use error or skip")
+        raise SettingsError(f"{setting('on_bad_sample', on_bad_sample)} is unknown: use error or skip")
     if on_mismatch not in ("error", "rebuild"):
-        raise SettingsError(f"{setting('on_mismatch')} {on_mismatch!r} is unknown: use error or rebuild")
+        raise SettingsError(f"{setting('on_mismatch', on_mismatch)} is unknown: use error or rebuild")
     progress = progress or Progress()
     cache = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     provenance = _provenance(source, encoder, names, targets)
@@ -222,7 +222,9 @@ def measure_and_keep(
 def _checked_budgets(budgets: Sequence[str]) -> tuple[str, ...]:
     unknown = [name for name in budgets if name not in BUDGETS]
     if unknown:
-        raise SettingsError(f"{setting('budgets')} {unknown[0]!r} cannot be measured here: use {', '.join(BUDGETS)}")
+        raise SettingsError(
+            f"{setting('budgets', unknown[0], python=f'budgets {unknown[0]!r}')} cannot be measured here: use {', '.join(BUDGETS)}"
+        )
     return ("tokens", *(name for name in BUDGETS[1:] if name in budgets))
 
 
@@ -254,7 +256,7 @@ def _previous(target: Path, provenance: dict[str, Any], source: Source, policy: 
         if policy == "rebuild":
             return None
         raise CacheMismatchError(
-            f"{target} is there and cannot be used ({error}); name another {setting('path')}, or {setting('on_mismatch', 'rebuild')}"
+            f"{target} is there and cannot be used ({error.message}); choose another {setting('path')}, or {setting('on_mismatch', 'rebuild')}"
         ) from error
     differing = differing_keys(old.provenance.get("settings", {}), provenance["settings"])
     if "labels" in provenance and "labels" in old.provenance:
@@ -270,7 +272,7 @@ def _previous(target: Path, provenance: dict[str, Any], source: Source, policy: 
         return None
     raise CacheMismatchError(
         f"{target} was measured with other settings or data; these parts differ: {', '.join(differing)}. "
-        f"Name another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
+        f"Choose another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.arguments import described, path_of
 from brimful.columns import Columns, open_columns, write_columns
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short

@@ -40,7 +40,7 @@ def format_named(name: str, fields: Mapping[str, str] | None = None) -> RowForma
         SettingsError: no such format, or a field that it does not have.
     """
     if name not in FORMATS:
-        raise SettingsError(f"{setting('format')} {name!r} is unknown: use one of {', '.join(FORMATS)}")
+        raise SettingsError(f"{setting('format', name)} is unknown: use one of {', '.join(FORMATS)}")
     return FORMATS[name](fields)
 
 

@@ -30,7 +30,7 @@ class RowFormat(abc.ABC):
         unknown = set(fields or {}) - set(self.default_fields)
         if unknown:
             raise SettingsError(
-                f"{setting('fields', {sorted(unknown)[0]: '…'})} is not a field of format {self.name}: "
+                f"{setting('fields')} {sorted(unknown)[0]!r} is not a field of format {self.name}: "
                 f"it has {', '.join(self.default_fields)}"
             )
         self.fields = {**self.default_fields, **(fields or {})}
