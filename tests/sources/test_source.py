@@ -53,9 +53,9 @@ def test_unknown_rows_are_shown_with_the_way_out():
     with pytest.raises(UnknownFormatError) as caught:
         open_source([{"dialogue": [], "id": 3}])
     assert str(caught.value) == (
-        "the rows have no format that brimful knows; the first has keys ['dialogue', 'id']. Name the format and its "
-        'fields, for example format="messages" with fields={"messages": "dialogue"} (formats: messages, sharegpt, alpaca, '
-        "prompt_completion, question_answer, text)"
+        "memory: the rows have no format that brimful knows; the first has keys ['dialogue', 'id']. Name the format and "
+        'its fields, for example format="messages" fields={"messages": "dialogue"} (formats: tokens, messages, sharegpt, '
+        "alpaca, prompt_completion, question_answer, text)"
     )
 
 
@@ -73,7 +73,8 @@ def test_an_unknown_format_or_field_names_the_known_ones():
     with pytest.raises(SettingsError) as caught:
         open_source(ROWS, format="chatml")
     assert str(caught.value) == (
-        'format="chatml" is unknown: use one of messages, sharegpt, alpaca, prompt_completion, question_answer, text'
+        'format="chatml" is unknown: use one of tokens, messages, sharegpt, alpaca, prompt_completion, question_answer, '
+        "text"
     )
     with pytest.raises(SettingsError) as caught:
         open_source(ROWS, format="text", fields={"body": "text"})

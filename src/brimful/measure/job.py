@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from brimful.arguments import understands
 from brimful.cache import cache_dir as default_cache_dir
 from brimful.columns import Ragged, open_columns, write_columns
 from brimful.encode.choose import as_encoder
@@ -96,6 +97,7 @@ class Measurement:
     encoded: StoredSamples | None
 
 
+@understands()
 def measure_lengths(
     source: Source | Any,
     encoder: Encoder | str | os.PathLike[str] | Any,
