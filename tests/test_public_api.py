@@ -11,7 +11,8 @@ import brimful
 from brimful.errors import MissingExtraError
 
 NAMES = [
-    "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "EncodedSample", "Encoder", "TrainOn",
+    "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder",
+    "encoder_for", "EncodedSample", "Encoder", "TrainOn",
     "measure_lengths", "LengthTable", "plan_packs", "Plan", "Overflow", "CostModel", "schedule_packs",
     "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "open_packs", "Pack", "PackStore",
     "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup", "PackedBatch",

@@ -188,7 +188,7 @@ class NoTargetError(PlanError, ValueError):
         sample_id: the first of them.
     """
 
-    def __init__(self, reason: str, *, sample_id: int) -> None:
+    def __init__(self, reason: str, *, sample_id: int = 0) -> None:
         super().__init__(reason)
         self.reason = reason
         self.sample_id = sample_id

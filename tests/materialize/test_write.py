@@ -52,7 +52,7 @@ def tree(directory):
 
 def written(directory, lengths, capacity, **options):
     source, encoder = open_source(texts(*lengths)), toy_chat_encoder()
-    plan = plan_packs(measure_lengths(source, encoder), capacity=capacity, **options)
+    plan = plan_packs(measure_lengths(source, encoder), capacity=capacity, no_target="keep", **options)
     write_packs(plan, source, encoder, directory, shard_bytes=4 * capacity * 3)
     return source, encoder, plan
 
@@ -64,8 +64,8 @@ def written(directory, lengths, capacity, **options):
 )
 def test_store_and_on_the_fly_packs_are_the_encoded_samples(tmp_path_factory, lengths, policy, capacity):
     """Round trip: what is read is, segment by segment, what the encoder says, cut as the plan says."""
-    if policy == "drop" and min(lengths) > capacity:
-        lengths = [*lengths, 1]
+    if (policy == "drop" and min(lengths) > capacity) or max(lengths) == 1:
+        lengths = [*lengths, 2]
     directory = tmp_path_factory.mktemp("store")
     source, encoder, plan = written(directory, lengths, capacity, overflow=policy)
     store, on_the_fly = open_packs(directory), PackedDataset.from_plan(source, encoder, plan)
@@ -84,7 +84,7 @@ def test_store_and_on_the_fly_packs_are_the_encoded_samples(tmp_path_factory, le
 
 def test_processes_and_repetition_change_no_byte(tmp_path):
     """Two processes, one process, and a second call give the same files."""
-    source, encoder = open_source(texts(*range(1, 60))), toy_chat_encoder()
+    source, encoder = open_source(texts(*range(2, 61))), toy_chat_encoder()
     plan = plan_packs(measure_lengths(source, encoder), capacity=64)
     plan.save(tmp_path / "plan.arrow")
     for name, num_proc in (("one", 1), ("two", 2)):
@@ -133,7 +133,8 @@ def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
     )
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
-        "stream.json", "shards", "log", "tmp", "plan.arrow", "lengths.arrow", "rejects.jsonl", "summary.json"
+        "stream.json", "shards", "log", "tmp", "plan.arrow", "lengths.arrow", "rejects.jsonl", "dropped.jsonl",
+        "summary.json",
     }  # fmt: skip
     assert list((tmp_path / "tmp").iterdir()) == []
     account = json.loads((tmp_path / "summary.json").read_text())
@@ -143,8 +144,15 @@ def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
         account["samples_dropped"],
         account["samples_rejected"],
     ) == (4, 2, 1, 1)
-    assert "1 malformed rows" in str(summary)
-    assert len(summary.lines()) == 10
+    assert "rejected       1 row, listed in" in str(summary)
+    assert json.loads((tmp_path / "dropped.jsonl").read_text()) == {
+        "sample_id": 1,
+        "where": "memory[1]",
+        "tokens": 50,
+        "targets": 49,
+        "reason": "longer than a pack (8 tokens)",
+    }
+    assert "warning        87.72 % of the tokens are in no pack: see dropped and cut" in str(summary)
     assert json.loads((tmp_path / "rejects.jsonl").read_text())["sample_id"] == 3
     check_store(tmp_path, plan=Plan.open(tmp_path / "plan.arrow"))
 
