@@ -79,6 +79,26 @@ def test_no_sample_waits_longer_than_promised(case):
     assert max(waited) <= settings["max_wait"]
 
 
+@given(case=streams(oversized=True))
+def test_no_segment_waits_longer_than_promised(case):
+    """Segment k of a sample may have ``size - 1 + k`` others before it, each in a pack of its own. Where the promise has
+    room for those, it holds for the whole sample; else they would enter the window late, and count from then."""
+    lengths, settings = case
+    planner = Lookahead(**settings, overflow="split")
+    emitted, arrived, late = 0, [], []
+    for item, length in enumerate([*lengths, None]):
+        arrived.append(emitted)
+        packs = planner.finish() if length is None else fed(planner, [length], first=item)
+        for ids, starts, _ in packs:
+            for sample, start in zip(ids.tolist(), starts.tolist(), strict=True):
+                number = start // settings["capacity"]
+                most = max(settings["max_wait"], settings["size"] - 1 + number)
+                late.append(emitted - arrived[sample] - most)
+            emitted += 1
+    assert len(late) == planner.ledger.segments
+    assert max(late) <= 0
+
+
 def test_a_lonely_sample_leaves_when_its_time_is_up():
     """6 goes with nothing but itself beside pairs of 5 5, which are full each time. Without the promise: never."""
     lengths = [6] + [5] * 40

@@ -87,12 +87,16 @@ class IndexedFeed:
         found = self._next()
         if found is None:
             return False
-        self._taken += 1
         sample_id, length, counted = found
         if length < 0:
             composer.reject()
         else:
-            composer.add(sample_id, length, counted)
+            try:
+                composer.add(sample_id, length, counted)
+            except BaseException:
+                self._go_to(self._taken)  # whoever goes on comes to it again: no sample is passed over
+                raise
+        self._taken += 1
         return True
 
     def forget(self, waiting: Sequence[Piece], filler: Piece | None) -> None:
