@@ -561,7 +561,8 @@ def test_an_error_of_the_collator_skips_no_sample():
             raise RuntimeError("no batch of these")
         return packs
 
-    for number, wrong in enumerate(whole):
+    for number in range(len(whole)):
+        wrong = whole[number]
         loader, later = by_index(LENGTHS, collate_fn=collate), by_index(LENGTHS)
         with pytest.raises(RuntimeError):
             list(loader)

@@ -173,7 +173,7 @@ class TokenBudgetBatches:
                     break
                 composed.append(composer.take(self._step))
         except BaseException:  # whatever the source raised: who goes on after it finds what was taken here waiting
-            composer.put_back(composed)
+            composer.put_back()
             raise
         full = len(composed) == places
         going_on = full if self._tail is Tail.DROP else bool(composed)

@@ -82,6 +82,7 @@ class Composer:
         self._overflow = settings.overflow if isinstance(settings, TokenBudget) else Overflow.ERROR
         self._waiting: list[Piece] = []
         self._arrived: list[Piece] | None = None  # waiting when the step began, and all that came since
+        self._composed_before = 0
         self._length = self._counted = 0
         self._ledger = BatchLedger()
 
@@ -114,7 +115,7 @@ class Composer:
 
     def begin_step(self) -> None:
         """From here on, ``put_back`` can undo what is taken."""
-        self._arrived = list(self._waiting)
+        self._arrived, self._composed_before = list(self._waiting), self._ledger.micro_batches
 
     def reject(self) -> None:
         """Account for a sample that could not be read."""
@@ -197,14 +198,14 @@ class Composer:
         self._ledger.micro_batches += 1
         return taken
 
-    def put_back(self, micro_batches: Sequence[Sequence[Piece]]) -> None:
+    def put_back(self) -> None:
         """Let what was taken since ``begin_step`` wait again, in order of arrival, as if nobody had taken it."""
-        assert self._arrived is not None
-        counts = self._ledger
-        counts.samples_packed -= sum(piece.samples for micro_batch in micro_batches for piece in micro_batch)
-        counts.tokens_packed -= sum(piece.length for micro_batch in micro_batches for piece in micro_batch)
-        counts.micro_batches -= len(micro_batches)
-        self.restore(self._arrived, counts)
+        arrived, counts = self._arrived, self._ledger
+        assert arrived is not None
+        counts.samples_packed -= sum(piece.samples for piece in arrived) - sum(piece.samples for piece in self._waiting)
+        counts.tokens_packed -= sum(piece.length for piece in arrived) - self._length
+        counts.micro_batches = self._composed_before
+        self.restore(arrived, counts)
 
     def drop(self, micro_batch: Sequence[Piece]) -> None:
         """Account for a micro-batch that was taken and is not served after all."""
