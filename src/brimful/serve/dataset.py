@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from brimful.encode.encoder import Encoder
-from brimful.errors import LengthChangedError, PlanMismatchError
+from brimful.errors import PlanMismatchError
 from brimful.plan import Alignment, Plan
 from brimful.serve.packs import PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
@@ -39,6 +39,7 @@ class _PlannedPacks:
             raise PlanMismatchError(
                 f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
             )
+        plan.check_fingerprint()  # segments of a damaged plan would be served twice, or never
         self._source, self._encoder, self._plan = source, encoder, plan
 
     @property
@@ -53,22 +54,17 @@ class _PlannedPacks:
         return self._plan.num_packs
 
     def __getitem__(self, index: int) -> Pack:
-        segments = self._plan.pack(index)
-        cut = self._plan.may_be_cut(np.array([segment.length for segment in segments]))
-        ids, masks = [], []
-        for segment, may_go_on in zip(segments, cut.tolist(), strict=True):
-            encoded = self._encoder.encode(self._source[segment.sample_id])
-            end = segment.start + segment.length
-            if len(encoded) < end or (len(encoded) > end and not may_go_on):
-                raise LengthChangedError(
-                    f"{self._source.where(segment.sample_id)} (sample {segment.sample_id}) encodes to {len(encoded):,} "
-                    f"tokens and was planned with {end:,}: the data or the tokenizer changed since. Measure and plan "
-                    f"again"
-                )
-            ids.append(encoded.input_ids[segment.start : end])
-            masks.append(encoded.loss_mask[segment.start : end])
+        plan, segments = self._plan, self._plan.pack(index)
+        samples = [self._encoder.encode(self._source[segment.sample_id]) for segment in segments]
+        first = int(plan.offsets[index % plan.num_packs])
+        found = np.array([len(sample) for sample in samples])
+        plan.check_sample_lengths(slice(first, first + len(segments)), found, self._source.where)
+        parts = [slice(segment.start, segment.start + segment.length) for segment in segments]
         return assemble_pack(
-            ids, masks, [segment.sample_id for segment in segments], [segment.start for segment in segments]
+            [sample.input_ids[part] for sample, part in zip(samples, parts, strict=True)],
+            [sample.loss_mask[part] for sample, part in zip(samples, parts, strict=True)],
+            [segment.sample_id for segment in segments],
+            [segment.start for segment in segments],
         )
 
 
@@ -93,7 +89,12 @@ class PackedDataset:
 
     @classmethod
     def from_plan(cls, source: Source, encoder: Encoder, plan: Plan) -> PackedDataset:
-        """Packs that are encoded when they are asked for: no pack store, the same packs."""
+        """Packs that are encoded when they are asked for: no pack store, the same packs.
+
+        Raises:
+            PlanMismatchError: the plan is for another number of samples.
+            CorruptFileError: the plan was damaged since it was saved.
+        """
         self = cls.__new__(cls)
         self._packs = _PlannedPacks(source, encoder, plan)
         return self
