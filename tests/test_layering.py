@@ -19,6 +19,7 @@ BASE = {
     "words",
     "choices",
     "compiling",
+    "indexing",
 }
 MAY_IMPORT = {
     "base": {"base"},

@@ -65,6 +65,13 @@ class Encoder(abc.ABC):
     def decode(self, input_ids: Sequence[int]) -> str:
         """Text of tokens, special ones included, for people to read."""
 
+    def __repr__(self) -> str:
+        # Nothing that would load a tokenizer: a debugger asks for this.
+        tokenizer = getattr(self, "tokenizer", None)
+        parts = [] if tokenizer is None else [repr(tokenizer)]
+        parts += [f"{name} {value}" for name, value in self.label_settings.items()]
+        return f"{type(self).__name__.lstrip('_')}({', '.join(parts)})"
+
     def encode(self, sample: Sample) -> EncodedSample:
         """Tokens of one sample.
 

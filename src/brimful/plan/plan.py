@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.indexing import position, positions
 from brimful.measure.table import LengthTable, as_lengths
 from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import DERIVED, Budgets, loads_of
@@ -43,6 +44,9 @@ class Segment(tuple[int, int, int]):
     def length(self) -> int:
         """Tokens."""
         return self[2]
+
+    def __repr__(self) -> str:
+        return f"Segment(sample_id={self[0]}, start={self[1]}, length={self[2]})"
 
 
 class Plan:
@@ -201,11 +205,26 @@ class Plan:
 
     def pack(self, index: int) -> list[Segment]:
         """The segments of one pack, in order."""
-        if not -self.num_packs <= index < self.num_packs:
-            raise IndexError(f"pack {index} is not in 0 … {self.num_packs - 1}")
-        index %= self.num_packs
+        index = position(index, self.num_packs, "pack")
         rows = range(int(self.offsets[index]), int(self.offsets[index + 1]))
         return [Segment((int(self.sample_ids[r]), int(self.starts[r]), int(self.lengths[r]))) for r in rows]
+
+    @overload
+    def __getitem__(self, index: int) -> list[Segment]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[list[Segment]]: ...
+
+    def __getitem__(self, index: int | slice) -> list[Segment] | list[list[Segment]]:
+        """One pack as its segments, or those of a slice; as of a list.
+
+        >>> from brimful import plan_packs
+        >>> plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)[-1]
+        [Segment(sample_id=0, start=0, length=3), Segment(sample_id=1, start=0, length=3), Segment(sample_id=5, start=0, length=1)]
+        """
+        if isinstance(index, slice):
+            return [self.pack(at) for at in positions(index, self.num_packs)]
+        return self.pack(index)
 
     def __iter__(self) -> Iterator[list[Segment]]:
         return (self.pack(index) for index in range(self.num_packs))

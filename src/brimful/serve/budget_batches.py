@@ -14,6 +14,7 @@ from brimful.serve.loader import without_loss
 from brimful.serve.token_budget import Count, SampleCount, TokenBudget
 from brimful.shards import Pack
 from brimful.typing import AnyIntArray
+from brimful.words import counted
 
 __all__ = ["TokenBudgetBatches"]
 
@@ -262,6 +263,12 @@ class TokenBudgetBatches:
             "ledger": at["ledger"].as_dict(),
             **self._feed.save(at["feed"], at["waiting"], at["filler"]),
         }
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenBudgetBatches({self._feed!r}, dp_rank {self._dp_rank} of {self._dp_world_size}, epoch {self._epoch}, "
+            f"step {self._step:,}, {counted(len(self._composer), 'sample')} waiting)"
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state was taken.

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, overload
 
 import numpy as np
 
 from brimful.encode.encoder import Encoder
 from brimful.errors import PlanMismatchError
+from brimful.fingerprint import short
+from brimful.indexing import position, positions
 from brimful.plan import Alignment, Plan
 from brimful.serve.packs import PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint
+from brimful.words import counted
 
 __all__ = ["PackedDataset"]
 
@@ -112,8 +115,17 @@ class PackedDataset:
     def __len__(self) -> int:
         return len(self._packs)
 
-    def __getitem__(self, index: int) -> Pack:
-        return self._packs[int(index)]
+    @overload
+    def __getitem__(self, index: int) -> Pack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Pack]: ...
+
+    def __getitem__(self, index: int | slice) -> Pack | list[Pack]:
+        """One pack, or those of a slice; as of a list."""
+        if isinstance(index, slice):
+            return [self._packs[at] for at in positions(index, len(self))]
+        return self._packs[position(index, len(self), "pack")]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
         return [self._packs[int(index)] for index in indices]
@@ -122,4 +134,4 @@ class PackedDataset:
         return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"PackedDataset({len(self):,} packs, {self.fingerprint[:7]})"
+        return f"PackedDataset({counted(len(self), 'pack')}, {short(self.fingerprint)})"

@@ -14,6 +14,7 @@ from brimful.plan.balance import quantise
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
 from brimful.shards import Pack
 from brimful.typing import Fingerprint, Int64Array
+from brimful.words import counted
 
 __all__ = ["PackLoader"]
 
@@ -200,6 +201,12 @@ class PackLoader:
                 f"the loader state is damaged: epoch {epoch!r}, {delivered!r} of {len(self):,} micro-batches delivered"
             )
         self._epoch, self._delivered = epoch, delivered
+
+    def __repr__(self) -> str:
+        return (
+            f"PackLoader({counted(len(self._dataset), 'pack')}, dp_rank {self._dp_rank} of "
+            f"{self._shape['dp_world_size']}, epoch {self._epoch}, {self._delivered:,} of {len(self):,} micro-batches)"
+        )
 
 
 def without_loss(pack: Pack) -> Pack:
