@@ -123,7 +123,7 @@ def test_objects_show_their_counts(name, shown, instances):
     assert repr(instances[name]).startswith(shown)
 
 
-@pytest.mark.parametrize("name", ["Source", "Plan", "PackStore", "PackedDataset", "LengthTable", "one_by_one"])
+@pytest.mark.parametrize("name", ["Plan", "PackStore", "PackedDataset", "LengthTable", "one_by_one"])
 def test_sequences_are_indexed_as_lists_are(name, instances):
     """From both ends; what lies outside is an IndexError, which ends a loop over a sequence."""
     rows = instances[name]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 from brimful.errors import BadSampleError, SourceError
 from brimful.fingerprint import fingerprint_of, short
-from brimful.indexing import position, positions
 from brimful.sources.formats import RowFormat, detect, format_named
 from brimful.sources.rows import Block, Rows
 from brimful.sources.sample import MalformedRowError, Sample
@@ -50,22 +49,15 @@ class Source:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @overload
-    def __getitem__(self, sample_id: int) -> Sample: ...
-
-    @overload
-    def __getitem__(self, sample_id: slice) -> list[Sample]: ...
-
-    def __getitem__(self, sample_id: int | slice) -> Sample | list[Sample]:
-        """One sample, or those of a slice; as of a list.
+    def __getitem__(self, sample_id: int) -> Sample:
+        """One sample.
 
         Raises:
             BadSampleError: the row is malformed; names file, line and what is wrong.
             IndexError: no such sample.
         """
-        if isinstance(sample_id, slice):
-            return [self[at] for at in positions(sample_id, len(self))]
-        sample_id = position(sample_id, len(self), "sample")
+        if not 0 <= sample_id < len(self):
+            raise IndexError(f"sample {sample_id} is not in 0 … {len(self) - 1}")
         result = self._convert(sample_id, self.rows.get(sample_id))
         if isinstance(result, BadSampleError):
             raise result
