@@ -21,6 +21,7 @@ BASE = {
     "choices",
     "hub",
     "compiling",
+    "indexing",
 }
 MAY_IMPORT = {
     "base": {"base"},

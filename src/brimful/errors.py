@@ -97,6 +97,9 @@ class BrimfulError(Exception):
     def __str__(self) -> str:
         return in_python(self.message)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
 
 class SettingsError(BrimfulError, ValueError):
     """An option has an impossible value, or two options contradict each other."""

@@ -123,3 +123,19 @@ def test_a_table_introduces_itself():
     """Without it a log would not say which lengths were planned."""
     table = LengthTable({"tokens": np.array([3000, -1, 5], np.int32), "patches": np.zeros(3, np.int32)})
     assert repr(table) == f"LengthTable(3 samples, 3,005 tokens, patches, 1 rejected, {table.fingerprint[:7]})"
+
+
+def test_a_table_is_an_array_of_its_lengths(tmp_path):
+    """``np.asarray(table)`` was an array of one object, and ``table[0]`` an AttributeError."""
+    table = LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32), "patches": np.array([0, 0, 9], np.int32)})
+    assert np.asarray(table).tolist() == [3, -1, 5] == list(table)
+    assert np.shares_memory(np.asarray(table), table.tokens)
+    assert np.asarray(table, dtype=np.float64).dtype == np.float64
+    assert not np.shares_memory(np.array(table), table.tokens)
+    assert (table[0], table[-1], table[1:].tolist(), table[[2, 0]].tolist()) == (3, 5, [-1, 5], [5, 3])
+    assert table[np.asarray(table) > 0].tolist() == [3, 5]
+    assert type(table[0]) is int
+    table.save(tmp_path / "t.arrow")
+    assert np.asarray(LengthTable.open(tmp_path / "t.arrow")).tolist() == [3, -1, 5]
+    with pytest.raises(IndexError, match="sample 3 is not in 0 … 2"):
+        table[3]

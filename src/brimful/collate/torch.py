@@ -84,6 +84,9 @@ class PackCollator:
         self._convert = self.dialect.load()
         writer()  # compiled code is loaded now: not within the first step, and not in each of the workers to be forked
 
+    def __repr__(self) -> str:
+        return f"PackCollator(dialect {self.dialect.name}, {self.padding!r})"
+
     @property
     def pad_to(self) -> int | None:
         """Fixed length of the row, if there is one."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from brimful.errors import EncodeError
 from brimful.typing import IGNORE_INDEX, Labels, LossMask, TokenIds
+from brimful.words import counted
 
 __all__ = ["EncodedSample"]
 
@@ -35,6 +36,10 @@ class EncodedSample:
     def labels(self) -> Labels:
         """``int64[length]``: the token where it is a target, else ``IGNORE_INDEX``. Not shifted."""
         return np.where(self.loss_mask, self.input_ids, IGNORE_INDEX).astype(np.int64)
+
+    def __repr__(self) -> str:
+        targets = int(np.count_nonzero(self.loss_mask))
+        return f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')})"
 
     @classmethod
     def from_labels(cls, input_ids: TokenIds, labels: Labels) -> EncodedSample:

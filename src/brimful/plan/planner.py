@@ -31,6 +31,7 @@ from brimful.plan.phases import Recipe
 from brimful.plan.placing import pack_in_order, place
 from brimful.plan.plan import Plan
 from brimful.plan.settings import IN_ORDER, PlanSettings
+from brimful.plan.truncated import Truncated
 from brimful.plan.vector_packing import pack_vectors
 from brimful.typing import AnyIntArray, Int64Array, Lengths
 from brimful.words import setting
@@ -308,11 +309,19 @@ def _make_plan(
         starts=starts,
         lengths=lambda: pieces.lengths[items],
         dropped_ids=pieces.dropped,
+        truncated=_truncated(table.tokens, settings) if ledger.samples_truncated else Truncated.none(),
         ledger=ledger,
         settings={**settings.as_dict(), **found.notes},
         bound=found.bound,
         length_fingerprint=lambda: table.fingerprint,
     )
+
+
+def _truncated(tokens: Lengths, settings: PlanSettings) -> Truncated:
+    if settings.policy is not Overflow.TRUNCATE:
+        return Truncated.none()  # of those that lost their beginning, the segment ends where the sample does
+    ids = np.flatnonzero(tokens > settings.usable)
+    return Truncated(ids, tokens[ids])
 
 
 def _ledger(table: LengthTable, pieces: Pieces, settings: PlanSettings) -> Ledger:

@@ -18,6 +18,7 @@ from brimful.rng import generator
 from brimful.serve.composer import Composer, Piece
 from brimful.shards import Pack, assemble_pack
 from brimful.typing import AnyIntArray, Int64Array, Lengths
+from brimful.words import counted
 
 __all__ = ["IndexedFeed", "StreamFeed"]
 
@@ -56,6 +57,9 @@ class IndexedFeed:
         }
         self._epoch = self._taken = 0
 
+    def __repr__(self) -> str:
+        return f"{self._taken:,} of {counted(len(self._lengths), 'sample')} taken"
+
     def copy(self) -> IndexedFeed:
         """Another that shares all but where it stands."""
         return copy.copy(self)
@@ -87,12 +91,16 @@ class IndexedFeed:
         found = self._next()
         if found is None:
             return False
-        self._taken += 1
         sample_id, length, counted = found
         if length < 0:
             composer.reject()
         else:
-            composer.add(sample_id, length, counted)
+            try:
+                composer.add(sample_id, length, counted)
+            except BaseException:
+                self._go_to(self._taken)  # whoever goes on comes to it again: no sample is passed over
+                raise
+        self._taken += 1
         return True
 
     def forget(self, waiting: Sequence[Piece], filler: Piece | None) -> None:
@@ -151,6 +159,9 @@ class StreamFeed:
         self._taken = 0
         self._items: dict[int, EncodedSample | Pack] = {}
         self._coming: Iterator[EncodedSample | Pack] | None = None
+
+    def __repr__(self) -> str:
+        return f"{counted(self._taken, 'sample')} of a stream taken"
 
     def begin(self, epoch: int) -> None:
         """Go to the beginning of an epoch: iterate again, when the first sample is asked for."""
