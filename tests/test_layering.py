@@ -16,6 +16,7 @@ BASE = {
     "columns",
     "cache",
     "progress",
+    "tokenised",
     "words",
     "choices",
     "compiling",

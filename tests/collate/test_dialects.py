@@ -28,9 +28,9 @@ SHAPES = {
     "trl": {**TEXT, **VARLEN, "seq_idx": (I32, (1, 12))},
     "ms_swift": {**TEXT, **VARLEN},
     "megatron": {
-        "tokens": ROW, "labels": ROW, "position_ids": ROW, "loss_mask": (F32, (1, 12)),
-        "padding_mask": (BOOL, (1, 12)), "cu_seqlens": BOUNDARIES, "cu_seqlens_padded": BOUNDARIES,
-        "max_seqlen": (I32, ()),
+        "tokens": (I64, (12,)), "labels": (I64, (12,)), "position_ids": (I64, (12,)), "loss_mask": (F32, (12,)),
+        "padding_mask": (BOOL, (12,)), "cu_seqlens": BOUNDARIES, "cu_seqlens_padded": BOUNDARIES,
+        "max_seqlen": (I32, (1,)),
         "packed_seq_params": {
             "qkv_format": "thd", "cu_seqlens_q": BOUNDARIES, "cu_seqlens_kv": BOUNDARIES,
             "cu_seqlens_q_padded": BOUNDARIES, "cu_seqlens_kv_padded": BOUNDARIES, "max_seqlen_q": 4, "max_seqlen_kv": 4,
@@ -77,8 +77,8 @@ SHAPES = {
     "dense_mask": {**TEXT, "attention_mask": (BOOL, (1, 1, 12, 12)), "use_cache": False},
     "dense_mask_additive": {**TEXT, "attention_mask": (F32, (1, 1, 12, 12)), "use_cache": False},
     "plain": {
-        "input_ids": (I64, (2, 3)), "labels": (I64, (2, 3)), "position_ids": (I64, (2, 3)),
-        "attention_mask": (I64, (2, 3)),
+        "input_ids": (I64, (2, 12)), "labels": (I64, (2, 12)), "position_ids": (I64, (2, 12)),
+        "attention_mask": (I64, (2, 12)),
     },
 }  # fmt: skip
 
@@ -243,7 +243,7 @@ def test_the_first_label_of_a_segment_is_never_a_target(name):
         ("transformers", (4, 1, 8)), ("trl", (4, 1, 8)), ("ms_swift", (3, 1, 8)), ("megatron", (3, 1, 8)),
         ("megatron_bridge", (3, 1, 8)), ("transformer_engine", (3, 8)), ("nemo_automodel", (3, 1, 8)),
         ("veomni", (1, 3, 8)), ("llama_factory", (4, 1, 9)), ("axolotl", (4, 1, 8)), ("flex_attention", (4, 1, 8)),
-        ("dense_mask", (4, 1, 8)), ("plain", (4, 2, 4)),
+        ("dense_mask", (4, 1, 8)), ("plain", (4, 2, 8)),
     ],
 )  # fmt: skip
 def test_positions_of_mrope(name, shape):
@@ -281,13 +281,13 @@ def test_positions_of_mrope_in_nested_and_flat_rows():
     [
         ("transformers", "loss_weights", [[0, 0.5, 0.5, 0, 1, 0]]),
         ("ms_swift", "loss_scale", [[0, 0.5, 0.5, 0, 1, 0]]),
-        ("megatron", "loss_mask", [[0.5, 0.5, 0, 1, 0, 0]]),
+        ("megatron", "loss_mask", [0.5, 0.5, 0, 1, 0, 0]),
         ("megatron_bridge", "loss_mask", [[0.5, 0.5, 0, 1, 0, 0]]),
         ("transformer_engine", "loss_weights", [0, 0.5, 0.5, 0, 1, 0]),
         ("nemo_automodel", "loss_weights", [[0.5, 0.5, 0, 1, 0, 0]]),
         ("torchtitan", "loss_weights", [0.5, 0.5, 0, 1, 0, 0]),
         ("axolotl", "loss_weights", [[0, 0.5, 0.5, 0, 1, 0]]),
-        ("plain", "loss_weights", [[0, 0.5, 0.5], [0, 1, 0]]),
+        ("plain", "loss_weights", [[0, 0.5, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0]]),
     ],
 )
 def test_weights_lie_beside_their_labels(name, key, expected):

@@ -197,7 +197,7 @@ def test_torchtitan_finds_our_boundaries(pad_to):
     """Documents begin where positions are 0."""
     attention = real("torchtitan.models.common.attention")
     given = PackCollator(dialect="torchtitan", pad_to=pad_to)([toy_pack(LENGTHS)])
-    found = attention.create_varlen_metadata_for_document(given["positions"][None], include_host_offsets=True)
+    found = attention.create_varlen_metadata_for_document(given["positions"], include_host_offsets=True)
     ours = attention.VarlenMetadata(**given["varlen_metadata"])
     assert found.cu_seq_q.tolist() == ours.cu_seq_q.tolist()
     assert found.cu_seq_q.dtype == ours.cu_seq_q.dtype
