@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from brimful.errors import CollateError
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Int32Array, Int64Array, LossMask, TokenIds
 
 __all__ = ["TokenisedSample", "read_tokenised"]
+
+_Kept: TypeAlias = Int64Array | None
+_INT32 = np.iinfo(np.int32)
 
 _TARGETS = ("loss_mask", "completion_mask", "assistant_masks")
 _WEIGHTS = ("loss_weights", "loss_scale")
@@ -46,7 +49,7 @@ class TokenisedSample:
         input_ids: ``int32[T]``.
         loss_mask: ``bool[T]``, true where the token is a target; never on the first of a segment.
         cu_seqlens: ``int32[S + 1]``.
-        places: ``int64[T]``: where each token stood in the row that was given, which may have had padding.
+        kept: ``int64[T]``: where each token stood in the row that was given; None if that had no padding.
         positions: ``int64[rows, T]`` as they were given, 1 row for text, 3 or 4 for mRoPE; None if there were none.
         loss_weights: ``float32[T]``, or None.
         source_ids: ``int32[S]``, or None.
@@ -55,10 +58,15 @@ class TokenisedSample:
     input_ids: TokenIds
     loss_mask: LossMask
     cu_seqlens: CuSeqlens
-    places: Int64Array
+    kept: Int64Array | None = None
     positions: Int64Array | None = None
     loss_weights: npt.NDArray[np.float32] | None = None
     source_ids: Int32Array | None = None
+
+    @property
+    def places(self) -> Int64Array:
+        """``int64[T]``: where each token stood in the row that was given, which may have had padding."""
+        return np.arange(len(self.input_ids)) if self.kept is None else self.kept
 
     @property
     def position_start(self) -> int:
@@ -116,16 +124,17 @@ def read_tokenised(sample: Any, name: str) -> TokenisedSample:
     row.refuse_what_is_not_read()
     ids = row.input_ids()
     mask = row.attention_mask()
-    kept = np.arange(len(ids)) if mask is None else np.flatnonzero(mask)
+    kept = None if mask is None or mask.all() else np.flatnonzero(mask)
+    size = len(ids) if kept is None else len(kept)
     positions = row.positions(kept)
-    bounds = row.boundaries(kept, mask, positions)
+    bounds = row.boundaries(size, mask, positions)
     loss_mask = row.targets(ids, kept)
     loss_mask[bounds[:-1]] = False
     return TokenisedSample(
-        input_ids=ids[kept].astype(np.int32, copy=False),
+        input_ids=_of(ids, kept).astype(np.int32, copy=False),
         loss_mask=loss_mask,
         cu_seqlens=bounds,
-        places=kept,
+        kept=kept,
         positions=positions,
         loss_weights=row.weights(kept),
         source_ids=row.sources(len(bounds) - 1),
@@ -159,10 +168,8 @@ class _Row:
             raise self._error(f"has 'input_ids' of shape {ids.shape}: they must be one row of at least 1 token")
         self._whole(ids, "input_ids")
         self._size = len(ids)
-        limits = np.iinfo(np.int32)
-        outside = (ids > limits.max) | (ids < limits.min)
-        if outside.any():
-            at = int(outside.argmax())
+        if int(ids.max()) > _INT32.max or int(ids.min()) < _INT32.min:
+            at = int(np.argmax((ids > _INT32.max) | (ids < _INT32.min)))
             raise self._error(
                 f"has {int(ids[at])} in 'input_ids' at token {at}, which no vocabulary has: encode with the model's own "
                 f"tokenizer"
@@ -174,11 +181,11 @@ class _Row:
         given = self._per_token("attention_mask")
         if given is None:
             return None
+        if (given == 1).all():
+            return None
         mask = given.astype(np.int64)
         if (mask != given).any() or (mask < 0).any():
             raise self._error("has an 'attention_mask' with other numbers than 0 at padding and 1, 2, … at samples")
-        if (mask == 1).all():
-            return None
         begins = np.concatenate([[0], np.flatnonzero(np.diff(mask)) + 1])
         numbers = mask[begins][mask[begins] > 0]
         if not len(numbers):
@@ -190,7 +197,7 @@ class _Row:
             )
         return mask
 
-    def positions(self, kept: Int64Array) -> Int64Array | None:
+    def positions(self, kept: _Kept) -> Int64Array | None:
         if self._sample.get("position_ids") is None:
             return None
         given = self._array("position_ids")
@@ -203,19 +210,20 @@ class _Row:
                 f"has 'position_ids' of shape {given.shape} and {self._size:,} tokens: give one row, or 3 or 4 rows of "
                 f"mRoPE"
             )
-        return rows[:, kept].astype(np.int64)
+        return (rows if kept is None else rows[:, kept]).astype(np.int64)
 
-    def boundaries(self, kept: Int64Array, mask: Int64Array | None, positions: Int64Array | None) -> CuSeqlens:
+    def boundaries(self, size: int, mask: Int64Array | None, positions: Int64Array | None) -> CuSeqlens:
         """What the keys say of samples in the row; all of them must say the same."""
         said: dict[str, Int64Array] = {}
         if self._sample.get("seq_lengths") is not None:
-            said["seq_lengths"] = self._lengths(len(kept))
+            said["seq_lengths"] = self._lengths(size)
         if mask is not None and mask.max() > 1:
-            said["attention_mask"] = np.flatnonzero(np.diff(mask[kept], prepend=0))
+            said["attention_mask"] = np.flatnonzero(np.diff(mask[mask > 0], prepend=0))
         if positions is not None and len(positions) != 3:
             said["position_ids"] = self._begins(positions[0])
-        whole = np.zeros(1, dtype=np.int64)
-        begins = next(iter(said.values()), whole)
+        if not said:
+            return np.array([0, size], dtype=np.int32)
+        begins = next(iter(said.values()))
         for key, other in said.items():
             if not np.array_equal(other, begins):
                 first = next(iter(said))
@@ -223,15 +231,17 @@ class _Row:
                     f"contradicts itself: by {first!r} it holds {len(begins)} samples that begin at {_few(begins)}, and "
                     f"by {key!r} {len(other)} that begin at {_few(other)}; leave one of the two out"
                 )
-        return np.append(begins, len(kept)).astype(np.int32)
+        return np.append(begins, size).astype(np.int32)
 
-    def targets(self, ids: npt.NDArray[Any], kept: Int64Array) -> LossMask:
+    def targets(self, ids: npt.NDArray[Any], kept: _Kept) -> LossMask:
+        """Which tokens are targets; a new array."""
         masks = {key: found for key in _TARGETS if (found := self._binary(key)) is not None}
         if self._sample.get("labels") is None:
-            chosen = np.ones(self._size, dtype=bool) if not masks else np.logical_and.reduce(list(masks.values()))
-            if masks:
-                self._nothing_in_padding(next(iter(masks)), chosen, kept)
-            return np.array(chosen[kept])
+            if not masks:
+                return np.ones(self._size if kept is None else len(kept), dtype=bool)
+            chosen = np.logical_and.reduce(list(masks.values()))
+            self._nothing_in_padding(next(iter(masks)), chosen, kept)
+            return np.array(_of(chosen, kept))
         labels = self._array("labels")
         if labels.shape != ids.shape:
             raise self._error(
@@ -244,20 +254,20 @@ class _Row:
         self._nothing_in_padding("labels", chosen, kept)
         other = masks.get("loss_mask")
         # Nothing predicts the first token, so there the two need not agree.
-        if other is not None and (differ := np.flatnonzero((other != chosen)[kept][1:]) + 1).size:
+        if other is not None and (differ := np.flatnonzero(_of(other != chosen, kept)[1:]) + 1).size:
+            first = int(differ[0]) if kept is None else int(kept[differ[0]])
             raise self._error(
-                f"has 'labels' and 'loss_mask' that name different targets, first at token {int(kept[differ[0]])}: give one "
-                f"of them"
+                f"has 'labels' and 'loss_mask' that name different targets, first at token {first}: give one of them"
             )
-        return np.array(chosen[kept])
+        return np.array(_of(chosen, kept))
 
-    def weights(self, kept: Int64Array) -> npt.NDArray[np.float32] | None:
+    def weights(self, kept: _Kept) -> npt.NDArray[np.float32] | None:
         key = self._one_of(_WEIGHTS)
         if key is None:
             return None
         row = self._per_token(key)
         assert row is not None
-        return np.asarray(row[kept], dtype=np.float32)
+        return np.asarray(_of(row, kept), dtype=np.float32)
 
     def sources(self, segments: int) -> Int32Array | None:
         key = self._one_of(_SOURCES)
@@ -298,7 +308,9 @@ class _Row:
             )
         return begins
 
-    def _nothing_in_padding(self, key: str, chosen: BoolArray, kept: Int64Array) -> None:
+    def _nothing_in_padding(self, key: str, chosen: BoolArray, kept: _Kept) -> None:
+        if kept is None:
+            return
         count = int(np.count_nonzero(chosen)) - int(np.count_nonzero(chosen[kept]))
         if count:
             raise self._error(
@@ -339,6 +351,10 @@ class _Row:
 
     def _error(self, what: str) -> CollateError:
         return CollateError(f"{self._name} {what}")
+
+
+def _of(row: npt.NDArray[Any], kept: _Kept) -> npt.NDArray[Any]:
+    return row if kept is None else row[kept]
 
 
 def _may_be_for_the_model(value: Any) -> bool:
