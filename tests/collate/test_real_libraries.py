@@ -81,6 +81,7 @@ def test_trl_collator():
     ours = PackCollator(dialect="trl")([pack])
     for theirs in (collator([example]), collator(rows)):
         assert_equal(ours, theirs)
+    assert_equal(PackCollator(dialect="trl")([example]), collator([example]))
     padded = trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True, pad_to_multiple_of=16)([example])
     ours = PackCollator(dialect="trl", pad_to=16)([pack])
     assert_equal(ours, padded, only=["input_ids", "labels"])

@@ -156,3 +156,12 @@ def test_another_collator_and_wrong_settings_are_refused(tmp_path):
         log_packing(make_trainer(tmp_path, collator=Recorder()))
     with pytest.raises(SettingsError, match="neftune_noise_alpha does not go with packs"):
         log_packing(make_trainer(tmp_path, neftune_noise_alpha=5.0))
+
+
+def test_fill_where_samples_are_rows(tmp_path):
+    """Three samples of a pack in rows of 24: the padding of each row counts, though the record before it has none."""
+    trainer = make_trainer(tmp_path, steps=1, collator=PackCollator(dialect="plain", pad_to=24))
+    log_packing(trainer)
+    trainer.train()
+    (fill,) = [entry["fill"] for entry in trainer.state.log_history if "loss" in entry]
+    assert fill in {tokens / 72 for tokens in (18, 19)}
