@@ -17,6 +17,7 @@ BASE = {
     "cache",
     "progress",
     "arguments",
+    "tokenised",
     "words",
     "choices",
     "hub",

@@ -62,3 +62,9 @@ def test_more_files_than_may_be_open(tmp_path, monkeypatch):
     stored = StoredSamples(parts)
     assert [stored[number].input_ids.tolist() for number in (4, 0, 3, 1, 2, 0)] == [[4], [0], [3], [1], [2], [0]]
     assert len(stored._open) == 2
+
+
+def test_ids_that_do_not_fit_are_refused_before_they_wrap():
+    """2**32 + 6 in int32 is 6, a token that any vocabulary has."""
+    with pytest.raises(EncodeError, match=f"token 1 is {2**32 + 6}, which no vocabulary has"):
+        EncodedSample.from_labels(np.array([5, 2**32 + 6]), np.array([-100, -100]))

@@ -46,7 +46,8 @@ class EncodedSample:
         """From ids and unshifted labels, as other encoders make them.
 
         Raises:
-            EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for example).
+            EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for example), or an id does
+                not fit int32.
         """
         ids, targets = np.asarray(input_ids), np.asarray(labels)
         if ids.shape != targets.shape or ids.ndim != 1:
@@ -59,4 +60,8 @@ class EncodedSample:
                 f"label {targets[at]} at position {at} is neither its token {ids[at]} nor {IGNORE_INDEX}: "
                 f"labels must not be shifted"
             )
+        limits = np.iinfo(np.int32)
+        if len(ids) and (int(ids.max()) > limits.max or int(ids.min()) < limits.min):
+            at = int(np.argmax((ids > limits.max) | (ids < limits.min)))
+            raise EncodeError(f"token {at} is {ids[at]}, which no vocabulary has")
         return cls(ids.astype(np.int32), mask)

@@ -104,7 +104,7 @@ def evaluate_samples(
                 )
                 inputs = {
                     key: value.to(place) if isinstance(value, torch.Tensor) else value
-                    for key, value in collator.dialect.speak([batch]).items()
+                    for key, value in collator.speak([batch]).items()
                     if key not in ("labels", "loss_weights", "loss_scale")
                 }
                 output = model(**inputs)
