@@ -104,6 +104,8 @@ def test_no_choice_is_offered_twice():
     advice = advice_for(plan=plan_of([50] * 6), world=8, accumulation=8)
     (only,) = advice.choices
     assert (only.gradient_accumulation_steps, only.step.samples, only.step.steps_per_epoch) == (8, 6.0, 1)
+    half = advice_for(plan=plan_of([25] * 48), world=1, accumulation=24)  # 12 packs; 12 and 24 a step are one epoch
+    assert [choice.gradient_accumulation_steps for choice in half.choices] == [6, 24]
     # The row "as set" says it, and so no second note does.
     assert advice.nothing_to_set
     assert [note.topic for note in advice.notes][:2] == ["as set", "warm-up"]
@@ -265,6 +267,7 @@ def test_an_epoch_smaller_than_a_step_counts_what_there_is():
     """Six samples cannot be 32 a step."""
     advice = advice_for(plan=plan_of([3, 3, 5, 6, 1, 1], 7))
     assert (advice.unpacked.samples, advice.unpacked.steps_per_epoch) == (6.0, 1)
+    assert (advice.padded_to_longest.step_tokens, advice.padded_to_capacity.step_tokens) == (19, 42)
     assert advice.packed.samples == 6.0
 
 

@@ -279,6 +279,17 @@ def test_a_loss_has_its_colour_and_its_line(overflow, tile, warning):
     assert data["plan"]["lost"]["warning"] == why
     assert f"<strong>Warning:</strong> {why}." in text
     assert tiles == 1
+    share = why.split(" of the")[0]
+    assert f'<td><span class="lost">{share}</span></td>' in text.split('id="ledger"')[1]
+
+
+def test_a_source_that_loses_much_stands_out():
+    """Books that lose all their tokens look like chats that lose none."""
+    sources = (np.array([0] * 18 + [1, 1]), ["chats", "books"])
+    text, _, _ = page_of(few_long("drop", sources=sources))
+    chats, books = text.split('id="sources"')[1].split("<tr>")[2:4]
+    assert '<span class="lost">100.00 %</span>' in books
+    assert "lost" not in chats
 
 
 def test_a_small_loss_has_no_warning():
