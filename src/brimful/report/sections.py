@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from brimful.plan.ledger import MUCH_LOST
 from brimful.report.advisor import Advice, Choice
-from brimful.report.lost import MUCH_LOST
 from brimful.report.markup import (
     Cell,
     Tile,

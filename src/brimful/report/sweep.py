@@ -11,7 +11,7 @@ from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.histogram import Histogram
-from brimful.report.lost import MUCH_LOST
+from brimful.plan.ledger import MUCH_LOST
 from brimful.report.markup import percent
 
 __all__ = ["CAPACITIES", "CapacityPoint", "draw_sweep", "sweep_capacities"]
