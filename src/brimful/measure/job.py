@@ -17,7 +17,7 @@ from brimful.cache import cache_dir as default_cache_dir
 from brimful.columns import open_columns, write_columns
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
-from brimful.encode.stored import StoredSamples, write_stored
+from brimful.encode.stored import StoredSamples, is_stored, write_stored
 from brimful.errors import BadSampleError, BrimfulError, CacheMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import differing_keys, fingerprint_of, short
@@ -166,7 +166,8 @@ def measure_and_keep(
     provenance = _provenance(source, encoder, names)
     key = _settings_fingerprint(provenance)
     target = Path(path) if path is not None else cache / "lengths" / key[:16] / f"{source.fingerprint}.arrow"
-    old = _previous(target, provenance, source, on_mismatch)
+    # A table in the cache bears the name of what it holds: it differs only where it is damaged, and is made again.
+    old = _previous(target, provenance, source, on_mismatch if path is not None else "rebuild")
     if old is not None and len(old) == len(source) and encoded_dir is None and _acceptable(old, on_bad_sample):
         old.rejects = [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in old.rejects]
         if rejects_path is not None:
@@ -283,13 +284,16 @@ def _processes(context: _Context, blocks: int) -> int:
 
 
 def _finished(task: _Task, context: _Context) -> bool:
-    if task.encoded_path is not None and not os.path.exists(task.encoded_path):
-        return False
     try:
         part = open_columns(task.part_path)
-    except (FileNotFoundError, BrimfulError):
+        for name in context.budgets:
+            part.flat(name)
+    except (FileNotFoundError, KeyError, BrimfulError):
         return False
-    if len(part) != task.stop - task.start:
+    size = task.stop - task.start
+    if not part.checksummed or len(part) != size:
+        return False
+    if task.encoded_path is not None and not is_stored(task.encoded_path, size):
         return False
     return context.skip_bad or not part.description["rejects"]
 

@@ -13,6 +13,10 @@ from brimful.typing import Fingerprint
 
 __all__ = ["Block", "ChainedRows", "Rows"]
 
+MAX_ROW_BYTES = 128 << 20
+"""Most bytes of one row of a file, once it is unpacked: some thirty million tokens. A longer one is malformed: two
+megabytes that unpack to gigabytes of one row would take the memory of the machine."""
+
 EMPTY = fingerprint_of([])
 
 
@@ -21,6 +25,9 @@ class Rows(abc.ABC):
 
     A row is whatever the format understands (an object or a text), or a ``MalformedRowError`` that says why
     it cannot be read: returned, not raised, so that reading goes on behind it.
+
+    Rows that are handed out are those of ``fingerprint``: who reads a file looks at its ``Stamp`` after the bytes are
+    read, and raises ``SourceError`` if it changed.
     """
 
     title: str
@@ -120,6 +127,11 @@ class ChainedRows(Rows):
                 return [fingerprint_of([chain, digest]) for digest in part.prefix_fingerprints(count - first)]
             chain = fingerprint_of([chain, part.fingerprint])
         return []
+
+
+def oversized() -> MalformedRowError:
+    """A row above ``MAX_ROW_BYTES``. Its size is not told: of an unpacked file nobody wrote the rest down."""
+    return malformed(f"a row above the most, {MAX_ROW_BYTES:,} bytes: cut it into several")
 
 
 def malformed(reason: str) -> MalformedRowError:

@@ -87,11 +87,17 @@ class Source:
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """Runs of rows with fingerprints of their content and of how it is read."""
+        """Runs of rows with fingerprints of their content and of how it is read.
+
+        Raises:
+            SourceError: they leave rows out: those would be in no table and no pack.
+        """
         settings = fingerprint_of(self.row_settings)
-        return [
-            Block(block.start, block.stop, fingerprint_of([block.fingerprint, settings])) for block in self.rows.blocks
-        ]
+        blocks = self.rows.blocks
+        ends = [0, *(block.stop for block in blocks)]
+        if ends[-1] != len(self) or ends[:-1] != [block.start for block in blocks]:
+            raise SourceError(f"{self.title}: its blocks do not cover its {len(self):,} rows, each once and in order")
+        return [Block(block.start, block.stop, fingerprint_of([block.fingerprint, settings])) for block in blocks]
 
     def begins_with(self, count: int, fingerprint: Fingerprint) -> bool:
         """Whether the first ``count`` samples are exactly those of a source with that fingerprint."""
