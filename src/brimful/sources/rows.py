@@ -13,8 +13,8 @@ from brimful.typing import Fingerprint
 
 __all__ = ["Block", "ChainedRows", "Rows"]
 
-MAX_ROW_BYTES = 128 << 20
-"""Most bytes of one row of a file, once it is unpacked: some thirty million tokens. A longer one is malformed: two
+MAX_ROW_BYTES = 64 << 20
+"""Most bytes of one row of a file, once it is unpacked: some fifteen million tokens. A longer one is malformed: two
 megabytes that unpack to gigabytes of one row would take the memory of the machine."""
 
 EMPTY = fingerprint_of([])
