@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -11,54 +13,107 @@ from brimful.errors import SourceError, missing_extra
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.sources.block import cut
 from brimful.sources.rows import Block, Rows
+from brimful.sources.saved_dataset import saved_files, saved_splits
+from brimful.sources.stamp import Stamp
 from brimful.typing import Fingerprint
 
 __all__ = ["HuggingFaceRows"]
+
+_ROWS_AT_ONCE = 1024
 
 
 class HuggingFaceRows(Rows):
     """Rows of a ``datasets.Dataset``."""
 
-    def __init__(self, dataset: Any, title: str | None = None) -> None:
+    def __init__(
+        self, dataset: Any, title: str | None = None, *, files: Sequence[tuple[str, int]] | None = None
+    ) -> None:
+        """``files``: the Arrow files that the rows lie in, in order, and how many rows each has, where it is known."""
         self._dataset = dataset
         self.title = title or "datasets.Dataset"
+        self._ends: list[int] | None = None
+        if files is not None and getattr(dataset, "_indices", None) is None:
+            self._ends = list(itertools.accumulate(rows for _, rows in files))
+            paths = [path for path, _ in files]
+        else:
+            paths = list(dict.fromkeys(file["filename"] for file in dataset.cache_files))
+        self._stamps = [(path, Stamp.of(path)) for path in paths]
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> HuggingFaceRows:
-        """Open what ``Dataset.save_to_disk`` wrote."""
+        """Open what ``Dataset.save_to_disk`` wrote.
+
+        Raises:
+            SourceError: a file of it is damaged, or it holds several splits.
+        """
+        name = os.fspath(path)
         try:
             import datasets
         except ImportError as error:
-            raise missing_extra("datasets", "huggingface", f"reading {os.fspath(path)}") from error
-        loaded = datasets.load_from_disk(os.fspath(path))
-        if not isinstance(loaded, datasets.Dataset):
-            splits = ", ".join(loaded)
-            raise SourceError(
-                f"{os.fspath(path)} holds several splits ({splits}): name one, such as …/{next(iter(loaded))}"
-            )
-        return cls(loaded, title=os.fspath(path))
+            raise missing_extra("datasets", "huggingface", f"reading {name}") from error
+        splits = saved_splits(name)
+        if splits:
+            raise SourceError(f"{name} holds several splits ({', '.join(splits)}): name one, such as …/{splits[0]}")
+        files = saved_files(name)
+        try:
+            loaded = datasets.load_from_disk(name)
+        except Exception as error:  # whatever datasets stumbles over in what it reads
+            raise SourceError(f"{name} cannot be opened by datasets: {str(error).split(chr(10), 1)[0]}") from error
+        return cls(loaded, title=name, files=files)
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         plain = self._dataset.with_format(None)
-        for begin in range(start, stop, 1024):
-            columns = plain[begin : min(begin + 1024, stop)]
+        for begin in range(start, stop, _ROWS_AT_ONCE):
+            end = min(begin + _ROWS_AT_ONCE, stop)
+            self._checked(begin, end)
+            columns = plain[begin:end]
+            self._check_unchanged(begin, end)
             names = list(columns)
             for values in zip(*columns.values(), strict=False):
                 yield dict(zip(names, values, strict=False))
 
     def get(self, index: int) -> Any:
-        return self._dataset.with_format(None)[index]
+        self._checked(index, index + 1)
+        row = self._dataset.with_format(None)[index]
+        self._check_unchanged(index, index + 1)
+        return row
+
+    def _checked(self, start: int, stop: int) -> Any:
+        """The Arrow table of some rows, after its values were held against their offsets.
+
+        The files are mapped: reading a text that begins behind the end of its file would kill the process.
+        """
+        import pyarrow as pa
+
+        self._check_unchanged(start, stop)
+        try:
+            table = self._dataset.with_format("arrow")[start:stop]
+            table.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            detail = str(error).split("\n", 1)[0]
+            raise SourceError(f"{self.title}: rows {start:,} to {stop - 1:,} are damaged: {detail}") from error
+        return table
+
+    def _check_unchanged(self, start: int, stop: int) -> None:
+        first, last = 0, len(self._stamps)
+        if self._ends is not None:
+            first, last = bisect.bisect_right(self._ends, start), bisect.bisect_left(self._ends, stop) + 1
+        for path, stamp in self._stamps[first:last]:
+            stamp.check(path)
 
     def where(self, index: int) -> str:
         return f"{self.title}: row {index}"
 
     @cached_property
     def blocks(self) -> Sequence[Block]:
-        arrow = self._dataset.with_format("arrow")
-        return [Block(start, stop, _table_fingerprint(arrow[start:stop])) for start, stop in cut(0, len(self))]
+        found = []
+        for start, stop in cut(0, len(self)):
+            found.append(Block(start, stop, _table_fingerprint(self._checked(start, stop))))
+            self._check_unchanged(start, stop)
+        return found
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
