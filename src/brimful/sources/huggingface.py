@@ -29,15 +29,15 @@ class HuggingFaceRows(Rows):
         self, dataset: Any, title: str | None = None, *, files: Sequence[tuple[str, int]] | None = None
     ) -> None:
         """``files``: the Arrow files that the rows lie in, in order, and how many rows each has, where it is known."""
-        self._dataset = dataset
-        self.title = title or "datasets.Dataset"
-        self._ends: list[int] | None = None
         if files is not None and getattr(dataset, "_indices", None) is None:
-            self._ends = list(itertools.accumulate(rows for _, rows in files))
+            ends = list(itertools.accumulate(rows for _, rows in files))
             paths = [path for path, _ in files]
         else:
-            paths = list(dict.fromkeys(file["filename"] for file in dataset.cache_files))
-        self._stamps = [(path, Stamp.of(path)) for path in paths]
+            ends, paths = None, list(dict.fromkeys(file["filename"] for file in dataset.cache_files))
+        # Before the data set: what is pickled comes back in this order, and the data set maps the files.
+        self._files = _Files([(path, Stamp.of(path)) for path in paths], ends)
+        self._dataset = dataset
+        self.title = title or "datasets.Dataset"
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> HuggingFaceRows:
@@ -70,7 +70,7 @@ class HuggingFaceRows(Rows):
             end = min(begin + _ROWS_AT_ONCE, stop)
             self._checked(begin, end)
             columns = plain[begin:end]
-            self._check_unchanged(begin, end)
+            self._files.check(begin, end)
             names = list(columns)
             for values in zip(*columns.values(), strict=False):
                 yield dict(zip(names, values, strict=False))
@@ -78,7 +78,7 @@ class HuggingFaceRows(Rows):
     def get(self, index: int) -> Any:
         self._checked(index, index + 1)
         row = self._dataset.with_format(None)[index]
-        self._check_unchanged(index, index + 1)
+        self._files.check(index, index + 1)
         return row
 
     def _checked(self, start: int, stop: int) -> Any:
@@ -88,7 +88,7 @@ class HuggingFaceRows(Rows):
         """
         import pyarrow as pa
 
-        self._check_unchanged(start, stop)
+        self._files.check(start, stop)
         try:
             table = self._dataset.with_format("arrow")[start:stop]
             table.validate(full=True)
@@ -96,13 +96,6 @@ class HuggingFaceRows(Rows):
             detail = str(error).split("\n", 1)[0]
             raise SourceError(f"{self.title}: rows {start:,} to {stop - 1:,} are damaged: {detail}") from error
         return table
-
-    def _check_unchanged(self, start: int, stop: int) -> None:
-        first, last = 0, len(self._stamps)
-        if self._ends is not None:
-            first, last = bisect.bisect_right(self._ends, start), bisect.bisect_left(self._ends, stop) + 1
-        for path, stamp in self._stamps[first:last]:
-            stamp.check(path)
 
     def where(self, index: int) -> str:
         return f"{self.title}: row {index}"
@@ -112,12 +105,37 @@ class HuggingFaceRows(Rows):
         found = []
         for start, stop in cut(0, len(self)):
             found.append(Block(start, stop, _table_fingerprint(self._checked(start, stop))))
-            self._check_unchanged(start, stop)
+            self._files.check(start, stop)
         return found
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
         return fingerprint_of([block.fingerprint for block in self.blocks])
+
+
+class _Files:
+    """The files under a data set, and up to which row each goes, where that is known."""
+
+    def __init__(self, stamps: list[tuple[str, Stamp]], ends: list[int] | None) -> None:
+        self._stamps, self._ends = stamps, ends
+
+    @classmethod
+    def _reopen(cls, stamps: list[tuple[str, Stamp]], ends: list[int] | None) -> _Files:
+        """In a worker process: refuse files that changed since."""
+        for path, stamp in stamps:
+            stamp.check(path)
+        return cls(stamps, ends)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Files._reopen, (self._stamps, self._ends)
+
+    def check(self, start: int, stop: int) -> None:
+        """Make sure that the files of some rows are those that were opened."""
+        first, last = 0, len(self._stamps)
+        if self._ends is not None:
+            first, last = bisect.bisect_right(self._ends, start), bisect.bisect_left(self._ends, stop) + 1
+        for path, stamp in self._stamps[first:last]:
+            stamp.check(path)
 
 
 def _table_fingerprint(table: Any) -> Fingerprint:

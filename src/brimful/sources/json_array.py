@@ -15,6 +15,7 @@ __all__ = ["array_elements"]
 
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
+_BEHIND_VALUES = frozenset(",] \t\n\r")
 _LONGEST_LITERAL = 16
 """An error so near the end of what was read, or nearer, may only say that there is more to read."""
 
@@ -116,8 +117,9 @@ class _Text:
                 reason = f"no JSON that can be read: {error}"
                 raise BadSampleError(reason, sample_id=number, where=f"{self._title}: row {number}") from error
             else:
-                # A number may go on behind what was read; nothing else that was decoded can.
-                if end < len(self._text) or not self._more():
+                # A number may go on behind what was read, and end early before that: of "1.5", "1" is one too.
+                rest = self._text[end : end + _LONGEST_LITERAL]
+                if rest[:1] in _BEHIND_VALUES or len(rest) == _LONGEST_LITERAL or not self._more():
                     self.at = end
                     return value
 
