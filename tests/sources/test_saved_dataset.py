@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -96,9 +97,31 @@ def test_columns_of_another_type_than_was_saved_are_looked_at_first(saved):
 
 def test_each_row_is_held_against_its_own_file(saved):
     """Without it a row would be refused for a change of a file that it does not lie in, or taken from one that changed."""
-    source = open_source(saved, format="text")
-    (saved / "data-00001-of-00002.arrow").touch()
-    assert source[19].text == TEXTS[19]
-    for sample_id in (20, 39):
-        with pytest.raises(SourceError, match=r"data-00001-of-00002\.arrow changed while it was being read"):
-            _ = source[sample_id]
+    for name, others, changed in (
+        ("data-00000-of-00002", (20, 39), (0, 19)),
+        ("data-00001-of-00002", (0, 19), (20, 39)),
+    ):
+        source = open_source(saved, format="text")
+        os.utime(saved / f"{name}.arrow", (1, 1))
+        assert [source[sample_id].text for sample_id in others] == [TEXTS[sample_id] for sample_id in others]
+        for sample_id in changed:
+            with pytest.raises(SourceError, match=rf"{name}\.arrow changed while it was being read"):
+                _ = source[sample_id]
+
+
+@pytest.mark.parametrize(
+    "read", [lambda rows: rows.get(0), lambda rows: list(rows.read(0, 2)), lambda rows: rows.blocks]
+)
+def test_rows_that_change_while_they_are_converted_are_not_handed_out(saved, monkeypatch, read):
+    """Without it a change between the look at the file and the reading of its rows would not be seen."""
+    rows = open_source(saved, format="text").rows
+    real = type(rows)._checked
+
+    def checked(self, start, stop):
+        table = real(self, start, stop)
+        os.utime(saved / "data-00000-of-00002.arrow", (1, 1))
+        return table
+
+    monkeypatch.setattr(type(rows), "_checked", checked)
+    with pytest.raises(SourceError, match="changed while it was being read"):
+        read(rows)

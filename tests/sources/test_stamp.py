@@ -141,8 +141,10 @@ def test_a_file_that_is_written_while_it_is_indexed_is_refused(tmp_path, monkeyp
         real(*args)
 
     monkeypatch.setattr(line_index, "_cut_blocks", cut)
+    cache = tmp_path / "cache"
     with pytest.raises(SourceError, match="changed while it was being read"):
-        open_source(path)
+        open_source(path, cache_dir=cache)
+    assert list(cache.rglob("*.arrow")) == []
     monkeypatch.undo()
     assert open_source(path)[0].text == OTHERS[0]
 
