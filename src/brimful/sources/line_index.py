@@ -27,7 +27,7 @@ __all__ = ["LineIndex", "load_line_index", "open_line_index"]
 
 _VERSION = 2
 """Since 2 an index has checksums, and was only made if its file did not change meanwhile."""
-_CHUNK = 8 << 20
+_CHUNK = 1 << 20
 _NEWLINE, _RETURN = 10, 13
 
 
