@@ -10,6 +10,7 @@ import uuid
 import pytest
 
 from brimful import store as store_module
+from brimful.cache import exclusive
 from brimful.errors import SettingsError, StoreError, StoreFullError
 from brimful.store import FsspecStore, LocalStore, atomic_file, open_store
 
@@ -237,6 +238,13 @@ def test_a_job_that_fails_leaves_what_it_goes_on_from(tmp_path):
     with pytest.raises(KeyboardInterrupt), LocalStore(tmp_path).used("encoded"):
         raise KeyboardInterrupt
     assert _files(tmp_path) == ["tmp/encoded/a.arrow", "tmp/host-1-aa"]
+
+
+def test_a_job_that_fails_with_nothing_to_go_on_from_leaves_nothing(tmp_path):
+    """Without it a job that is refused would leave a folder of locks in a store that is not its own."""
+    with pytest.raises(ValueError, match="refused"), LocalStore(tmp_path).used(), exclusive(tmp_path / "tmp" / "plan"):
+        raise ValueError("refused")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_last_of_several_jobs_clears(tmp_path):

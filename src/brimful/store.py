@@ -524,6 +524,8 @@ def _used(folder: Path) -> Iterator[_Use]:
             finally:
                 if use.alone():
                     with contextlib.suppress(OSError):
+                        for other in folder.glob("*.lock"):  # who would hold one uses the folder
+                            other.unlink()
                         os.unlink(folder / _IN_USE)  # the last thing: those who wait for it look again
                         folder.rmdir()
             return
