@@ -15,6 +15,7 @@ BASE = {
     "store",
     "columns",
     "cache",
+    "locks",
     "progress",
     "arguments",
     "tokenised",

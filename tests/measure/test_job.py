@@ -464,3 +464,64 @@ def test_real_lengths_are_the_published_ones(data_dir, qwen, monkeypatch):
     table = measure_lengths(source, ChatEncoder(qwen), num_proc=1)
     assert len(published) == 8792
     np.testing.assert_array_equal(table.tokens, published)
+
+
+def _flipped(path):
+    """A file with one byte other than it was, at some thirty places of it."""
+    data = path.read_bytes()
+    for at in range(0, len(data), len(data) // 30):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        yield
+    path.write_bytes(data)
+
+
+def test_damaged_parts_in_the_cache_are_measured_again(source, tmp_path):
+    """Without it a flipped bit in the cache would be planned as another length, in this and in every later job."""
+    cache = tmp_path / "cache"
+    measure_lengths(source, Letters(), cache_dir=cache)
+    (tables,) = (cache / "lengths").iterdir()
+    part = sorted((tables / "parts").rglob("*.arrow"))[0]
+    encoder, times = Letters(), 0
+    for _ in _flipped(part):
+        (path,) = tables.glob("*.arrow")
+        path.unlink()
+        assert measure_lengths(source, encoder, cache_dir=cache).tokens.tolist() == [1, 2, 3, 4, 5, 6]
+        times += 1
+    assert len(encoder.seen) > times / 2 > 10  # two rows a block: a quarter of the flips was found at least
+
+
+def test_a_damaged_table_in_the_cache_is_made_again(source, tmp_path):
+    """Without it a damaged file that the user never named would end the job, and its flags would be of no help."""
+    cache = tmp_path / "cache"
+    measure_lengths(source, Letters(), cache_dir=cache)
+    (path,) = (cache / "lengths").glob("*/*.arrow")
+    for _ in _flipped(path):
+        assert measure_lengths(source, Letters(), cache_dir=cache).tokens.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_damaged_tokens_are_made_again(source, tmp_path):
+    """Without it a job that goes on after a kill would pack tokens that are not those of the samples."""
+
+    def kept(encoder):
+        return job.measure_and_keep(
+            source,
+            encoder,
+            budgets=("tokens",),
+            path=tmp_path / "lengths.arrow",
+            cache_dir=tmp_path / "cache",
+            num_proc=1,
+            on_bad_sample="error",
+            rejects_path=None,
+            on_mismatch="error",
+            progress=None,
+            encoded_dir=tmp_path / "encoded",
+        ).encoded
+
+    kept(Letters())
+    file = sorted((tmp_path / "encoded").iterdir())[0]
+    encoder, times = Letters(), 0
+    for _ in _flipped(file):
+        stored = kept(encoder)
+        assert ["".join(map(chr, stored[index].input_ids)) for index in range(6)] == TEXTS
+        times += 1
+    assert len(encoder.seen) > times / 2 > 10

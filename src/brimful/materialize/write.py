@@ -23,7 +23,7 @@ from brimful.progress import Progress
 from brimful.shards import BATCH_ROWS, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
-from brimful.store import LocalStore, Store, crash_point, open_store
+from brimful.store import Store, crash_point, open_store
 from brimful.typing import Fingerprint, Int64Array, TokenIds
 from brimful.words import setting
 
@@ -107,39 +107,38 @@ def write_packs(
     plan.check_fingerprint()
     progress = progress or Progress()
     store = open_store(directory)
-    if isinstance(store, LocalStore):
-        store.remove_stale_tmp()
-    log = StreamLog(store)
-    per_shard = packs_per_shard(plan, shard_bytes)
-    log.begin(identity_of(plan, source, encoder, lanes, per_shard), notes or {})
-    num_shards = -(-plan.num_packs // per_shard)
-    missing = _missing(store, log, num_shards)
-    edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
-    producer = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    if num_proc is None:
-        few = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
-        num_proc = 1 if plan.ledger.tokens_packed < few else available_cores()
-    context = _Context(
-        plan=plan if num_proc == 1 or plan.path is None else None,
-        plan_path=plan.path,
-        plan_fingerprint=plan.fingerprint,
-        source=source,
-        encoder=encoder,
-        encoded=encoded,
-        directory=str(directory),
-        packs_per_shard=per_shard,
-        cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
-        producer_id=producer,
-    )
-    with progress.stage("write", total=plan.num_packs, unit="packs"):
-        progress.advance(plan.num_packs - sum(int(edges[s + 1] - edges[s]) for s in missing), resumed=True)
-        # One shard is gathered while another is flushed; encoders are not asked from two threads.
-        threads = 2 if encoded is not None else 1
-        done = run_tasks(_write_shard, missing, context=context, num_proc=num_proc, threads=threads)
-        for _, (packs, tokens) in done:
-            progress.advance(packs, tokens=tokens)
-    log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
-    return len(missing)
+    with store.used():
+        log = StreamLog(store)
+        per_shard = packs_per_shard(plan, shard_bytes)
+        log.begin(identity_of(plan, source, encoder, lanes, per_shard), notes or {})
+        num_shards = -(-plan.num_packs // per_shard)
+        missing = _missing(store, log, num_shards)
+        edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
+        producer = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        if num_proc is None:
+            few = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
+            num_proc = 1 if plan.ledger.tokens_packed < few else available_cores()
+        context = _Context(
+            plan=plan if num_proc == 1 or plan.path is None else None,
+            plan_path=plan.path,
+            plan_fingerprint=plan.fingerprint,
+            source=source,
+            encoder=encoder,
+            encoded=encoded,
+            directory=str(directory),
+            packs_per_shard=per_shard,
+            cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
+            producer_id=producer,
+        )
+        with progress.stage("write", total=plan.num_packs, unit="packs"):
+            progress.advance(plan.num_packs - sum(int(edges[s + 1] - edges[s]) for s in missing), resumed=True)
+            # One shard is gathered while another is flushed; encoders are not asked from two threads.
+            threads = 2 if encoded is not None else 1
+            done = run_tasks(_write_shard, missing, context=context, num_proc=num_proc, threads=threads)
+            for _, (packs, tokens) in done:
+                progress.advance(packs, tokens=tokens)
+        log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
+        return len(missing)
 
 
 def packs_per_shard(plan: Plan, shard_bytes: int) -> int:

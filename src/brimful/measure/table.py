@@ -158,11 +158,11 @@ class LengthTable:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LengthTable:
-        """Map a table into memory.
+        """Map a table into memory and check its numbers, which whoever opens it reads all of.
 
         Raises:
             SourceNotFoundError: no such file.
-            CorruptFileError: cut short, or no length table.
+            CorruptFileError: cut short or damaged, or no length table.
         """
         columns = open_columns(path_of("path", path, "the path of a length table"))
         meta = columns.description
@@ -183,7 +183,15 @@ class LengthTable:
             table._fingerprint = meta["fingerprint"]
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFileError(f"{os.fspath(path)}: its description is damaged ({error!r})") from error
+        if not columns.checksummed:
+            table._check_fingerprint()
         return table
+
+    def _check_fingerprint(self) -> None:
+        """Of a table without checksums, as earlier versions wrote it: its fingerprint is of all its numbers."""
+        saved, self._fingerprint = self._fingerprint, None
+        if self.fingerprint != saved:
+            raise CorruptFileError(f"{self.path} is damaged: its lengths are not those that were saved")
 
     def __repr__(self) -> str:
         rejected = len(self.rejected_ids)
