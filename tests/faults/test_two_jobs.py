@@ -10,7 +10,7 @@ from brimful.plan import Plan
 from brimful.testing.toys import toy_chat_encoder
 from tests.materialize.test_write import tree
 
-ROWS = [{"text": chr(97 + number % 26) * (1 + number % 19)} for number in range(120)]
+ROWS = [{"text": chr(97 + number % 26) * (2 + number % 19)} for number in range(120)]
 
 
 def _pack(directory, **options):
