@@ -62,6 +62,8 @@ def instances(tmp_path_factory):
     return {
         "open_source": source, "Source": source, "Sample": source[0],
         "ChatEncoder": brimful.ChatEncoder(tokenizer), "TextEncoder": brimful.TextEncoder(tokenizer),
+        "CompletionEncoder": brimful.CompletionEncoder(tokenizer), "TokenEncoder": brimful.TokenEncoder(),
+        "encoder_for": brimful.encoder_for(source, tokenizer),
         "EncodedSample": encoder.encode(source[0]), "Encoder": encoder, "TrainOn": brimful.TrainOn.ALL,
         "measure_lengths": table, "LengthTable": table, "plan_packs": plan, "Plan": plan,
         "Overflow": brimful.Overflow.SPLIT, "CostModel": brimful.CostModel(linear=2.0, quadratic=1.0),

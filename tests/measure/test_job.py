@@ -507,6 +507,7 @@ def test_damaged_tokens_are_made_again(source, tmp_path):
             source,
             encoder,
             budgets=("tokens",),
+            targets=False,
             path=tmp_path / "lengths.arrow",
             cache_dir=tmp_path / "cache",
             num_proc=1,
