@@ -316,8 +316,8 @@ def _processes(context: _Context, blocks: int) -> int:
 
 
 def _only_tokens_are_missing(tasks: list[_Task], context: _Context) -> bool:
-    """Whether every length is known from before, and the tokens are not there: then writing makes them, once."""
-    return not all(_is_kept(task) for task in tasks) and all(_is_measured(task, context) for task in tasks)
+    """Whether every length is known from before and no tokens are there: then writing makes them, once."""
+    return not any(_is_kept(task) for task in tasks) and all(_is_measured(task, context) for task in tasks)
 
 
 def _finished(task: _Task, context: _Context) -> bool:
