@@ -17,6 +17,7 @@ BASE = {
     "cache",
     "progress",
     "arguments",
+    "remote",
     "words",
     "choices",
     "compiling",

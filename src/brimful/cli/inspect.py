@@ -15,6 +15,7 @@ from brimful.materialize import check_store
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.progress import make_progress
+from brimful.remote import is_remote
 from brimful.report.lengths import describe_lengths
 from brimful.report.pack import show_pack
 from brimful.report.plan import describe_plan
@@ -33,9 +34,9 @@ __all__ = ["inspect"]
 @click.option("--check", is_flag=True, help="Read every byte of a pack store and hold it against its log and plan.")
 def inspect(path: str, index: int | None, tokenizer: str | None, full: bool, check: bool) -> None:
     """Show what PATH is: a length table, a plan, a pack store, or one pack of it."""
-    if not os.path.exists(path):
+    if not (is_remote(path) or os.path.exists(path)):
         raise SourceNotFoundError(f"{path}: no such file or directory")
-    if os.path.isdir(path):
+    if is_remote(path) or os.path.isdir(path):
         _store(path, index, tokenizer, full, check)
         return
     if check:

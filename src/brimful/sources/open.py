@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from brimful.errors import SettingsError, SourceNotFoundError
+from brimful.errors import SettingsError, SourceError, SourceNotFoundError
+from brimful.remote import is_remote
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.memory import MemoryRows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import ChainedRows, Rows
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
-from brimful.sources.unpack import begins_like_array, is_remote, unpacked_json_array, unpacked_lines
+from brimful.sources.unpack import begins_like_array, unpacked_json_array, unpacked_lines
 
 __all__ = ["TextUnit", "open_source"]
 
@@ -147,6 +148,8 @@ def _kind(name: str) -> str | None:
 
 def _from_file(path: str, text_unit: TextUnit, cache: Path | None) -> Rows:
     kind = _kind(path)
+    if kind == "parquet" and is_remote(path):
+        raise SourceError(f"{path}: Parquet is read in place, which takes a local file: copy it here first")
     if kind == "parquet":
         return ParquetRows(path)
     if kind == "array" and begins_like_array(path):
