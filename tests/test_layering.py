@@ -20,6 +20,7 @@ BASE = {
     "remote",
     "words",
     "choices",
+    "hub",
     "compiling",
 }
 MAY_IMPORT = {

@@ -29,6 +29,9 @@ _HOMES = {
     "Sample": "brimful.sources",
     "ChatEncoder": "brimful.encode",
     "TextEncoder": "brimful.encode",
+    "CompletionEncoder": "brimful.encode",
+    "TokenEncoder": "brimful.encode",
+    "encoder_for": "brimful.encode",
     "EncodedSample": "brimful.encode",
     "Encoder": "brimful.encode",
     "TrainOn": "brimful.encode",
@@ -73,6 +76,9 @@ __all__ = [
     "Sample",
     "ChatEncoder",
     "TextEncoder",
+    "CompletionEncoder",
+    "TokenEncoder",
+    "encoder_for",
     "EncodedSample",
     "Encoder",
     "TrainOn",
@@ -116,7 +122,16 @@ if TYPE_CHECKING:
     from brimful.collate import Normaliser, PackedBatch, Padding
     from brimful.collate.loss_torch import per_sample_loss
     from brimful.collate.torch import PackCollator
-    from brimful.encode import ChatEncoder, EncodedSample, Encoder, TextEncoder, TrainOn
+    from brimful.encode import (
+        ChatEncoder,
+        CompletionEncoder,
+        EncodedSample,
+        Encoder,
+        TextEncoder,
+        TokenEncoder,
+        TrainOn,
+        encoder_for,
+    )
     from brimful.errors import BrimfulError
     from brimful.materialize import PackSummary, check_store, pack_dataset, write_packs
     from brimful.measure import LengthTable, measure_lengths

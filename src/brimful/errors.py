@@ -18,6 +18,7 @@
     ├── PlanError
     │   ├── InvalidLengthsError (ValueError)   negative, fractional, too many, none at all
     │   ├── OversizedSampleError (ValueError)  a length above the capacity, and no overflow policy
+    │   ├── NoTargetError (ValueError)         samples that teach nothing, and no policy for them
     │   └── PlanMismatchError (ValueError)     a plan made from other lengths
     ├── StoreError
     │   ├── NotAPackStoreError (FileNotFoundError)
@@ -65,6 +66,7 @@ __all__ = [
     "PlanError",
     "InvalidLengthsError",
     "OversizedSampleError",
+    "NoTargetError",
     "PlanMismatchError",
     "StoreError",
     "NotAPackStoreError",
@@ -177,6 +179,30 @@ class InvalidLengthsError(PlanError, ValueError):
 
 class OversizedSampleError(PlanError, ValueError):
     """A length exceeds the capacity and the overflow policy is ``error``."""
+
+
+class NoTargetError(PlanError, ValueError):
+    """Samples have no target of the loss and the policy is ``error``, or no sample has one.
+
+    Attributes:
+        sample_id: the first of them.
+    """
+
+    def __init__(self, reason: str, *, sample_id: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.sample_id = sample_id
+
+    def located(self, where: str) -> NoTargetError:
+        """The same error with file and line of the first, for whoever knows the source."""
+        return NoTargetError(f"{self.reason}; the first is {where}", sample_id=self.sample_id)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_no_target, (self.reason, self.sample_id)
+
+
+def _rebuild_no_target(reason: str, sample_id: int) -> NoTargetError:
+    return NoTargetError(reason, sample_id=sample_id)
 
 
 class PlanMismatchError(PlanError, ValueError):

@@ -88,7 +88,7 @@ def test_the_standard_library_gives_thousands_of_chats_of_very_different_lengths
 def test_chats_are_a_source_of_the_format_messages() -> None:
     chats = make_chats()
     source = open_source(chats)
-    assert source.format.name == "messages"
+    assert source.format_name == "messages"
     for sample in source.read(0, len(source)):
         roles = [message["role"] for message in sample.messages]
         assert roles == ["user", "assistant"] * (len(roles) // 2)

@@ -157,19 +157,20 @@ def test_a_row_becomes_this_chat(name):
     """Without it a model would be trained on other turns than the data holds."""
     format_name, row, messages, tools = ROWS[name]
     source = open_source([row])
-    assert (source.format.name, source[0]) == (format_name, Sample(0, messages=messages, tools=tools))
+    unread = ("id",) if "id" in row else ()
+    assert (source.format_name, source[0]) == (format_name, Sample(0, messages=messages, tools=tools, unread=unread))
 
 
 @pytest.mark.parametrize("row", [{"text": "a", "id": 1}, "a"])
 def test_a_row_becomes_this_text(row):
     """Without it documents could be read as chats."""
     source = open_source([row])
-    assert (source.format.name, source[0]) == ("text", Sample(0, text="a"))
+    assert (source.format_name, source[0]) == ("text", Sample(0, text="a", unread=() if row == "a" else ("id",)))
 
 
 def test_every_format_has_a_row_above():
     """Without it a new format could come without a test of what it makes."""
-    assert {format_name for format_name, *_ in ROWS.values()} | {"text"} == set(FORMATS)
+    assert {format_name for format_name, *_ in ROWS.values()} | {"text", "tokens"} == set(FORMATS)
 
 
 def test_rows_are_not_changed_by_reading_them():
@@ -231,7 +232,7 @@ REFUSED = [
     (
         "sharegpt",
         {"conversations": [{"from": "function_call", "value": "add(1)"}]},
-        "conversations[0] is a function_call whose value is no JSON: Expecting value: line 1 column 1 (char 0)",
+        "the function_call in conversations[0] is text that is no JSON: Expecting value: line 1 column 1 (char 0)",
     ),
     (
         "sharegpt",
@@ -242,8 +243,25 @@ REFUSED = [
     ("alpaca", {"instruction": "q", "output": 4}, "output must be text and is int 4"),
     ("alpaca", {"instruction": "q", "output": "a", "history": [["q"]]}, "'history' must hold [question, answer] pairs"),
     ("prompt_completion", {"prompt": "q"}, "field 'completion' is missing (found ['prompt'])"),
-    ("prompt_completion", {"prompt": [], "completion": "a"}, "'prompt' is empty: it needs at least one turn"),
+    (
+        "prompt_completion",
+        {"prompt": [], "completion": "a"},
+        "'prompt' is empty: a conversation needs at least one turn",
+    ),
     ("question_answer", {"question": "q", "answer": ["a"]}, 'answer must be text and is list ["a"]'),
+    ("alpaca", {"instruction": "q", "output": "a", "history": 5}, "'history' must hold [question, answer] pairs"),
+    (
+        "sharegpt",
+        {"conversations": [{"from": {}, "value": "q"}]},
+        "conversations[0] is from dict {}, which is none of human, user, gpt, assistant, bot, chatgpt, system, "
+        "observation, tool, function_response, function_call",
+    ),
+    ("messages", {"messages": [_user("q")], "tools": "[" * 100_000}, "tools is JSON that is nested too deeply"),
+    (
+        "messages",
+        {"messages": [_assistant("", tool_calls=[{"name": "add", "arguments": "[" * 100_000}])]},
+        "the arguments of 'add' in messages[0] is JSON that is nested too deeply",
+    ),
     ("text", {"text": ""}, "'text' is empty: a document needs at least one character"),
     ("text", {"id": 1}, "field 'text' is missing (found ['id'])"),
 ]
@@ -257,7 +275,7 @@ def test_a_row_is_refused_with_the_reason(format_name, row, reason):
     assert str(error) == f"memory[0] (sample 0): {reason}"
 
 
-@pytest.mark.parametrize("format_name", sorted(set(FORMATS) - {"text"}))
+@pytest.mark.parametrize("format_name", sorted(set(FORMATS) - {"text", "tokens"}))
 def test_a_text_where_an_object_is_due(format_name):
     """Without it a file that mixes texts and chats would end the job with a TypeError, or list a text's letters."""
     for text in ("just text", "messages conversations instruction prompt question"):

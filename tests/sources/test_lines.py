@@ -88,12 +88,12 @@ def test_a_row_of_three_megabytes(put):
 def test_lines_of_text_lose_only_their_line_end(put):
     """Without it leading spaces of code, or a separator in a text, would be lost."""
     path = put("a.txt", "\ufeff  a \r\n\nb\u2028\x0bc\t\r\nd".encode())
-    assert _shown(open_source(path)) == ["  a ", "b\u2028\x0bc\t", "d"]
+    assert _shown(open_source(path, text_unit="line")) == ["  a ", "b\u2028\x0bc\t", "d"]
 
 
 def test_invalid_utf8_in_a_line_of_text(put):
     """Without it a Latin-1 line would end the job."""
-    assert _shown(open_source(put("a.txt", b"a\n\xe9t\xe9\n"))) == [
+    assert _shown(open_source(put("a.txt", b"a\n\xe9t\xe9\n"), text_unit="line")) == [
         "a",
         ":2 (sample 1): invalid UTF-8 at byte 0 of the line (invalid continuation byte)",
     ]

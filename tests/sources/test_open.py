@@ -74,6 +74,13 @@ STORAGES = {
     "a saved dataset": (_saved, "{}/saved: row 1"),
     "lines of text": (_file("a.txt", "\n".join(TEXTS).encode()), "{}/a.txt:2"),
     "packed lines of text": (_file("a.txt.gz", gzip.compress("\n".join(TEXTS).encode())), "{}/a.txt.gz:2"),
+    "a text": (
+        _files(
+            lambda folder: [folder / f"{name}.txt" for name in "abc"],
+            **dict(zip(("a_txt", "b_txt", "c_txt"), [text.encode() for text in TEXTS], strict=True)),
+        ),
+        "{}/b.txt",
+    ),
     "a directory of texts": (
         _files(lambda folder: folder, b__c_md=TEXTS[1].encode(), c_txt=TEXTS[2].encode(), a_rst=TEXTS[0].encode()),
         None,
@@ -106,12 +113,12 @@ STORAGES = {
 def test_a_storage_gives_these_samples(name, tmp_path):
     """Without it a data set would pack other samples, or name another place, because of how it is stored."""
     make, second = STORAGES[name]
-    source = open_source(make(tmp_path))
+    source = open_source(make(tmp_path), text_unit="line" if "lines of text" in name else "file")
     expected = [Sample(index, text=text) for index, text in enumerate(TEXTS)]
     assert list(source.read(0, 3)) == expected
     assert [source[index] for index in (2, 0, 1)] == [expected[2], expected[0], expected[1]]
     assert list(source.read(1, 2)) == expected[1:2]
-    assert (len(source), source.format.name) == (3, "text")
+    assert (len(source), source.format_name) == (3, "text")
     assert sum(len(block) for block in source.blocks) == 3
     if second is not None:
         assert source.where(1) == second.format(tmp_path)
@@ -131,18 +138,32 @@ def test_a_remote_file_is_read_as_a_local_one():
         open_source("memory://nowhere/a.jsonl")
 
 
-def test_one_file_of_text_is_one_document_if_asked(put):
-    """Without it a book would be packed as unrelated lines."""
-    path = put("a.txt", "one\r\n\ntwo\u2028\n")
-    assert list(open_source(path, text_unit="file").read(0, 1)) == [Sample(0, text="one\r\n\ntwo\u2028\n")]
-    assert [sample.text for sample in open_source(path).read(0, 2)] == ["one", "two\u2028"]
+@pytest.mark.parametrize("given", ["file", "directory", "pattern", "list of paths", "list of names", "packed file"])
+def test_a_document_is_the_same_however_its_file_is_named(given, put, tmp_path):
+    """Without it a book given as a file is packed as unrelated lines, and in a directory as one document."""
+    text = "one\r\n\ntwo\u2028\n"
+    path = put("a.txt", text)
+    data = {
+        "file": path,
+        "directory": tmp_path,
+        "pattern": f"{tmp_path}/*.txt",
+        "list of paths": [Path(path)],
+        "list of names": [path],
+        "packed file": put("packed/a.txt.gz", gzip.compress(text.encode())),
+    }[given]
+    if given == "directory":
+        (tmp_path / "packed" / "a.txt.gz").unlink()
+    source = open_source(data)
+    assert ([sample.text for sample in source.read(0, len(source))], source.unit) == ([text], "one document a file")
+    lines = open_source(data, text_unit="line")
+    assert ([sample.text for sample in lines.read(0, 2)], lines.unit) == (["one", "two\u2028"], "one document a line")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_document(put):
     """Without it a file from Windows would begin with an invisible token, by file and not by line."""
     path = put("a.txt", b"\xef\xbb\xbfone\n")
-    assert open_source(path)[0] == Sample(0, text="one")
-    assert open_source(path, text_unit="file")[0] == Sample(0, text="one\n")
+    assert open_source(path, text_unit="line")[0] == Sample(0, text="one")
+    assert open_source(path)[0] == Sample(0, text="one\n")
 
 
 def test_a_directory_of_texts_by_lines_if_asked(put, tmp_path):
@@ -181,8 +202,8 @@ def test_a_directory_without_data_is_refused(put, tmp_path):
 
 
 def test_a_directory_of_several_kinds_is_refused(put, tmp_path):
-    """Without it a README beside the data would become a sample."""
-    put("README.md", "read me")
+    """Without it data that lies there in two forms would be packed twice."""
+    put("a.txt", "text")
     put("a.jsonl", JSONL)
     with pytest.raises(SettingsError) as caught:
         open_source(tmp_path)
@@ -196,7 +217,9 @@ def test_what_is_no_source_is_refused(data, kind):
     """Without it one row given instead of a list of rows would fail somewhere deep inside."""
     with pytest.raises(SettingsError) as caught:
         open_source(data)
-    assert str(caught.value) == f"a source is a path, a list of rows or a datasets.Dataset, not {kind}"
+    assert str(caught.value) == (
+        f"a source is a path, a list of rows, a DataFrame or a data set of datasets, not {kind}"
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\r\n\n"])
@@ -219,9 +242,13 @@ def test_a_dataset_of_several_splits_names_them(tmp_path):
     datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
     both = datasets.DatasetDict({name: datasets.Dataset.from_list(ROWS) for name in ("train", "test")})
     both.save_to_disk(tmp_path / "saved")
-    with pytest.raises(SourceError) as caught:
-        open_source(tmp_path / "saved")
-    assert str(caught.value) == f"{tmp_path}/saved holds several splits (train, test): name one, such as …/train"
+    for data, title in ((tmp_path / "saved", f"{tmp_path}/saved"), (both, "a DatasetDict")):
+        with pytest.raises(SettingsError) as caught:
+            open_source(data)
+        assert str(caught.value) == f'{title} holds several splits (train, test): name one with split="train"'
+        assert [sample.text for sample in open_source(data, split="test").read(0, 3)] == TEXTS
+        with pytest.raises(SourceNotFoundError, match=r"no such split \(it has train, test\)"):
+            open_source(data, split="eval")
     assert [sample.text for sample in open_source(tmp_path / "saved" / "test").read(0, 3)] == TEXTS
 
 

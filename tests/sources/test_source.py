@@ -37,7 +37,7 @@ def test_a_bad_sample_is_raised_by_index_and_returned_by_read():
 def test_detection_passes_over_rows_that_cannot_be_read(put):
     """Without it a broken first line would hide what the file is."""
     source = open_source(put("a.jsonl", b'nope\n{"text":"a"}\n'))
-    assert (source.format.name, source.detected, source[1].text) == ("text", True, "a")
+    assert (source.format_name, source.detected, source[1].text) == ("text", True, "a")
 
 
 def test_a_file_without_a_readable_row_says_what_is_wrong_with_the_first(put):
@@ -53,9 +53,9 @@ def test_unknown_rows_are_shown_with_the_way_out():
     with pytest.raises(UnknownFormatError) as caught:
         open_source([{"dialogue": [], "id": 3}])
     assert str(caught.value) == (
-        "the rows have no format that brimful knows; the first has keys ['dialogue', 'id']. Name the format and its "
-        'fields, for example format="messages" with fields={"messages": "dialogue"} (formats: messages, sharegpt, alpaca, '
-        "prompt_completion, question_answer, text)"
+        "memory: the rows have no format that brimful knows; the first has keys ['dialogue', 'id']. Name the format and "
+        'its fields, for example format="messages" fields={"messages": "dialogue"} (formats: tokens, messages, sharegpt, '
+        "alpaca, prompt_completion, question_answer, text)"
     )
 
 
@@ -63,7 +63,7 @@ def test_fields_are_found_under_other_names():
     """Without it data with a key of its own would have to be rewritten."""
     rows = [{"dialogue": [{"role": "user", "content": "hi"}]}]
     detected = open_source(rows, fields={"messages": "dialogue"})
-    assert (detected.format.name, detected[0].messages) == ("messages", [{"role": "user", "content": "hi"}])
+    assert (detected.format_name, detected[0].messages) == ("messages", [{"role": "user", "content": "hi"}])
     named = open_source(rows, format="messages", fields={"messages": "dialogue"})
     assert (named.fingerprint, named.detected) == (detected.fingerprint, False)
 
@@ -73,7 +73,8 @@ def test_an_unknown_format_or_field_names_the_known_ones():
     with pytest.raises(SettingsError) as caught:
         open_source(ROWS, format="chatml")
     assert str(caught.value) == (
-        'format="chatml" is unknown: use one of messages, sharegpt, alpaca, prompt_completion, question_answer, text'
+        'format="chatml" is unknown: use one of tokens, messages, sharegpt, alpaca, prompt_completion, question_answer, '
+        "text"
     )
     with pytest.raises(SettingsError) as caught:
         open_source(ROWS, format="text", fields={"body": "text"})

@@ -25,6 +25,7 @@ FLAGS = {
     "directory": "-o",
     "path": "-o",
     "dp_world_size": "--world-size",
+    "template_kwargs": "--template-arg",
     "source_names": "--source-name",
 }
 """Flags that are not their argument's name with hyphens."""
@@ -57,4 +58,6 @@ def _as_flag(name: str, value: Any) -> str:
         return flag.replace("--", "--no-", 1)
     if isinstance(value, Mapping):
         return " ".join(f"{flag} {shlex.quote(f'{key}={most}')}" for key, most in value.items())
+    if isinstance(value, list):
+        return " ".join(f"{flag} {shlex.quote(str(item))}" for item in value)
     return f"{flag} {shlex.quote(str(value))}"

@@ -63,6 +63,8 @@ def _planned(plan: Plan, index: int) -> list[str]:
 
 def _store(path: str, index: int | None, tokenizer: str | None, full: bool, check: bool) -> None:
     packs = open_packs(path)
+    plan_path = os.path.join(path, "plan.arrow")
+    plan = Plan.open(plan_path) if os.path.exists(plan_path) else None
     if index is not None:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
@@ -70,12 +72,10 @@ def _store(path: str, index: int | None, tokenizer: str | None, full: bool, chec
             packs[index], index, packs.capacity, _decoder(tokenizer or packs.notes.get("tokenizer")), full
         )
     else:
-        lines = describe_store(packs)
+        lines = describe_store(packs, plan)
     for line in lines:
         click.echo(line)
     if check:
-        plan_path = os.path.join(path, "plan.arrow")
-        plan = Plan.open(plan_path) if os.path.exists(plan_path) else None
         found = check_store(path, plan=plan, progress=make_progress("auto"))
         against = "log and plan" if plan is not None else "log (no plan.arrow beside it)"
         click.echo(

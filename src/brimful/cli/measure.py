@@ -28,6 +28,12 @@ __all__ = ["measure"]
 @encoder_options
 @click.option("--budget", "budgets", multiple=True, metavar="[loss_tokens]", help="Also measure these, for plans.")
 @click.option(
+    "--targets/--no-targets",
+    default=True,
+    show_default=True,
+    help="Find out where the targets of the loss lie too (chats are measured faster without).",
+)
+@click.option(
     "--on-mismatch",
     type=click.Choice(["error", "rebuild"]),
     default="error",
@@ -47,12 +53,13 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
     encoder = make_encoder(data, options)
     progress = make_reporter(options["as_json"], options["quiet"])
     if data.detected:
-        progress.say(f"{data.title}: {len(data):,} samples, format {data.format.name} (detected)")
+        progress.say(f"{data.title}: {len(data):,} samples, format {data.format_name} (detected)")
     rejects = options["rejects"] or (f"{output}.rejects.jsonl" if output else None)
     table = measure_lengths(
         data,
         encoder,
         budgets=("tokens", *options["budgets"]),
+        targets=options["targets"],
         path=output,
         cache_dir=options["cache_dir"],
         num_proc=options["num_proc"],
@@ -69,6 +76,8 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
                 "tokens": table.total_tokens,
                 "fingerprint": table.fingerprint,
                 "rejected": len(table.rejected_ids),
+                "targets": None if table.targets is None else table.targets.total,
+                "account": table.account.as_dict(),
             }
         )
         return

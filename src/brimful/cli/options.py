@@ -6,16 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import numpy as np
 
 from brimful.cli.flags import in_flags
-from brimful.encode import ChatEncoder, Encoder, TextEncoder
+from brimful.encode import Encoder, Mode, Reasoning, encoder_for
 from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
+from brimful.plan.no_target import NoTarget
 from brimful.progress import Progress, make_progress
 from brimful.sources import Source, open_source
 from brimful.sources.formats import FORMATS
@@ -61,11 +63,24 @@ source_options = _together(
         help="A field of the format under another key, e.g. messages=dialogue.",
     ),
     click.option(
+        "--ignore",
+        multiple=True,
+        metavar="NAME",
+        help="A column that may be left out though it changes what a sample means (images, label, rejected), or a mark "
+        "such as <image> that is plain text.",
+    ),
+    click.option(
         "--text-unit",
-        type=click.Choice(["auto", "file", "line"]),
-        default="auto",
+        type=click.Choice(["file", "line"]),
+        default="file",
+        show_default=True,
         help="What one document of a text file is.",
     ),
+    click.option(
+        "--split", metavar="NAME", help="Split of a data set that has several (all: every one in a directory)."
+    ),
+    click.option("--config", metavar="NAME", help="Configuration of a data set that has several."),
+    click.option("--max-samples", type=int, metavar="N", help="Take the first N samples: a trial run."),
     click.option(
         "--cache-dir",
         type=click.Path(file_okay=False),
@@ -77,17 +92,39 @@ encoder_options = _together(
     click.option("--tokenizer", metavar="DIR|ID", help="Tokenizer: a directory or a hub id."),
     click.option(
         "--mode",
-        type=click.Choice(["auto", "chat", "text"]),
+        type=click.Choice([mode.value for mode in Mode]),
         default="auto",
-        help="Chats through the chat template, or documents; by the format of the rows if auto.",
+        show_default=True,
+        help="Chats through the chat template, prompt and completion without one, documents, or tokens as they are; by "
+        "the format of the rows if auto.",
     ),
     click.option("--chat-template", metavar="FILE", help="A Jinja chat template instead of the tokenizer's own."),
     click.option(
-        "--train-on",
-        type=click.Choice(["assistant", "last", "all"]),
-        default="assistant",
+        "--template-arg",
+        "template_args",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A variable of the chat template, such as enable_thinking=false; may be given several times.",
+    ),
+    click.option("--system", metavar="TEXT", help="System prompt for chats that have none."),
+    click.option(
+        "--reasoning",
+        type=click.Choice([choice.value for choice in Reasoning]),
+        default="error",
         show_default=True,
-        help="Tokens of a chat that are targets: every answer, the last, or all.",
+        help="Thoughts (reasoning_content) that the template does not know: refuse, write them as <think>, or drop.",
+    ),
+    click.option(
+        "--date", metavar="YYYY-MM-DD", help="The day that templates write which ask for today's, as Llama 3.1's does."
+    ),
+    click.option(
+        "--train-on",
+        type=click.Choice(["assistant", "last", "completion", "all"]),
+        help="Tokens that are targets: of a chat every answer (default), the last, or all; of prompt and completion the "
+        "completion (default) or all.",
+    ),
+    click.option(
+        "--separator", default="", metavar="TEXT", help="Between prompt and completion, with --mode completion."
     ),
     click.option("--bos/--no-bos", default=None, help="Documents begin with BOS (default: as the tokenizer does)."),
     click.option("--eos/--no-eos", default=True, show_default=True, help="Documents end with EOS."),
@@ -134,9 +171,18 @@ overflow_option = click.option(
     help="What becomes of samples longer than a pack.",
 )
 
+no_target_option = click.option(
+    "--no-target",
+    type=click.Choice([choice.value for choice in NoTarget]),
+    default="error",
+    show_default=True,
+    help="What becomes of samples without a target of the loss, before or after truncation.",
+)
+
 plan_options = _together(
     capacity_option,
     overflow_option,
+    no_target_option,
     click.option(
         "--algorithm",
         default="auto",
@@ -190,6 +236,7 @@ def plan_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "algorithm": options["algorithm"],
         "overflow": options["overflow"],
+        "no_target": options["no_target"],
         "budgets": _budgets(options["budgets"]),
         "alignment": _alignment(options),
         "min_fill": options["min_fill"],
@@ -246,31 +293,57 @@ def make_source(data: Sequence[str], options: Mapping[str, Any]) -> Source:
         if not (name and equals and key):
             raise SettingsError(f"--field {field!r} must be NAME=KEY, such as messages=dialogue")
         mapping[name] = key
-    paths: Any = data[0] if len(data) == 1 else [_Path(path) for path in data]
     return open_source(
-        paths,
+        data[0] if len(data) == 1 else [Path(path) for path in data],
         format=options["format_name"],
         fields=mapping or None,
+        ignore=options["ignore"],
         text_unit=options["text_unit"],
+        split=options["split"],
+        config=options["config"],
+        max_samples=options["max_samples"],
         cache_dir=options["cache_dir"],
     )
 
 
-class _Path(str):
-    """A path of several; ``open_source`` tells lists of paths from lists of rows by their type."""
-
-    def __fspath__(self) -> str:
-        return str(self)
-
-
 def make_encoder(source: Source, options: Mapping[str, Any]) -> Encoder:
     """The encoder that the options and the format of the source describe."""
-    name = options["tokenizer"]
-    required(name, "--tokenizer", "name the directory or hub id of the tokenizer of your model")
-    mode = options["mode"]
-    if mode == "text" or (mode == "auto" and source.format.name == "text"):
-        return TextEncoder(name, bos=options["bos"], eos=options["eos"])
-    return ChatEncoder(name, chat_template=options["chat_template"], train_on=options["train_on"])
+    return encoder_for(
+        source,
+        options["tokenizer"],
+        mode=options["mode"],
+        train_on=options["train_on"],
+        chat_template=options["chat_template"],
+        template_kwargs=_template_arguments(options["template_args"]),
+        system=options["system"],
+        reasoning=options["reasoning"],
+        date=options["date"],
+        separator=options["separator"],
+        bos=options["bos"],
+        eos=options["eos"],
+    )
+
+
+def _template_arguments(texts: Sequence[str]) -> dict[str, Any]:
+    """Variables of a chat template: JSON where it is, else text."""
+    variables: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise SettingsError(f"--template-arg {text!r} must be NAME=VALUE, such as enable_thinking=false")
+        try:
+            variables[name] = json.loads(value)
+        except ValueError:
+            variables[name] = value
+    return variables
+
+
+def tokenizer_note(encoder: Encoder) -> dict[str, Any]:
+    """What a pack store notes of its tokenizer: where it lies, and its fingerprint, so that it can be found again."""
+    tokenizer = getattr(encoder, "tokenizer", None)
+    if tokenizer is None:
+        return {}
+    return {"tokenizer": tokenizer.place, "tokenizer_fingerprint": tokenizer.fingerprint}
 
 
 def make_reporter(as_json: bool, quiet: bool) -> Progress:

@@ -20,6 +20,7 @@ from brimful.cli.options import (
     required,
     show_json,
     source_options,
+    tokenizer_note,
 )
 from brimful.materialize import pack_dataset
 
@@ -48,7 +49,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, capaci
     encoder = make_encoder(data, options)
     progress = make_reporter(options["as_json"], options["quiet"])
     if data.detected:
-        progress.say(f"{data.title}: {len(data):,} samples, format {data.format.name} (detected)")
+        progress.say(f"{data.title}: {len(data):,} samples, format {data.format_name} (detected)")
     summary = pack_dataset(
         data,
         encoder,
@@ -60,7 +61,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, capaci
         num_proc=options["num_proc"],
         cache_dir=options["cache_dir"],
         on_bad_sample=options["on_bad_sample"],
-        notes={"tokenizer": options["tokenizer"], "source": data.title},
+        notes={**tokenizer_note(encoder), "source": data.title},
         progress=progress,
     )
     if options["as_json"]:

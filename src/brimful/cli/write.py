@@ -16,6 +16,7 @@ from brimful.cli.options import (
     required,
     show_json,
     source_options,
+    tokenizer_note,
 )
 from brimful.errors import SourceNotFoundError
 from brimful.materialize import write_packs
@@ -50,7 +51,7 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         str(output),
         lanes=options["lanes"],
         num_proc=options["num_proc"],
-        notes={"tokenizer": options["tokenizer"], "source": data.title},
+        notes={**tokenizer_note(encoder), "source": data.title},
         progress=make_reporter(options["as_json"], options["quiet"]),
     )
     made.save(os.path.join(str(output), "plan.arrow"))  # beside the packs, for reports and checks

@@ -1,10 +1,25 @@
-"""One sample to its tokens and its exact length: ``ChatEncoder``, ``TextEncoder``."""
+"""One sample to its tokens and its exact length: ``ChatEncoder``, ``CompletionEncoder``, ``TextEncoder``, ``TokenEncoder``."""
 
 from __future__ import annotations
 
-from brimful.encode.chat import ChatEncoder, TrainOn
+from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
+from brimful.encode.choose import Mode, as_encoder, encoder_for
+from brimful.encode.completion import CompletionEncoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.encode.text import TextEncoder
+from brimful.encode.tokens import TokenEncoder
 
-__all__ = ["ChatEncoder", "EncodedSample", "Encoder", "TextEncoder", "TrainOn"]
+__all__ = [
+    "ChatEncoder",
+    "CompletionEncoder",
+    "EncodedSample",
+    "Encoder",
+    "Mode",
+    "Reasoning",
+    "TextEncoder",
+    "TokenEncoder",
+    "TrainOn",
+    "as_encoder",
+    "encoder_for",
+]

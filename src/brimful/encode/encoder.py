@@ -54,6 +54,17 @@ class Encoder(abc.ABC):
             stands among the errors.
         """
 
+    @property
+    def all_are_targets(self) -> bool:
+        """Whether every token of every sample is a target of the loss, so that lengths alone tell how many there are."""
+        return False
+
+    def no_target_reason(self, sample: Sample) -> str:
+        """Why a sample that was encoded has no target, in a few words that many samples share."""
+        if sample.kind == "tokens":
+            return "all its labels are -100"
+        return "it has one token, and the first of a segment is no target"
+
     def begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
         """``lengths`` in two halves: what Python has to do is done now, the function returned does the rest.
 
@@ -65,6 +76,14 @@ class Encoder(abc.ABC):
     @abc.abstractmethod
     def decode(self, input_ids: Sequence[int]) -> str:
         """Text of tokens, special ones included, for people to read."""
+
+    def __repr__(self) -> str:
+        tokenizer = getattr(self, "tokenizer", None)
+        train_on = self.label_settings.get("train_on")
+        shown = [f"{tokenizer!r}"] if tokenizer is not None else []
+        if train_on not in (None, "all", "labels"):
+            shown.append(f"train_on={train_on}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def encode(self, sample: Sample) -> EncodedSample:
         """Tokens of one sample.

@@ -11,6 +11,7 @@ import numpy as np
 
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, lengths_of
+from brimful.encode.routing import begin_lengths_by_kind, encode_by_kind, encode_given, given_lengths
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.sources.sample import Sample
@@ -34,33 +35,50 @@ class TextEncoder(Encoder):
     """
 
     def __init__(self, tokenizer: str | os.PathLike[str] | Any, *, bos: bool | None = None, eos: bool = True) -> None:
-        self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
+        self.tokenizer = Tokenizer.of(tokenizer)
         self._bos, self._eos = bos, eos
 
+    @property
+    def bos_and_eos(self) -> tuple[bool | None, bool]:
+        """What was asked for."""
+        return self._bos, self._eos
+
     @cached_property
-    def _marks(self) -> tuple[list[int], list[int]]:
+    def marks(self) -> tuple[list[int], list[int]]:
+        """Tokens in front of every document and behind it."""
         hf = self.tokenizer.hf
         bos = self._bos
         if bos is None:
             bos = hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id]
         if bos and hf.bos_token_id is None:
-            raise SettingsError(f"{self.tokenizer} has no beginning-of-sequence token; use {setting('bos', False)}")
+            raise SettingsError(
+                f"{setting('bos', True)}: {self.tokenizer} has no beginning-of-sequence token; use {setting('bos', False)}"
+            )
         if self._eos and hf.eos_token_id is None:
-            raise SettingsError(f"{self.tokenizer} has no end-of-sequence token; use {setting('eos', False)}")
+            raise SettingsError(
+                f"{setting('eos', True)}: {self.tokenizer} has no end-of-sequence token; use {setting('eos', False)}"
+            )
         return ([hf.bos_token_id] if bos else []), ([hf.eos_token_id] if self._eos else [])
 
     @property
     def length_settings(self) -> dict[str, Any]:
-        before, after = self._marks
+        before, after = self.marks
         return {"encoder": "text", "tokenizer": self.tokenizer.fingerprint, "bos": before, "eos": after}
 
     @property
     def label_settings(self) -> dict[str, Any]:
         return {"train_on": "all"}
 
+    @property
+    def all_are_targets(self) -> bool:
+        return True
+
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
+        return encode_by_kind(samples, {"chat": _refused, "text": self._encode, "tokens": encode_given})
+
+    def _encode(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
         texts, errors = _texts(samples)
-        before, after = self._marks
+        before, after = self.marks
         results: list[EncodedSample | BadSampleError] = []
         for place, ids in enumerate(self.tokenizer.ids(texts)):
             tokens = np.array([*before, *ids, *after], dtype=np.int32)
@@ -71,21 +89,32 @@ class TextEncoder(Encoder):
         return self.begin_lengths(samples)()
 
     def begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
+        kinds = {"chat": _refused_lengths, "text": self._begin_lengths, "tokens": given_lengths}
+        return begin_lengths_by_kind(samples, kinds)
+
+    def _begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
         texts, errors = _texts(samples)
-        extra = sum(map(len, self._marks))
+        extra = sum(map(len, self.marks))
         return lambda: lengths_of([count + extra for count in self.tokenizer.counts(texts)], errors)
 
     def decode(self, input_ids: Sequence[int]) -> str:
         return str(self.tokenizer.hf.decode(list(input_ids), skip_special_tokens=False))
 
 
+def _refused(samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
+    reason = f"is a chat, and the encoder is for texts: use ChatEncoder ({setting('mode', 'chat')}), which takes both"
+    return [BadSampleError(reason, sample_id=sample.sample_id) for sample in samples]
+
+
+def _refused_lengths(samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
+    errors = [error for error in _refused(samples) if isinstance(error, BadSampleError)]
+    return lambda: (np.full(len(samples), -1, dtype=np.int32), errors)
+
+
 def _texts(samples: Sequence[Sample]) -> tuple[list[str], dict[int, BadSampleError]]:
     texts: list[str] = []
     errors: dict[int, BadSampleError] = {}
     for place, sample in enumerate(samples):
-        if sample.text is None:
-            reason = f"is a chat, and the encoder is for texts; use {setting('mode', 'chat', python='ChatEncoder')}"
-            errors[place] = BadSampleError(reason, sample_id=sample.sample_id)
         refusal = Tokenizer.refusal(sample.text or "")
         if refusal is not None:
             errors[place] = BadSampleError(refusal, sample_id=sample.sample_id)

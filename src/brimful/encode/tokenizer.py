@@ -11,6 +11,7 @@ from typing import Any
 from brimful.arguments import check_type
 from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
 from brimful.fingerprint import fingerprint_of
+from brimful.hub import looks_like_hub_id, offline_if_unreachable
 from brimful.typing import Fingerprint
 from brimful.words import setting
 
@@ -30,10 +31,22 @@ class Tokenizer:
                 raise SettingsError(f"no tokenizer: name a directory or a hub id with {setting('tokenizer')}")
             self._given: Any = None
         else:
-            if not (hasattr(name_or_tokenizer, "encode") and hasattr(name_or_tokenizer, "decode")):
+            if not callable(getattr(name_or_tokenizer, "get_vocab", None)):
                 check_type("tokenizer", name_or_tokenizer, (), "a directory, a hub id, or a tokenizer of Transformers")
             self.name = None
             self._given = name_or_tokenizer
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer | str | os.PathLike[str] | Any) -> Tokenizer:
+        """One as it is, or made of a name or of what ``transformers`` loaded."""
+        return tokenizer if isinstance(tokenizer, cls) else cls(tokenizer)
+
+    @property
+    def place(self) -> str | None:
+        """Where it can be found again from anywhere: a whole path, or a hub id; None for one that was given."""
+        if self.name is not None and os.path.isdir(os.path.expanduser(self.name)):
+            return os.path.realpath(os.path.expanduser(self.name))
+        return self.name
 
     @cached_property
     def hf(self) -> Any:
@@ -45,17 +58,23 @@ class Tokenizer:
             from transformers import AutoTokenizer
         except ImportError as error:
             raise missing_extra("transformers", "text", "encoding text") from error
-        looks_local = self.name.startswith((".", "/", "~")) or os.path.exists(self.name)
         path = os.path.expanduser(self.name)
-        if looks_local and not os.path.isdir(path):
+        if os.path.isdir(path):
+            return self._loaded(AutoTokenizer, path, "no tokenizer can be loaded from it")
+        if not looks_like_hub_id(self.name) or os.path.exists(path):
             raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: no such directory")
+        with offline_if_unreachable() as reachable:
+            why = "no directory here, and the hub has no tokenizer of that name"
+            if not reachable:
+                why = "no directory here; the hub cannot be reached, and it is not in the hub's cache"
+            return self._loaded(AutoTokenizer, path, why)
+
+    def _loaded(self, loader: Any, path: str, why: str) -> Any:
         try:
-            return AutoTokenizer.from_pretrained(path)
+            return loader.from_pretrained(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().split("\n", 1)[0]
-            raise TokenizerNotFoundError(
-                f"{setting('tokenizer', self.name)}: no tokenizer can be loaded from it ({reason})"
-            ) from error
+            raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: {why} ({reason})") from error
 
     @cached_property
     def backend(self) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from brimful.materialize.job import PackSummary, pack_dataset
+from brimful.materialize.job import pack_dataset
+from brimful.materialize.summary import PackSummary
 from brimful.materialize.verify import check_store
 from brimful.materialize.write import write_packs
 

@@ -6,16 +6,25 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
+from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
-from brimful.errors import BadSampleError, CorruptFileError, NotAPackStoreError, SettingsError
+from brimful.errors import (
+    BadSampleError,
+    CorruptFileError,
+    NotAPackStoreError,
+    NoTargetError,
+    OversizedSampleError,
+    SettingsError,
+)
 from brimful.fingerprint import fingerprint_array
+from brimful.materialize.dropped import write_dropped
+from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import (
     SHARD_BYTES,
     identity_of,
@@ -27,101 +36,35 @@ from brimful.measure.table import LengthTable
 from brimful.plan import Alignment, Overflow, Plan
 from brimful.plan.budgets import DERIVED
 from brimful.plan.groups import as_groups
+from brimful.plan.no_target import NoTarget
 from brimful.plan.phases import Recipe
 from brimful.plan.planner import plan_by
 from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
 from brimful.shards import StreamLog
+from brimful.sources.open import open_source
 from brimful.sources.source import Source
+from brimful.sources.text_files import TextFiles
 from brimful.store import LocalStore, open_store
 from brimful.typing import AnyIntArray
-from brimful.words import counted, setting
+from brimful.words import setting
 
-__all__ = ["PackSummary", "pack_dataset"]
+__all__ = ["pack_dataset"]
 
 _LOSS_TOKENS = "loss_tokens"
 """The one budget beside tokens that measuring can make."""
 
 
-@dataclass(frozen=True)
-class PackSummary:
-    """What the job did: for people as ten lines, for machines as JSON."""
-
-    source: str
-    format: str
-    directory: str
-    capacity: int
-    plan: Plan
-    table: LengthTable
-    shards: int
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        """The summary that ``brimful pack`` prints."""
-        ledger, plan = self.plan.ledger, self.plan
-        sizes = np.diff(plan.offsets)
-        over = plan.num_packs - plan.bound
-        gap = f"{100 * over / plan.bound:.3f} % above" if over else "at"
-        percent = 100 / max(ledger.samples_in, 1)
-        stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
-        return [
-            f"samples        {ledger.samples_in:,} in {self.source} (format {self.format})",
-            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(ledger.samples_in, 1):,.0f} a sample",
-            f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
-            f"fill           {100 * plan.fill_ratio:.2f} %",
-            f"lower bound    {plan.bound:,} packs: {gap} what any plan needs ({_how(plan)})",
-            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
-            f"dropped        {ledger.samples_dropped:,} samples ({ledger.samples_dropped * percent:.2f} %), "
-            f"{ledger.tokens_dropped:,} tokens: {_why_dropped(plan)}",
-            f"cut            {ledger.samples_truncated:,} truncated ({ledger.tokens_truncated:,} tokens lost), "
-            f"{ledger.samples_split:,} split into segments (none lost)",
-            f"rejected       {ledger.samples_rejected:,} malformed rows" + self._rejects_note(),
-            f"time           {stages or 'nothing to do: all was there'}",
-        ]
-
-    def _rejects_note(self) -> str:
-        if not self.plan.ledger.samples_rejected:
-            return ""
-        first = f"; first: {self.table.rejects[0][1]}: {self.table.rejects[0][2]}" if self.table.rejects else ""
-        return f", listed in {self.directory}/rejects.jsonl{first}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "source": self.source,
-            "format": self.format,
-            "directory": self.directory,
-            "capacity": self.capacity,
-            "num_packs": self.plan.num_packs,
-            "lower_bound": self.plan.bound,
-            "fill_ratio": self.plan.fill_ratio,
-            "shards": self.shards,
-            "plan_fingerprint": self.plan.fingerprint,
-            "settings": self.plan.settings,
-            "seconds": self.seconds,
-            **self.plan.ledger.as_dict(),
-        }
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-
-def _why_dropped(plan: Plan) -> str:
-    """``longer than a pack; 108 for squares``."""
-    by = plan.settings.get("dropped_by", {"tokens": None})
-    reasons = ["longer than a pack" if name == "tokens" else f"{count:,} for {name}" for name, count in by.items()]
-    return "; ".join(reasons)
-
-
 @understands(capacity=CAPACITY_NAMES)
 def pack_dataset(
-    source: Source,
-    encoder: Encoder,
+    source: Source | Any,
+    encoder: Encoder | str | os.PathLike[str] | Any,
     directory: str | os.PathLike[str],
     *,
     capacity: int,
     algorithm: str = "auto",
     overflow: Overflow | str = Overflow.ERROR,
+    no_target: NoTarget | str = NoTarget.ERROR,
     budgets: Mapping[str, int] | None = None,
     alignment: Alignment | int = 1,
     groups: AnyIntArray | Sequence[int] | None = None,
@@ -142,13 +85,15 @@ def pack_dataset(
     """Measure, plan and write in one call; every sample is tokenised once.
 
     Killed at any point, the same call finishes the job; on a finished directory it only reads the account. The
-    directory then holds the packs, ``plan.arrow``, ``lengths.arrow``, ``summary.json`` and, if rows were
-    rejected, ``rejects.jsonl``.
+    directory then holds the packs, ``plan.arrow``, ``lengths.arrow``, ``summary.json`` and, if there are any,
+    ``rejects.jsonl`` (rows that could not be read or encoded) and ``dropped.jsonl`` (samples that were left out).
 
     Args: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
     if lanes < 1:
         raise SettingsError(f"{setting('lanes')} must be at least 1 and is {lanes}")
+    source = open_source(source, cache_dir=cache_dir)
+    encoder = as_encoder(source, encoder)
     progress = progress or Progress()
     store = open_store(directory)
     if not isinstance(store, LocalStore):
@@ -161,6 +106,7 @@ def pack_dataset(
         capacity=capacity,
         algorithm=algorithm,
         overflow=overflow,
+        no_target=no_target,
         budgets=budgets,
         alignment=alignment,
         min_fill=min_fill,
@@ -183,6 +129,7 @@ def pack_dataset(
         source,
         encoder,
         budgets=("tokens", _LOSS_TOKENS) if budgets and _LOSS_TOKENS in budgets else ("tokens",),
+        targets=not finished,  # a finished store of before is read as it is
         path=home / "lengths.arrow",
         cache_dir=cache_dir,
         num_proc=num_proc,
@@ -201,7 +148,7 @@ def pack_dataset(
         plan = _planned_before(home / "plan.arrow", log, measured.table)
         fresh = plan is None
         if plan is None:
-            plan = plan_by(measured.table, settings, groups=groups)
+            plan = _planned(measured.table, settings, groups, source)
         progress.advance(len(source))
     if fresh and not claimed:
         plan.save(home / "plan.arrow")  # before the directory is claimed for it: searches may not find it again
@@ -221,9 +168,11 @@ def pack_dataset(
         progress=progress,
     )
     shutil.rmtree(encoded_dir, ignore_errors=True)
+    write_dropped(home / "dropped.jsonl", plan, measured.table, source)
     summary = PackSummary(
         source=source.title,
-        format=source.format.name,
+        format=source.format_name,
+        unit=source.unit,
         directory=os.fspath(directory),
         capacity=capacity,
         plan=plan,
@@ -235,10 +184,22 @@ def pack_dataset(
     return summary
 
 
-def _how(plan: Plan) -> str:
-    """The algorithm and, where there was a choice, what came of it."""
-    outcome = plan.settings.get("outcome")
-    return f"{plan.settings['algorithm']}: {outcome}" if outcome else str(plan.settings["algorithm"])
+def _planned(
+    table: LengthTable, settings: PlanSettings, groups: AnyIntArray | Sequence[int] | None, source: Source
+) -> Plan:
+    try:
+        plan = plan_by(table, settings, groups=groups)
+    except NoTargetError as error:
+        raise error.located(source.where(error.sample_id)) from error
+    if plan.num_packs == 0:
+        longest = int(np.argmax(table.tokens))
+        by_line = source.unit == TextFiles.unit and f", or {setting('text_unit', 'line')} if each line is a document"
+        raise OversizedSampleError(
+            f"no sample is left to pack: {plan.ledger.samples_dropped:,} were dropped; the longest is "
+            f"{source.where(longest)} (sample {longest}) with {int(table.tokens[longest]):,} tokens. Choose "
+            f"{setting('overflow', 'split')}, a larger {setting('capacity')}{by_line or ''}"
+        )
+    return plan
 
 
 def _planned_before(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:

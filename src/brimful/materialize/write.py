@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import check_type
+from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.encode.stored import StoredSamples, signed, unsigned
 from brimful.errors import BadSampleError, LengthChangedError, PlanMismatchError, SettingsError
@@ -19,6 +20,7 @@ from brimful.plan import Plan
 from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
 from brimful.shards import BATCH_ROWS, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
+from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.store import LocalStore, Store, crash_point, open_store
 from brimful.typing import Int64Array, Lengths, TokenIds
@@ -31,6 +33,8 @@ SHARD_BYTES = 64 << 20
 
 _ENCODE_SAMPLES = 512
 _IN_PROCESS_TOKENS = 30_000_000
+_ENCODING_COST = 10
+"""What encoding a token costs more than copying one that measuring left, at least."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,8 @@ class _Context:
 
 def write_packs(
     plan: Plan,
-    source: Source,
-    encoder: Encoder,
+    source: Source | Any,
+    encoder: Encoder | str | os.PathLike[str] | Any,
     directory: str | os.PathLike[str],
     *,
     encoded: StoredSamples | None = None,
@@ -68,8 +72,8 @@ def write_packs(
 
     Args:
         plan: from ``plan_packs`` over the lengths of this source.
-        source: the samples.
-        encoder: the one that measured them.
+        source: the samples, or anything that ``open_source`` takes.
+        encoder: the one that measured them; or a tokenizer, or its name.
         directory: of the store; a path or a URL.
         encoded: tokens that measuring left, so that they need not be made again.
         lanes: how a reader may divide the shards among ranks; written into the header.
@@ -87,8 +91,8 @@ def write_packs(
         StoreFullError: no space left; the same call goes on when there is some.
     """
     check_type("plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)")
-    check_type("source", source, Source, "a Source", "open it by open_source")
-    check_type("encoder", encoder, Encoder, "an Encoder such as ChatEncoder")
+    source = open_source(source)
+    encoder = as_encoder(source, encoder)
     if lanes < 1:
         raise SettingsError(f"{setting('lanes')} must be at least 1 and is {lanes}")
     if plan.num_packs == 0:
@@ -121,7 +125,8 @@ def write_packs(
         producer_id=producer,
     )
     if num_proc is None:
-        num_proc = 1 if plan.ledger.tokens_packed < _IN_PROCESS_TOKENS else available_cores()
+        few = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
+        num_proc = 1 if plan.ledger.tokens_packed < few else available_cores()
     with progress.stage("write", total=plan.num_packs, unit="packs"):
         progress.advance(plan.num_packs - sum(int(edges[s + 1] - edges[s]) for s in missing), resumed=True)
         if num_proc == 1:

@@ -7,23 +7,28 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from brimful.arguments import understands
 from brimful.cache import cache_dir as default_cache_dir
-from brimful.columns import open_columns, write_columns
+from brimful.columns import Ragged, open_columns, write_columns
+from brimful.encode.choose import as_encoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.encode.stored import StoredSamples, write_stored
 from brimful.errors import BadSampleError, BrimfulError, CacheMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import differing_keys, fingerprint_of, short
+from brimful.measure.account import Account
 from brimful.measure.table import REJECTED, LengthTable
+from brimful.measure.targets import Targets, joined_rows, runs_of_masks
 from brimful.progress import Progress
 from brimful.sources.block import Block
+from brimful.sources.open import open_source
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 from brimful.store import atomic_file
@@ -42,6 +47,8 @@ _BATCH_SAMPLES = 256
 _BATCH_CHARACTERS = 1 << 20
 _REJECTS_KEPT = 1000
 _BATCHES_AHEAD = 2
+_PARTS_VERSION = 2
+_RUNS = "target_runs"
 _IN_PROCESS_BLOCKS = 3
 """Data sets of so few blocks are measured in this process: starting others would take longer."""
 
@@ -53,11 +60,17 @@ class _Context:
     budgets: tuple[str, ...]
     skip_bad: bool
     keep_encoded: bool
+    targets: bool
+
+    @property
+    def needs_runs(self) -> bool:
+        """Whether it has to be found out where the targets of each sample lie."""
+        return self.targets and not self.encoder.all_are_targets
 
     @property
     def needs_labels(self) -> bool:
         """Whether lengths alone are not enough."""
-        return self.keep_encoded or "loss_tokens" in self.budgets
+        return self.keep_encoded or self.needs_runs or "loss_tokens" in self.budgets
 
 
 @dataclass(frozen=True)
@@ -84,11 +97,13 @@ class Measurement:
     encoded: StoredSamples | None
 
 
+@understands()
 def measure_lengths(
-    source: Source,
-    encoder: Encoder,
+    source: Source | Any,
+    encoder: Encoder | str | os.PathLike[str] | Any,
     *,
     budgets: Sequence[str] = ("tokens",),
+    targets: bool = True,
     path: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     num_proc: int | None = None,
@@ -104,8 +119,10 @@ def measure_lengths(
     block, and a copy of the data elsewhere costs nothing.
 
     Args:
-        source: the samples.
-        encoder: what turns them into tokens.
+        source: the samples, or anything that ``open_source`` takes.
+        encoder: what turns them into tokens; or a tokenizer, or its name, for the encoder that the source needs.
+        targets: measure where the targets of the loss lie too, so that samples that teach nothing are known before
+            they are packed. Without it chats are measured faster.
         budgets: which lengths to take, from ``BUDGETS``.
         path: where the table goes; inside the cache if None.
         cache_dir: where finished blocks are kept.
@@ -124,13 +141,16 @@ def measure_lengths(
     >>> from brimful.sources import open_source
     >>> from brimful.testing.toys import toy_chat_encoder
     >>> source = open_source([{"question": "1+1?", "answer": "2"}])
-    >>> measure_lengths(source, toy_chat_encoder()).tokens.tolist()
-    [22]
+    >>> table = measure_lengths(source, toy_chat_encoder())
+    >>> table.tokens.tolist(), table.targets.counts.tolist()
+    ([22], [2])
     """
+    source = open_source(source, cache_dir=cache_dir)
     return measure_and_keep(
         source,
-        encoder,
+        as_encoder(source, encoder),
         budgets=budgets,
+        targets=targets,
         path=path,
         cache_dir=cache_dir,
         num_proc=num_proc,
@@ -147,6 +167,7 @@ def measure_and_keep(
     encoder: Encoder,
     *,
     budgets: Sequence[str],
+    targets: bool,
     path: str | os.PathLike[str] | None,
     cache_dir: str | os.PathLike[str] | None,
     num_proc: int | None,
@@ -164,10 +185,12 @@ def measure_and_keep(
         raise SettingsError(f"{setting('on_mismatch', on_mismatch)} is unknown: use error or rebuild")
     progress = progress or Progress()
     cache = Path(cache_dir) if cache_dir is not None else default_cache_dir()
-    provenance = _provenance(source, encoder, names)
-    key = _settings_fingerprint(provenance)
+    provenance = _provenance(source, encoder, names, targets)
+    key = _settings_fingerprint(provenance, targets)
     target = Path(path) if path is not None else cache / "lengths" / key[:16] / f"{source.fingerprint}.arrow"
     old = _previous(target, provenance, source, on_mismatch)
+    if targets and old is not None and old.targets is None:
+        old = None  # lengths that were measured without: the rows have to be seen again
     if old is not None and len(old) == len(source) and encoded_dir is None and _acceptable(old, on_bad_sample):
         old.rejects = [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in old.rejects]
         if rejects_path is not None:
@@ -182,11 +205,13 @@ def measure_and_keep(
     for block in source.blocks:
         if block.stop > first_new:
             tasks.append(_task_for(block, max(block.start, first_new), parts, encoded_dir, encoded_key))
-    context = _Context(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None)
+    if encoded_dir is not None and _only_tokens_are_missing(tasks, on_bad_sample == "skip"):
+        encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
+    context = _Context(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
     with progress.stage("measure", total=len(source), unit="rows"):
         progress.advance(first_new, resumed=True)
         _run_missing(context, tasks, num_proc, progress)
-    table = _assemble(known, tasks, names, source, provenance)
+    table = _assemble(known, tasks, context, provenance)
     table.save(target)
     if rejects_path is not None:
         write_rejects(table, source, rejects_path)
@@ -205,12 +230,13 @@ def _checked_budgets(budgets: Sequence[str]) -> tuple[str, ...]:
     return ("tokens", *(name for name in BUDGETS[1:] if name in budgets))
 
 
-def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...]) -> dict[str, Any]:
+def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...], targets: bool) -> dict[str, Any]:
     settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
     if "loss_tokens" in budgets:
         settings |= {f"encoder {name}": value for name, value in encoder.label_settings.items()}
     return {
         "settings": {**settings, "budgets": list(budgets), **{f"row {k}": v for k, v in source.row_settings.items()}},
+        **({"labels": {f"encoder {k}": v for k, v in encoder.label_settings.items()}} if targets else {}),
         "source_fingerprint": source.fingerprint,
         "source": source.title,
         "parts": [list(member) for member in source.rows.members],
@@ -218,8 +244,8 @@ def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...]) -> d
     }
 
 
-def _settings_fingerprint(provenance: dict[str, Any]) -> Fingerprint:
-    return fingerprint_of(provenance["settings"])
+def _settings_fingerprint(provenance: dict[str, Any], targets: bool) -> Fingerprint:
+    return fingerprint_of([_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None])
 
 
 def _previous(target: Path, provenance: dict[str, Any], source: Source, policy: OnMismatch) -> LengthTable | None:
@@ -232,10 +258,11 @@ def _previous(target: Path, provenance: dict[str, Any], source: Source, policy: 
         if policy == "rebuild":
             return None
         raise CacheMismatchError(
-            f"{target} is there and cannot be used ({error.message}); choose another {setting('path')}, or "
-            f"{setting('on_mismatch', 'rebuild')}"
+            f"{target} is there and cannot be used ({error.message}); choose another {setting('path')}, or {setting('on_mismatch', 'rebuild')}"
         ) from error
     differing = differing_keys(old.provenance.get("settings", {}), provenance["settings"])
+    if "labels" in provenance and "labels" in old.provenance:
+        differing += differing_keys(old.provenance["labels"], provenance["labels"])
     if not differing and len(old) > len(source):
         differing = [f"source ({len(old):,} samples there, {len(source):,} here)"]
     if not differing and not source.begins_with(len(old), old.provenance["source_fingerprint"]):
@@ -286,16 +313,26 @@ def _processes(context: _Context, blocks: int) -> int:
     return 1 if blocks <= enough else available_cores()
 
 
+def _only_tokens_are_missing(tasks: list[_Task], skip_bad: bool) -> bool:
+    """Whether every length is known from before, and the tokens are not there: then writing makes them, once."""
+    kept = all(task.encoded_path is not None and os.path.exists(task.encoded_path) for task in tasks)
+    return not kept and all(_measured(task, skip_bad) for task in tasks)
+
+
 def _finished(task: _Task, context: _Context) -> bool:
     if task.encoded_path is not None and not os.path.exists(task.encoded_path):
         return False
+    return _measured(task, context.skip_bad)
+
+
+def _measured(task: _Task, skip_bad: bool) -> bool:
     try:
         part = open_columns(task.part_path)
     except (FileNotFoundError, BrimfulError):
         return False
     if len(part) != task.stop - task.start:
         return False
-    return context.skip_bad or not part.description["rejects"]
+    return skip_bad or not part.description["rejects"]
 
 
 def _measure_block(context: _Context, task: _Task) -> _Part:
@@ -303,12 +340,18 @@ def _measure_block(context: _Context, task: _Task) -> _Part:
     size = task.stop - task.start
     columns = {name: np.full(size, REJECTED, dtype=np.int32) for name in context.budgets}
     found: list[BadSampleError] = []
+    account = Account()
     encoded: list[EncodedSample | None] = [None] * size
     batches = _batches(context.source.read(task.start, task.stop), found)
     if not context.needs_labels:
         for batch, (lengths, errors) in _lengths_of(context.encoder, batches):
             columns["tokens"][[sample.sample_id - task.start for sample in batch]] = lengths
             found += errors
+            for sample, length in zip(batch, lengths.tolist(), strict=True):
+                if length > 0:
+                    account.add(sample)
+                    if length == 1 and context.targets:
+                        account.no_target[context.encoder.no_target_reason(sample)] += 1
     else:
         for sample, result in _encoded(context.encoder, batches):
             if isinstance(result, BadSampleError):
@@ -319,6 +362,10 @@ def _measure_block(context: _Context, task: _Task) -> _Part:
             columns["tokens"][place] = len(result)
             if "loss_tokens" in columns:
                 columns["loss_tokens"][place] = np.count_nonzero(result.loss_mask)
+            if len(result):
+                account.add(sample)
+                if context.targets and not result.loss_mask[1:].any():
+                    account.no_target[context.encoder.no_target_reason(sample)] += 1
     for empty in np.flatnonzero(columns["tokens"] == 0).tolist():
         for column in columns.values():
             column[empty] = REJECTED
@@ -326,7 +373,10 @@ def _measure_block(context: _Context, task: _Task) -> _Part:
     rejects = _located(context, task, found)
     if task.encoded_path is not None:
         write_stored(task.encoded_path, encoded)
-    write_columns(task.part_path, columns, {"kind": "length_part", "rejects": rejects})
+    written: dict[str, Any] = dict(columns)
+    if context.needs_runs:
+        written[_RUNS] = runs_of_masks([sample.loss_mask if sample is not None else None for sample in encoded])
+    write_columns(task.part_path, written, {"kind": "length_part", "rejects": rejects, "account": account.as_dict()})
     tokens = columns["tokens"]
     return _Part(rejects, int(tokens[tokens > 0].sum(dtype=np.int64)))
 
@@ -382,27 +432,43 @@ def _batches(samples: Iterable[Sample | BadSampleError], unreadable: list[BadSam
 
 
 def _assemble(
-    known: LengthTable | None,
-    tasks: list[_Task],
-    names: tuple[str, ...],
-    source: Source,
-    provenance: dict[str, Any],
+    known: LengthTable | None, tasks: list[_Task], context: _Context, provenance: dict[str, Any]
 ) -> LengthTable:
-    columns = {name: np.empty(len(source), dtype=np.int32) for name in names}
+    source = context.source
+    columns = {name: np.empty(len(source), dtype=np.int32) for name in context.budgets}
     rejects: list[list[Any]] = []
+    runs: list[Ragged] = []
+    accounts: list[Any] = []
     if known is not None:
-        for name in names:
+        for name in context.budgets:
             columns[name][: len(known)] = known.budgets[name]
         rejects = [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in known.rejects]
+        accounts.append(known.account.as_dict())
+        if context.needs_runs:
+            assert known.targets is not None
+            assert known.targets.runs is not None
+            runs.append(known.targets.runs)
     for task in tasks:
         part = open_columns(task.part_path)
-        for name in names:
+        for name in context.budgets:
             columns[name][task.start : task.stop] = part.flat(name)
         for offset, _, reason in part.description["rejects"]:
             # The place is asked anew: equal rows may lie in a file of another name by now.
             sample_id = task.start + offset
             rejects.append([sample_id, source.where(sample_id) if len(rejects) < _REJECTS_KEPT else "", reason])
-    return LengthTable(columns, provenance=provenance, rejects=rejects[:_REJECTS_KEPT])
+        accounts.append(part.description["account"])
+        if context.needs_runs:
+            runs.append(part.ragged(_RUNS))
+    targets = None
+    if context.targets:
+        every = not context.needs_runs
+        targets = Targets.of_all_tokens(columns["tokens"]) if every else Targets.of_runs(joined_rows(runs))
+    return LengthTable(
+        columns,
+        provenance={**provenance, "account": Account.sum(accounts).as_dict()},
+        rejects=rejects[:_REJECTS_KEPT],
+        targets=targets,
+    )
 
 
 def write_rejects(table: LengthTable, source: Source, path: str | os.PathLike[str]) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import described, path_of
-from brimful.columns import open_columns, write_columns
+from brimful.columns import Columns, open_columns, write_columns
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.measure.account import Account
+from brimful.measure.targets import Targets
 from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
 
 __all__ = ["REJECTED", "LengthTable"]
@@ -20,6 +22,8 @@ REJECTED = -1
 """Length of a sample that could not be read or encoded."""
 
 _KIND, _VERSION = "length_table", 1
+_TARGETS, _RUNS = "targets", "target_runs"
+"""Columns of a saved table beside the budgets."""
 
 
 class LengthTable:
@@ -29,6 +33,8 @@ class LengthTable:
         budgets: ``int32[num_samples]`` by name; ``-1`` in ``tokens`` marks a rejected sample.
         provenance: fingerprints and settings of source and encoder, for comparing.
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
+        targets: where the targets of the loss lie in each sample; None if that was not measured. No part of the
+            fingerprint: equal lengths are packed alike.
 
     >>> table = LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
     >>> table
@@ -43,6 +49,7 @@ class LengthTable:
         *,
         provenance: Mapping[str, Any] | None = None,
         rejects: Sequence[Sequence[Any]] = (),
+        targets: Targets | None = None,
         path: str | None = None,
     ) -> None:
         if "tokens" not in budgets:
@@ -53,6 +60,7 @@ class LengthTable:
         self.budgets: dict[str, Lengths] = dict(budgets)
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.rejects = [list(reject) for reject in rejects]
+        self.targets = targets
         self.path = path
         self._fingerprint: Fingerprint | None = None
 
@@ -92,6 +100,11 @@ class LengthTable:
         return int(tokens.sum(dtype=np.int64)) + int(np.count_nonzero(tokens < 0))
 
     @property
+    def account(self) -> Account:
+        """What was read of the rows: kinds of samples, columns that nobody read, why targets are missing."""
+        return Account.sum([self.provenance.get("account", {})])
+
+    @property
     def fingerprint(self) -> Fingerprint:
         """Of the numbers alone: equal lengths give equal plans, wherever they come from."""
         if self._fingerprint is None:
@@ -109,7 +122,12 @@ class LengthTable:
             "provenance": self.provenance,
             "rejects": self.rejects,
         }
-        write_columns(path, self.budgets, description)
+        columns: dict[str, Any] = dict(self.budgets)
+        if self.targets is not None:
+            description["targets"] = "all" if self.targets.runs is None else "runs"
+            if self.targets.runs is not None:
+                columns |= {_TARGETS: self.targets.counts, _RUNS: self.targets.runs}
+        write_columns(path, columns, description)
         self.path = os.fspath(path)
 
     @classmethod
@@ -133,6 +151,7 @@ class LengthTable:
                 {name: columns.flat(name) for name in meta["budgets"]},
                 provenance=meta["provenance"],
                 rejects=meta["rejects"],
+                targets=_stored_targets(columns, meta.get("targets")),
                 path=os.fspath(path),
             )
             table._fingerprint = meta["fingerprint"]
@@ -147,6 +166,14 @@ class LengthTable:
             f"LengthTable({len(self):,} samples, {self.total_tokens:,} tokens{others}"
             f"{f', {rejected:,} rejected' if rejected else ''}, {short(self.fingerprint)})"
         )
+
+
+def _stored_targets(columns: Columns, kind: str | None) -> Targets | None:
+    if kind is None:
+        return None
+    if kind == "all":
+        return Targets.of_all_tokens(columns.flat("tokens"))
+    return Targets(columns.flat(_TARGETS), columns.ragged(_RUNS))
 
 
 def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> Lengths:

@@ -24,6 +24,7 @@ from brimful.plan.many_budgets import Items, items_of
 from brimful.plan.min_fill import postpone
 from brimful.plan.mix import companion_order, pack_order
 from brimful.plan.mix import mix as mix_packs
+from brimful.plan.no_target import NoTarget, without_target
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
 from brimful.plan.packing import Packing
 from brimful.plan.phases import Recipe
@@ -44,6 +45,7 @@ def plan_packs(
     capacity: int,
     algorithm: str = "auto",
     overflow: Overflow | str = Overflow.ERROR,
+    no_target: NoTarget | str = NoTarget.ERROR,
     budgets: Mapping[str, int] | None = None,
     alignment: Alignment | int = 1,
     groups: AnyIntArray | Sequence[int] | None = None,
@@ -71,6 +73,7 @@ def plan_packs(
             ``wrapped``, and ``sequential`` for next fit, whose packs follow each other as the samples do) are
             understood.
         overflow: what becomes of samples longer than a pack (``Overflow``).
+        no_target: what becomes of samples without a target of the loss (``NoTarget``), where the table knows targets.
         budgets: most that a pack may hold of other things: columns of the table by name, ``samples``, and
             ``squares`` (the sum of length², which attention costs). Never exceeded.
         alignment: what segments and rows are padded up to; a number is a multiple for each segment
@@ -93,6 +96,7 @@ def plan_packs(
 
     Raises:
         InvalidLengthsError: no samples, a length below 1, or no whole numbers.
+        NoTargetError: samples without a target, and ``no_target`` is ``error``; or no sample has one.
         OversizedSampleError: a length, or what a sample or a group takes of a budget, exceeds the capacity and
             ``overflow`` is ``error``.
         SettingsError: an impossible capacity, an unknown name, options that contradict each other.
@@ -108,6 +112,7 @@ def plan_packs(
         capacity=capacity,
         algorithm=algorithm,
         overflow=overflow,
+        no_target=no_target,
         budgets=budgets,
         alignment=alignment,
         min_fill=min_fill,
@@ -127,8 +132,15 @@ def plan_by(
     groups: AnyIntArray | Sequence[int] | None,
 ) -> Plan:
     """``plan_packs`` with its settings as one object, checked before the lengths are known."""
-    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
-    _check_lengths(table.tokens, may_reject=isinstance(lengths, LengthTable))
+    given = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+    _check_lengths(given.tokens, may_reject=isinstance(lengths, LengthTable))
+    of_groups = None
+    if groups is not None:
+        of_groups = as_groups(groups, num_samples=len(given), policy=settings.policy)
+    untaught = without_target(
+        given, capacity=_longest_segment(settings), overflow=settings.policy, policy=settings.untaught, groups=of_groups
+    )
+    table = _without(given, untaught) if len(untaught) else given
     if settings.algorithm == "concat_split":
         if groups is not None:
             raise SettingsError(
@@ -136,21 +148,33 @@ def plan_by(
             )
         pieces, packing = _concat_split(table.tokens, settings)
         found = _Found(packing, lower_bound(Histogram.of(pieces.lengths), capacity=settings.capacity), {})
-    elif groups is None and not settings.budgets:
+    elif of_groups is None and not settings.budgets:
         pieces = apply_overflow(
             table.tokens, capacity=settings.usable, policy=settings.policy, unit=settings.aligned.total
         )
         found = _pack(settings.aligned.rounded(pieces.lengths).astype(np.int32, copy=False), settings)
     else:
-        of_groups = None
-        if groups is not None:
-            of_groups = as_groups(groups, num_samples=len(table), policy=settings.policy)
         items = items_of(table, settings.limits, policy=settings.policy, alignment=settings.aligned, groups=of_groups)
         pieces, found = items.pieces, _pack_items(items, settings)
         if of_groups is not None:
             found = replace(found, notes={**found.notes, "groups": fingerprint_array(of_groups)})
-    ledger = _ledger(table, pieces, settings)
-    return _make_plan(table, pieces, found, ledger, settings=settings)
+    if len(untaught):
+        by = found.notes.get("dropped_by", {"tokens": len(pieces.dropped)} if len(pieces.dropped) else {})
+        found = replace(found, notes={**found.notes, "dropped_by": {**by, "no_target": len(untaught)}})
+        pieces = replace(pieces, dropped=np.union1d(pieces.dropped, untaught))
+    return _make_plan(given, pieces, found, _ledger(given, pieces, settings), settings=settings)
+
+
+def _longest_segment(settings: PlanSettings) -> int:
+    """Most tokens that the overflow policy leaves of a sample."""
+    return settings.capacity if settings.algorithm == "concat_split" else settings.usable
+
+
+def _without(table: LengthTable, sample_ids: Int64Array) -> LengthTable:
+    """The table with some samples marked as those that could not be read: planning passes over them."""
+    tokens = table.tokens.copy()
+    tokens[sample_ids] = REJECTED
+    return LengthTable({**table.budgets, "tokens": tokens})
 
 
 @dataclass(frozen=True)
@@ -287,6 +311,7 @@ def _make_plan(
 def _ledger(table: LengthTable, pieces: Pieces, settings: PlanSettings) -> Ledger:
     tokens = table.tokens
     tokens_packed = int(pieces.lengths.sum(dtype=np.int64))
+    targets = _targets_of(table, pieces)
     if pieces.lengths is tokens:  # nothing dropped, cut or rejected: no need to look at every sample again
         return Ledger(
             samples_in=len(tokens),
@@ -294,6 +319,7 @@ def _ledger(table: LengthTable, pieces: Pieces, settings: PlanSettings) -> Ledge
             samples_packed=len(tokens),
             tokens_packed=tokens_packed,
             segments=len(tokens),
+            **targets,
         )
     tokens_in = table.total_tokens
     tokens_dropped = int(tokens[pieces.dropped].sum(dtype=np.int64))
@@ -304,7 +330,9 @@ def _ledger(table: LengthTable, pieces: Pieces, settings: PlanSettings) -> Ledge
         assert pieces.sample_ids is not None
         split = int(np.count_nonzero(np.bincount(pieces.sample_ids) > 1))
     if settings.policy in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
-        truncated = int(np.count_nonzero(tokens > settings.usable))
+        truncated = int(np.count_nonzero(tokens > _longest_segment(settings)))
+        if settings.untaught is NoTarget.DROP:  # some of those may be left out for what truncation took
+            truncated -= int(np.count_nonzero(tokens[pieces.dropped] > _longest_segment(settings)))
     return Ledger(
         samples_in=len(tokens),
         tokens_in=tokens_in,
@@ -317,4 +345,34 @@ def _ledger(table: LengthTable, pieces: Pieces, settings: PlanSettings) -> Ledge
         samples_split=split,
         segments=len(pieces.lengths),
         samples_rejected=rejected,
+        **targets,
     )
+
+
+def _targets_of(table: LengthTable, pieces: Pieces) -> dict[str, int]:
+    """The account of targets; nothing where they were not measured."""
+    if table.targets is None:
+        return {}
+    targets, tokens = table.targets, table.tokens
+    dropped = int(targets.counts[pieces.dropped].sum(dtype=np.int64))
+    if pieces.lengths is tokens:
+        packed, untaught = targets.total, int(np.count_nonzero(targets.counts == 0))
+    else:
+        ids = np.arange(len(tokens)) if pieces.sample_ids is None else pieces.sample_ids
+        held = targets.counts[ids].astype(np.int64)
+        cut = np.flatnonzero(pieces.lengths != tokens[ids])
+        starts = np.zeros(len(cut), dtype=np.int64) if pieces.starts is None else pieces.starts[cut]
+        held[cut] = targets.within(ids[cut], starts, pieces.lengths[cut])
+        packed = int(held.sum())
+        taught = np.zeros(len(tokens), dtype=np.bool_)
+        taught[ids[held > 0]] = True
+        present = np.zeros(len(tokens), dtype=np.bool_)
+        present[ids] = True
+        untaught = int(np.count_nonzero(present & ~taught))
+    return {
+        "samples_without_target": untaught,
+        "targets_in": targets.total,
+        "targets_packed": packed,
+        "targets_dropped": dropped,
+        "targets_cut": targets.total - packed - dropped,
+    }

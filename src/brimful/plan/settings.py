@@ -12,6 +12,7 @@ from brimful.arguments import check_type
 from brimful.errors import SettingsError
 from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import Budgets
+from brimful.plan.no_target import NoTarget
 from brimful.plan.overflow import Overflow
 from brimful.plan.phases import Recipe
 from brimful.words import setting
@@ -52,6 +53,7 @@ class PlanSettings:
     capacity: int
     algorithm: str
     overflow: Overflow | str
+    no_target: NoTarget | str
     budgets: Mapping[str, int] | None
     alignment: Alignment | int
     min_fill: float
@@ -71,6 +73,7 @@ class PlanSettings:
         put(self, "min_fill", float(self.min_fill))
         put(self, "algorithm", _ALIASES.get(self.algorithm, self.algorithm))
         put(self, "overflow", Overflow.named(self.overflow))
+        put(self, "no_target", NoTarget.named(self.no_target))
         if not isinstance(self.alignment, Alignment):
             put(self, "alignment", Alignment(segment=self.alignment))
         if self.algorithm not in ALGORITHMS:
@@ -154,6 +157,12 @@ class PlanSettings:
         return self.overflow
 
     @property
+    def untaught(self) -> NoTarget:
+        """The policy for samples without a target."""
+        assert isinstance(self.no_target, NoTarget)
+        return self.no_target
+
+    @property
     def aligned(self) -> Alignment:
         """The alignment."""
         assert isinstance(self.alignment, Alignment)
@@ -188,6 +197,8 @@ class PlanSettings:
             "seed": self.seed,
             "capacity": self.capacity,
         }
+        if self.untaught is not NoTarget.ERROR:
+            described["no_target"] = self.untaught.value
         if self.budgets:
             described["budgets"] = {name: int(most) for name, most in self.budgets.items()}
         if not self.aligned.is_none:

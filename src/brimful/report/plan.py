@@ -36,6 +36,7 @@ def describe_plan(plan: Plan) -> list[str]:
         f"tokens         {ledger.tokens_in:,} in: {ledger.tokens_packed:,} packed, "
         f"{ledger.tokens_dropped:,} dropped, {ledger.tokens_truncated:,} truncated",
         f"cut            {ledger.samples_truncated:,} samples truncated, {ledger.samples_split:,} split",
+        *_targets(plan),
         f"settings       {settings}",
     ]
     lines += [f"phase          {line}" for line in plan.settings.get("phase_reports", ())]
@@ -46,6 +47,20 @@ def describe_plan(plan: Plan) -> list[str]:
     if "packs_below_min_fill" in plan.settings:
         before, after = plan.settings["packs_below_min_fill"]
         lines.append(f"below min_fill {before:,} packs, packed again; {after:,} remain, last in the plan")
+    return lines
+
+
+def _targets(plan: Plan) -> list[str]:
+    """Targets of the loss, where they were measured."""
+    ledger = plan.ledger
+    if ledger.targets_in is None:
+        return []
+    lines = [
+        f"targets        {ledger.targets_in:,} in: {ledger.targets_packed:,} packed, {ledger.targets_dropped:,} dropped, "
+        f"{ledger.targets_cut:,} lost to cuts"
+    ]
+    if ledger.samples_without_target:
+        lines.append(f"without any    {ledger.samples_without_target:,} samples in the packs teach nothing")
     return lines
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from brimful.fingerprint import short
+from brimful.plan import Plan
+from brimful.report.plan import describe_plan
 from brimful.serve import PackStore
 from brimful.words import counted
 
 __all__ = ["describe_store"]
 
+_OF_PLAN = ("samples ", "tokens ", "cut ", "targets ", "without any", "dropped for")
 
-def describe_store(packs: PackStore) -> list[str]:
-    """A few lines on a pack store."""
+
+def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
+    """A few lines on a pack store, and on where its samples went if its plan is at hand."""
     identity = packs.identity
     lines = [
         f"packs          {len(packs):,} of {packs.capacity:,} tokens in {counted(packs.num_shards, 'shard')}",
@@ -20,6 +24,8 @@ def describe_store(packs: PackStore) -> list[str]:
         f"fingerprints   plan {short(identity['plan'])}, source {short(identity['source'])}, "
         f"encoder {short(identity['encoder'])}",
     ]
+    if plan is not None:
+        lines += [line for line in describe_plan(plan) if line.startswith(_OF_PLAN)]
     if not packs.alignment.is_none:
         lines.append(f"alignment      segments to {packs.alignment.segment}, rows to {packs.alignment.total} tokens")
     lines += [f"{name:<15}{value}" for name, value in packs.notes.items()]

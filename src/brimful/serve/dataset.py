@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from brimful.arguments import check_type, index_of
+from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import LengthChangedError, PlanMismatchError
 from brimful.plan import Alignment, Plan
 from brimful.serve.packs import PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
+from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint
 
@@ -36,8 +38,6 @@ class _PlannedPacks:
     """Packs encoded when they are asked for. Picklable, for the workers of a loader."""
 
     def __init__(self, source: Source, encoder: Encoder, plan: Plan) -> None:
-        check_type("source", source, Source, "a Source", "the call is from_plan(source, encoder, plan)")
-        check_type("encoder", encoder, Encoder, "an Encoder such as ChatEncoder")
         check_type("plan", plan, Plan, "a Plan", "open a file by Plan.open")
         if plan.ledger.samples_in != len(source):
             raise PlanMismatchError(
@@ -98,8 +98,19 @@ class PackedDataset:
         self._packs: _Packs = directory if isinstance(directory, PackStore) else open_packs(directory)
 
     @classmethod
-    def from_plan(cls, source: Source, encoder: Encoder, plan: Plan) -> PackedDataset:
-        """Packs that are encoded when they are asked for: no pack store, the same packs."""
+    def from_plan(
+        cls, source: Source | Any, encoder: Encoder | str | os.PathLike[str] | Any, plan: Plan
+    ) -> PackedDataset:
+        """Packs that are encoded when they are asked for: no pack store, the same packs.
+
+        Args:
+            source: the samples, or anything that ``open_source`` takes.
+            encoder: the one that measured them; or a tokenizer, or its name.
+            plan: over the lengths of this source.
+        """
+        check_type("plan", plan, Plan, "a Plan", "open a file by Plan.open")
+        source = open_source(source)
+        encoder = as_encoder(source, encoder)
         self = cls.__new__(cls)
         self._packs = _PlannedPacks(source, encoder, plan)
         return self

@@ -135,6 +135,8 @@ class JsonArray(JsonLines):
 class TextLines(_Lines):
     """One text a line; blank lines are passed over."""
 
+    unit = "one document a line"
+
     @staticmethod
     def _parse(line: bytes) -> Any:
         try:

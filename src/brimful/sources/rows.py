@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import bisect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from brimful.sources.block import Block
 from brimful.sources.sample import MalformedRowError
 from brimful.typing import Fingerprint
 
-__all__ = ["Block", "ChainedRows", "Rows"]
+__all__ = ["Block", "ChainedRows", "FirstRows", "Rows"]
 
 EMPTY = fingerprint_of([])
 
@@ -25,6 +26,9 @@ class Rows(abc.ABC):
 
     title: str
     """What a person calls it: mostly the path that was given."""
+
+    unit: str = ""
+    """What one row is, where that is a choice: ``one document a file``."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -67,21 +71,22 @@ class ChainedRows(Rows):
     def __init__(self, parts: Sequence[Rows], title: str) -> None:
         self.parts = list(parts)
         self.title = title
-        self._starts = [0]
+        ends = [0]
         for part in self.parts:
-            self._starts.append(self._starts[-1] + len(part))
+            ends.append(ends[-1] + len(part))
+        self.starts = ends[:-1]
+        """First row of each part."""
+        self._length = ends[-1]
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return self._length
 
     def _locate(self, index: int) -> tuple[Rows, int]:
-        import bisect
-
-        number = bisect.bisect_right(self._starts, index) - 1
-        return self.parts[number], index - self._starts[number]
+        number = bisect.bisect_right(self.starts, index) - 1
+        return self.parts[number], index - self.starts[number]
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
-        for part, first in zip(self.parts, self._starts, strict=False):
+        for part, first in zip(self.parts, self.starts, strict=True):
             begin, end = max(start - first, 0), min(stop - first, len(part))
             if begin < end:
                 yield from part.read(begin, end)
@@ -95,10 +100,14 @@ class ChainedRows(Rows):
         return part.where(inner)
 
     @property
+    def unit(self) -> str:  # type: ignore[override]
+        return " and ".join(dict.fromkeys(part.unit for part in self.parts if part.unit))
+
+    @property
     def blocks(self) -> Sequence[Block]:
         return [
             Block(first + block.start, first + block.stop, block.fingerprint)
-            for part, first in zip(self.parts, self._starts, strict=False)
+            for part, first in zip(self.parts, self.starts, strict=True)
             for block in part.blocks
         ]
 
@@ -115,11 +124,57 @@ class ChainedRows(Rows):
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
         chain = EMPTY
-        for part, first in zip(self.parts, self._starts, strict=False):
+        for part, first in zip(self.parts, self.starts, strict=True):
             if count <= first + len(part):
                 return [fingerprint_of([chain, digest]) for digest in part.prefix_fingerprints(count - first)]
             chain = fingerprint_of([chain, part.fingerprint])
         return []
+
+
+class FirstRows(Rows):
+    """The first rows of others: a trial run."""
+
+    def __init__(self, rows: Rows, count: int) -> None:
+        self._rows, self._count = rows, min(count, len(rows))
+        self.title = rows.title
+        self.unit = rows.unit
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        return self._rows.read(start, min(stop, self._count))
+
+    def get(self, index: int) -> Any:
+        return self._rows.get(index)
+
+    def where(self, index: int) -> str:
+        return self._rows.where(index)
+
+    @property
+    def members(self) -> list[tuple[str, int]]:
+        found, begin = [], 0
+        for title, length in self._rows.members:
+            if begin < self._count:
+                found.append((title, min(length, self._count - begin)))
+            begin += length
+        return found
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """Whole blocks of the others as they are, so that a longer run finds their lengths; the last one cut."""
+        found = []
+        for block in self._rows.blocks:
+            if block.start < self._count:
+                stop = min(block.stop, self._count)
+                cut = [block.fingerprint, stop - block.start]
+                found.append(block if stop == block.stop else Block(block.start, stop, fingerprint_of(cut)))
+        return found
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        whole = self._count == len(self._rows)
+        return self._rows.fingerprint if whole else fingerprint_of([self._rows.fingerprint, self._count])
 
 
 def malformed(reason: str) -> MalformedRowError:

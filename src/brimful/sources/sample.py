@@ -1,4 +1,4 @@
-"""One training example of a source, in the two forms that encoders take: a chat or a text."""
+"""One training example of a source, in the forms that encoders take: a chat, a text, or tokens."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ Message: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One training example, whatever format its row had.
+    """One training example, whatever format its row had: exactly one of ``messages``, ``text`` and ``input_ids``.
 
     Attributes:
         sample_id: index in the source, from 0.
-        messages: the turns of a chat, or None for a text.
-        text: a document, or None for a chat.
+        messages: the turns of a chat.
+        text: a document.
         tools: JSON schemas of the tools that the chat may call, as the template wants them.
+        input_ids: tokens of a row that was tokenised before.
+        labels: its targets: the token where it is one, else -100; None where every token is.
+        unread: columns of the row that say something and that nobody read, such as ``id``; those of messages as
+            ``messages[].name``.
 
     >>> Sample(0, messages=[{"role": "user", "content": "hi"}]).text is None
     True
@@ -30,6 +34,16 @@ class Sample:
     messages: Sequence[Message] | None = None
     text: str | None = None
     tools: Sequence[dict[str, Any]] | None = None
+    input_ids: Sequence[int] | None = None
+    labels: Sequence[int] | None = None
+    unread: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """``chat``, ``text`` or ``tokens``."""
+        if self.messages is not None:
+            return "chat"
+        return "text" if self.text is not None else "tokens"
 
 
 class MalformedRowError(ValueError):

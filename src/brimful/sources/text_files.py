@@ -20,8 +20,12 @@ _BOM = b"\xef\xbb\xbf"
 class TextFiles(Rows):
     """One document per file, in the order of the sorted names."""
 
-    def __init__(self, paths: Sequence[str], title: str) -> None:
+    unit = "one document a file"
+
+    def __init__(self, paths: Sequence[str], title: str, *, shown: Sequence[str] | None = None) -> None:
+        """``shown``: what the files are called in messages, where they are unpacked copies."""
         self._paths = list(paths)
+        self._shown = list(shown or paths)
         self.title = title
 
     def __len__(self) -> int:
@@ -39,7 +43,7 @@ class TextFiles(Rows):
                 yield malformed(f"invalid UTF-8 at byte {error.start} ({error.reason})")
 
     def where(self, index: int) -> str:
-        return self._paths[index]
+        return self._shown[index]
 
     @cached_property
     def blocks(self) -> Sequence[Block]:

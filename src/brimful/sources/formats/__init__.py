@@ -21,13 +21,14 @@ from brimful.sources.formats.question_answer import QuestionAnswer
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.sharegpt import ShareGPT
 from brimful.sources.formats.text import Text
+from brimful.sources.formats.tokens import Tokens
 from brimful.words import setting
 
 __all__ = ["FORMATS", "RowFormat", "detect", "format_named"]
 
 FORMATS: dict[str, type[RowFormat]] = {
     format_class.name: format_class
-    for format_class in (Messages, ShareGPT, Alpaca, PromptCompletion, QuestionAnswer, Text)
+    for format_class in (Tokens, Messages, ShareGPT, Alpaca, PromptCompletion, QuestionAnswer, Text)
 }
 """All formats by name, in the order in which they are tried."""
 
@@ -62,8 +63,23 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None) -> RowF
             best, most = candidate, matches
     if best is not None:
         return best
-    shown = sorted(rows[0]) if rows and isinstance(rows[0], Mapping) else [type(row).__name__ for row in rows[:1]]
-    raise UnknownFormatError(
-        f"the rows have no format that brimful knows; the first has keys {shown}. Name the format and its fields, "
-        f"for example {setting('format', 'messages')} with {setting('fields', {'messages': 'dialogue'})} (formats: {', '.join(FORMATS)})"
+    keys = [str(key) for key in rows[0]] if rows and isinstance(rows[0], Mapping) else []
+    found = (
+        f"the first has keys {sorted(keys)}" if keys else f"the first is {type(rows[0]).__name__ if rows else 'none'}"
     )
+    example = f"{setting('format', 'messages')} {setting('fields', {'messages': 'dialogue'})}"
+    if fields and "messages" not in fields:
+        example = f"{setting('format')} beside {setting('fields', dict(fields))}"
+    raise UnknownFormatError(
+        f"the rows have no format that brimful knows; {found}. {_hint(keys)}Name the format and its fields, for example "
+        f"{example} (formats: {', '.join(FORMATS)})"
+    )
+
+
+def _hint(keys: Sequence[str]) -> str:
+    """What is known of rows that cannot be packed so far."""
+    if any(key.startswith(("chosen", "rejected")) for key in keys):
+        return "These are preferences, and pairs cannot be packed so far. "
+    if any(key in ("image", "images", "video", "videos", "audio", "audios") for key in keys):
+        return "They hold media, which cannot be packed so far. "
+    return ""

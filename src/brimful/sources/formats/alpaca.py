@@ -42,9 +42,10 @@ class Alpaca(RowFormat):
         system = self.optional(row, "system")
         if system:
             messages.append({"role": "system", "content": as_text(system, self.fields["system"])})
-        for pair in self.optional(row, "history") or []:
-            if not isinstance(pair, list) or len(pair) != 2:
-                raise MalformedRowError(f"{self.fields['history']!r} must hold [question, answer] pairs")
+        history = self.optional(row, "history") or []
+        if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
+            raise MalformedRowError(f"{self.fields['history']!r} must hold [question, answer] pairs")
+        for pair in history:
             messages.append({"role": "user", "content": as_text(pair[0], "a question of the history")})
             messages.append({"role": "assistant", "content": as_text(pair[1], "an answer of the history")})
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]

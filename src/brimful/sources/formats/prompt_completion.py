@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.sources.formats.row_format import RowFormat, as_message, as_text, as_tools
-from brimful.sources.sample import MalformedRowError, Message
+from brimful.sources.sample import Message
 
 __all__ = ["PromptCompletion"]
 
@@ -31,7 +31,5 @@ class PromptCompletion(RowFormat):
     def _turns(self, row: Mapping[str, Any], name: str, role: str) -> list[Message]:
         value, key = self.get(row, name), self.fields[name]
         if isinstance(value, list):
-            if not value:
-                raise MalformedRowError(f"{key!r} is empty: it needs at least one turn")
-            return [as_message(turn, f"{key}[{number}]") for number, turn in enumerate(value)]
+            return [as_message(turn, f"{key}[{number}]") for number, turn in enumerate(self.turns(row, name))]
         return [{"role": role, "content": as_text(value, key)}]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.sources.formats.row_format import RowFormat, as_text, as_tools
+from brimful.sources.formats.row_format import RowFormat, as_message, as_text, as_tools, from_json, shown
 from brimful.sources.sample import MalformedRowError, Message
 
 __all__ = ["ShareGPT"]
@@ -28,6 +27,8 @@ _ROLES = {
 class ShareGPT(RowFormat):
     """``{"conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}], "system": …}``.
 
+    Turns with ``role`` and ``content`` are understood too: many data sets have those under this key.
+
     >>> row = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}
     >>> [turn["role"] for turn in ShareGPT().convert(row)["messages"]]
     ['user', 'assistant']
@@ -37,15 +38,11 @@ class ShareGPT(RowFormat):
     default_fields = {"conversations": "conversations", "system": "system", "tools": "tools"}
 
     def matches(self, row: Any) -> bool:
-        return self.has(row, "conversations") and not isinstance(row.get("chosen"), Mapping)
+        return self.has(row, "conversations")
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         key = self.fields["conversations"]
-        turns = self.get(row, "conversations")
-        if not isinstance(turns, list):
-            raise MalformedRowError(f"{key!r} must be a list of turns and is {type(turns).__name__}")
-        if not turns:
-            raise MalformedRowError(f"{key!r} is empty: a conversation needs at least one turn")
+        turns = self.turns(row, "conversations")
         messages = [_message(turn, f"{key}[{number}]") for number, turn in enumerate(turns)]
         system = self.optional(row, "system")
         if system:
@@ -54,21 +51,24 @@ class ShareGPT(RowFormat):
 
 
 def _message(turn: Any, what: str) -> Message:
+    if isinstance(turn, Mapping) and "role" in turn and "from" not in turn:
+        return as_message(turn, what)
     if not isinstance(turn, Mapping) or "from" not in turn or "value" not in turn:
         raise MalformedRowError(f"{what} must be an object with 'from' and 'value'")
     speaker, value = turn["from"], as_text(turn["value"], f"the value of {what}")
     if speaker == "function_call":
-        return {"role": "assistant", "content": "", "tool_calls": _calls(value, what)}
-    if speaker not in _ROLES:
-        raise MalformedRowError(f"{what} is from {speaker!r}, which is none of {', '.join(_ROLES)}, function_call")
-    return {"role": _ROLES[speaker], "content": value}
+        message: Message = {"role": "assistant", "content": "", "tool_calls": _calls(value, what)}
+    elif isinstance(speaker, str) and speaker in _ROLES:
+        message = {"role": _ROLES[speaker], "content": value}
+    else:
+        known = f"{', '.join(_ROLES)}, function_call"
+        said = repr(speaker) if isinstance(speaker, str) else shown(speaker)
+        raise MalformedRowError(f"{what} is from {said}, which is none of {known}")
+    return {**{key: there for key, there in turn.items() if key not in ("from", "value", *message)}, **message}
 
 
 def _calls(value: str, what: str) -> list[dict[str, Any]]:
-    try:
-        parsed = json.loads(value)
-    except json.JSONDecodeError as error:
-        raise MalformedRowError(f"{what} is a function_call whose value is no JSON: {error}") from error
+    parsed = from_json(value, f"the function_call in {what}")
     calls = parsed if isinstance(parsed, list) else [parsed]
     for call in calls:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):

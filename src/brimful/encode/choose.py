@@ -1,0 +1,146 @@
+"""The encoder that a source needs: by what its rows hold and what was asked for."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from brimful.choices import choice_of
+from brimful.encode.chat import ChatEncoder, Reasoning
+from brimful.encode.completion import CompletionEncoder
+from brimful.encode.encoder import Encoder
+from brimful.encode.text import TextEncoder
+from brimful.encode.tokenizer import Tokenizer
+from brimful.encode.tokens import TokenEncoder
+from brimful.errors import SettingsError
+from brimful.sources.source import Source
+from brimful.words import setting
+
+__all__ = ["Mode", "as_encoder", "encoder_for"]
+
+
+class Mode(str, Enum):
+    """How rows become tokens."""
+
+    AUTO = "auto"
+    """By the format of the rows: chats where there are any, else documents, else tokens as they are."""
+    CHAT = "chat"
+    """Through the chat template (``ChatEncoder``); texts and tokens among the chats as they are."""
+    COMPLETION = "completion"
+    """Prompt and completion without a template, for base models (``CompletionEncoder``)."""
+    TEXT = "text"
+    """Documents (``TextEncoder``)."""
+    TOKENS = "tokens"
+    """Rows that were tokenised before (``TokenEncoder``)."""
+
+
+_TRAIN_ON = {Mode.CHAT: ("assistant", "last", "all"), Mode.COMPLETION: ("completion", "all")}
+
+
+def encoder_for(
+    source: Source,
+    tokenizer: str | os.PathLike[str] | Any | None,
+    *,
+    mode: Mode | str = Mode.AUTO,
+    train_on: str | None = None,
+    chat_template: str | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+    system: str | None = None,
+    reasoning: str = Reasoning.ERROR.value,
+    date: datetime.date | str | None = None,
+    separator: str = "",
+    bos: bool | None = None,
+    eos: bool = True,
+) -> Encoder:
+    """The encoder for a source, with the settings that were given.
+
+    Args:
+        source: the samples.
+        tokenizer: a directory, a hub id, or a ``transformers`` tokenizer; None for rows of tokens.
+        mode: how rows become tokens.
+        train_on: as of ``ChatEncoder`` or ``CompletionEncoder``; their default if None.
+        chat_template, template_kwargs, system, reasoning, date: as of ``ChatEncoder``.
+        separator: as of ``CompletionEncoder``.
+        bos, eos: as of ``TextEncoder``.
+
+    Raises:
+        SettingsError: no tokenizer where one is needed, or a setting that this mode does not have.
+
+    >>> from brimful.sources import open_source
+    >>> encoder_for(open_source([{"input_ids": [5, 6]}]), None)
+    TokenEncoder()
+    """
+    chosen = choice_of(Mode, mode, argument="mode")
+    if chosen is Mode.AUTO:
+        chosen = _by_format(source)
+    given = {
+        "train_on": train_on is not None,
+        "chat_template": chat_template is not None,
+        "template_kwargs": bool(template_kwargs),
+        "system": system is not None,
+        "reasoning": reasoning != Reasoning.ERROR.value,
+        "date": date is not None,
+        "separator": bool(separator),
+        "bos": bos is not None,
+        "eos": not eos,
+    }
+    stray = [name for name, was_given in given.items() if was_given and name not in _SETTINGS[chosen]]
+    if stray:
+        others = " or ".join(str(setting("mode", mode.value)) for mode, names in _SETTINGS.items() if stray[0] in names)
+        raise SettingsError(
+            f"{setting(stray[0])} says nothing with {setting('mode', chosen.value)}: it is for {others}"
+        )
+    if chosen is Mode.TOKENS:
+        return TokenEncoder(tokenizer)
+    if tokenizer is None:
+        raise SettingsError(
+            f"{setting('tokenizer')} is missing: name the directory or hub id of the tokenizer of your model"
+        )
+    if chosen is Mode.TEXT:
+        return TextEncoder(tokenizer, bos=bos, eos=eos)
+    if train_on is not None and train_on not in _TRAIN_ON[chosen]:
+        raise SettingsError(
+            f"{setting('train_on')} {train_on!r} is unknown with {setting('mode', chosen.value)}: use one of "
+            f"{', '.join(_TRAIN_ON[chosen])}"
+        )
+    if chosen is Mode.COMPLETION:
+        return CompletionEncoder(tokenizer, train_on=train_on or "completion", separator=separator, bos=bos, eos=eos)
+    return ChatEncoder(
+        tokenizer,
+        chat_template=chat_template,
+        train_on=train_on or "assistant",
+        template_kwargs=dict(template_kwargs or {}),
+        system=system,
+        reasoning=reasoning,
+        date=date,
+    )
+
+
+_SETTINGS = {
+    Mode.CHAT: ("train_on", "chat_template", "template_kwargs", "system", "reasoning", "date"),
+    Mode.COMPLETION: ("train_on", "separator", "bos", "eos"),
+    Mode.TEXT: ("bos", "eos"),
+    Mode.TOKENS: (),
+}
+
+
+def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) -> Encoder:
+    """An encoder as it is; for a tokenizer, or the name of one, the encoder that the source needs.
+
+    Raises:
+        SettingsError: neither an encoder nor a tokenizer.
+    """
+    if isinstance(encoder, Encoder):
+        return encoder
+    return encoder_for(source, Tokenizer.of(encoder))
+
+
+def _by_format(source: Source) -> Mode:
+    kinds = {_KINDS.get(row_format.name, Mode.CHAT) for row_format in source.formats}
+    return kinds.pop() if len(kinds) == 1 else Mode.CHAT
+
+
+_KINDS = {"text": Mode.TEXT, "tokens": Mode.TOKENS}

@@ -1,0 +1,128 @@
+"""Every column of a row is read, named as unread, or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.errors import BadSampleError
+from brimful.sources import Sample, open_source
+from brimful.sources.formats import FORMATS
+
+CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+PICTURE = "column 'images' holds pictures, which cannot be packed so far: leave it out with ignore=[\"images\"]"
+
+
+def refused(row: Any, **options: Any) -> str:
+    """Why a row is refused."""
+    (error,) = open_source([row], **options).read(0, 1)
+    assert isinstance(error, BadSampleError)
+    return str(error).removeprefix("memory[0] (sample 0): ")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"messages": CHAT, "images": ["a.jpg"]}, PICTURE),
+        ({"question": "q", "answer": "a", "image": "a.jpg"}, "column 'image' holds pictures"),
+        ({"messages": CHAT, "videos": ["a.mp4"]}, "column 'videos' holds video"),
+        ({"text": "a", "audio": "a.flac"}, "column 'audio' holds sound"),
+        ({"messages": CHAT, "label": False}, "column 'label' says which answers are wanted"),
+        ({"messages": CHAT, "label": True}, "column 'label' says which answers are wanted"),
+        ({"conversations": CHAT[:1], "chosen": {"from": "gpt"}}, "column 'chosen' is half of a preference"),
+        ({"messages": CHAT, "rejected": CHAT}, "column 'rejected' is half of a preference"),
+        ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, "column 'seq_lengths' says that the row is packed already"),
+    ],
+)
+def test_a_column_that_changes_what_a_sample_means_is_refused(row: Any, reason: str) -> None:
+    """Without it wrong answers are trained as right ones, and questions about pictures without the pictures."""
+    assert refused(row).startswith(reason)
+
+
+@pytest.mark.parametrize("nothing", [None, [], "", {}])
+def test_a_column_that_holds_nothing_is_nothing(nothing: Any) -> None:
+    """Without it tables that give every row every column could not be packed."""
+    source = open_source([{"messages": CHAT, "images": nothing, "chosen": nothing, "id": nothing}])
+    assert source[0] == Sample(0, messages=CHAT, tools=None)
+
+
+def test_a_refused_column_may_be_ignored_by_name() -> None:
+    """Without it there would be no way on for who knows what the column says."""
+    row = {"messages": CHAT, "label": True, "id": 7}
+    source = open_source([row], ignore=["label"])
+    assert source[0] == Sample(0, messages=CHAT, unread=("id",))
+    assert source.fingerprint != open_source([{**row, "label": None}]).fingerprint
+
+
+@pytest.mark.parametrize("mark", ["<image>", "<image1>", "<video>", "<audio>", "<|image_pad|>"])
+def test_a_mark_without_its_medium_is_refused(mark: str) -> None:
+    """Without it a model is taught to answer questions about pictures that it never saw."""
+    reason = f"its text holds {mark} where a medium belongs"
+    for row in ({"question": f"Who is it? {mark}", "answer": "a"}, {"text": f"{mark} a caption"}):
+        assert refused(row).startswith(reason)
+        assert open_source([row], ignore=[mark])[0].kind in ("chat", "text")
+
+
+@pytest.mark.parametrize(
+    "text", ["<video controls>a</video>", "<video></video>", "a <img> b", "x < image > y", "<images>"]
+)
+def test_markup_is_no_mark_of_a_medium(text: str) -> None:
+    """Without it lessons in HTML would be refused."""
+    assert open_source([{"text": text}])[0].text == text
+
+
+def test_keys_of_messages_that_nobody_knows_are_named() -> None:
+    """Without it what a turn says beside its text is gone without a word."""
+    turns = [{**CHAT[0], "time": 3}, CHAT[1]]
+    assert open_source([{"messages": turns}])[0].unread == ("messages[].time",)
+    turns = [{"from": "human", "value": "q", "time": 3}, {"from": "gpt", "value": "a", "weight": 0}]
+    sample = open_source([{"conversations": turns}])[0]
+    assert (sample.unread, (sample.messages or [])[1]["weight"]) == (("messages[].time",), 0)
+
+
+VALID = {
+    "messages": {"messages": CHAT},
+    "sharegpt": {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
+    "alpaca": {"instruction": "q", "output": "a"},
+    "prompt_completion": {"prompt": "q", "completion": "a"},
+    "question_answer": {"question": "q", "answer": "a"},
+    "text": {"text": "a"},
+    "tokens": {"input_ids": [1, 2, 3]},
+}
+columns = st.sampled_from(
+    ["id", "source", "image", "images", "videos", "audio", "label", "chosen", "rejected", "score"]
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def test_every_format_has_a_valid_row_above() -> None:
+    """Without it a new format would not be held to the law."""
+    assert set(VALID) == set(FORMATS)
+
+
+@given(st.sampled_from(sorted(FORMATS)), st.dictionaries(columns, json_values, max_size=4))
+def test_each_column_is_read_or_named_or_refused(name: str, more: dict[str, Any]) -> None:
+    """The law of the entrance: nothing that a row says is passed over without a word."""
+    row = {**VALID[name], **more}
+    (sample,) = open_source([row], format=name).read(0, 1)
+    says = {column for column, value in more.items() if value is not None and value not in ("", [], {})}
+    if isinstance(sample, BadSampleError):
+        assert any(f"column {column!r}" in sample.reason for column in says)
+    else:
+        assert set(sample.unread) == says
+
+
+@given(st.sampled_from(sorted(FORMATS)), json_values, json_values)
+def test_a_row_of_anything_is_a_sample_or_an_error_of_its_own(name: str, value: Any, other: Any) -> None:
+    """Without it one odd row ends a job of a hundred million with a traceback."""
+    keys = list(FORMATS[name].default_fields)
+    row = {**VALID[name], **dict(zip(keys, [value, other], strict=False))}
+    (result,) = open_source([row], format=name).read(0, 1)
+    assert isinstance(result, (Sample, BadSampleError))
