@@ -79,6 +79,62 @@ def test_a_file_cut_anywhere_is_refused_by_name(tmp_path):
     assert refused == len(data) > 300
 
 
+def _content(path):
+    table = open_columns(path)
+    ids = table.ragged("ids")
+    flat = [(name, table.flat(name).dtype, table.flat(name).tolist()) for name in ("size", "flag")]
+    return table.description, flat, ids.values.dtype, ids.values.tolist(), ids.offsets.tolist()
+
+
+def test_every_flipped_byte_is_found_or_changes_nothing(tmp_path):
+    """Without it a damaged table would be read as other lengths, other tokens or another description."""
+    rows = Ragged(np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 2, 3]))
+    path = _write(tmp_path / "t.arrow", size=np.array([2, 0, 1]), flag=np.array([True, False, True]), ids=rows)
+    data, right = path.read_bytes(), _content(path)
+    assert open_columns(path).checksummed
+    found = 0
+    for at in range(len(data)):
+        for bit in (1 << at % 8,):
+            path.write_bytes(data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :])
+            try:
+                same = _content(path) == right
+            except CorruptFileError as error:
+                same = str(error).startswith(str(path)) and "\n" not in str(error)
+                found += 1
+            assert same, f"bit {bit} of byte {at}"
+    assert found > len(data) / 2
+
+
+def test_numbers_are_checked_when_they_are_asked_for(tmp_path):
+    """Without it a plan of a billion samples would be read whole to open it, or never be checked."""
+    path = _write(tmp_path / "t.arrow", size=np.arange(1000, 1009), other=np.array([5] * 9))
+    path.write_bytes(path.read_bytes().replace(np.int64(1003).tobytes(), np.int64(1999).tobytes()))
+    table = open_columns(path)
+    assert table.flat("other").tolist() == [5] * 9
+    assert table.flat("size", checked=False)[3] == 1999
+    for _ in range(2):  # a column that was refused once is not taken the second time
+        with pytest.raises(CorruptFileError) as caught:
+            table.flat("size")
+    assert str(caught.value) == f"{path} is damaged: column 'size' has other numbers than were written"
+
+
+def test_a_table_of_an_earlier_version_opens(tmp_path):
+    """Without it plans and lengths that were saved before there were checksums could not be read any more."""
+    path = str(tmp_path / "old.arrow")
+    schema = pa.schema([("size", pa.int64())], metadata={b"brimful": b'{"unit":"tokens"}'})
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array([1, 2])], schema=schema))
+    table = open_columns(path)
+    assert (table.description, table.flat("size").tolist(), table.checksummed) == ({"unit": "tokens"}, [1, 2], False)
+
+
+def test_rows_cut_from_a_longer_column_come_back(tmp_path):
+    """Without it values outside all rows, which Arrow leaves out, would make the checksum of a right file wrong."""
+    rows = Ragged(np.arange(9, dtype=np.int32), np.array([2, 4, 7]))
+    ids = open_columns(_write(tmp_path / "t.arrow", ids=rows)).ragged("ids")
+    assert (ids.values.tolist(), ids.offsets.tolist()) == ([2, 3, 4, 5, 6], [0, 2, 5])
+
+
 def test_an_arrow_file_of_somebody_else_is_refused(tmp_path):
     """Without it columns of another program would be taken for ours."""
     path = str(tmp_path / "foreign.arrow")

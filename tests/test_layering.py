@@ -15,13 +15,16 @@ BASE = {
     "store",
     "columns",
     "cache",
+    "locks",
     "progress",
     "arguments",
     "remote",
+    "tokenised",
     "words",
     "choices",
     "hub",
     "compiling",
+    "indexing",
 }
 MAY_IMPORT = {
     "base": {"base"},

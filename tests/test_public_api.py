@@ -5,13 +5,16 @@ import importlib
 import inspect
 import pkgutil
 
+import numpy as np
 import pytest
 
 import brimful
-from brimful.errors import MissingExtraError
+from brimful.errors import BrimfulError, MissingExtraError
+from brimful.words import setting
 
 NAMES = [
-    "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "EncodedSample", "Encoder", "TrainOn",
+    "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder",
+    "encoder_for", "EncodedSample", "Encoder", "TrainOn",
     "measure_lengths", "LengthTable", "plan_packs", "Plan", "Overflow", "CostModel", "schedule_packs",
     "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "open_packs", "Pack", "PackStore",
     "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup", "PackedBatch",
@@ -32,6 +35,112 @@ def test_every_public_name_exists_and_explains_itself(name):
     documented = inspect.getdoc(getattr(brimful, name))
     assert documented
     assert len(documented) > 20
+
+
+@pytest.fixture(scope="module")
+def instances(tmp_path_factory):
+    """One of each public class, and what each public function that makes an object gives."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+
+    from brimful.demo.tokenizer import train_tokenizer
+    from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs
+    from brimful.verify.report import Finding, Status
+
+    home = tmp_path_factory.mktemp("home")
+    train_tokenizer(["one two three"], home / "tokenizer", vocab_size=259)
+    tokenizer, encoder = str(home / "tokenizer"), toy_chat_encoder()
+    source = brimful.open_source([{"prompt": "1+1?", "completion": "2"}, {"prompt": "2+2?", "completion": "4"}])
+    table = brimful.measure_lengths(source, encoder, cache_dir=home)
+    plan = brimful.plan_packs(table, capacity=64)
+    summary = brimful.pack_dataset(source, encoder, home / "packs", capacity=64, cache_dir=home)
+    store = brimful.open_packs(home / "packs")
+    config = transformers.LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config)
+    passed = Finding("isolation", Status.PASS, attention="sdpa")
+    return {
+        "open_source": source, "Source": source, "Sample": source[0],
+        "ChatEncoder": brimful.ChatEncoder(tokenizer), "TextEncoder": brimful.TextEncoder(tokenizer),
+        "CompletionEncoder": brimful.CompletionEncoder(tokenizer), "TokenEncoder": brimful.TokenEncoder(),
+        "encoder_for": brimful.encoder_for(source, tokenizer),
+        "EncodedSample": encoder.encode(source[0]), "Encoder": encoder, "TrainOn": brimful.TrainOn.ALL,
+        "measure_lengths": table, "LengthTable": table, "plan_packs": plan, "Plan": plan,
+        "Overflow": brimful.Overflow.SPLIT, "CostModel": brimful.CostModel(linear=2.0, quadratic=1.0),
+        "Lookahead": brimful.Lookahead(capacity=8, size=2, max_wait=1), "pack_dataset": summary,
+        "PackSummary": summary, "check_store": brimful.check_store(home / "packs"), "open_packs": store,
+        "Pack": store[0], "PackStore": store, "PackedDataset": brimful.PackedDataset(store),
+        "PackLoader": brimful.PackLoader(store, dp_world_size=2),
+        "TokenBudgetBatches": brimful.TokenBudgetBatches([store[0]], brimful.TokenBudget(64)),
+        "TokenBudget": brimful.TokenBudget(64, warmup=brimful.Warmup(steps=3, start=2)),
+        "SampleCount": brimful.SampleCount(2), "Warmup": brimful.Warmup(steps=3),
+        "PackedBatch": brimful.PackCollator().rows([toy_pack([3, 2])])[0], "Padding": brimful.Padding(to=8),
+        "PackCollator": brimful.PackCollator(pad_to=8), "Normaliser": brimful.Normaliser.SQRT,
+        "collator_for": brimful.collator_for(model), "choose_attention": brimful.choose_attention(model),
+        "one_by_one": brimful.one_by_one(toy_packs(3)),
+        "VerifyReport": brimful.VerifyReport("a model", (passed,) * 40),
+        "BrimfulError": BrimfulError(f"choose {setting('overflow', 'drop')}"),
+        "segment": plan[0][0],
+        "indexed": brimful.TokenBudgetBatches([encoder.encode(s) for s in source], brimful.TokenBudget(64),
+                                              lengths=np.asarray(table)),
+    }  # fmt: skip
+
+
+NO_OBJECTS = {"schedule_packs", "write_packs", "per_sample_loss", "evaluate_samples", "verify_packing", "__version__"}
+"""Functions that give numbers and arrays, or an object that stands under its own name."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NO_OBJECTS])
+def test_every_public_object_says_what_it_is(name, instances):
+    """In a notebook and in a log, ``<object at 0x7f…>`` and arrays over a page say nothing."""
+    shown = repr(instances[name])
+    kind = getattr(brimful, name)
+    assert " at 0x" not in shown
+    assert "\n" not in shown
+    assert not any("\ue000" <= char <= "\uf8ff" for char in shown), "a setting still in its marks"
+    assert len(shown) < 300 or name in ("pack_dataset", "PackSummary")
+    if isinstance(kind, type) and not inspect.isabstract(kind):
+        assert shown.removeprefix("<").startswith(kind.__name__)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Sample", "Sample(0, 2 messages)"),
+        ("EncodedSample", "EncodedSample(22 tokens, 2 loss tokens)"),
+        ("PackedDataset", "PackedDataset(1 pack, "),
+        ("PackLoader", "PackLoader(1 pack, dp_rank 0 of 2, epoch 0, 0 of 1 micro-batches)"),
+        ("TokenBudgetBatches", "TokenBudgetBatches(0 samples of a stream taken, dp_rank 0 of 1, epoch 0, step 0, "),
+        ("indexed", "TokenBudgetBatches(0 of 2 samples taken, dp_rank 0 of 1, epoch 0, step 0, 0 samples waiting)"),
+        ("PackCollator", "PackCollator(dialect transformers, Padding(to=8, "),
+        ("VerifyReport", "VerifyReport(40 findings, PASS: packing is right with sdpa, "),
+        ("one_by_one", "one_by_one(3 samples of 3 packs)"),
+        ("BrimfulError", "BrimfulError('choose overflow=\"drop\"')"),
+        ("Encoder", "ToyEncoder(train_on assistant)"),
+        ("ChatEncoder", "ChatEncoder(Tokenizer("),
+        ("segment", "Segment(sample_id="),
+    ],
+)
+def test_objects_show_their_counts(name, shown, instances):
+    """What they hold, in numbers; where they stand, if they move."""
+    assert repr(instances[name]).startswith(shown)
+
+
+@pytest.mark.parametrize("name", ["Plan", "PackStore", "PackedDataset", "LengthTable", "one_by_one"])
+def test_sequences_are_indexed_as_lists_are(name, instances):
+    """From both ends; what lies outside is an IndexError, which ends a loop over a sequence."""
+    rows = instances[name]
+    size = len(rows)
+    for index in (size, -size - 1):
+        with pytest.raises(IndexError, match=rf"{index} is not in 0 … {size - 1}"):
+            rows[index]
+    with pytest.raises(TypeError):
+        rows["tokens"]
+    shown = [str(row) for row in rows]
+    assert len(shown) == size >= 1
+    assert str(rows[-1]) == shown[-1] == str(rows[np.int32(size - 1)])
+    assert [str(row) for row in rows[::-1]] == shown[::-1]
+    assert list(rows[size:]) == []
 
 
 def test_an_unknown_name_is_an_attribute_error():

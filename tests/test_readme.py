@@ -1,27 +1,59 @@
-"""What the README and the docs show runs as shown."""
+"""What the README and the docs show runs as shown. Pages of docs/trainers are run in tests/trainers/test_pages.py."""
 
+import ast
+import contextlib
+import importlib.util
+import io
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+import click
 import pytest
 
+from brimful import plan_packs
+from brimful.cli import _brimful, main
+
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries that the code shown imports
+
+GOES_ON = "# goes on from"
+"""What a block says that takes names of an earlier one; all others run by themselves."""
+
+GIVEN = {"dialects.md": lambda: {"plan": plan_packs([3, 3, 5], capacity=8192)}}
+"""Names that a page takes from its reader."""
+
+TAKES_LONG = {"demo", "verify"}
+"""Commands, and the page of the second, that are run by tests of their own."""
 
 
 def blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
+def shown(text, *languages):
+    """Pairs of language and code, in order, those inside of lists too."""
+    found = re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [(language, textwrap.dedent(code)) for _, language, code in found if language in languages]
+
+
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
-    """A directory as the README assumes it: chats.jsonl and a tokenizer."""
+def demo_directory(tmp_path_factory):
+    """A directory as ``brimful demo`` leaves it, and a model beside it: chats.jsonl, tokenizer, packs, model."""
+    pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from brimful.demo.tokenizer import train_tokenizer
+    from tests.trainers import tiny
 
     here = tmp_path_factory.mktemp("readme")
     rows = [
@@ -30,16 +62,82 @@ def workplace(tmp_path_factory):
         for b in range(10)
     ]
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    train_tokenizer([str(row) for row in rows], here / "my-tokenizer")
+    train_tokenizer([str(row) for row in rows], here / "tokenizer", vocab_size=900)
+    tiny.model().save_pretrained(here / "model")
+    with _inside(here):
+        run_command("brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop")
     return here
 
 
-def run(command, here, **options):
-    environment = {**os.environ, "BRIMFUL_CACHE": str(here / "cache")}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(
-        command, cwd=here, env={**environment, "PATH": path}, capture_output=True, text=True, timeout=120, **options
-    )
+@contextlib.contextmanager
+def _inside(path):
+    before = Path.cwd()
+    os.chdir(path)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture
+def demo(demo_directory, tmp_path, monkeypatch):
+    """A copy of that directory of one's own, in which the test now is."""
+    shutil.copytree(demo_directory, tmp_path / "demo")
+    monkeypatch.chdir(tmp_path / "demo")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path / "demo"
+
+
+def run_command(line):
+    """What a line prints that begins with ``brimful``; it must succeed."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exit_info:
+        main(shlex.split(line, comments=True)[1:])
+    assert exit_info.value.code == 0, (line, err.getvalue())
+    return out.getvalue()
+
+
+def run_python(code, names):
+    """What a block prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "block", "exec"), names)
+    return out.getvalue()
+
+
+def missing(code):
+    """A package that a block imports and that is not here."""
+    for node in ast.walk(ast.parse(code)):
+        named = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        named += [node.module] if isinstance(node, ast.ImportFrom) else []
+        for name in named:
+            if importlib.util.find_spec(name.split(".")[0]) is None:
+                return name
+    return None
+
+
+def run_in_order(text, given=()):
+    """Run every Python block and every command of a page, one after another; return what was run, in a word each."""
+    ran, names = [], {}
+    for language, code in shown(text, "python", "bash"):
+        if language == "python":
+            if GOES_ON not in code:
+                names = dict(given)
+            if missing(code) is not None:
+                continue
+            lines = run_python(code, names).splitlines()
+            for printed in re.findall(r"^print\(.*\)  # (\[.*\])$", code, flags=re.MULTILINE):
+                assert printed in lines
+            ran.append("python")
+            continue
+        for line in code.splitlines():
+            if line.startswith("brimful ") and line.split()[1] not in TAKES_LONG:
+                run_command(line)
+                ran.append(line.split()[1])
+    return ran
+
+
+# ── the README ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_there_is_working_code_by_line_twenty():
@@ -49,40 +147,106 @@ def test_there_is_working_code_by_line_twenty():
 
 def test_the_first_block_prints_what_is_shown():
     """Output that does not match is the first thing a reader finds."""
-    result = run([sys.executable, "-c", blocks(README, "python")[0]], ROOT)
-    assert result.stdout == blocks(README, "text")[0]
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    result = subprocess.run(
+        [sys.executable, "-c", blocks(README, "python")[0]],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert result.stdout == blocks(README, "text")[0], result.stderr
 
 
-def test_commands_and_code_run_in_order(workplace):
-    """Every shown command with our name and every Python block, one after another, in a directory as described."""
-    ran = []
-    for language, code in re.findall(r"^```(python|bash)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL):
-        if language == "python":
-            result = run([sys.executable, "-c", code], workplace)
-            assert result.returncode == 0, result.stderr
-            ran.append("python")
-            continue
-        for line in code.splitlines():
-            if line.startswith("brimful "):
-                result = run(line, workplace, shell=True)
-                assert result.returncode == 0, (line, result.stderr)
-                ran.append(line.split()[1])
-    assert ran == ["python", "pack", "report", "inspect", "inspect", "python", "python"]
+def test_commands_and_code_run_in_order(demo):
+    """Every command with our name and every Python block, one after another, in the directory that the README says."""
+    assert run_in_order(README) == ["python", "pack", "report", "inspect", "inspect", "python", "python"]
 
 
-def test_links_lead_somewhere():
-    """A dead link says that nobody looked."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    dead = []
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if "://" not in target and not (page.parent / target).exists():
-                dead.append(f"{page.name}: {target}")
-    assert not dead
+def test_the_summary_shown_has_the_lines_of_a_summary(demo):
+    """A newcomer compares the first output with the one in the README, line by line."""
+    (line,) = re.findall(r"^brimful pack .*$", README, flags=re.MULTILINE)
+    names = [line[:15].strip() for line in run_command(line).splitlines()]
+    assert [line[:15].strip() for line in blocks(README, "text")[1].splitlines()] == names
+
+
+def test_the_way_from_a_checkout_leaves_nothing_to_guess():
+    """From ``git clone`` to packs: an environment, the extras that the next line needs, and files that are there then."""
+    first = blocks(README, "bash")[0].splitlines()
+    said = [line.split("#")[0].strip() for line in first]
+    assert said[:3] == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -e '.[text,torch]'"]
+    assert said[3:5] == ["brimful demo -o demo", "cd demo"]
+    arguments = shlex.split(said[5])
+    assert (arguments[2], arguments[arguments.index("--tokenizer") + 1]) == ("chats.jsonl", "tokenizer")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for extra in re.findall(r"\[([\w,]+)\]'", README):
+        for name in extra.split(","):
+            assert re.search(rf"^{name} = \[", project, flags=re.MULTILINE), name
 
 
 def test_commands_of_the_makefile_exist():
-    """The two commands of the README are targets."""
-    makefile = (ROOT / "Makefile").read_text()
-    for command in re.findall(r"^make (\w+)", README, flags=re.MULTILINE):
+    """The commands of the README are targets."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = re.findall(r"`make (\w+)`", README)
+    assert {"demo", "test"} <= set(commands)
+    for command in commands:
         assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE), command
+
+
+# ── the docs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_code(page):
+    return page.removesuffix(".md") not in TAKES_LONG and shown((DOCS / page).read_text("utf-8"), "python", "bash")
+
+
+@pytest.mark.parametrize("page", list(filter(with_code, PAGES)))
+def test_blocks_of_a_page_stand_alone(page, demo):
+    """A block that needs a name from nowhere is one that nobody can try."""
+    given = GIVEN[page]() if page in GIVEN else {}
+    assert run_in_order((DOCS / page).read_text(encoding="utf-8"), given)
+
+
+def test_output_that_is_shown_below_code_is_its_output():
+    """The recipe's report is what readers hold their own against."""
+    pairs = 0
+    for page in PAGES:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        for code, output in re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            assert run_python(code, {}) == output, page
+            pairs += 1
+    assert pairs
+
+
+def test_every_command_that_is_shown_is_one():
+    """Commands that take long are not run here, but a flag that does not exist is seen at once."""
+    context = click.Context(_brimful)
+    seen = 0
+    for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
+        for _, code in shown(path.read_text(encoding="utf-8"), "bash", "console"):
+            for line in re.findall(r"^(?:\$ )?brimful (.*)$", code, flags=re.MULTILINE):
+                name, *words = shlex.split(line, comments=True)
+                command = _brimful.get_command(context, name)
+                assert command is not None, (path.name, line)
+                known = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+                flags = {word.split("=")[0] for word in words if word.startswith("-")}
+                assert flags <= known, (path.name, line, flags - known)
+                seen += 1
+    assert seen > 20
+
+
+def test_links_lead_somewhere():
+    """A dead link says that nobody looked; so does one to a heading that is gone."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+    dead = []
+    for page in pages:
+        for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8")):
+            if "://" in target:
+                continue
+            path = page.parent / target if target else page
+            if not path.exists() or (heading and heading not in headings(path)):
+                dead.append(f"{page.name}: {target}#{heading}")
+    assert not dead
+
+
+def headings(path):
+    """The names of the headings of a page, as links have them."""
+    lines = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
-import subprocess
-import sys
 import threading
 import uuid
 
 import pytest
 
 from brimful import store as store_module
+from brimful.cache import exclusive
 from brimful.errors import SettingsError, StoreError, StoreFullError
 from brimful.store import FsspecStore, LocalStore, atomic_file, open_store
 
@@ -217,25 +215,118 @@ def test_an_atomic_file_says_that_the_disk_is_full(tmp_path, monkeypatch):
     assert _files(tmp_path) == []
 
 
-def test_only_old_files_of_dead_processes_of_this_host_are_removed(tmp_path):
-    """Without it tmp/ would grow for ever, or a running writer would lose its file."""
+def _abandoned(folder):
+    """What a killed job leaves in ``tmp/``: a blob of its own name, and tokens in a folder."""
+    (folder / "tmp" / "encoded").mkdir(parents=True)
+    (folder / "tmp" / "encoded" / "a.arrow").write_bytes(b"tokens")
+    (folder / "tmp" / "host-1-aa").write_bytes(b"half")
+
+
+def test_a_job_that_finishes_clears_what_killed_ones_left(tmp_path):
+    """Without it half-written shards and the tokens of a killed job would stay for ever."""
+    _abandoned(tmp_path)
+    with LocalStore(tmp_path).used():
+        LocalStore(tmp_path).put_atomic("a", b"1")
+        assert (tmp_path / "tmp" / "encoded" / "a.arrow").exists()
+    assert _files(tmp_path) == ["a"]
+    assert not (tmp_path / "tmp").exists()
+
+
+def test_a_job_that_fails_leaves_what_it_goes_on_from(tmp_path):
+    """Without it an error or Ctrl-C would cost all tokens that were made so far."""
+    _abandoned(tmp_path)
+    with pytest.raises(KeyboardInterrupt), LocalStore(tmp_path).used("encoded"):
+        raise KeyboardInterrupt
+    assert _files(tmp_path) == ["tmp/encoded/a.arrow", "tmp/host-1-aa"]
+
+
+def test_a_job_that_fails_with_nothing_to_go_on_from_leaves_nothing(tmp_path):
+    """Without it a job that is refused would leave a folder of locks in a store that is not its own."""
+    with pytest.raises(ValueError, match="refused"), LocalStore(tmp_path).used(), exclusive(tmp_path / "tmp" / "plan"):
+        raise ValueError("refused")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_of_several_jobs_clears(tmp_path):
+    """Without it the first of two jobs that finishes would delete what the other reads."""
     store = LocalStore(tmp_path)
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    host, old = socket.gethostname(), 1_000_000_000.0
-    for name, time in [
-        (f"{host}-{dead.pid}-aa", old),
-        (f"{host}-{dead.pid}-bb", None),
-        (f"{host}-{os.getpid()}-cc", old),
-        (f"other-{dead.pid}-dd", old),
-        ("notes.txt", old),
-    ]:
-        store.put_atomic(f"tmp/{name}", b"")
-        if time is not None:
-            os.utime(tmp_path / "tmp" / name, (time, time))
-    kept = [f"tmp/{host}-{dead.pid}-bb", f"tmp/{host}-{os.getpid()}-cc", f"tmp/other-{dead.pid}-dd", "tmp/notes.txt"]
-    assert store.remove_stale_tmp() == 1
-    assert store.list("tmp/") == sorted(kept)
+    with store.used():
+        _abandoned(tmp_path / "x")
+        os.rename(tmp_path / "x" / "tmp" / "encoded", tmp_path / "tmp" / "encoded")
+        with store.used("encoded"):
+            pass
+        store.put_atomic("a", b"1")
+        assert (tmp_path / "tmp" / "encoded" / "a.arrow").exists()
+    assert not (tmp_path / "tmp").exists()
+
+
+def test_a_blob_beside_a_job_that_finishes_keeps_its_file(tmp_path):
+    """Without it a job could delete the file that another process is writing, which would then fail."""
+    store = LocalStore(tmp_path)
+    with store.blob("a") as blob:
+        with store.used():
+            pass
+        blob.write(b"1")
+        blob.publish("a")
+    assert _files(tmp_path) == ["a"]
+
+
+def test_a_job_that_waited_for_a_folder_that_went_uses_the_new_one(tmp_path):
+    """Without it a job that begins while another clears would hold a lock on a deleted file, and protect nothing."""
+    from brimful.locks import lock
+
+    (tmp_path / "tmp").mkdir()
+    path = tmp_path / "tmp" / ".in-use"
+    entered, leave = threading.Event(), threading.Event()
+
+    def job():
+        with LocalStore(tmp_path).used():
+            entered.set()
+            leave.wait(10)
+
+    with open(path, "ab") as file:
+        lock(file)
+        thread = threading.Thread(target=job)
+        thread.start()
+        assert not entered.wait(0.1)
+        path.unlink()
+    assert entered.wait(10)
+    _abandoned(tmp_path / "x")
+    os.rename(tmp_path / "x" / "tmp" / "encoded", tmp_path / "tmp" / "encoded")
+    with LocalStore(tmp_path).used():
+        pass
+    assert (tmp_path / "tmp" / "encoded").exists(), "the job that waited is not seen"
+    leave.set()
+    thread.join()
+
+
+def test_without_locks_only_what_a_job_names_goes(tmp_path, monkeypatch):
+    """Without it a job on a mount without locks could delete what another one needs, or would leave its tokens."""
+    monkeypatch.setattr(store_module, "lock", lambda file, shared=False: False)
+    monkeypatch.setattr(store_module, "try_lock", lambda file: False)
+    _abandoned(tmp_path)
+    with LocalStore(tmp_path).used("encoded"):
+        pass
+    assert _files(tmp_path) == ["tmp/.in-use", "tmp/host-1-aa"]
+
+
+def test_an_atomic_file_clears_what_killed_writers_of_it_left(tmp_path):
+    """Without it every kill would leave another copy of a table beside it."""
+    from brimful.locks import lock
+
+    mine, used, others = ".t.bin.7-0a1b.tmp", ".t.bin.8-0a1c.tmp", [".t.bin.x.9-0a.tmp", ".u.bin.9-0a.tmp", "t.tmp"]
+    for name in (mine, used, *others):
+        (tmp_path / name).write_bytes(b"half")
+    with open(tmp_path / used, "r+b") as file:
+        lock(file)  # of a writer that lives
+        with atomic_file(tmp_path / "t.bin") as new:
+            new.write(b"whole")
+            held = {path.name for path in tmp_path.glob(".t.bin.*.tmp")} - {used}
+            with atomic_file(tmp_path / "t.bin") as other:
+                other.write(b"other")
+            assert held <= set(_files(tmp_path)), "a writer took the file of another one"
+    assert _files(tmp_path) == sorted([used, *others, "t.bin"])
+    assert (tmp_path / "t.bin").read_bytes() == b"whole"
 
 
 def test_the_store_behind_a_path_or_url(tmp_path):

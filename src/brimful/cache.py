@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from brimful.locks import lock
+
 __all__ = ["cache_dir", "exclusive"]
 
 
@@ -31,16 +33,8 @@ def cache_dir(given: str | os.PathLike[str] | None = None) -> Path:
 
 @contextlib.contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock beside ``path`` while the block runs, so that one process of many makes the file.
-
-    The lock is the kernel's (``flock``): it goes when its holder dies, so a killed job blocks nobody.
-    """
+    """Hold a lock beside ``path`` while the block runs, so that one process of many makes the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(path.name + ".lock"), "ab") as file:
-        try:
-            import fcntl
-        except ImportError:  # not POSIX: two processes may both do the work; the result is the same
-            yield
-            return
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file)
         yield

@@ -97,6 +97,9 @@ class BrimfulError(Exception):
     def __str__(self) -> str:
         return in_python(self.message)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
 
 class SettingsError(BrimfulError, ValueError):
     """An option has an impossible value, or two options contradict each other."""
@@ -188,7 +191,7 @@ class NoTargetError(PlanError, ValueError):
         sample_id: the first of them.
     """
 
-    def __init__(self, reason: str, *, sample_id: int) -> None:
+    def __init__(self, reason: str, *, sample_id: int = 0) -> None:
         super().__init__(reason)
         self.reason = reason
         self.sample_id = sample_id

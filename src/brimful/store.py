@@ -6,7 +6,8 @@ others learn that they lost).
 
 On POSIX the bytes go to ``tmp/``, are flushed to the device, and are renamed (``put_atomic``) or hard-linked
 (``put_if_absent``) to their name; then the directory is flushed, so that a power cut cannot undo what was
-reported as done. A failed write leaves nothing behind.
+reported as done. A failed write leaves nothing behind. A killed one leaves a file, which goes when the next job finishes
+in that directory (``Store.used``) or writes that file again (``atomic_file``): what is in use is locked.
 
 >>> import tempfile
 >>> store = open_store(tempfile.mkdtemp())
@@ -24,11 +25,12 @@ import abc
 import contextlib
 import errno
 import os
+import shutil
 import socket
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,11 +38,12 @@ import xxhash
 
 from brimful.arguments import path_of
 from brimful.errors import SettingsError, StoreError, StoreFullError
+from brimful.locks import lock, try_lock
 from brimful.remote import filesystem_of
 
 __all__ = ["Blob", "FsspecStore", "LocalStore", "Store", "atomic_file", "crash_point", "open_store"]
 
-_STALE_TMP_SECONDS = 3600.0
+_IN_USE = ".in-use"
 _SMALL_WRITE = 1 << 16
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -103,6 +106,17 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def local_path(self, key: str) -> str | None:
         """Where the blob lies on this machine's file system, for mapping into memory, or None."""
+
+    def used(self, *own: str) -> AbstractContextManager[None]:
+        """Say that a job works here, until the block ends; what it and killed ones left in ``tmp/`` then goes.
+
+        Nothing goes while another job works here, of this or another machine: the last of them clears. And nothing goes
+        when the block fails: the same job goes on from it.
+
+        Args:
+            own: folders in ``tmp/`` that are this job's: all that goes where there are no locks that could tell.
+        """
+        return contextlib.nullcontext()
 
     def exists(self, key: str) -> bool:
         """Whether a blob of that key is published."""
@@ -236,33 +250,31 @@ class LocalStore(Store):
     def local_path(self, key: str) -> str | None:
         return str(self.directory / key)
 
-    def remove_stale_tmp(self) -> int:
-        """Delete temporary files that dead processes of this host left over an hour ago; how many."""
-        removed = 0
-        for key in self.list("tmp/"):
-            path = self.directory / key
-            host, _, rest = path.name.rpartition("-")[0].rpartition("-")
-            try:
-                age = time.time() - path.stat().st_mtime
-                dead = host == socket.gethostname() and rest.isdigit() and not _alive(int(rest))
-            except FileNotFoundError:
-                continue
-            if dead and age > _STALE_TMP_SECONDS:
-                self.delete(key)
-                removed += 1
-        return removed
+    @contextlib.contextmanager
+    def used(self, *own: str) -> Iterator[None]:
+        folder = self.directory / "tmp"
+        with contextlib.ExitStack() as stack:
+            with self._errors_explained(folder):
+                use = stack.enter_context(_used(folder))
+            yield
+            if use.alone():
+                for entry in folder.iterdir():
+                    _remove(entry, but=_IN_USE)
+            elif not use.locked:
+                for name in own:
+                    _remove(folder / name)
 
     @contextlib.contextmanager
     def _temporary_name(self) -> Iterator[Path]:
         """A name in ``tmp/``; what lies there is gone when the block ends, whatever happens."""
         folder = self.directory / "tmp"
         tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            yield tmp
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(tmp)
+        with _used(folder):
+            try:
+                yield tmp
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(tmp)
 
     @staticmethod
     @contextlib.contextmanager
@@ -434,21 +446,98 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     target = Path(path)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a directory, and a file is to be written", str(target))
-    tmp = target.with_name(f".{target.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+    tmp = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with open(tmp, "xb") as file:
+        _clear_abandoned(target)
+        tmp, file = _locked_sibling(target)
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(tmp, target)
+            os.replace(tmp, target)  # still locked: a file without its lock is taken for abandoned
         _sync_directory(target.parent)
     except OSError as error:
         _raise_if_full(error, target)
         raise
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(tmp)
+        if tmp is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(tmp)
+
+
+def _locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
+    """A new file beside the target, locked before anybody could take it for abandoned."""
+    while True:
+        tmp = target.with_name(f".{target.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+        file = open(tmp, "xb")  # noqa: SIM115 - the caller closes it
+        lock(file)
+        if os.fstat(file.fileno()).st_nlink:
+            return tmp, file
+        file.close()  # cleared between its creation and its lock
+
+
+def _clear_abandoned(target: Path) -> None:
+    """Remove what writers of the same file left that were killed."""
+    with os.scandir(target.parent) as entries:
+        left = [entry.path for entry in entries if _is_sibling(entry.name, target.name)]
+    for path in left:
+        with contextlib.suppress(OSError), open(path, "r+b") as file:
+            if try_lock(file):
+                os.unlink(path)
+
+
+def _is_sibling(name: str, target: str) -> bool:
+    begin, end = f".{target}.", ".tmp"
+    unique = name[len(begin) : -len(end)]
+    return name.startswith(begin) and name.endswith(end) and unique.replace("-", "").isalnum() and "." not in unique
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A claim on a folder of temporary files; ``locked``: whether the system has locks."""
+
+    file: IO[bytes]
+    locked: bool
+
+    def alone(self) -> bool:
+        """Whether nobody else uses the folder, and nobody can begin to before this use ends."""
+        return self.locked and try_lock(self.file)
+
+
+@contextlib.contextmanager
+def _used(folder: Path) -> Iterator[_Use]:
+    """Use a folder together with others; it is there as long as somebody does, and goes with the last if it is empty."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            file = open(folder / _IN_USE, "ab")  # noqa: SIM115 - closed below
+        except FileNotFoundError:  # the folder went meanwhile
+            continue
+        with file:
+            locked = lock(file, shared=True)
+            if locked and not os.fstat(file.fileno()).st_nlink:
+                continue  # whoever was alone here removed it while we waited
+            use = _Use(file, locked)
+            try:
+                yield use
+            finally:
+                if use.alone():
+                    with contextlib.suppress(OSError):
+                        for other in folder.glob("*.lock"):  # who would hold one uses the folder
+                            other.unlink()
+                        os.unlink(folder / _IN_USE)  # the last thing: those who wait for it look again
+                        folder.rmdir()
+            return
+
+
+def _remove(path: Path, *, but: str | None = None) -> None:
+    if path.name == but:
+        return
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _exclusive_copy(tmp: Path, target: Path) -> bool:
@@ -490,13 +579,3 @@ def _raise_if_full(error: OSError, target: Path) -> None:
             f"no space left while writing {target}: nothing that was committed is lost; free some space and run "
             f"the same command again, it goes on where it stopped",
         ) from error
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

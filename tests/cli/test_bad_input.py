@@ -251,7 +251,7 @@ def test_skipped_rows_are_counted_shown_and_listed(tmp_path: Path, tokenizer: Pa
     command = ("pack", path, "-o", packs, "--tokenizer", tokenizer, "--max-length", 64, "--on-bad-sample", "skip")
     shown = done(*command, "--quiet").out
     rejected = next(line for line in shown.splitlines() if line.startswith("rejected"))
-    assert "2 malformed rows" in rejected
+    assert "2 rows" in rejected
     assert f"{packs}/rejects.jsonl" in rejected
     assert f"{path}:2: no JSON" in rejected
     listed = [json.loads(line) for line in (packs / "rejects.jsonl").read_text().splitlines()]
@@ -289,7 +289,7 @@ def test_rows_of_no_known_format_are_shown(tmp_path: Path, tokenizer: Path) -> N
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--format", "nonsense"], "--format nonsense is unknown: use one of messages, sharegpt"),
+        (["--format", "nonsense"], "--format nonsense is unknown: use one of tokens, messages, sharegpt"),
         (["--format", "messages", "--field", "answer=x"], "--field 'answer' is not a field of format messages"),
         (["--field", "messages"], "--field 'messages' must be NAME=KEY"),
         (["--field", "=dialogue"], "--field '=dialogue' must be NAME=KEY"),
@@ -497,7 +497,7 @@ def test_a_tokenizer_without_chat_template_says_what_to_do(chats: Path, plain_to
     assert "has no chat template" in line
     assert str(plain_tokenizer) in line
     assert "--chat-template" in line
-    assert "--mode text" in line
+    assert "--mode completion" in line
 
 
 # ── plans ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -660,7 +660,7 @@ def test_a_plan_that_is_no_plan_is_refused(chats: Path, tokenizer: Path, tmp_pat
     done("measure", chats, "--tokenizer", tokenizer, "-o", table, "--quiet")
     for path, reason in [
         (tmp_path / "none.plan", "no such plan"),
-        (table, "is a length_table and no plan"),
+        (table, "is a length table and no plan"),
         (chats, ""),
     ]:
         line = refused("write", path, chats, "-o", tmp_path / "packs", "--tokenizer", tokenizer, "--quiet")

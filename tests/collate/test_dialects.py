@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import DIALECTS, Media, PackExtras, Padding, dialect_of, lay_out  # noqa: E402
 from brimful.collate.layout import cu_seqlens_of_mask  # noqa: E402
-from brimful.errors import SettingsError  # noqa: E402
+from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 
 I64, I32, F32, BOOL = torch.int64, torch.int32, torch.float32, torch.bool
@@ -28,9 +28,9 @@ SHAPES = {
     "trl": {**TEXT, **VARLEN, "seq_idx": (I32, (1, 12))},
     "ms_swift": {**TEXT, **VARLEN},
     "megatron": {
-        "tokens": ROW, "labels": ROW, "position_ids": ROW, "loss_mask": (F32, (1, 12)),
-        "padding_mask": (BOOL, (1, 12)), "cu_seqlens": BOUNDARIES, "cu_seqlens_padded": BOUNDARIES,
-        "max_seqlen": (I32, ()),
+        "tokens": (I64, (12,)), "labels": (I64, (12,)), "position_ids": (I64, (12,)), "loss_mask": (F32, (12,)),
+        "padding_mask": (BOOL, (12,)), "cu_seqlens": BOUNDARIES, "cu_seqlens_padded": BOUNDARIES,
+        "max_seqlen": (I32, (1,)),
         "packed_seq_params": {
             "qkv_format": "thd", "cu_seqlens_q": BOUNDARIES, "cu_seqlens_kv": BOUNDARIES,
             "cu_seqlens_q_padded": BOUNDARIES, "cu_seqlens_kv_padded": BOUNDARIES, "max_seqlen_q": 4, "max_seqlen_kv": 4,
@@ -77,8 +77,8 @@ SHAPES = {
     "dense_mask": {**TEXT, "attention_mask": (BOOL, (1, 1, 12, 12)), "use_cache": False},
     "dense_mask_additive": {**TEXT, "attention_mask": (F32, (1, 1, 12, 12)), "use_cache": False},
     "plain": {
-        "input_ids": (I64, (2, 3)), "labels": (I64, (2, 3)), "position_ids": (I64, (2, 3)),
-        "attention_mask": (I64, (2, 3)),
+        "input_ids": (I64, (2, 12)), "labels": (I64, (2, 12)), "position_ids": (I64, (2, 12)),
+        "attention_mask": (I64, (2, 12)),
     },
 }  # fmt: skip
 
@@ -243,7 +243,7 @@ def test_the_first_label_of_a_segment_is_never_a_target(name):
         ("transformers", (4, 1, 8)), ("trl", (4, 1, 8)), ("ms_swift", (3, 1, 8)), ("megatron", (3, 1, 8)),
         ("megatron_bridge", (3, 1, 8)), ("transformer_engine", (3, 8)), ("nemo_automodel", (3, 1, 8)),
         ("veomni", (1, 3, 8)), ("llama_factory", (4, 1, 9)), ("axolotl", (4, 1, 8)), ("flex_attention", (4, 1, 8)),
-        ("dense_mask", (4, 1, 8)), ("plain", (4, 2, 4)),
+        ("dense_mask", (4, 1, 8)), ("plain", (4, 2, 8)),
     ],
 )  # fmt: skip
 def test_positions_of_mrope(name, shape):
@@ -281,13 +281,13 @@ def test_positions_of_mrope_in_nested_and_flat_rows():
     [
         ("transformers", "loss_weights", [[0, 0.5, 0.5, 0, 1, 0]]),
         ("ms_swift", "loss_scale", [[0, 0.5, 0.5, 0, 1, 0]]),
-        ("megatron", "loss_mask", [[0.5, 0.5, 0, 1, 0, 0]]),
+        ("megatron", "loss_mask", [0.5, 0.5, 0, 1, 0, 0]),
         ("megatron_bridge", "loss_mask", [[0.5, 0.5, 0, 1, 0, 0]]),
         ("transformer_engine", "loss_weights", [0, 0.5, 0.5, 0, 1, 0]),
         ("nemo_automodel", "loss_weights", [[0.5, 0.5, 0, 1, 0, 0]]),
         ("torchtitan", "loss_weights", [0.5, 0.5, 0, 1, 0, 0]),
         ("axolotl", "loss_weights", [[0, 0.5, 0.5, 0, 1, 0]]),
-        ("plain", "loss_weights", [[0, 0.5, 0.5], [0, 1, 0]]),
+        ("plain", "loss_weights", [[0, 0.5, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0]]),
     ],
 )
 def test_weights_lie_beside_their_labels(name, key, expected):
@@ -361,3 +361,63 @@ def test_collators_go_to_workers():
     packs = [toy_pack([4, 2])]
     assert copy.deepcopy(collator)(packs)["labels"].tolist() == collator(packs)["labels"].tolist()
     assert collator.__reduce_ex__(2)
+
+
+def test_rows_of_plain_are_padded_as_asked():
+    """Ignored, a compiled model would compile for every batch, and embed token 0 where another is padding."""
+    packs = [toy_pack([3, 2])]
+    ids = packs[0].input_ids.tolist()
+    given = PackCollator(dialect="plain", pad_to=5, pad_token_id=9)(packs)
+    assert given["input_ids"].tolist() == [[*ids[:3], 9, 9], [*ids[3:], 9, 9, 9]]
+    assert given["labels"].tolist() == [[-100, *ids[1:3], -100, -100], [-100, ids[4], -100, -100, -100]]
+    assert given["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]]
+    for padding in (Padding(multiple_of=4), Padding(segment_multiple_of=4), Padding(to=4)):
+        assert PackCollator(dialect="plain", padding=padding)(packs)["input_ids"].shape == (2, 4)
+    with pytest.raises(CollateError, match="pad_to is 2 and sample 0 has 3 tokens: raise it"):
+        PackCollator(dialect="plain", pad_to=2)(packs)
+    for setting in ({"num_segments": 4}, {"max_seqlen": 8}):
+        with pytest.raises(SettingsError, match=f"{next(iter(setting))}=. does not go with dialect 'plain'"):
+            PackCollator(dialect="plain", padding=Padding(**setting))
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), Padding(to=24, segment_multiple_of=4)])
+def test_megatron_core_reads_one_dimension(padding):
+    """Its reader asserts that rows have one dimension, and makes of the boundaries the padding that we say."""
+    given = PackCollator(dialect="megatron", padding=padding)([toy_pack([4, 2, 3])])
+    where, real = given["cu_seqlens_padded"], given["cu_seqlens"]
+    rows = [given[key] for key in ("tokens", "labels", "position_ids", "loss_mask", "padding_mask")]
+    assert {(row.dim(), len(row)) for row in rows} == {(1, int(where[-1]))}
+    places = torch.arange(int(where[-1]), dtype=I32)
+    segment = torch.searchsorted(where[1:].contiguous(), places, right=True)
+    assert (places >= (where[:-1] + real.diff())[segment]).tolist() == given["padding_mask"].tolist()
+    assert given["max_seqlen"].shape == (1,)
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), Padding(to=24, segment_multiple_of=4)])
+def test_no_segment_of_megatron_bridge_is_empty(padding):
+    """Where Bridge makes positions of pictures it refuses a segment without tokens, and reads each from where it lies."""
+    given = PackCollator(dialect="megatron_bridge", padding=padding)([toy_pack([4, 2, 3])])
+    real, where = given["cu_seqlens_q"], given.get("cu_seqlens_q_padded", given["cu_seqlens_q"])
+    lengths = real.diff()
+    assert lengths.tolist()[:3] == [4, 2, 3]
+    assert bool((lengths > 0).all())
+    assert bool((where[:-1] + lengths <= where[1:]).all())
+    tail = given["input_ids"][0, int(where[3]) :]
+    assert sum(lengths.tolist()[3:]) == len(tail)
+
+
+def test_positions_of_mrope_are_refused_where_there_is_no_word_for_them():
+    """Left out, pictures would get the positions of text."""
+    extras = PackExtras(rope_positions=np.tile(np.arange(6), (3, 1)))
+    with pytest.raises(
+        CollateError, match=r"samples 0, 1… have positions of mRoPE.*choose dialect=\"megatron_bridge\""
+    ):
+        PackCollator(dialect="megatron_bridge_legacy")([(toy_pack([4, 2]), extras)])
+
+
+def test_sources_for_the_meter_of_veomni():
+    """With several sources it takes one number for each sample from the batch, and fails without."""
+    packs = [(toy_pack([3, 2]), PackExtras(source_ids=np.array([1, 0], np.int32)))]
+    given = PackCollator(dialect="veomni", pad_to=8)(packs)
+    assert (given["ds_idx"].tolist(), given["ds_idx"].dtype) == ([1, 0], I64)
+    assert "ds_idx" not in PackCollator(dialect="veomni")([toy_pack([3, 2])])

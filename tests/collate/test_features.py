@@ -17,13 +17,12 @@ PLAIN = {"input_ids": [1, 2], "labels": [1, 2]}
     ("features", "message"),
     [
         ([], "at least one pack and got none"),
-        ([{"input_ids": [1]}], r"sample 0 of the batch has no 'labels' \(found \['input_ids'\]\)"),
         ([PLAIN, {"labels": [1]}], "sample 1 of the batch has no 'input_ids'"),
-        ([PLAIN, {"input_ids": [1.5, 2.0], "labels": [1, 2]}], "sample 1 of the batch: 'input_ids' must hold whole numbers"),
+        ([PLAIN, {"input_ids": [1.5, 2.0], "labels": [1, 2]}], "sample 1 of the batch has 'input_ids' of float64, which must hold whole"),
         ([PLAIN, [1, 2]], "sample 1 of the batch is a list"),
         ([{**PLAIN, "loss_weights": [1, 1]}, PLAIN], "sample 1… has no 'loss_weights' and others of the batch have"),
         ([PLAIN, {**PLAIN, "source_id": 3}], "sample 0… has no 'source_ids' and others of the batch have"),
-        ([{**PLAIN, "loss_weights": [1]}], r"sample 0 of the batch: 'loss_weights' \(1,\) must be one row as long"),
+        ([{**PLAIN, "loss_weights": [1]}], r"sample 0 of the batch has 'loss_weights' \(1,\), which must be one row as long as input_ids, 2"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_collated(features, message):
@@ -71,7 +70,7 @@ def test_pad_to_too_small_in_every_shape(dialect):
 def test_weights_and_sources_of_plain_samples():
     """They follow their sample into the row, and none is read where no label is."""
     rows = [
-        {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "loss_weights": [9, 0.5, 2], "source_id": 3, "attention_mask": [1]},
+        {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "loss_weights": [9, 0.5, 2], "source_id": 3},
         {"input_ids": [8, 9], "labels": [8, 9], "loss_weights": [9, 4], "source_id": 1},
     ]  # fmt: skip
     (batch,) = PackCollator(padding=Padding(to=8, segment_multiple_of=2)).rows(rows)
@@ -90,6 +89,71 @@ def test_media_keep_their_owner():
     )
     assert [(item.kind, item.segments.tolist()) for item in batch.media] == [("image", [1, 1, 4, 4]), ("audio", [3])]
     assert batch.media[0].arrays["pixel_values"].shape == (12, 2)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_media_that_some_packs_lack(order):
+    """Joined by the names of the first pack, pictures of the second would vanish."""
+    pictures = {"image_grid_thw": np.array([[1, 2, 2]]), "pixel_values": np.ones((4, 6))}
+    media = [Media("image", np.zeros(1, np.int32), {"image_grid_thw": pictures["image_grid_thw"]}),
+             Media("image", np.zeros(1, np.int32), pictures)]  # fmt: skip
+    extras = [PackExtras(media=(media[place],)) for place in order]
+    with pytest.raises(
+        CollateError, match=f"at segment {2 * order.index(0)} have no 'pixel_values' .found 'image_grid_thw'"
+    ):
+        lay_out([toy_pack([2, 2]), toy_pack([3])], extras=extras)
+    other = Media("image", np.zeros(1, np.int32), {**pictures, "pixel_values": np.ones((4, 8))})
+    with pytest.raises(
+        CollateError, match=r"'pixel_values' .* have the shapes \(…, 6\) and \(…, 8\), which do not join"
+    ):
+        lay_out([toy_pack([2]), toy_pack([3])], extras=[PackExtras(media=(part,)) for part in (media[1], other)])
+
+
+def test_rows_of_other_packers_keep_their_samples_apart():
+    """TRL's packed rows say seq_lengths, LLaMA-Factory's an indexed mask with padding, others positions."""
+    labels = [-100, 6, 7, -100, 9]
+    row = {"input_ids": [5, 6, 7, 8, 9], "labels": labels}
+    rows = [
+        {**row, "seq_lengths": [3, 2], "attention_mask": [1] * 5, "completion_mask": [0, 1, 1, 0, 1]},
+        {**row, "position_ids": [0, 1, 2, 0, 1]},
+        {"input_ids": [*row["input_ids"], 0], "labels": [*labels, -100], "attention_mask": [1, 1, 1, 2, 2, 0]},
+    ]
+    batch = PackCollator()(rows)
+    assert batch["cu_seq_lens_q"].tolist() == [0, 3, 5, 8, 10, 13, 15]
+    assert batch["input_ids"].tolist() == [row["input_ids"] * 3]
+    assert batch["labels"].tolist() == [labels * 3]
+    (laid,) = PackCollator().rows(rows)
+    assert laid.sample_ids.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_positions_that_begin_elsewhere_must_be_what_the_batch_has():
+    """A sample that says 2, 3, 4 would get 0, 1, 2."""
+    row = {"input_ids": [5, 6, 7], "position_ids": [2, 3, 4]}
+    assert PackCollator(position_start=2)([row])["position_ids"].tolist() == [[2, 3, 4]]
+    with pytest.raises(
+        CollateError, match=r"sample 0 of the batch has 'position_ids' that begin at 2.*position_start=2"
+    ):
+        PackCollator()([row])
+
+
+def test_mrope_of_a_plain_sample_is_carried():
+    """The row of text positions is added; padding is cut from all of them."""
+    rope = [[0, 1, 1, 9], [0, 1, 2, 9], [0, 2, 1, 9]]
+    sample = {"input_ids": [5, 6, 7, 0], "position_ids": rope, "attention_mask": [1, 1, 1, 0]}
+    batch = PackCollator()([sample])
+    assert batch["position_ids"][:, 0].tolist() == [[0, 1, 2], [0, 1, 1], [0, 1, 2], [0, 2, 1]]
+
+
+def test_a_sample_without_labels_is_all_targets():
+    """As in TRL and verify_packing."""
+    assert PackCollator()([{"input_ids": [5, 6, 7]}])["labels"].tolist() == [[-100, 6, 7]]
+
+
+@pytest.mark.parametrize("bad", [2**32 + 7, 2**31])
+def test_ids_are_held_against_the_vocabulary_as_they_were_given(bad):
+    """2**32 + 7 is 7 once it is an int32."""
+    with pytest.raises(CollateError, match=f"sample 1 of the batch has {bad} in 'input_ids' at token 1"):
+        PackCollator(vocab_size=1000)([PLAIN, {"input_ids": [1, bad], "labels": [1, bad]}])
 
 
 def test_extras_of_the_wrong_length():

@@ -130,10 +130,9 @@ def test_pads_never_look_at_values():
     ("features", "message"),
     [
         ([], "at least one pack and got none"),
-        ([{"input_ids": [1]}], r"sample 0 of the batch has no 'labels' \(found \['input_ids'\]\)"),
         ([{"input_ids": [1, 2], "labels": [1, 2]}, {"labels": [1]}], "sample 1 of the batch has no 'input_ids'"),
         ([{"input_ids": [1, 2], "labels": [2, -100]}], "labels must not be shifted"),
-        ([{"input_ids": [1, 2], "labels": [1]}], "two rows of one length"),
+        ([{"input_ids": [1, 2], "labels": [1]}], "must be rows of one length"),
         ([{"input_ids": [], "labels": []}], "at least 1"),
     ],
 )

@@ -1,6 +1,7 @@
 """Batches fed to the code that they are made for, where it is installed; each test names what it needs."""
 
 import importlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,6 +81,7 @@ def test_trl_collator():
     ours = PackCollator(dialect="trl")([pack])
     for theirs in (collator([example]), collator(rows)):
         assert_equal(ours, theirs)
+    assert_equal(PackCollator(dialect="trl")([example]), collator([example]))
     padded = trl.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True, pad_to_multiple_of=16)([example])
     ours = PackCollator(dialect="trl", pad_to=16)([pack])
     assert_equal(ours, padded, only=["input_ids", "labels"])
@@ -123,6 +125,31 @@ def test_megatron_packed_seq_params(padding):
     else:
         assert made.cu_seqlens_q.tolist() == batch.cu_seqlens.tolist()
         assert made.cu_seqlens_q_padded is None
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), GAPS], ids=["none", "tail", "gaps"])
+def test_megatron_reads_the_batch(padding):
+    """What its reader does first: a padding mask from the boundaries, and every row of one dimension held against it."""
+    schedule = real("megatron.core.datasets.data_schedule")
+    given = PackCollator(dialect="megatron", padding=padding)([toy_pack(LENGTHS)])
+    mask = schedule._build_thd_padding_mask(given["cu_seqlens"], given["cu_seqlens_padded"])
+    assert mask.tolist() == given["padding_mask"].tolist()
+    schedule._sanitize_thd_padding_values(given, mask)
+    assert given["tokens"][~mask].tolist() == toy_pack(LENGTHS).input_ids.tolist()
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), GAPS], ids=["none", "tail", "gaps"])
+def test_megatron_bridge_takes_samples_out_for_positions(padding):
+    """Qwen2.5-VL and GLM-4.5V: each sample from where it lies, and none that is empty."""
+    utils = real("megatron.bridge.training.utils.packed_seq_utils")
+    pack = toy_pack(LENGTHS)
+    given = PackCollator(dialect="megatron_bridge", padding=padding)([pack])
+    params = SimpleNamespace(**{key: value for key, value in given.items() if key.startswith("cu_seqlens")})
+    rows, _, _, lengths = utils.unpack_mcore_thd_tensor_for_position_ids(given["input_ids"], params)
+    assert lengths[: len(LENGTHS)] == LENGTHS
+    assert [rows[n, :size].tolist() for n, size in enumerate(LENGTHS)] == [
+        pack.segment(n).tolist() for n in range(len(LENGTHS))
+    ]
 
 
 @pytest.mark.parametrize("padding", [Padding(), Padding(to=16)], ids=["none", "tail"])
@@ -197,7 +224,7 @@ def test_torchtitan_finds_our_boundaries(pad_to):
     """Documents begin where positions are 0."""
     attention = real("torchtitan.models.common.attention")
     given = PackCollator(dialect="torchtitan", pad_to=pad_to)([toy_pack(LENGTHS)])
-    found = attention.create_varlen_metadata_for_document(given["positions"][None], include_host_offsets=True)
+    found = attention.create_varlen_metadata_for_document(given["positions"], include_host_offsets=True)
     ours = attention.VarlenMetadata(**given["varlen_metadata"])
     assert found.cu_seq_q.tolist() == ours.cu_seq_q.tolist()
     assert found.cu_seq_q.dtype == ours.cu_seq_q.dtype

@@ -202,7 +202,7 @@ def test_a_wrong_setting_is_no_fault_of_a_sample(tokenizer, template):
 
 def test_no_template_at_all_says_what_to_do():
     """Without it a base model's tokenizer would fail inside transformers."""
-    with pytest.raises(SettingsError, match="has no chat template: name one with chat_template, or use TextEncoder"):
+    with pytest.raises(SettingsError, match=r"has no chat template: .* or train .* CompletionEncoder"):
         _ = ChatEncoder(tiny_tokenizer()).chat_template
 
 
@@ -218,7 +218,7 @@ def test_template_kwargs_reach_the_template():
 
 def test_a_chat_that_the_template_refuses_is_that_samples_fault():
     """Without it one conversation would end the job with a Jinja traceback."""
-    template = "{% if messages[0].role != 'user' %}{{ raise_exception('must begin with the user') }}{% endif %}x"
+    template = "{% if messages[0].role != 'user' %}{{ raise_exception('must begin with the user') }}{% endif %}{{ messages[0].content }}"
     good, bad = chat("q"), Sample(7, messages=[{"role": "system", "content": "s"}])
     lengths, errors = _chatml(chat_template=template).lengths([good, bad, good])
     assert lengths.tolist() == [1, -1, 1]
@@ -228,10 +228,17 @@ def test_a_chat_that_the_template_refuses_is_that_samples_fault():
 
 
 def test_a_text_is_no_chat():
-    """Without it a document would be encoded as an empty conversation."""
-    with pytest.raises(BadSampleError) as caught:
-        _chatml().encode(Sample(3, text="a"))
-    assert str(caught.value) == "sample 3: is a text, and the encoder is for chats; use TextEncoder"
+    """Without it a document among chats would be an empty conversation, or the two could not be trained together."""
+    encoder = _chatml()
+    encoded, (chat_alone,) = (
+        encoder.encode_batch([chat("q", "a"), Sample(3, text="ab")]),
+        encoder.encode_batch([chat("q", "a")]),
+    )
+    assert encoder.decode(encoded[1].input_ids) == "ab"
+    assert encoded[1].loss_mask.all()
+    assert encoded[0].input_ids.tolist() == chat_alone.input_ids.tolist()
+    lengths, errors = encoder.lengths([Sample(0, text="ab"), chat("q", "a"), Sample(2, input_ids=[7])])
+    assert (lengths.tolist(), errors) == ([2, len(chat_alone), 1], [])
 
 
 def test_half_a_surrogate_pair_is_that_samples_fault():

@@ -7,9 +7,11 @@ import pickle
 import numpy as np
 import pytest
 
+from brimful import columns
 from brimful.encode import EncodedSample
-from brimful.encode.stored import StoredSamples, write_stored
-from brimful.errors import EncodeError
+from brimful.encode import stored as stored_module
+from brimful.encode.stored import StoredSamples, is_stored, write_stored
+from brimful.errors import CorruptFileError, EncodeError
 
 
 def _encoded(ids, mask):
@@ -62,3 +64,44 @@ def test_more_files_than_may_be_open(tmp_path, monkeypatch):
     stored = StoredSamples(parts)
     assert [stored[number].input_ids.tolist() for number in (4, 0, 3, 1, 2, 0)] == [[4], [0], [3], [1], [2], [0]]
     assert len(stored._open) == 2
+
+
+def test_ids_that_do_not_fit_are_refused_before_they_wrap():
+    """2**32 + 6 in int32 is 6, a token that any vocabulary has."""
+    with pytest.raises(EncodeError, match=f"token 1 is {2**32 + 6}, which no vocabulary has"):
+        EncodedSample.from_labels(np.array([5, 2**32 + 6]), np.array([-100, -100]))
+
+
+def test_every_flipped_byte_of_stored_tokens_is_found_or_changes_nothing(tmp_path):
+    """Without it a damaged file would be packed as other tokens or targets, and its store pass every check."""
+    path = tmp_path / "a.arrow"
+    samples = [_encoded([5, 6, 7], [False, True, True]), None, _encoded([8], [False])]
+    write_stored(path, samples)
+    assert (is_stored(path, 3), is_stored(path, 2), is_stored(tmp_path / "b.arrow", 3)) == (True, False, False)
+    data, found = path.read_bytes(), 0
+    for at in range(0, len(data), 3):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        stored = StoredSamples([(10, str(path))])
+        try:
+            tokens = [row.tolist() for row in stored.signed([10, 11, 12])]
+        except CorruptFileError as error:
+            tokens, found = [[~5, 6, 7], [], [~8]], found + 1
+            assert str(error).endswith("run the same command again, it makes this file anew")  # noqa: PT017
+            assert not is_stored(path, 3)
+        assert tokens == [[~5, 6, 7], [], [~8]], f"byte {at}"
+    assert found > len(data) / 6
+
+
+def test_stored_tokens_are_checked_once_in_a_process(tmp_path, monkeypatch):
+    """Without it a data set of more files than stay open would be read whole for every sample."""
+    monkeypatch.setattr(stored_module, "_FILES_KEPT_OPEN", 1)
+    parts = []
+    for number in range(3):
+        write_stored(tmp_path / f"{number}.arrow", [_encoded([number], [True])])
+        parts.append((number, str(tmp_path / f"{number}.arrow")))
+    asked = []
+    real = columns._checksum
+    monkeypatch.setattr(columns, "_checksum", lambda column: asked.append(column) or real(column))
+    stored = StoredSamples(parts)
+    assert [row.tolist() for row in stored.signed([0, 1, 2, 0, 1, 2])] == [[0], [1], [2]] * 2
+    assert len(asked) == 3

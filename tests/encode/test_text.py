@@ -64,7 +64,9 @@ def test_a_chat_is_no_document():
     good, bad = Sample(0, text="a"), chat("q")
     lengths, errors = TextEncoder(_tokenizer()).lengths([good, bad])
     assert lengths.tolist() == [2, -1]
-    assert [str(error) for error in errors] == ["sample 0: is a chat, and the encoder is for texts; use ChatEncoder"]
+    assert [str(error) for error in errors] == [
+        "sample 0: is a chat, and the encoder is for texts: use ChatEncoder, which takes both"
+    ]
     results = TextEncoder(_tokenizer()).encode_batch([good, bad])
     assert [isinstance(result, BadSampleError) for result in results] == [False, True]
 

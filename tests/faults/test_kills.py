@@ -16,7 +16,7 @@ from brimful.testing.faults import CRASH_POINTS, die_at
 from brimful.testing.toys import toy_chat_encoder
 from tests.materialize.test_write import tree
 
-ROWS = [{"text": chr(97 + number % 26) * (1 + number % 19)} for number in range(120)]
+ROWS = [{"text": chr(97 + number % 26) * (2 + number % 19)} for number in range(120)]
 
 
 def job(directory):
@@ -47,6 +47,44 @@ def test_killed_at_every_point_the_same_call_finishes(tmp_path, point):
         job(directory)
         assert tree(directory) == tree(tmp_path / "whole")
         assert check_store(directory, plan=plan).samples == len(ROWS)
+        assert not (directory / "tmp").exists()
+
+
+def killed_when_it_publishes(directory, place):
+    real = os.replace
+
+    def replace(source, target):
+        if place in str(target):
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(source, target)
+
+    os.replace = replace
+    pack_dataset(open_source(ROWS), toy_chat_encoder(), directory, capacity=32)
+    os._exit(0)
+
+
+def _everything(*folders):
+    return sorted(str(path) for folder in folders for path in folder.rglob("*") if path.name[-5:] != ".lock")
+
+
+def test_a_job_that_finishes_leaves_nothing_temporary(tmp_path, monkeypatch):
+    """Killed while it writes a table, a block or a shard: the files of the killed ones go with the job that finishes."""
+    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "cache"))
+    context = multiprocessing.get_context("fork")
+    folders = (tmp_path / "packs", tmp_path / "cache")
+    for place in ("/encoded/", "/parts/", "/lengths.arrow", "/plan.arrow", "/shards/", "/summary.json"):
+        process = context.Process(target=killed_when_it_publishes, args=(tmp_path / "packs", place))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "the fault was not hit: the test proves nothing"
+    left = _everything(*folders)
+    assert any("/packs/tmp/" in path for path in left)
+    pack_dataset(open_source(ROWS), toy_chat_encoder(), tmp_path / "packs", capacity=32)
+    left = _everything(*folders)
+    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "whole" / "cache"))
+    pack_dataset(open_source(ROWS), toy_chat_encoder(), tmp_path / "whole" / "packs", capacity=32)
+    whole = _everything(tmp_path / "whole" / "packs", tmp_path / "whole" / "cache")
+    assert left == [path.replace("/whole/", "/") for path in whole]
 
 
 SCRIPT = """

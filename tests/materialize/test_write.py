@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import pickle
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful import (
@@ -31,6 +32,7 @@ from brimful.errors import (
     UnfinishedStoreError,
 )
 from brimful.materialize import job as job_module
+from brimful.materialize import write as write_module
 from brimful.plan import Alignment
 from brimful.testing.faults import full_disk
 from brimful.testing.toys import toy_chat_encoder
@@ -52,7 +54,7 @@ def tree(directory):
 
 def written(directory, lengths, capacity, **options):
     source, encoder = open_source(texts(*lengths)), toy_chat_encoder()
-    plan = plan_packs(measure_lengths(source, encoder), capacity=capacity, **options)
+    plan = plan_packs(measure_lengths(source, encoder, targets=False), capacity=capacity, **options)
     write_packs(plan, source, encoder, directory, shard_bytes=4 * capacity * 3)
     return source, encoder, plan
 
@@ -84,7 +86,7 @@ def test_store_and_on_the_fly_packs_are_the_encoded_samples(tmp_path_factory, le
 
 def test_processes_and_repetition_change_no_byte(tmp_path):
     """Two processes, one process, and a second call give the same files."""
-    source, encoder = open_source(texts(*range(1, 60))), toy_chat_encoder()
+    source, encoder = open_source(texts(*range(2, 61))), toy_chat_encoder()
     plan = plan_packs(measure_lengths(source, encoder), capacity=64)
     plan.save(tmp_path / "plan.arrow")
     for name, num_proc in (("one", 1), ("two", 2)):
@@ -105,6 +107,104 @@ def test_a_sample_that_changed_since_it_was_measured_stops_the_job(tmp_path):
         write_packs(plan, open_source(rows), encoder, tmp_path / "packs")
     with pytest.raises(LengthChangedError, match=r"sample 1"):
         list(PackedDataset.from_plan(open_source(rows[:1] + texts(2, 2)[1:] + rows[2:]), encoder, plan))
+
+
+CUTTING = [
+    {"overflow": "split"},
+    {"overflow": "truncate"},
+    {"overflow": "truncate_left"},
+    {"overflow": "drop"},
+    {"overflow": "split", "algorithm": "concat_split"},
+    {"overflow": "truncate", "algorithm": "concat_split"},
+]
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=6),
+    capacity=st.integers(1, 12),
+    options=st.sampled_from(CUTTING),
+    by=st.sampled_from([-5, -1, 1, 3, 20]),
+    data=st.data(),
+)
+def test_a_sample_of_another_length_is_never_cut_to_the_planned_one(
+    lengths, capacity, options, by, data, tmp_path_factory
+):
+    """However the plan cuts: what a sample gained since would be gone in silence. Written and on the fly."""
+    encoder, rows = toy_chat_encoder(), texts(*lengths)
+    if options["overflow"] == "drop":
+        capacity = max(lengths)
+    plan = plan_packs(measure_lengths(open_source(rows), encoder, targets=False), capacity=capacity, **options)
+    at = data.draw(st.sampled_from(sorted(set(plan.sample_ids.tolist()))))
+    now = max(1, lengths[at] + by)
+    rows[at] = {"text": "x" * now}
+    source = open_source(rows)
+
+    def on_the_fly():
+        return [pack.input_ids.tolist() for pack in PackedDataset.from_plan(source, encoder, plan)]
+
+    directory = tmp_path_factory.mktemp("store")
+    if now == lengths[at]:
+        write_packs(plan, source, encoder, directory)
+        assert [pack.input_ids.tolist() for pack in open_packs(directory)] == on_the_fly()
+        return
+    message = rf"sample {at}\) encodes to {now} tokens and was planned with {lengths[at]}:"
+    with pytest.raises(LengthChangedError, match=message):
+        write_packs(plan, source, encoder, directory)
+    with pytest.raises(LengthChangedError, match=message):
+        on_the_fly()
+
+
+def test_a_plan_that_was_saved_over_is_not_written_under_the_name_of_the_other(tmp_path):
+    """Processes open the plan's file themselves: the packs of one plan would stand under the header of another."""
+    source, encoder = open_source(texts(3, 5, 4, 2)), toy_chat_encoder()
+    table = measure_lengths(source, encoder)
+    path = tmp_path / "plan.arrow"
+    plan, other = plan_packs(table, capacity=8, seed=0), plan_packs(table, capacity=9, seed=0)
+    plan.save(path)
+    write_packs(plan, source, encoder, tmp_path / "whole", num_proc=2)  # one shard: a process is not worth it
+    other.save(path)
+    write_module._plans.clear()
+    with pytest.raises(
+        PlanMismatchError, match=rf"plan\.arrow holds plan {other.fingerprint[:7]} by now, and the packs"
+    ):
+        write_packs(plan, source, encoder, tmp_path / "packs", num_proc=2)
+    path.unlink()
+    with pytest.raises(PlanMismatchError, match=r"plan\.arrow was removed while its packs were written"):
+        write_packs(plan, source, encoder, tmp_path / "packs", num_proc=2)
+    other.save(path)
+    assert write_packs(other, source, encoder, tmp_path / "others", num_proc=2) == 1
+    check_store(tmp_path / "others", plan=other)
+    plan.save(path)
+    write_packs(plan, source, encoder, tmp_path / "packs", num_proc=2)  # the process has opened the other before
+    assert tree(tmp_path / "packs") == tree(tmp_path / "whole")
+
+
+def test_a_plan_that_was_never_saved_goes_to_processes():
+    """It has no file that they could open: for those that write, and for the workers of a loader."""
+    source, encoder = open_source(texts(3, 5, 4, 2)), toy_chat_encoder()
+    plan = plan_packs(measure_lengths(source, encoder), capacity=8)
+    copy = pickle.loads(pickle.dumps(plan))
+    assert (repr(copy), list(copy), copy.length_fingerprint) == (repr(plan), list(plan), plan.length_fingerprint)
+    made = PackedDataset.from_plan(source, encoder, plan)
+    again = pickle.loads(pickle.dumps(made))
+    assert [pack.input_ids.tolist() for pack in again] == [pack.input_ids.tolist() for pack in made]
+
+
+def test_a_damaged_plan_serves_nothing(tmp_path):
+    """One number changed in its file: a sample would come twice and another never."""
+    rows = texts(*range(1000, 1009))
+    source, encoder = open_source(rows), toy_chat_encoder()
+    path = tmp_path / "plan.arrow"
+    plan_packs(measure_lengths(source, encoder), capacity=9999, algorithm="next_fit").save(path)
+    data, ids = path.read_bytes(), np.arange(9, dtype=np.int32)
+    assert data.count(ids.tobytes()) == 1
+    changed = np.where(ids == 3, 4, ids)
+    path.write_bytes(data.replace(ids.tobytes(), changed.tobytes()))
+    plan = Plan.open(path)
+    assert plan.sample_ids.tolist() == changed.tolist()
+    with pytest.raises(CorruptFileError, match=r"plan\.arrow: the plan is damaged"):
+        PackedDataset.from_plan(source, encoder, plan)
 
 
 def test_a_plan_of_another_data_set_is_refused(tmp_path):
@@ -133,9 +233,8 @@ def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
     )
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
-        "stream.json", "shards", "log", "tmp", "plan.arrow", "lengths.arrow", "rejects.jsonl", "summary.json"
+        "stream.json", "shards", "log", "plan.arrow", "lengths.arrow", "rejects.jsonl", "dropped.jsonl", "summary.json"
     }  # fmt: skip
-    assert list((tmp_path / "tmp").iterdir()) == []
     account = json.loads((tmp_path / "summary.json").read_text())
     assert (
         account["samples_in"],
@@ -143,8 +242,15 @@ def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
         account["samples_dropped"],
         account["samples_rejected"],
     ) == (4, 2, 1, 1)
-    assert "1 malformed rows" in str(summary)
-    assert len(summary.lines()) == 10
+    assert "rejected       1 row, listed in" in str(summary)
+    assert json.loads((tmp_path / "dropped.jsonl").read_text()) == {
+        "sample_id": 1,
+        "where": "memory[1]",
+        "tokens": 50,
+        "targets": 49,
+        "reason": "longer than a pack (8 tokens)",
+    }
+    assert "warning        87.72 % of the tokens are in no pack: see dropped and cut" in str(summary)
     assert json.loads((tmp_path / "rejects.jsonl").read_text())["sample_id"] == 3
     check_store(tmp_path, plan=Plan.open(tmp_path / "plan.arrow"))
 
@@ -180,7 +286,7 @@ def test_a_full_disk_loses_nothing(tmp_path, after_bytes):
     source, encoder, plan = written(tmp_path / "whole", range(1, 30), 32)
     with full_disk(after_bytes=after_bytes), pytest.raises(StoreFullError, match="no space left while writing"):
         write_packs(plan, source, encoder, tmp_path / "packs", shard_bytes=384)
-    assert not list((tmp_path / "packs" / "tmp").iterdir())
+    assert not (tmp_path / "packs" / "tmp").exists()
     write_packs(plan, source, encoder, tmp_path / "packs", shard_bytes=384)
     assert tree(tmp_path / "packs") == tree(tmp_path / "whole")
 

@@ -63,6 +63,12 @@ def test_a_table_says_where_it_comes_from(source, tmp_path):
         "source": source.title,
         "parts": [[source.title, 6]],
         "num_samples": 6,
+        "labels": {"encoder targets": "small"},
+        "account": {
+            "kinds": {"text": 6},
+            "unread": {},
+            "no_target": {"it has one token, and the first of a segment is no target": 2},
+        },
     }
 
 
@@ -240,10 +246,16 @@ def test_rows_read_otherwise_are_a_mismatch(put, tmp_path):
 
 
 def test_labels_matter_only_where_they_are_measured(source, tmp_path):
-    """Without it another choice of targets would cost measuring all lengths again."""
+    """Without it another choice of targets would cost measuring all lengths again, or keep the targets of before."""
     path = tmp_path / "lengths.arrow"
-    measure_lengths(source, Letters(targets="small"), path=path)
-    assert measure_lengths(source, Silent(targets="all"), path=path).tokens.tolist() == [1, 2, 3, 4, 5, 6]
+    measure_lengths(source, Letters(targets="small"), targets=False, path=path)
+    again = measure_lengths(source, Silent(targets="all"), targets=False, path=path)
+    assert (again.tokens.tolist(), again.targets) == ([1, 2, 3, 4, 5, 6], None)
+    small = measure_lengths(source, Letters(targets="small"), path=path)
+    assert small.targets.counts.tolist() == [0, 1, 2, 3, 0, 5]
+    with pytest.raises(CacheMismatchError, match="these parts differ: encoder targets"):
+        measure_lengths(source, Letters(targets="all"), path=path)
+    assert measure_lengths(source, Silent(targets="all"), targets=False, path=path).fingerprint == small.fingerprint
     loss = [
         measure_lengths(source, Letters(targets=targets), budgets=("loss_tokens",)).budgets["loss_tokens"].tolist()
         for targets in ("small", "all")
@@ -391,6 +403,26 @@ def test_batches_are_bounded_in_samples_and_characters(source, monkeypatch):
     ]
 
 
+def test_what_was_measured_elsewhere_is_not_encoded_to_be_kept(source, tmp_path):
+    """Without it packing to a second directory measures everything again; writing makes the tokens anyway."""
+    measure_lengths(source, Letters())
+    kept = job.measure_and_keep(
+        source,
+        Silent(),
+        budgets=("tokens",),
+        targets=True,
+        path=tmp_path / "lengths.arrow",
+        cache_dir=None,
+        num_proc=1,
+        on_bad_sample="error",
+        rejects_path=None,
+        on_mismatch="error",
+        progress=None,
+        encoded_dir=tmp_path / "encoded",
+    )
+    assert (kept.encoded, kept.table.targets.counts.tolist()) == (None, [0, 1, 2, 3, 0, 5])
+
+
 def test_tokens_that_are_kept_are_those_of_the_samples(put, tmp_path):
     """Without it packs would be written from tokens of other rows than were measured."""
     source = open_source(put("data.jsonl", BAD))
@@ -400,6 +432,7 @@ def test_tokens_that_are_kept_are_those_of_the_samples(put, tmp_path):
             source,
             encoder,
             budgets=("tokens",),
+            targets=True,
             path=None,
             cache_dir=None,
             num_proc=1,
@@ -410,7 +443,6 @@ def test_tokens_that_are_kept_are_those_of_the_samples(put, tmp_path):
             encoded_dir=tmp_path / "encoded",
         )
 
-    measure_lengths(source, Letters(), on_bad_sample="skip")  # a table alone is no reason to leave the tokens out
     for encoder in (Letters(), Silent()):
         kept = measure(encoder)
         assert isinstance(kept.encoded, StoredSamples)
@@ -432,3 +464,65 @@ def test_real_lengths_are_the_published_ones(data_dir, qwen, monkeypatch):
     table = measure_lengths(source, ChatEncoder(qwen), num_proc=1)
     assert len(published) == 8792
     np.testing.assert_array_equal(table.tokens, published)
+
+
+def _flipped(path):
+    """A file with one byte other than it was, at some thirty places of it."""
+    data = path.read_bytes()
+    for at in range(0, len(data), len(data) // 30):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        yield
+    path.write_bytes(data)
+
+
+def test_damaged_parts_in_the_cache_are_measured_again(source, tmp_path):
+    """Without it a flipped bit in the cache would be planned as another length, in this and in every later job."""
+    cache = tmp_path / "cache"
+    measure_lengths(source, Letters(), cache_dir=cache)
+    (tables,) = (cache / "lengths").iterdir()
+    part = sorted((tables / "parts").rglob("*.arrow"))[0]
+    encoder, times = Letters(), 0
+    for _ in _flipped(part):
+        (path,) = tables.glob("*.arrow")
+        path.unlink()
+        assert measure_lengths(source, encoder, cache_dir=cache).tokens.tolist() == [1, 2, 3, 4, 5, 6]
+        times += 1
+    assert len(encoder.seen) > times / 2 > 10  # two rows a block: a quarter of the flips was found at least
+
+
+def test_a_damaged_table_in_the_cache_is_made_again(source, tmp_path):
+    """Without it a damaged file that the user never named would end the job, and its flags would be of no help."""
+    cache = tmp_path / "cache"
+    measure_lengths(source, Letters(), cache_dir=cache)
+    (path,) = (cache / "lengths").glob("*/*.arrow")
+    for _ in _flipped(path):
+        assert measure_lengths(source, Letters(), cache_dir=cache).tokens.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_damaged_tokens_are_made_again(source, tmp_path):
+    """Without it a job that goes on after a kill would pack tokens that are not those of the samples."""
+
+    def kept(encoder):
+        return job.measure_and_keep(
+            source,
+            encoder,
+            budgets=("tokens",),
+            targets=False,
+            path=tmp_path / "lengths.arrow",
+            cache_dir=tmp_path / "cache",
+            num_proc=1,
+            on_bad_sample="error",
+            rejects_path=None,
+            on_mismatch="error",
+            progress=None,
+            encoded_dir=tmp_path / "encoded",
+        ).encoded
+
+    kept(Letters())
+    file = sorted((tmp_path / "encoded").iterdir())[0]
+    encoder, times = Letters(), 0
+    for _ in _flipped(file):
+        stored = kept(encoder)
+        assert ["".join(map(chr, stored[index].input_ids)) for index in range(6)] == TEXTS
+        times += 1
+    assert len(encoder.seen) > times / 2 > 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from brimful.columns import write_columns
@@ -123,3 +124,61 @@ def test_a_table_introduces_itself():
     """Without it a log would not say which lengths were planned."""
     table = LengthTable({"tokens": np.array([3000, -1, 5], np.int32), "patches": np.zeros(3, np.int32)})
     assert repr(table) == f"LengthTable(3 samples, 3,005 tokens, patches, 1 rejected, {table.fingerprint[:7]})"
+
+
+def test_a_table_is_an_array_of_its_lengths(tmp_path):
+    """``np.asarray(table)`` was an array of one object, and ``table[0]`` an AttributeError."""
+    table = LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32), "patches": np.array([0, 0, 9], np.int32)})
+    assert np.asarray(table).tolist() == [3, -1, 5] == list(table)
+    assert np.shares_memory(np.asarray(table), table.tokens)
+    assert np.asarray(table, dtype=np.float64).dtype == np.float64
+    assert not np.shares_memory(np.array(table), table.tokens)
+    assert (table[0], table[-1], table[1:].tolist(), table[[2, 0]].tolist()) == (3, 5, [-1, 5], [5, 3])
+    assert table[np.asarray(table) > 0].tolist() == [3, 5]
+    assert type(table[0]) is int
+    table.save(tmp_path / "t.arrow")
+    assert np.asarray(LengthTable.open(tmp_path / "t.arrow")).tolist() == [3, -1, 5]
+    with pytest.raises(IndexError, match="sample 3 is not in 0 … 2"):
+        table[3]
+
+
+def test_every_flipped_byte_of_a_saved_table_is_found_or_changes_nothing(tmp_path):
+    """Without it a damaged table would be planned as other lengths, and the packs be full of gaps."""
+    path = tmp_path / "t.arrow"
+    table = LengthTable(
+        {"tokens": np.array([3, -1, 5], np.int32)}, provenance={"source": "a"}, rejects=[[1, "a:2", "x"]]
+    )
+    table.save(path)
+    data, found = path.read_bytes(), 0
+    for at in range(0, len(data), 3):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        try:
+            read = LengthTable.open(path)
+        except CorruptFileError:
+            found += 1
+            continue
+        assert (read.tokens.tolist(), read.provenance, read.rejects) == ([3, -1, 5], {"source": "a"}, [[1, "a:2", "x"]])
+    assert found > len(data) / 6
+
+
+def _as_before_checksums(path):
+    """Write a table again as versions without checksums did."""
+    with pa.ipc.open_file(pa.BufferReader(path.read_bytes())) as reader:
+        batch, description = reader.get_batch(0), reader.schema.metadata[b"brimful"]
+    schema = batch.schema.with_metadata({b"brimful": description})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(batch.columns, schema=schema))
+
+
+def test_a_table_of_an_earlier_version_opens_and_is_held_against_its_fingerprint(tmp_path):
+    """Without it lengths that were measured before there were checksums were lost, or damage in them not seen."""
+    path = tmp_path / "t.arrow"
+    table = LengthTable({"tokens": np.array([1003, -1, 1005], np.int32)})
+    table.save(path)
+    _as_before_checksums(path)
+    old = LengthTable.open(path)
+    assert (old.tokens.tolist(), old.fingerprint) == ([1003, -1, 1005], table.fingerprint)
+    path.write_bytes(path.read_bytes().replace(np.int32(1005).tobytes(), np.int32(1006).tobytes()))
+    with pytest.raises(CorruptFileError) as caught:
+        LengthTable.open(path)
+    assert str(caught.value) == f"{path} is damaged: its lengths are not those that were saved"

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brimful import compiling
@@ -77,6 +77,41 @@ def test_no_sample_waits_longer_than_promised(case):
         emitted += 1
     assert len(waited) == len(lengths)
     assert max(waited) <= settings["max_wait"]
+
+
+@st.composite
+def many_pieces(draw):
+    """Small windows and samples of up to four packs: where the promise is tight."""
+    capacity, size = draw(st.integers(2, 12)), draw(st.integers(1, 4))
+    lengths = draw(st.lists(st.integers(1, 4 * capacity), min_size=1, max_size=15))
+    return lengths, {
+        "capacity": capacity,
+        "size": size,
+        "max_wait": size - 1 + draw(st.integers(0, 3)),
+        "algorithm": draw(st.sampled_from(LOOKAHEAD_ALGORITHMS)),
+        "min_fill": draw(st.sampled_from([0.0, 0.5, 1.0])),
+    }
+
+
+@given(case=many_pieces())
+@example(case=([14, 29, 14], {"capacity": 10, "size": 2, "max_wait": 3, "algorithm": "first_fit", "min_fill": 1.0}))
+def test_no_segment_waits_longer_than_promised(case):
+    """Segment k of a sample may have ``size - 1 + k`` others before it, each in a pack of its own. Where the promise has
+    room for those, it holds for the whole sample; counted from when it enters the window, a segment came later."""
+    lengths, settings = case
+    capacity, size, max_wait = (settings[name] for name in ("capacity", "size", "max_wait"))
+    planner = Lookahead(**settings, overflow="split")
+    emitted, arrived, segments = 0, [], 0
+    for item, length in enumerate([*lengths, None]):
+        arrived.append(emitted)
+        packs = planner.finish() if length is None else fed(planner, [length], first=item)
+        for ids, starts, _ in packs:
+            for sample, start in zip(ids.tolist(), starts.tolist(), strict=True):
+                assert emitted - arrived[sample] <= max(max_wait, size - 1 + start // capacity)
+                segments += 1
+            emitted += 1
+        Lookahead(**settings, overflow="split").load_state_dict(planner.state_dict())  # holds the promises to that
+    assert segments == planner.ledger.segments
 
 
 def test_a_lonely_sample_leaves_when_its_time_is_up():

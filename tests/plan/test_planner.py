@@ -231,3 +231,14 @@ def test_lower_bound_knows_more_than_the_sum():
     assert lower_bound(Histogram.of(np.array([2, 2, 2])), capacity=8) == 1
     # 6 6 leave room 2 each beside them, 3 3 fit together: Martello and Toth's bound sees it with threshold 3.
     assert lower_bound(Histogram.of(np.array([6, 6, 3, 3, 3])), capacity=8) == 4
+
+
+def test_a_plan_is_a_sequence_of_packs():
+    """``plan[0]`` was a TypeError, and a slice needed a loop."""
+    plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
+    assert plan[0] == plan.pack(0) == next(iter(plan))
+    assert plan[-1] == [(0, 0, 3), (1, 0, 3), (5, 0, 1)]
+    assert plan[1:] == [plan.pack(1), plan.pack(2)]
+    assert plan[5:] == []
+    with pytest.raises(IndexError, match="pack 3 is not in 0 … 2"):
+        plan[3]

@@ -84,7 +84,7 @@ def test_truncated_samples_end_where_alignment_lets_them():
     assert [tuple(segment) for segment in plan.pack(0)] == [(0, 0, 8)]
     assert plan.ledger.tokens_truncated == 3
     assert plan.ledger.samples_truncated == 1
-    assert plan.may_be_cut(np.array([8, 7])).tolist() == [True, False]
+    assert plan.sample_lengths.tolist() == [11]
 
 
 def test_groups_stay_together_and_in_order():

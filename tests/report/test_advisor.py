@@ -1,6 +1,7 @@
 """What changes when packing is turned on: every number here can be checked by hand."""
 
 import math
+import re
 from itertools import combinations
 
 import numpy as np
@@ -57,10 +58,11 @@ def test_the_example_that_everybody_meets():
     assert advice.packed.samples == pytest.approx(268.8)
     assert advice.packed.steps_per_epoch == 5
     assert [(choice.keeps, choice.gradient_accumulation_steps) for choice in advice.choices] == [
-        (("samples", "padded tokens"), 1),
+        ((), 1),
         ((), 2),
         (("settings",), 4),
     ]
+    assert [choice.nearest_to for choice in advice.choices] == [("samples", "padded tokens"), (), ()]
     assert [choice.step.steps_per_epoch for choice in advice.choices] == [20, 10, 5]
     assert [choice.step.samples for choice in advice.choices] == pytest.approx([67.2, 134.4, 268.8])
     assert [choice.batch_ratio for choice in advice.choices] == pytest.approx([2.1, 4.2, 8.4])
@@ -76,12 +78,68 @@ def test_tokens_of_a_step_follow_its_samples():
     assert advice.unpacked.tokens == pytest.approx(32 * 972 / 84)
 
 
+@pytest.mark.parametrize(
+    ("samples_a_pack", "merits"),
+    [
+        (21, ["keeps samples"]),
+        (19, ["keeps samples"]),
+        (24, ["nearest to samples"]),
+        (16, ["nearest to samples"]),
+        (153, ["nearest to samples"]),  # 7.65 times
+    ],
+)
+def test_only_what_is_near_is_called_kept(samples_a_pack, merits):
+    """7.66 times the samples under the words "keeps samples" is another training for whoever reads the words alone."""
+    plan = plan_of([10] * samples_a_pack * 160, 10 * samples_a_pack)
+    advice = advice_for(plan=plan, world=1, accumulation=20)
+    best = advice.choices[advice.recommended]
+    assert best.gradient_accumulation_steps == 1
+    assert best.batch_ratio == pytest.approx(samples_a_pack / 20)
+    assert [said for said in best.merits if said.endswith("samples")] == merits
+    assert ("keeps samples" in "\n".join(draw_choices(advice))) == (merits == ["keeps samples"])
+
+
+def test_no_choice_is_offered_twice():
+    """Three packs on 8 ranks are one step whatever is set: four rows of one effect are no choice."""
+    advice = advice_for(plan=plan_of([50] * 6), world=8, accumulation=8)
+    (only,) = advice.choices
+    assert (only.gradient_accumulation_steps, only.step.samples, only.step.steps_per_epoch) == (8, 6.0, 1)
+    half = advice_for(plan=plan_of([25] * 48), world=1, accumulation=24)  # 12 packs; 12 and 24 a step are one epoch
+    assert [choice.gradient_accumulation_steps for choice in half.choices] == [6, 24]
+    # The row "as set" says it, and so no second note does.
+    assert advice.nothing_to_set
+    assert [note.topic for note in advice.notes][:2] == ["as set", "warm-up"]
+    changed = advice_for(plan=plan_of([25] * 160), world=2, accumulation=4)
+    assert [note.topic for note in changed.notes][:2] == ["as set", "same samples"]
+
+
+def test_what_changes_is_named_and_nothing_else():
+    """ "accumulation 1 → 1" where the packs of a forward go from 16 to 4 sends the reader to the wrong setting."""
+    forward = describe_advice(advice_for(plan=plan_of([25] * 160), world=1, micro=16, accumulation=1))
+    assert forward[0] == "samples/step   64, was 16 unpacked -> packs a forward 16 → 4 gives 16"
+    assert forward[1] == "steps/epoch    3, was 10 unpacked -> accumulation 1 of 4 packs gives 10"
+    both = describe_advice(advice_for(plan=plan_of([25] * 160), world=1, micro=2, accumulation=4))
+    assert both[0] == "samples/step   32, was 8 unpacked -> accumulation 4 → 1 gives 8"
+
+
+def test_one_is_said_in_the_singular():
+    """ "1 data-parallel ranks" reads like a template nobody looked at."""
+    advice = advice_for(plan=plan_of([10] * 100), world=1, accumulation=1, warmup_steps=20)
+    text = "\n".join([*describe_advice(advice), *draw_choices(advice), *(note.text for note in advice.notes)])
+    assert "One pack is the smallest step there is. A capacity of about 10 tokens would bring it to 1 sample;" in text
+    assert not re.search(r"(?<![\d.,])1 (samples|ranks|packs|steps|tokens)\b", text.replace(" steps of warm-up", ""))
+    two = advice_for(plan=plan_of([10] * 100), world=2, accumulation=1)
+    assert any("One pack on each of 2 ranks is" in note.text for note in two.notes)
+    wide = advice_for(plan=plan_of([90, 10, 10, 10, 10, 10, 10, 10, 10, 10] * 9), world=1, accumulation=1)
+    assert any(note.text.endswith("smallest step there is. Scale the learning rate.") for note in wide.notes)
+
+
 def test_learning_rates_and_warmup():
     """Ratio 4: four times by linear scaling, twice by square root scaling, a quarter of the warm-up steps."""
     plan = plan_of([25] * 160)  # 4 a pack, 40 packs
     advice = advice_for(plan=plan, world=2, accumulation=1, learning_rate=1e-4, warmup_steps=100)
     (only,) = advice.choices
-    assert only.keeps == ("samples", "padded tokens", "settings")
+    assert (only.keeps, only.nearest_to) == (("settings",), ("samples", "padded tokens"))
     assert (only.batch_ratio, only.linear_lr_ratio, only.sqrt_lr_ratio, only.warmup_steps) == (4.0, 4.0, 2.0, 25)
     table = draw_choices(advice)
     assert table[1].split()[:9] == ["1", "×", "1", "8", "4.00", "200", "20", "0.0004", "0.0002"]
@@ -177,15 +235,16 @@ def test_every_advice_adds_up(case, world, micro, accumulation, packs):
         assert (step.steps_per_epoch - 1) * step.rows < plan.num_packs <= step.steps_per_epoch * step.rows
         assert choice.linear_lr_ratio == pytest.approx(choice.sqrt_lr_ratio**2)
     best = advice.choices[advice.recommended]
-    assert "samples" in best.keeps
+    assert "samples" in (*best.keeps, *best.nearest_to)
+    assert ("samples" in best.keeps) == (abs(best.batch_ratio - 1) < 0.1)
     assert sum("settings" in choice.keeps for choice in advice.choices) == 1
+    effects = [choice.step.samples for choice in advice.choices]
+    assert len(effects) == len(set(effects)), "two choices of one effect are one choice"
     for padded in (advice.padded_to_longest, advice.padded_to_capacity):
         assert padded.speedup >= 1
         assert 0 <= padded.padding_ratio < 1
     if packs is None or packs == 1:
-        apart = [
-            abs(math.log(choice.step.rows * advice.packing_factor / advice.unpacked.rows)) for choice in advice.choices
-        ]
+        apart = [abs(math.log(choice.batch_ratio)) for choice in advice.choices]
         if advice.packs_per_micro_batch == 1:
             assert apart[advice.recommended] == min(apart)
 
@@ -208,6 +267,7 @@ def test_an_epoch_smaller_than_a_step_counts_what_there_is():
     """Six samples cannot be 32 a step."""
     advice = advice_for(plan=plan_of([3, 3, 5, 6, 1, 1], 7))
     assert (advice.unpacked.samples, advice.unpacked.steps_per_epoch) == (6.0, 1)
+    assert (advice.padded_to_longest.step_tokens, advice.padded_to_capacity.step_tokens) == (19, 42)
     assert advice.packed.samples == 6.0
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.cost import CostModel
-from brimful.report.charts import Axis, Bar, Chart, linear_axis, log_axis
+from brimful.report.charts import Axis, Bar, Chart, decade_axis, linear_axis, log_axis, round_ticks
 from brimful.report.facts import Run, gather_facts
 from brimful.report.page import DATA_ID, render_page
 from brimful.report.plan import describe_plan
 from brimful.report.shares import source_shares
-from brimful.report.sweep import sweep_capacities
+from brimful.report.sweep import draw_sweep, sweep_capacities
 from brimful.report.work import weigh_steps
 from brimful.testing.strategies import capacities_and_lengths
 
@@ -243,6 +244,86 @@ def test_any_lengths_make_a_whole_page(case, world):
     assert max(drawn) <= 480
 
 
+# ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FEW_LONG = [1] * 18 + [40, 42]  # a tenth of the samples, 82 of 100 tokens
+
+
+def few_long(overflow, capacity=20, **others):
+    return gather_facts(
+        "few", table=LengthTable.from_lengths(FEW_LONG),
+        plan=plan_packs(FEW_LONG, capacity=capacity, overflow=overflow), run=Run(), **others,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overflow", "tile", "warning"),
+    [
+        ("drop", "2 samples (10.00 %) dropped", "82.00 % of the tokens are lost, with 10.00 % of the samples"),
+        ("truncate", "2 samples cut", "42.00 % of the tokens are lost, cut off 2 samples"),
+        ("split", "0 samples (0.00 %) dropped", None),
+    ],
+)
+def test_a_loss_has_its_colour_and_its_line(overflow, tile, warning):
+    """A grey tile that says 82 % of the tokens are gone is read as one more number."""
+    facts = few_long(overflow)
+    text, page, data = page_of(facts)
+    assert f"<span>{tile}</span>" in text
+    lines = [line for line in describe_plan(facts.plan) if line.startswith("warning")]
+    tiles = sum(attributes.get("class") == "lost" for tag, attributes in page.elements if tag == "div")
+    if warning is None:
+        assert (data["plan"]["lost"]["warning"], tiles, lines) == (None, 0, [])
+        return
+    why = f"{warning}: longer than 20 tokens, overflow policy {overflow}"
+    assert lines == [f"warning        {why}"]
+    assert data["plan"]["lost"]["warning"] == why
+    assert f"<strong>Warning:</strong> {why}." in text
+    assert tiles == 1
+    share = why.split(" of the")[0]
+    assert f'<td><span class="lost">{share}</span></td>' in text.split('id="ledger"')[1]
+
+
+def test_a_source_that_loses_much_stands_out():
+    """Books that lose all their tokens look like chats that lose none."""
+    sources = (np.array([0] * 18 + [1, 1]), ["chats", "books"])
+    text, _, _ = page_of(few_long("drop", sources=sources))
+    chats, books = text.split('id="sources"')[1].split("<tr>")[2:4]
+    assert '<span class="lost">100.00 %</span>' in books
+    assert "lost" not in chats
+
+
+def test_a_small_loss_has_no_warning():
+    """A warning on every plan is read on none."""
+    facts = gather_facts("one", table=None, plan=plan_packs([10] * 96 + [40], capacity=20, overflow="drop"), run=Run())
+    text, page, data = page_of(facts)
+    assert data["plan"]["lost"]["tokens_ratio"] == 0.04
+    assert "Warning" not in text
+    assert "lost" not in [attributes.get("class") for _, attributes in page.elements]
+    assert "samples        97 in: 96 packed, 1 dropped (1.03 %), 0 rejected" in describe_plan(facts.plan)
+    assert "tokens         1,000 in: 960 packed, 40 dropped (4.00 %), 0 truncated (0.00 %)" in describe_plan(facts.plan)
+
+
+def test_every_capacity_says_what_it_loses():
+    """Two of twenty samples look like little where the tokens are not beside them."""
+    lengths = [*FEW_LONG[:-2], 2000, 42]  # 18 + 42 fit 1,024, 2,000 do not
+    table = LengthTable.from_lengths(lengths)
+    points = sweep_capacities(table)
+    assert [(point.capacity, point.oversized, point.tokens_lost, point.loses_much) for point in points[:2]] == [
+        (1024, 1, 2000, True), (2048, 0, 0, False),
+    ]  # fmt: skip
+    assert points[0].lost_ratio == 2000 / 2060
+    assert points[0].oversized_ratio == 1 / 20
+    first, second = draw_sweep(points)[1:3]
+    assert "97.09 %" in first
+    assert first.endswith("← much is lost")
+    assert "0.00 %" in second
+    assert "lost" not in second
+    text, _, data = page_of(gather_facts("capacities", table=table, plan=None, run=Run()))
+    assert '<td><span class="lost">97.09 %</span></td>' in text
+    assert "Too long, and so left out, of all tokens: 97.1 % at 1,024." in text
+    assert data["sweep"][0]["tokens_lost"] == 2000
+
+
 # ── sources ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -319,6 +400,78 @@ def test_marks_of_axes_are_round():
     assert log_axis("x", 1, 1).ticks == [1, 2]
     assert len(log_axis("x", 1, 2**31).ticks) <= 9
     assert log_axis("x", 16, 1024).place(128) == 0.5
+
+
+def is_round(tick, step):
+    """A multiple of a step that is 1, 2 or 5 times a power of ten."""
+    digits = f"{step:.12f}".strip("0").replace(".", "").strip("0")
+    return digits in ("1", "2", "5") and abs(tick / step - round(tick / step)) < 1e-6
+
+
+@given(begin=st.floats(-50, 1e5), span=st.floats(1e-3, 1e6), most=st.integers(6, 9), whole=st.booleans())
+def test_ticks_are_at_round_numbers_inside_of_the_axis(begin, span, most, whole):
+    """62.5 % and step 9, 18, 27 are read wrong; a mark outside of the range is drawn on its edge."""
+    ticks = round_ticks(begin, begin + span, most, whole=whole)
+    assert len(ticks) <= most
+    if whole:
+        assert all(isinstance(tick, int) for tick in ticks)
+    elif span > 1e-2:
+        assert len(ticks) >= 2
+    assert all(begin - 1e-6 * span <= tick <= begin + span + 1e-6 * span for tick in ticks)
+    for one, other in pairwise(ticks):
+        assert is_round(one, round(other - one, 9))
+
+
+@given(begin=st.integers(1, 10**6), factor=st.integers(1, 10**4))
+def test_counts_have_marks_of_counts(begin, factor):
+    """8k steps that are 8,192 are steps of tokens."""
+    axis = decade_axis("steps", begin, begin * factor)
+    assert axis.begin <= begin
+    assert axis.end >= begin * factor
+    assert axis.begin < axis.end
+    assert 2 <= len(axis.ticks) <= 9
+    assert all(str(tick).strip("0") in {"1", "2", "5"} for tick in axis.ticks)
+
+
+def test_every_axis_of_a_page_has_round_marks():
+    """The fill of these packs begins at 50 %, in quarters of which are 62.5 and 87.5; 53 steps in sixes are 9, 18, 27."""
+    lengths = [50, 60, 70, 80, 90, 100, 50, 50] * 60
+    plan = plan_packs(lengths, capacity=100, algorithm="next_fit")
+    table = LengthTable.from_lengths(lengths)
+    text, _, data = page_of(gather_facts("axes", table=table, plan=plan, run=Run(dp_world_size=8)))
+    assert data["plan"]["fill"]["edges"][0] == 50
+    charts = {
+        name: chart for chart in text.split("<svg")[1:] for name in re.findall(r'id="(chart-[\w-]+)-title"', chart)
+    }
+    marks = {name: re.findall(r'text-anchor="middle">([^<]*)</text>', chart)[:-1] for name, chart in charts.items()}
+    assert marks["chart-fill"] == ["50 %", "60 %", "70 %", "80 %", "90 %", "100 %"]
+    assert marks["chart-sizes"] == ["1", "2"]
+    assert marks["chart-steps-cost"] == ["0", "10", "20", "30", "40", "50"]
+    assert marks["chart-ranks"] == ["0", "1", "2", "3", "4", "5", "6", "7"]
+
+
+def test_a_table_that_is_cut_off_shows_it():
+    """On a phone a table that ends at the edge of the screen looks like a whole one."""
+    text, page, _ = page_of(six())
+    tables = [attributes for tag, attributes in page.elements if tag == "div" and attributes.get("class") == "scroll"]
+    assert len(tables) == page.count("table")
+    assert all(attributes["tabindex"] == "0" for attributes in tables), "and scrolls without a finger"
+    rule = re.search(r"\.scroll \{(.*?)\}", text, flags=re.DOTALL)[1]
+    assert "overflow-x: auto" in rule
+    assert rule.count("no-repeat scroll") == 2, "a shade at each edge that stays"
+    assert rule.count("no-repeat local") == 2, "covered where there is no more to come"
+    assert text.count("--shade:") == 2, "in light and in dark"
+
+
+def test_one_is_said_in_the_singular():
+    """One rank, one pack, one step: "1 samples a step" is what a page says that nobody read."""
+    table = LengthTable.from_lengths([5])
+    text, _, _ = page_of(gather_facts("one", table=table, plan=plan_packs(table, capacity=5), run=Run()))
+    shown = re.sub(r"<[^>]*>", " ", text.split("<body>")[1].split("<script")[0])
+    assert re.findall(r"(?<![\d.,])1 (?:data-parallel )?(?:samples|ranks|packs|steps|tokens)\b", shown) == []
+    assert "1 data-parallel rank, micro-batch 1" in shown
+    assert "1 sample in 1 pack of 5 tokens" in shown
+    assert "1 sample holds 5 tokens." in shown
 
 
 def test_a_bar_lies_where_its_numbers_say():

@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +110,49 @@ def test_epochs_differ_and_repeat_with_the_seed():
     assert [ids(batch) for batch in loader] == first
 
 
+@pytest.mark.parametrize("stop", [0, 1, 3, 4])
+def test_setting_the_epoch_that_is_served_changes_nothing(stop):
+    """Training loops load a state and then call ``set_epoch``: the epoch would begin again, and its packs come twice."""
+    loader = PackLoader(toy_packs(4), seed=2)
+    whole = [ids(batch) for batch in loader] + [ids(batch) for batch in loader]
+    loader.begin_epoch(0)
+    for _ in zip(range(stop), loader, strict=False):  # range first: it takes no batch too many
+        pass
+    later = PackLoader(toy_packs(4), seed=2)
+    later.load_state_dict(loader.state_dict())
+    later.set_epoch(later.epoch)
+    served = [ids(batch) for batch in later]
+    assert served == (whole[stop:4] or whole[4:])
+    if stop < 4:
+        later.set_epoch(1)  # the next one, to which the loader went by itself
+        assert [ids(batch) for batch in later] == whole[4:]
+
+
+def test_an_epoch_begins_again_where_that_is_asked_for():
+    """Validation takes the same packs each time, wherever the last one stopped."""
+    loader = PackLoader(toy_packs(4), seed=None)
+    next(iter(loader))
+    loader.begin_epoch(0)
+    assert [ids(batch) for batch in loader] == [[0], [1], [2], [3]]
+
+
+def test_an_error_of_the_collator_skips_no_pack():
+    """A state that was saved after it would begin behind a pack that nobody saw; the last pack of an epoch too."""
+
+    def collate(packs):
+        if ids(packs)[0] == wrong:
+            raise RuntimeError("no batch of these")
+        return packs
+
+    for wrong in range(4):
+        loader, served = PackLoader(toy_packs(4), collate, seed=None), []
+        with pytest.raises(RuntimeError):
+            served += (ids(batch)[0] for batch in loader)
+        later = PackLoader(toy_packs(4), seed=None)
+        later.load_state_dict(loader.state_dict())
+        assert [ids(batch)[0] for batch in later] == list(range(wrong, 4))
+
+
 def test_a_state_of_another_loader_is_refused():
     """Silently going on with other packs or ranks repeats and skips data."""
     state = PackLoader(toy_packs(8), dp_world_size=2).state_dict()
@@ -194,3 +238,12 @@ def test_costs_even_out_ranks_and_are_part_of_the_state():
             PackLoader(packs, dp_rank=0, **shared, **other).load_state_dict(loader.state_dict())
     with pytest.raises(SettingsError, match="40 packs"):
         PackLoader(packs, costs=[1.0])
+
+
+def test_costs_below_one_are_part_of_the_state_too():
+    """Cast to whole numbers they are all 0, and the loader would go on with other packs."""
+    costs = [0.125, 0.5, 0.25, 0.75]
+    state = PackLoader(toy_packs(4), costs=costs).state_dict()
+    PackLoader(toy_packs(4), costs=np.array(costs, dtype=np.float32)).load_state_dict(state)  # the same numbers
+    with pytest.raises(StateError, match="costs"):
+        PackLoader(toy_packs(4), costs=costs[::-1]).load_state_dict(state)

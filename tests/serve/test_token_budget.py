@@ -497,6 +497,130 @@ def test_stopped_anywhere_and_resumed_is_never_stopped(lengths, stop, world, mic
         assert second.ledger == whole.ledger
 
 
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=14),
+    stop=st.integers(0, 12),
+    micro=st.integers(1, 3),
+    make=st.sampled_from([by_index, from_stream]),
+)
+def test_setting_the_epoch_that_is_served_changes_nothing(lengths, stop, micro, make):
+    """Training loops load a state and then call ``set_epoch``: samples that wait would be lost, and others come twice."""
+    loader = make(lengths, micro_batches=micro)
+    for _ in zip(range(stop), forever(loader), strict=False):  # range first: it takes no batch too many
+        pass
+    state = json.loads(json.dumps(loader.state_dict()))
+    plain, told = make(lengths, micro_batches=micro), make(lengths, micro_batches=micro)
+    plain.load_state_dict(state)
+    told.load_state_dict(state)
+    told.set_epoch(told.epoch)
+    assert told.state_dict() == plain.state_dict()
+    assert [content(batch) for batch in told] == [content(batch) for batch in plain]
+    told.set_epoch(told.epoch)  # the next one, to which the loader went by itself
+    assert [content(batch) for batch in told] == [content(batch) for batch in plain]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=20),
+    world=st.integers(1, 3),
+    micro=st.integers(1, 3),
+    tail=st.sampled_from(["pad", "drop", "repeat"]),
+    settings=st.sampled_from(
+        [
+            TokenBudget(8, min_buffered=1, warmup=Warmup(steps=6, start=1)),
+            TokenBudget(8, min_buffered=3, warmup=Warmup(steps=9, start=2), fit="exact"),
+            TokenBudget(8, min_buffered=3),
+            SampleCount(2),
+        ]
+    ),
+    resumed=st.booleans(),
+)
+def test_counted_steps_are_those_that_come(lengths, world, micro, tail, settings, resumed):
+    """At any moment of any epoch, in a warm-up too: a learning rate that is laid out over another number never ends."""
+    options = {"micro_batches": micro, "dp_world_size": world, "tail": tail}
+    loader = by_index(lengths, settings, **options)
+    for epoch in range(3):
+        counted, before = [loader.count_steps()], loader.step
+        for _ in loader:
+            if resumed:
+                state, loader_then = loader.state_dict(), loader
+                loader = by_index(lengths, settings, **options)
+                loader.load_state_dict(state)
+                counted.append(loader.count_steps())
+                loader = loader_then
+            assert loader.epoch == epoch
+            counted.append(loader.count_steps())
+        assert counted == [loader.step - before] * len(counted)
+
+
+def test_an_error_of_the_collator_skips_no_sample():
+    """A state that was saved after it would begin behind a micro-batch that nobody saw."""
+    whole = [content(batch) for batch in by_index(LENGTHS)]
+
+    def collate(packs):
+        if content(packs) == wrong:
+            raise RuntimeError("no batch of these")
+        return packs
+
+    for number in range(len(whole)):
+        wrong = whole[number]
+        loader, later = by_index(LENGTHS, collate_fn=collate), by_index(LENGTHS)
+        with pytest.raises(RuntimeError):
+            list(loader)
+        later.load_state_dict(loader.state_dict())
+        assert [content(batch) for batch in later] == whole[number:]
+
+
+@pytest.mark.parametrize("make", [by_index, from_stream])
+def test_an_error_of_the_source_loses_no_sample_that_came_before_it(make, monkeypatch):
+    """Micro-batches of a step that were composed when it came would be lost, for who goes on and for who resumes."""
+    settings = TokenBudget(8, min_buffered=3)
+    whole = [content(batch) for batch in make([*LENGTHS, 2], settings, micro_batches=3, seed=None)]
+    loader = make([*LENGTHS, 2], settings, micro_batches=3, seed=None)
+    add, seen = Composer.add, []
+
+    def fail_once(self, key, *rest, **options):
+        if key == 9 and not seen:
+            seen.append(key)
+            raise ConnectionError("try again")
+        add(self, key, *rest, **options)
+
+    monkeypatch.setattr(Composer, "add", fail_once)
+    served = []
+    with pytest.raises(ConnectionError):
+        served.extend(content(batch) for batch in loader)
+    later = make([*LENGTHS, 2], settings, micro_batches=3, seed=None)
+    later.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert served + [content(batch) for batch in later] == whole
+    if make is by_index:
+        assert served + [content(batch) for batch in loader] == whole
+        assert loader.ledger == later.ledger
+
+
+def test_a_sample_that_is_refused_is_not_counted_and_comes_again():
+    """The account would not add up, so that no state could be saved after the error; and the sample would be gone."""
+    loader = by_index([3, 20, 3], seed=None)
+    for _ in range(2):
+        with pytest.raises(OversizedSampleError, match="sample 1 has 20 tokens"):
+            next(iter(loader))
+        assert loader.ledger.samples_in == 1
+    state = loader.state_dict()
+    assert (state["taken"], state["waiting"]) == (1, [[0, 0, 3, 3, 1]])
+
+
+def test_a_state_of_before_it_held_the_first_step_of_its_epoch():
+    """States that were saved then are still taken; in the first epoch they lack nothing."""
+    settings = TokenBudget(8, min_buffered=1, warmup=Warmup(steps=6, start=1))
+    loader, later = by_index(LENGTHS, settings), by_index(LENGTHS, settings)
+    steps, stream = loader.count_steps(), iter(loader)
+    next(stream)
+    next(stream)
+    state = loader.state_dict()
+    del state["first_step_of_epoch"]
+    later.load_state_dict(state)
+    assert later.count_steps() == steps
+    assert [content(batch) for batch in later] == [content(batch) for batch in stream]
+
+
 def test_between_two_steps_the_number_of_ranks_may_change():
     """Two ranks serve the first step, four the rest: nothing comes twice, nothing is left out."""
     lengths, served = [8] * 14, []

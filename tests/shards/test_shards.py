@@ -139,3 +139,13 @@ def test_a_directory_belongs_to_one_identity(tmp_path):
     log.begin(identity, {"source": "elsewhere"})
     with pytest.raises(StoreMismatchError, match=r"plan \(aaaaaaa there, bbbbbbb now\)"):
         log.begin({**identity, "plan": "b" * 32}, {})
+
+
+def test_files_of_other_names_in_the_log_are_no_records(tmp_path):
+    """Without it what a Mac leaves beside every file it copies would make a whole store unreadable."""
+    log = StreamLog(open_store(tmp_path))
+    log.end(EndRecord(0, 0, 0))
+    for name in ("._000000000000.json", "notes.json", "0.json", "000000000001.json.part"):
+        (tmp_path / "log" / name).write_bytes(b"\x00\x05\x16\x07")
+    assert log.committed() == {0}
+    assert log.records() == ([], EndRecord(0, 0, 0))

@@ -158,6 +158,19 @@ def test_a_broken_index_is_made_anew(put, tmp_path):
         assert (again.fingerprint, len(again)) == (first.fingerprint, 6)
 
 
+def test_a_flipped_byte_of_an_index_is_never_believed(put, tmp_path):
+    """Without it rows would be cut elsewhere or left out, and their lengths be whatever lay in memory."""
+    path = put("a.jsonl", b"".join(LINES))
+    first = open_source(path, cache_dir=tmp_path / "cache")
+    (index,) = (tmp_path / "cache" / "indexes").glob("*.arrow")
+    data = index.read_bytes()
+    for at in range(0, len(data), 31):
+        index.write_bytes(data[:at] + bytes([data[at] ^ 2]) + data[at + 1 :])
+        again = open_source(path, cache_dir=tmp_path / "cache")
+        assert (again.fingerprint, again.blocks) == (first.fingerprint, first.blocks)
+        assert [sample.text for sample in again.read(0, 6)] == list("012345")
+
+
 def test_chunks_of_the_scan_do_not_show(put, monkeypatch):
     """Without it a line across the edge of a 64 MiB chunk would be cut or lost."""
     whole = _blocks(put("a.jsonl", b"\n".join(LINES)))

@@ -299,7 +299,7 @@ def test_broken_json_names_the_line(put):
     path = put("a.json", '[\n{"text": "a"}\n{"text": "b"}]')
     with pytest.raises(BadSampleError) as caught:
         open_source(path)
-    assert str(caught.value) == f"{path}:3 (sample 0): no JSON: Expecting ',' delimiter at column 1"
+    assert str(caught.value) == f"{path}:3 (sample 1): no JSON: Expecting ',' delimiter at column 1"
 
 
 def test_a_json_array_that_is_nested_too_deeply_is_the_files_fault(put):

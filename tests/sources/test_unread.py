@@ -34,7 +34,7 @@ def refused(row: Any, **options: Any) -> str:
         ({"messages": CHAT, "label": True}, "column 'label' says which answers are wanted"),
         ({"conversations": CHAT[:1], "chosen": {"from": "gpt"}}, "column 'chosen' is half of a preference"),
         ({"messages": CHAT, "rejected": CHAT}, "column 'rejected' is half of a preference"),
-        ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, "column 'seq_lengths' says that the row is packed already"),
+        ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, "the row is packed already, of 2 samples"),
     ],
 )
 def test_a_column_that_changes_what_a_sample_means_is_refused(row: Any, reason: str) -> None:

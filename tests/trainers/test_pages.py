@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.0")
 pytest.importorskip("accelerate")
 
-from brimful import open_packs, open_source, pack_dataset  # noqa: E402
+from brimful import PackCollator, PackLoader, open_packs, open_source, pack_dataset  # noqa: E402
+from brimful.collate import Padding  # noqa: E402
 from brimful.trainers import attention  # noqa: E402
 from tests.trainers import tiny  # noqa: E402
 
@@ -57,6 +58,11 @@ def test_every_page_is_run():
             "torchtitan.md",
             "ms_swift.md",
             "veomni.md",
+            "megatron_lm.md",
+            "megatron_bridge.md",
+            "nemo_automodel.md",
+            "llama_factory.md",
+            "axolotl.md",
         ]
     )
     assert all(blocks(path.name) for path in PAGES.glob("*.md"))
@@ -72,8 +78,10 @@ def test_the_page_runs_as_shown(page, made, monkeypatch, capsys):
     monkeypatch.chdir(made)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(attention, "_told", set())
-    names = {"module": lightning_module()} if page == "lightning.md" else {}
+    names = {}
     for code in blocks(page):
+        if "# goes on from" not in code:
+            names = {"module": lightning_module()} if page == "lightning.md" else {}
         if page == "ms_swift.md":  # which changes every Trainer of the process that imports it
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
             if done.returncode:
@@ -98,6 +106,54 @@ def lightning_module():
             return torch.optim.SGD(self.parameters(), lr=1e-2)
 
     return Module()
+
+
+# What the code of a page leaves, for each page whose trainer need not be installed: the dialect it shows and the packs.
+SHOWN = {
+    "megatron_lm.md": ("megatron", "tokens"),
+    "megatron_bridge.md": ("megatron_bridge", "input_ids"),
+    "nemo_automodel.md": ("nemo_automodel", "input_ids"),
+    "llama_factory.md": ("llama_factory", "input_ids"),
+    "axolotl.md": ("axolotl", "input_ids"),
+}
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_the_page_of_a_trainer_that_is_not_needed_ends_in_its_batch(page, made, monkeypatch, capsys):
+    """A page whose code makes the batch of another dialect, or an empty one, teaches what its trainer cannot read."""
+    dialect, key = SHOWN[page]
+    monkeypatch.chdir(made)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    before = set(sys.modules)
+    names = {}
+    for code in blocks(page):
+        exec(compile(code, page, "exec"), names)
+    batch = names["batch"]
+    packs = open_packs("packs")
+    rows = 2 if page in ("nemo_automodel.md", "axolotl.md") else 1
+    chosen = [packs[number] for number in range(rows)] if "megatron" not in page else None
+    if chosen is None:  # of a loader in its own order: some pack, padded to 512
+        order = PackLoader(packs, dp_rank=0, dp_world_size=2)
+        chosen = next(iter(order))
+    padding = Padding(to=512)
+    expected = PackCollator(dialect=dialect, padding=padding)(chosen)
+    assert batch.keys() == expected.keys()
+    assert torch.equal(batch[key], expected[key])
+    assert torch.equal(batch["labels"], expected["labels"])
+    framework = {"llama_factory.md": "llamafactory", "axolotl.md": "axolotl", "nemo_automodel.md": "nemo_automodel"}
+    loaded = {name.split(".")[0] for name in set(sys.modules) - before}
+    assert framework.get(page, "megatron") not in loaded
+    assert "Runs as it stands, on a CPU and without" in (PAGES / page).read_text()
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_the_page_says_what_was_run_and_what_was_not(page):
+    """Without it a reader takes a sketch for a recipe that somebody trained with."""
+    text = (PAGES / page).read_text()
+    assert re.search(r"^\| run against .* own code.*on a CPU \| not run \|$", text, flags=re.MULTILINE)
+    for block in re.findall(r"^ *```text\n", text, flags=re.MULTILINE):
+        assert "(a sketch" in text, block
 
 
 def test_links_lead_somewhere():

@@ -180,3 +180,12 @@ def test_a_trainer_without_our_collator_says_what_to_give_it(tmp_path, tokenizer
     )
     with pytest.raises(CollateError, match=r"^packs came to a collator .* data_collator=PackCollator\(\)"):
         trainer.train()
+
+
+def test_fill_where_samples_are_rows(tmp_path):
+    """Three samples of a pack in rows of 24: the padding of each row counts, though the record before it has none."""
+    trainer = make_trainer(tmp_path, steps=1, collator=PackCollator(dialect="plain", pad_to=24))
+    log_packing(trainer)
+    trainer.train()
+    (fill,) = [entry["fill"] for entry in trainer.state.log_history if "loss" in entry]
+    assert fill in {tokens / 72 for tokens in (18, 19)}

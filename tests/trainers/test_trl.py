@@ -21,7 +21,11 @@ def test_packs_are_shown_as_trl_wants_them():
     packs = SFTPacks(tiny.packs(3))
     assert isinstance(packs, datasets.Dataset)
     assert len(packs) == 3
-    assert set(next(iter(packs))) == {"input_ids", "labels"}
+    row = next(iter(packs))
+    assert set(row) == {"input_ids", "labels", "seq_lengths"}
+    ours, theirs = PackCollator()([row]), PackCollator()([packs[0]])
+    assert ours["cu_seq_lens_q"].tolist() == theirs["cu_seq_lens_q"].tolist(), "samples of the row see each other"
+    assert ours["labels"].tolist() == theirs["labels"].tolist()
     assert all(isinstance(pack, Pack) for pack in [packs[1], *packs.__getitems__([0, 2])])
     with pytest.raises(SettingsError, match="at least one pack"):
         SFTPacks(tiny.packs(0))

@@ -30,7 +30,9 @@ FLAGS = {
 }
 """Flags that are not their argument's name with hyphens."""
 
-PYTHON_ONLY = frozenset({"barrier", "count", "fit", "normaliser", "tail"})
+PYTHON_ONLY = frozenset(
+    {"barrier", "count", "dialect", "fit", "multiple_of", "normaliser", "pad_to", "position_start", "tail"}
+)
 """Settings that no command has: these are said as in Python."""
 
 

@@ -10,22 +10,29 @@ import numpy as np
 from brimful.collate.media import PackExtras
 from brimful.errors import CollateError
 from brimful.shards import Pack
-from brimful.typing import IGNORE_INDEX
+from brimful.tokenised import TokenisedSample, read_tokenised
+from brimful.words import setting
 
 __all__ = ["Feature", "as_packs", "check_vocabulary"]
 
 Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any]
-"""A pack, a pack with what it carries beside tokens, or a plain sample."""
+"""A pack, a pack with what it carries beside tokens, or a plain sample (``read_tokenised``)."""
 
 
-def as_packs(features: Sequence[Feature]) -> tuple[list[Pack], list[PackExtras | None] | None]:
+def as_packs(
+    features: Sequence[Feature], *, position_start: int = 0
+) -> tuple[list[Pack], list[PackExtras | None] | None]:
     """Packs, and what they carry; None for that if none carries anything.
 
-    A plain sample is a pack of one segment whose id is its place in the batch. It has ``input_ids`` and ``labels``
-    (not shifted), and may have ``loss_weights`` (one a token) and ``source_id``; other keys are left out.
+    A plain sample is a pack whose sample id is its place in the batch; where the row holds several samples, ``starts``
+    says where each begins in it.
+
+    Args:
+        features: packs or plain samples.
+        position_start: what positions that a sample brings may begin with, beside 0.
 
     Raises:
-        CollateError: a key is missing, or wrong; names the sample.
+        CollateError: a sample cannot be read or carried; names the sample and the key.
     """
     packs: list[Pack] = []
     extras: dict[int, PackExtras] = {}
@@ -35,16 +42,18 @@ def as_packs(features: Sequence[Feature]) -> tuple[list[Pack], list[PackExtras |
         elif isinstance(feature, tuple):
             packs.append(feature[0])
             extras[place] = feature[1]
-        elif isinstance(feature, Mapping):
-            packs.append(_as_pack(feature, place))
-            extra = _extras_of(feature, place)
-            if extra is not None:
-                extras[place] = extra
         else:
-            raise CollateError(
-                f"sample {place} of the batch is a {type(feature).__name__}: give packs, or mappings with 'input_ids' "
-                f"and 'labels'"
-            )
+            read = read_tokenised(feature, f"sample {place} of the batch")
+            if read.position_start not in (0, position_start):
+                raise CollateError(
+                    f"sample {place} of the batch has 'position_ids' that begin at {read.position_start}, and the batch "
+                    f"would have {position_start} there: choose {setting('position_start', read.position_start)}, or leave "
+                    f"them out"
+                )
+            packs.append(_as_pack(read, place))
+            carried = (read.loss_weights, read.source_ids, read.rope_positions)
+            if any(array is not None for array in carried):
+                extras[place] = PackExtras(*carried)
     return packs, [extras.get(place) for place in range(len(packs))] if extras else None
 
 
@@ -66,43 +75,12 @@ def check_vocabulary(packs: Sequence[Pack], vocab_size: int) -> None:
             )
 
 
-def _as_pack(sample: Mapping[str, Any], place: int) -> Pack:
-    """A plain sample as a pack of one segment."""
-    for key in ("input_ids", "labels"):
-        if key not in sample:
-            raise CollateError(f"sample {place} of the batch has no {key!r} (found {sorted(map(str, sample))})")
-    ids, labels = np.asarray(sample["input_ids"]), np.asarray(sample["labels"])
-    if ids.shape != labels.shape or ids.ndim != 1 or len(ids) == 0:
-        raise CollateError(
-            f"sample {place} of the batch: input_ids {ids.shape} and labels {labels.shape} must be two rows of one "
-            f"length, at least 1"
-        )
-    for key, row in (("input_ids", ids), ("labels", labels)):
-        if row.dtype.kind not in "iu":
-            raise CollateError(f"sample {place} of the batch: {key!r} must hold whole numbers and holds {row.dtype}")
-    mask = labels != IGNORE_INDEX
-    if bool((mask & (labels != ids)).any()):
-        raise CollateError(f"sample {place} of the batch: a label is not its own token; labels must not be shifted")
+def _as_pack(read: TokenisedSample, place: int) -> Pack:
+    segments = len(read.cu_seqlens) - 1
     return Pack(
-        ids.astype(np.int32, copy=False),
-        mask,
-        np.array([0, len(ids)], dtype=np.int32),
-        np.array([place], dtype=np.int64),
-        np.zeros(1, dtype=np.int32),
-    )
-
-
-def _extras_of(sample: Mapping[str, Any], place: int) -> PackExtras | None:
-    weights, source = sample.get("loss_weights"), sample.get("source_id")
-    if weights is None and source is None:
-        return None
-    row = None if weights is None else np.asarray(weights, dtype=np.float32)
-    if row is not None and row.shape != (len(sample["input_ids"]),):
-        raise CollateError(
-            f"sample {place} of the batch: 'loss_weights' {row.shape} must be one row as long as input_ids, "
-            f"{len(sample['input_ids'])}"
-        )
-    return PackExtras(
-        loss_weights=row,
-        source_ids=None if source is None else np.array([source], dtype=np.int32),
+        read.input_ids,
+        read.loss_mask,
+        read.cu_seqlens,
+        np.full(segments, place, dtype=np.int64),
+        read.places[read.cu_seqlens[:-1]].astype(np.int32),
     )

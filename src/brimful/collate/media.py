@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from brimful.errors import CollateError
 from brimful.typing import Int32Array, Int64Array
 
 __all__ = ["Float32Array", "Media", "PackExtras", "join_media"]
@@ -55,6 +56,9 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
     Args:
         parts: of each pack the number of its first segment in the row, and its media.
 
+    Raises:
+        CollateError: items of one kind have different arrays, or arrays that do not go together.
+
     >>> one = Media("image", np.array([1], dtype=np.int32), {"image_grid_thw": np.array([[1, 2, 2]])})
     >>> (joined,) = join_media([(0, (one,)), (4, (one,))])
     >>> joined.segments.tolist(), joined.arrays["image_grid_thw"].tolist()
@@ -68,7 +72,26 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
         Media(
             kind,
             np.concatenate([item.segments + np.int32(first) for first, item in items]),
-            {name: np.concatenate([item.arrays[name] for _, item in items]) for name in items[0][1].arrays},
+            _join_arrays(kind, items),
         )
         for kind, items in kinds.items()
     )
+
+
+def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt.NDArray[Any]]:
+    """Arrays of the same names behind each other."""
+    names = {name: None for _, item in items for name in item.arrays}  # in order of the first appearance
+    for name in names:
+        for first, item in items:
+            if name not in item.arrays:
+                raise CollateError(
+                    f"media of kind {kind!r} of the pack at segment {first} have no {name!r} (found "
+                    f"{', '.join(map(repr, item.arrays))}) and others of the batch have: give all or none"
+                )
+        shapes = {item.arrays[name].shape[1:] for _, item in items}
+        if len(shapes) > 1:
+            shown = " and ".join(str((..., *shape)) for shape in sorted(shapes)).replace("Ellipsis", "…")
+            raise CollateError(
+                f"media of kind {kind!r}: {name!r} of the packs of the batch have the shapes {shown}, which do not join"
+            )
+    return {name: np.concatenate([item.arrays[name] for _, item in items]) for name in names}

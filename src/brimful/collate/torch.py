@@ -20,6 +20,7 @@ from brimful.collate.padding import Padding
 from brimful.collate.writing import writer
 from brimful.errors import CollateError, SettingsError
 from brimful.shards import Pack
+from brimful.words import setting
 
 __all__ = ["PackCollator"]
 
@@ -28,8 +29,9 @@ class PackCollator:
     """Turns packs into what a trainer takes, by default a Transformers model as keyword arguments.
 
     Several packs are flattened into one row as well, or are one row each where the dialect has rows. Plain samples
-    (mappings with ``input_ids`` and ``labels``) are taken like packs of one segment, so this also replaces
-    ``DataCollatorWithFlattening``.
+    (mappings with ``input_ids``, and ``labels`` if not all tokens are targets) are taken like packs, so this also replaces
+    ``DataCollatorWithFlattening``; a row of several samples is taken apart by its ``seq_lengths``, ``position_ids`` or
+    numbered ``attention_mask``. What a plain sample may hold, and what is refused: ``tokenised.read_tokenised``.
 
     Args:
         dialect: whose words to use; ``docs/dialects.md`` lists them with all keys, dtypes and shapes.
@@ -81,8 +83,18 @@ class PackCollator:
             )
         if vocab_size is not None and not 0 <= pad_token_id < vocab_size:
             raise SettingsError(f"pad_token_id is {pad_token_id} and the vocabulary is 0 … {vocab_size - 1}")
+        if self.dialect.row_per_sample:
+            for field in ("num_segments", "max_seqlen"):
+                if (value := getattr(self.padding, field)) is not None:
+                    raise SettingsError(
+                        f"{setting(field, value)} does not go with dialect {self.dialect.name!r}, whose batches have no "
+                        f"boundaries: each sample is a row"
+                    )
         self._convert = self.dialect.load()
         writer()  # compiled code is loaded now: not within the first step, and not in each of the workers to be forked
+
+    def __repr__(self) -> str:
+        return f"PackCollator(dialect {self.dialect.name}, {self.padding!r})"
 
     @property
     def pad_to(self) -> int | None:
@@ -93,23 +105,34 @@ class PackCollator:
         """One batch; the packs are not changed.
 
         Raises:
-            CollateError: nothing to collate, keys missing, ids outside of the vocabulary, or more tokens than
-                ``pad_to``.
+            CollateError: nothing to collate, keys missing or not to be carried, ids outside of the vocabulary, or more
+                tokens than ``pad_to``.
         """
-        rows = self.rows(features)
-        return self._convert(rows if self.dialect.row_per_pack else rows[0])
+        return self.speak(self.rows(features))
+
+    def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
+        """The batch in the words of the dialect, from what ``rows`` returned."""
+        if self.dialect.row_per_pack:
+            return self._convert(rows)
+        (batch,) = rows
+        if not self.dialect.row_per_sample:
+            return self._convert(batch)
+        return self._convert(batch, length=self._length_of_rows(batch), pad_token_id=self.pad_token_id)
 
     def rows(self, features: Sequence[Feature]) -> list[PackedBatch]:
-        """The batch before the dialect: one record, or one of equal length for each pack where the dialect has rows."""
+        """The batch before the dialect: one record, or one of equal length for each pack where the dialect has rows.
+
+        Where each sample is to be a row, one record without padding.
+        """
         if isinstance(features, (Pack, Mapping)) or not isinstance(features, Sequence):
             check_type("a batch", features, (), "a list of packs or samples", "one of them goes in a list too")
         if not features:
             raise CollateError("a batch needs at least one pack and got none")
-        packs, extras = as_packs(features)
+        packs, extras = as_packs(features, position_start=self._position_start)
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
         if not self.dialect.row_per_pack:
-            batches = [self._lay_out(packs, extras, self.padding)]
+            batches = [self._lay_out(packs, extras, Padding() if self.dialect.row_per_sample else self.padding)]
         else:
             padding = self._row_padding(packs)
             carried = [None] * len(packs) if extras is None else [[extra] for extra in extras]
@@ -133,6 +156,17 @@ class PackCollator:
             position_start=self._position_start,
             extras=extras,
         )
+
+    def _length_of_rows(self, batch: PackedBatch) -> int:
+        """Tokens of each row where samples are rows."""
+        longest = int(batch.real_lengths.max())
+        length = self.padding.row_length(longest)
+        if length < longest:
+            raise CollateError(
+                f"{setting('pad_to')} is {length:,} and sample {batch.sample_ids[int(batch.real_lengths.argmax())]} has "
+                f"{longest:,} tokens: raise it to the longest sample"
+            )
+        return length
 
     def _row_padding(self, packs: Sequence[Pack]) -> Padding:
         """Rows of one batch are equally long: as the longest needs, with the dialect's spare tokens."""

@@ -101,7 +101,10 @@ class ChatEncoder(Encoder):
         self._system = system
         self._reasoning = choice_of(Reasoning, reasoning, argument="reasoning")
         self._date = _as_date(date)
-        self._documents = TextEncoder(self.tokenizer)
+
+    @cached_property
+    def _documents(self) -> TextEncoder:
+        return TextEncoder(self.tokenizer, eos=self.tokenizer.hf.eos_token_id is not None)
 
     @cached_property
     def chat_template(self) -> str:
@@ -125,7 +128,7 @@ class ChatEncoder(Encoder):
         if not own:
             raise SettingsError(
                 f"{self.tokenizer} has no chat template: name one with {setting('chat_template')}, or train a base model "
-                f"on prompts and completions as they are with {setting('mode', 'completion')}"
+                f"on prompts and completions as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
             )
         return str(self.tokenizer.hf.get_chat_template(None, None))
 

@@ -71,7 +71,7 @@ def encoder_for(
 
     >>> from brimful.sources import open_source
     >>> encoder_for(open_source([{"input_ids": [5, 6]}]), None)
-    TokenEncoder()
+    TokenEncoder(train_on labels)
     """
     chosen = choice_of(Mode, mode, argument="mode")
     if chosen is Mode.AUTO:

@@ -113,7 +113,7 @@ class CompletionEncoder(Encoder):
             if not plain or sample.tools:
                 reason = (
                     f"has turns of {', '.join(roles)}{' and tools' if sample.tools else ''}, and without a chat template "
-                    f"a sample is one prompt and one completion: use {setting('mode', 'chat')}"
+                    f"a sample is one prompt and one completion: use {setting('mode', 'chat', python='ChatEncoder')}"
                 )
                 errors[place] = BadSampleError(reason, sample_id=sample.sample_id)
                 pairs.append(("", ""))

@@ -8,6 +8,7 @@ import numpy as np
 
 from brimful.errors import EncodeError
 from brimful.typing import IGNORE_INDEX, Labels, LossMask, TokenIds
+from brimful.words import counted
 
 __all__ = ["EncodedSample"]
 
@@ -36,12 +37,17 @@ class EncodedSample:
         """``int64[length]``: the token where it is a target, else ``IGNORE_INDEX``. Not shifted."""
         return np.where(self.loss_mask, self.input_ids, IGNORE_INDEX).astype(np.int64)
 
+    def __repr__(self) -> str:
+        targets = int(np.count_nonzero(self.loss_mask))
+        return f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')})"
+
     @classmethod
     def from_labels(cls, input_ids: TokenIds, labels: Labels) -> EncodedSample:
         """From ids and unshifted labels, as other encoders make them.
 
         Raises:
-            EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for example).
+            EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for example), or an id does
+                not fit int32.
         """
         ids, targets = np.asarray(input_ids), np.asarray(labels)
         if ids.shape != targets.shape or ids.ndim != 1:
@@ -54,4 +60,8 @@ class EncodedSample:
                 f"label {targets[at]} at position {at} is neither its token {ids[at]} nor {IGNORE_INDEX}: "
                 f"labels must not be shifted"
             )
+        limits = np.iinfo(np.int32)
+        if len(ids) and (int(ids.max()) > limits.max or int(ids.min()) < limits.min):
+            at = int(np.argmax((ids > limits.max) | (ids < limits.min)))
+            raise EncodeError(f"token {at} is {ids[at]}, which no vocabulary has")
         return cls(ids.astype(np.int32), mask)

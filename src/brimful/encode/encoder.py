@@ -78,12 +78,11 @@ class Encoder(abc.ABC):
         """Text of tokens, special ones included, for people to read."""
 
     def __repr__(self) -> str:
+        # Nothing that would load a tokenizer: a debugger asks for this.
         tokenizer = getattr(self, "tokenizer", None)
-        train_on = self.label_settings.get("train_on")
-        shown = [f"{tokenizer!r}"] if tokenizer is not None else []
-        if train_on not in (None, "all", "labels"):
-            shown.append(f"train_on={train_on}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+        parts = [] if tokenizer is None else [repr(tokenizer)]
+        parts += [f"{name} {value}" for name, value in self.label_settings.items()]
+        return f"{type(self).__name__.lstrip('_')}({', '.join(parts)})"
 
     def encode(self, sample: Sample) -> EncodedSample:
         """Tokens of one sample.

@@ -1,7 +1,8 @@
 """Samples that were encoded before: token runs on disk, one file a block of the source.
 
 A job that measures and then writes tokenises once: measuring leaves its tokens here, writing reads them. The
-files are temporary and belong to one job.
+files are temporary and belong to one job. Each process holds a file against its checksum when it first opens it: what
+is packed is read from here, and nothing behind it would notice other tokens.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy as np
 
 from brimful.columns import Ragged, open_columns, write_columns
 from brimful.encode.encoded import EncodedSample
+from brimful.errors import BrimfulError, CorruptFileError
 from brimful.typing import LossMask, TokenIds
 
-__all__ = ["StoredSamples", "signed", "unsigned", "write_stored"]
+__all__ = ["StoredSamples", "is_stored", "signed", "unsigned", "write_stored"]
 
 _FILES_KEPT_OPEN = 512
 _CHUNK_TOKENS = 1 << 16
@@ -32,6 +34,21 @@ def write_stored(path: str | os.PathLike[str], samples: Sequence[EncodedSample |
     np.cumsum([len(run) for run in runs], out=offsets[1:])
     values = np.concatenate([*runs, _NONE])
     write_columns(path, {"signed_ids": Ragged(values, offsets)}, {"kind": "encoded"})
+
+
+def is_stored(path: str | os.PathLike[str], count: int) -> bool:
+    """Whether a file holds ``count`` samples, byte for byte as they were written."""
+    try:
+        return len(_opened(path)) == count
+    except (FileNotFoundError, BrimfulError):
+        return False
+
+
+def _opened(path: str | os.PathLike[str], *, checked: bool = True) -> Ragged:
+    table = open_columns(path)
+    if not table.checksummed:
+        raise CorruptFileError(f"{os.fspath(path)} was written by an earlier version, without checksums")
+    return table.ragged("signed_ids", checked=checked)
 
 
 def signed(sample: EncodedSample) -> TokenIds:
@@ -67,6 +84,7 @@ class StoredSamples:
         self._starts = [start for start, _ in parts]
         self._paths = [path for _, path in parts]
         self._open: OrderedDict[int, tuple[TokenIds, list[int], int]] = OrderedDict()
+        self._checked: set[int] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
         return StoredSamples, (list(zip(self._starts, self._paths, strict=True)),)
@@ -87,8 +105,11 @@ class StoredSamples:
 
     def _part(self, number: int) -> tuple[TokenIds, list[int], int]:
         """Tokens of a file, where its rows begin, and the sample of its first row."""
-        table = open_columns(self._paths[number])
-        rows = table.ragged("signed_ids")
+        try:
+            rows = _opened(self._paths[number], checked=number not in self._checked)
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{error.message}: run the same command again, it makes this file anew") from error
+        self._checked.add(number)
         found = (rows.values, rows.offsets.tolist(), self._starts[number])
         self._open[number] = found
         if len(self._open) > _FILES_KEPT_OPEN:

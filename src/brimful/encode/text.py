@@ -51,13 +51,9 @@ class TextEncoder(Encoder):
         if bos is None:
             bos = hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id]
         if bos and hf.bos_token_id is None:
-            raise SettingsError(
-                f"{setting('bos', True)}: {self.tokenizer} has no beginning-of-sequence token; use {setting('bos', False)}"
-            )
+            raise SettingsError(f"{self.tokenizer} has no beginning-of-sequence token; use {setting('bos', False)}")
         if self._eos and hf.eos_token_id is None:
-            raise SettingsError(
-                f"{setting('eos', True)}: {self.tokenizer} has no end-of-sequence token; use {setting('eos', False)}"
-            )
+            raise SettingsError(f"{self.tokenizer} has no end-of-sequence token; use {setting('eos', False)}")
         return ([hf.bos_token_id] if bos else []), ([hf.eos_token_id] if self._eos else [])
 
     @property
@@ -102,7 +98,7 @@ class TextEncoder(Encoder):
 
 
 def _refused(samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-    reason = f"is a chat, and the encoder is for texts: use ChatEncoder ({setting('mode', 'chat')}), which takes both"
+    reason = f"is a chat, and the encoder is for texts: use {setting('mode', 'chat', python='ChatEncoder')}, which takes both"
     return [BadSampleError(reason, sample_id=sample.sample_id) for sample in samples]
 
 

@@ -63,5 +63,5 @@ class TokenEncoder(Encoder):
 
 
 def _refused(sample: Sample) -> BadSampleError:
-    reason = f"is a {sample.kind}, and the encoder is for rows of tokens: use {setting('mode', 'chat')}"
+    reason = f"is a {sample.kind}, and the encoder is for rows of tokens: use {setting('mode', 'chat', python='ChatEncoder')}, which takes both"
     return BadSampleError(reason, sample_id=sample.sample_id)

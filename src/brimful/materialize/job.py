@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
+from brimful.cache import exclusive
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
@@ -125,62 +125,65 @@ def pack_dataset(
             f"{setting('budgets', unknown[0], python=f'budgets {unknown[0]!r}')} is unknown: packing can measure {_LOSS_TOKENS}, {', '.join(DERIVED)}"
         )
     claimed, finished = _claimed(StreamLog(store), source, encoder, capacity, asked)
-    measured = measure_and_keep(
-        source,
-        encoder,
-        budgets=("tokens", _LOSS_TOKENS) if budgets and _LOSS_TOKENS in budgets else ("tokens",),
-        targets=not finished,  # a finished store of before is read as it is
-        path=home / "lengths.arrow",
-        cache_dir=cache_dir,
-        num_proc=num_proc,
-        on_bad_sample=on_bad_sample,
-        rejects_path=home / "rejects.jsonl",
-        on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
-        progress=progress,
-        encoded_dir=None if finished else encoded_dir,
-    )
-    if not np.any(measured.table.tokens > 0):
-        raise BadSampleError(
-            "every row is malformed: " + measured.table.rejects[0][2], sample_id=0, where=source.where(0)
+    with store.used(encoded_dir.name):
+        measured = measure_and_keep(
+            source,
+            encoder,
+            budgets=("tokens", _LOSS_TOKENS) if budgets and _LOSS_TOKENS in budgets else ("tokens",),
+            targets=not finished,  # a finished store of before is read as it is
+            path=home / "lengths.arrow",
+            cache_dir=cache_dir,
+            num_proc=num_proc,
+            on_bad_sample=on_bad_sample,
+            rejects_path=home / "rejects.jsonl",
+            on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
+            progress=progress,
+            encoded_dir=None if finished else encoded_dir,
         )
-    log = StreamLog(store)
-    with progress.stage("plan", total=len(source), unit="samples"):
-        plan = _planned_before(home / "plan.arrow", log, measured.table)
-        fresh = plan is None
-        if plan is None:
-            plan = _planned(measured.table, settings, groups, source)
-        progress.advance(len(source))
-    if fresh and not claimed:
-        plan.save(home / "plan.arrow")  # before the directory is claimed for it: searches may not find it again
-    log.begin(identity_of(plan, source, encoder, lanes, packs_per_shard(plan, shard_bytes)), notes or {})
-    if fresh and claimed:
-        plan.save(home / "plan.arrow")
-    written = write_packs(
-        plan,
-        source,
-        encoder,
-        directory,
-        encoded=measured.encoded,
-        lanes=lanes,
-        shard_bytes=shard_bytes,
-        num_proc=num_proc,
-        notes=notes,
-        progress=progress,
-    )
-    shutil.rmtree(encoded_dir, ignore_errors=True)
-    write_dropped(home / "dropped.jsonl", plan, measured.table, source)
-    summary = PackSummary(
-        source=source.title,
-        format=source.format_name,
-        unit=source.unit,
-        directory=os.fspath(directory),
-        capacity=capacity,
-        plan=plan,
-        table=measured.table,
-        shards=len(store.list("shards/")),
-        seconds={stage.name: round(stage.seconds, 2) for stage in progress.stages} if written or not finished else {},
-    )
-    store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
+        if not np.any(measured.table.tokens > 0):
+            raise BadSampleError(
+                "every row is malformed: " + measured.table.rejects[0][2], sample_id=0, where=source.where(0)
+            )
+        log = StreamLog(store)
+        # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
+        with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
+            claimed = claimed or log.is_begun()
+            plan = _planned_before(home / "plan.arrow", log, measured.table)
+            fresh = plan is None
+            if plan is None:
+                plan = _planned(measured.table, settings, groups, source)
+            progress.advance(len(source))
+            if fresh and not claimed:
+                plan.save(home / "plan.arrow")  # before the directory is claimed for it: searches may not find it again
+            log.begin(identity_of(plan, source, encoder, lanes, packs_per_shard(plan, shard_bytes)), notes or {})
+            if fresh and claimed:
+                plan.save(home / "plan.arrow")
+        written = write_packs(
+            plan,
+            source,
+            encoder,
+            directory,
+            encoded=measured.encoded,
+            lanes=lanes,
+            shard_bytes=shard_bytes,
+            num_proc=num_proc,
+            notes=notes,
+            progress=progress,
+        )
+        write_dropped(home / "dropped.jsonl", plan, measured.table, source)
+        stages = {stage.name: round(stage.seconds, 2) for stage in progress.stages}
+        summary = PackSummary(
+            source=source.title,
+            format=source.format_name,
+            unit=source.unit,
+            directory=os.fspath(directory),
+            capacity=capacity,
+            plan=plan,
+            table=measured.table,
+            shards=len(log.records()[0]),
+            seconds=stages if written or not finished else {},
+        )
+        store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
 
 

@@ -9,12 +9,10 @@ import numpy as np
 
 from brimful.measure.table import LengthTable
 from brimful.plan import Plan
+from brimful.plan.ledger import MUCH_LOST
 from brimful.words import counted
 
 __all__ = ["PackSummary"]
-
-_MUCH = 0.01
-"""Share of tokens or targets whose loss deserves a line of its own."""
 
 _COLUMNS_SHOWN = 8
 
@@ -59,7 +57,7 @@ class PackSummary:
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",
-            f"lower bound    {plan.bound:,} packs: {gap} what any plan needs ({_how(plan)})",
+            f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs ({_how(plan)})",
             f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
             f"dropped        {counted(ledger.samples_dropped, 'sample')} ({ledger.samples_dropped * percent:.2f} %), "
             f"{_tokens(ledger.tokens_dropped, ledger.tokens_in)}: {_why_dropped(plan)}{self._dropped_note()}",
@@ -72,15 +70,15 @@ class PackSummary:
         ]
 
     def warnings(self) -> list[str]:
-        """A line for each loss that is more than a hundredth."""
+        """A line for each loss that is much."""
         ledger = self.plan.ledger
         found = []
-        if ledger.lost_ratio >= _MUCH:
+        if ledger.lost_ratio >= MUCH_LOST:
             found.append(
                 f"warning        {100 * ledger.lost_ratio:.2f} % of the tokens are in no pack: see dropped and cut; a "
                 f"larger pack loses fewer"
             )
-        if ledger.targets_lost_ratio >= max(_MUCH, 1.5 * ledger.lost_ratio):
+        if ledger.targets_lost_ratio >= max(MUCH_LOST, 1.5 * ledger.lost_ratio):
             found.append(f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no pack")
         if ledger.samples_without_target:
             found.append(

@@ -14,16 +14,17 @@ from brimful.arguments import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.encode.stored import StoredSamples, signed, unsigned
-from brimful.errors import BadSampleError, LengthChangedError, PlanMismatchError, SettingsError
+from brimful.errors import BadSampleError, PlanMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
+from brimful.fingerprint import short
 from brimful.plan import Plan
 from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
 from brimful.shards import BATCH_ROWS, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
-from brimful.store import LocalStore, Store, crash_point, open_store
-from brimful.typing import Int64Array, Lengths, TokenIds
+from brimful.store import Store, crash_point, open_store
+from brimful.typing import Fingerprint, Int64Array, TokenIds
 from brimful.words import setting
 
 __all__ = ["write_packs"]
@@ -39,8 +40,10 @@ _ENCODING_COST = 10
 
 @dataclass(frozen=True)
 class _Context:
-    plan_path: str | None
     plan: Plan | None
+    """None where processes open it themselves, from ``plan_path``."""
+    plan_path: str | None
+    plan_fingerprint: Fingerprint
     source: Source
     encoder: Encoder
     encoded: StoredSamples | None
@@ -104,40 +107,38 @@ def write_packs(
     plan.check_fingerprint()
     progress = progress or Progress()
     store = open_store(directory)
-    if isinstance(store, LocalStore):
-        store.remove_stale_tmp()
-    log = StreamLog(store)
-    per_shard = packs_per_shard(plan, shard_bytes)
-    log.begin(identity_of(plan, source, encoder, lanes, per_shard), notes or {})
-    num_shards = -(-plan.num_packs // per_shard)
-    missing = _missing(store, log, num_shards)
-    edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
-    producer = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    context = _Context(
-        plan_path=plan.path,
-        plan=plan if plan.path is None else None,
-        source=source,
-        encoder=encoder,
-        encoded=encoded,
-        directory=str(directory),
-        packs_per_shard=per_shard,
-        cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
-        producer_id=producer,
-    )
-    if num_proc is None:
-        few = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
-        num_proc = 1 if plan.ledger.tokens_packed < few else available_cores()
-    with progress.stage("write", total=plan.num_packs, unit="packs"):
-        progress.advance(plan.num_packs - sum(int(edges[s + 1] - edges[s]) for s in missing), resumed=True)
-        if num_proc == 1:
-            context = _Context(**{**context.__dict__, "plan": plan})
-        # One shard is gathered while another is flushed; encoders are not asked from two threads.
-        threads = 2 if encoded is not None else 1
-        done = run_tasks(_write_shard, missing, context=context, num_proc=num_proc, threads=threads)
-        for _, (packs, tokens) in done:
-            progress.advance(packs, tokens=tokens)
-    log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
-    return len(missing)
+    with store.used():
+        log = StreamLog(store)
+        per_shard = packs_per_shard(plan, shard_bytes)
+        log.begin(identity_of(plan, source, encoder, lanes, per_shard), notes or {})
+        num_shards = -(-plan.num_packs // per_shard)
+        missing = _missing(store, log, num_shards)
+        edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
+        producer = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        if num_proc is None:
+            few = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
+            num_proc = 1 if plan.ledger.tokens_packed < few else available_cores()
+        context = _Context(
+            plan=plan if num_proc == 1 or plan.path is None else None,
+            plan_path=plan.path,
+            plan_fingerprint=plan.fingerprint,
+            source=source,
+            encoder=encoder,
+            encoded=encoded,
+            directory=str(directory),
+            packs_per_shard=per_shard,
+            cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
+            producer_id=producer,
+        )
+        with progress.stage("write", total=plan.num_packs, unit="packs"):
+            progress.advance(plan.num_packs - sum(int(edges[s + 1] - edges[s]) for s in missing), resumed=True)
+            # One shard is gathered while another is flushed; encoders are not asked from two threads.
+            threads = 2 if encoded is not None else 1
+            done = run_tasks(_write_shard, missing, context=context, num_proc=num_proc, threads=threads)
+            for _, (packs, tokens) in done:
+                progress.advance(packs, tokens=tokens)
+        log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
+        return len(missing)
 
 
 def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
@@ -173,7 +174,7 @@ def _missing(store: Store, log: StreamLog, num_shards: int) -> list[int]:
 
 def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
     """Build one shard, publish it, commit it; runs in any process. Returns its packs and tokens."""
-    plan = context.plan if context.plan is not None else _opened_plan(context.plan_path)
+    plan = context.plan if context.plan is not None else _opened_plan(context)
     first = seq * context.packs_per_shard
     last = min(first + context.packs_per_shard, plan.num_packs)
     store: Store = open_store(context.directory)
@@ -203,15 +204,32 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
     return last - first, tokens
 
 
-_plans: dict[str, Plan] = {}
+_plans: dict[Fingerprint, Plan] = {}
 
 
-def _opened_plan(path: str | None) -> Plan:
-    """The plan, opened once in a worker process."""
-    assert path is not None
-    if path not in _plans:
-        _plans[path] = Plan.open(path)
-    return _plans[path]
+def _opened_plan(context: _Context) -> Plan:
+    """The plan, opened and checked once in a worker process: another may have been saved over it meanwhile.
+
+    Raises:
+        PlanMismatchError: the file is gone, or holds another plan.
+        CorruptFileError: it is damaged.
+    """
+    wanted, path = context.plan_fingerprint, context.plan_path
+    if wanted not in _plans:
+        assert path is not None
+        try:
+            plan = Plan.open(path)
+        except FileNotFoundError as error:
+            raise PlanMismatchError(f"{path} was removed while its packs were written: save the plan again") from error
+        plan.check_fingerprint()
+        if plan.fingerprint != wanted:
+            raise PlanMismatchError(
+                f"{path} holds plan {short(plan.fingerprint)} by now, and the packs are those of {short(wanted)}: give "
+                f"each plan a file of its own"
+            )
+        _plans.clear()
+        _plans[wanted] = plan
+    return _plans[wanted]
 
 
 def _build(context: _Context, plan: Plan, first: int, last: int) -> PackRows:
@@ -222,7 +240,7 @@ def _build(context: _Context, plan: Plan, first: int, last: int) -> PackRows:
     lengths = np.ascontiguousarray(plan.lengths[rows])
     samples = _signed_samples(context, ids)
     whole = np.array([len(sample) for sample in samples], dtype=np.int64)
-    _check_lengths(context, plan, ids, starts, lengths, whole)
+    plan.check_sample_lengths(rows, whole, context.source.where)
     if starts.any() or not np.array_equal(whole, lengths):
         cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
         samples = [sample[begin:end] for sample, begin, end in cuts]
@@ -244,21 +262,3 @@ def _signed_samples(context: _Context, ids: Int64Array) -> list[TokenIds]:
                 raise result.located(context.source.where(sample.sample_id))
             found[sample.sample_id] = signed(result)
     return [found[sample_id] for sample_id in ids.tolist()]
-
-
-def _check_lengths(
-    context: _Context, plan: Plan, ids: Int64Array, starts: Lengths, lengths: Lengths, whole: Int64Array
-) -> None:
-    """Every sample must have the length that it was planned with.
-
-    A segment ends where its sample ends, unless the plan cut it there: then it lies inside the sample.
-    """
-    ends = starts.astype(np.int64) + lengths
-    wrong = np.flatnonzero(np.where(plan.may_be_cut(lengths), whole < ends, whole != ends))
-    if len(wrong):
-        at = int(wrong[0])
-        sample_id = int(ids[at])
-        raise LengthChangedError(
-            f"{context.source.where(sample_id)} (sample {sample_id}) encodes to {int(whole[at]):,} tokens and was "
-            f"planned with {int(ends[at]):,}: the data or the tokenizer changed since. Measure and plan again"
-        )

@@ -19,7 +19,7 @@ from brimful.columns import Ragged, open_columns, write_columns
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
-from brimful.encode.stored import StoredSamples, write_stored
+from brimful.encode.stored import StoredSamples, is_stored, write_stored
 from brimful.errors import BadSampleError, BrimfulError, CacheMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import differing_keys, fingerprint_of, short
@@ -188,7 +188,8 @@ def measure_and_keep(
     provenance = _provenance(source, encoder, names, targets)
     key = _settings_fingerprint(provenance, targets)
     target = Path(path) if path is not None else cache / "lengths" / key[:16] / f"{source.fingerprint}.arrow"
-    old = _previous(target, provenance, source, on_mismatch)
+    # A table in the cache bears the name of what it holds: it differs only where it is damaged, and is made again.
+    old = _previous(target, provenance, source, on_mismatch if path is not None else "rebuild")
     if targets and old is not None and old.targets is None:
         old = None  # lengths that were measured without: the rows have to be seen again
     if old is not None and len(old) == len(source) and encoded_dir is None and _acceptable(old, on_bad_sample):
@@ -205,9 +206,10 @@ def measure_and_keep(
     for block in source.blocks:
         if block.stop > first_new:
             tasks.append(_task_for(block, max(block.start, first_new), parts, encoded_dir, encoded_key))
-    if encoded_dir is not None and _only_tokens_are_missing(tasks, on_bad_sample == "skip"):
-        encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
     context = _Context(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
+    if encoded_dir is not None and _only_tokens_are_missing(tasks, context):
+        encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
+        context = replace(context, keep_encoded=False)
     with progress.stage("measure", total=len(source), unit="rows"):
         progress.advance(first_new, resumed=True)
         _run_missing(context, tasks, num_proc, progress)
@@ -313,26 +315,31 @@ def _processes(context: _Context, blocks: int) -> int:
     return 1 if blocks <= enough else available_cores()
 
 
-def _only_tokens_are_missing(tasks: list[_Task], skip_bad: bool) -> bool:
-    """Whether every length is known from before, and the tokens are not there: then writing makes them, once."""
-    kept = all(task.encoded_path is not None and os.path.exists(task.encoded_path) for task in tasks)
-    return not kept and all(_measured(task, skip_bad) for task in tasks)
+def _only_tokens_are_missing(tasks: list[_Task], context: _Context) -> bool:
+    """Whether every length is known from before and no tokens are there: then writing makes them, once."""
+    return not any(_is_kept(task) for task in tasks) and all(_is_measured(task, context) for task in tasks)
 
 
 def _finished(task: _Task, context: _Context) -> bool:
-    if task.encoded_path is not None and not os.path.exists(task.encoded_path):
-        return False
-    return _measured(task, context.skip_bad)
+    return (task.encoded_path is None or _is_kept(task)) and _is_measured(task, context)
 
 
-def _measured(task: _Task, skip_bad: bool) -> bool:
+def _is_kept(task: _Task) -> bool:
+    return task.encoded_path is not None and is_stored(task.encoded_path, task.stop - task.start)
+
+
+def _is_measured(task: _Task, context: _Context) -> bool:
     try:
         part = open_columns(task.part_path)
-    except (FileNotFoundError, BrimfulError):
+        for name in context.budgets:
+            part.flat(name)
+        if context.needs_runs:
+            part.ragged(_RUNS)
+    except (FileNotFoundError, KeyError, BrimfulError):
         return False
-    if len(part) != task.stop - task.start:
+    if not part.checksummed or len(part) != task.stop - task.start:
         return False
-    return skip_bad or not part.description["rejects"]
+    return context.skip_bad or not part.description["rejects"]
 
 
 def _measure_block(context: _Context, task: _Task) -> _Part:

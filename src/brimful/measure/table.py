@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from brimful.arguments import described, path_of
 from brimful.columns import Columns, open_columns, write_columns
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.indexing import position
 from brimful.measure.account import Account
 from brimful.measure.targets import Targets
-from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
+from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths
 
 __all__ = ["REJECTED", "LengthTable"]
 
@@ -88,6 +90,30 @@ class LengthTable:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice | AnyIntArray | BoolArray) -> Lengths: ...
+
+    def __getitem__(self, index: int | slice | AnyIntArray | BoolArray) -> int | Lengths:
+        """Tokens of one sample, -1 if it was rejected; of a slice or an array of indices, ``int32``.
+
+        >>> table = LengthTable.from_lengths([3, 5, 4])
+        >>> table[0], table[-1], table[1:].tolist()
+        (3, 4, [5, 4])
+        """
+        if isinstance(index, (slice, list, np.ndarray)):
+            return self.tokens[index]
+        return int(self.tokens[position(index, len(self), "sample")])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.tokens.tolist())
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """``tokens``, for ``np.asarray``; no copy where none is asked for."""
+        return np.array(self.tokens, dtype=dtype, copy=copy)
+
     @property
     def rejected_ids(self) -> Int64Array:
         """``int64``: samples that could not be read or encoded."""
@@ -132,11 +158,11 @@ class LengthTable:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LengthTable:
-        """Map a table into memory.
+        """Map a table into memory and check its numbers, which whoever opens it reads all of.
 
         Raises:
             SourceNotFoundError: no such file.
-            CorruptFileError: cut short, or no length table.
+            CorruptFileError: cut short or damaged, or no length table.
         """
         columns = open_columns(path_of("path", path, "the path of a length table"))
         meta = columns.description
@@ -157,7 +183,15 @@ class LengthTable:
             table._fingerprint = meta["fingerprint"]
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFileError(f"{os.fspath(path)}: its description is damaged ({error!r})") from error
+        if not columns.checksummed:
+            table._check_fingerprint()
         return table
+
+    def _check_fingerprint(self) -> None:
+        """Of a table without checksums, as earlier versions wrote it: its fingerprint is of all its numbers."""
+        saved, self._fingerprint = self._fingerprint, None
+        if self.fingerprint != saved:
+            raise CorruptFileError(f"{self.path} is damaged: its lengths are not those that were saved")
 
     def __repr__(self) -> str:
         rejected = len(self.rejected_ids)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-__all__ = ["Ledger"]
+__all__ = ["MUCH_LOST", "Ledger"]
+
+MUCH_LOST = 0.05
+"""Share of the tokens from which a loss gets a warning: it is then seen in the mixture, and is rarely wanted."""
 
 
 @dataclass(frozen=True)

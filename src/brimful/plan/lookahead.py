@@ -66,6 +66,10 @@ class Lookahead:
     more afterwards, and their positions only fall. The decreasing algorithms place samples first that might be due, so
     that they do not have to leave in half empty packs.
 
+    Under ``split`` that holds for every segment, from the arrival of its sample on, but that segment k of a sample
+    (from 0) may need as many as ``size - 1 + k`` packs, if that is more: so many segments can be before it, and no two of
+    them may share a pack.
+
     The result depends on the order of the samples, and not on how they are divided among calls of ``add``.
 
     Args:
@@ -137,14 +141,21 @@ class Lookahead:
         ids = np.asarray(sample_ids)
         if ids.dtype.kind not in "iu" and ids.size:
             raise InvalidLengthsError(f"sample ids must be whole numbers and are {ids.dtype}")
-        ids, starts, cut = self._pieces(ids.astype(np.int64, copy=False), as_lengths(lengths))
+        ids, starts, cut, heads = self._pieces(ids.astype(np.int64, copy=False), as_lengths(lengths))
+        arrived = np.empty(len(ids), dtype=np.int64)  # packs emitted when the sample of the piece came
         packs = []
         at = 0
         while at < len(ids):
             taken = min(self._size - self._waiting, len(ids) - at)
             here, there = slice(self._waiting, self._waiting + taken), slice(at, at + taken)
             self._ids[here], self._starts[here], self._lengths[here] = ids[there], starts[there], cut[there]
-            self._deadlines[here] = self._counts["packs_emitted"] + self._max_wait
+            emitted = self._counts["packs_emitted"]
+            arrived[there] = emitted
+            arrived[there] = arrived[heads[there]]
+            # As many packs as there are before it in the window may always come first; so late a piece enters that
+            # came with a sample of very many.
+            ranks = np.arange(self._waiting, self._waiting + taken)
+            self._deadlines[here] = np.maximum(arrived[there] + self._max_wait, emitted + ranks)
             self._waiting += taken
             at += taken
             if self._waiting == self._size:
@@ -199,8 +210,9 @@ class Lookahead:
         waiting = f"{self._waiting:,} of {self._size:,} samples waiting"
         return f"Lookahead({self._algorithm}, {waiting}, {self._counts['packs_emitted']:,} packs emitted)"
 
-    def _pieces(self, ids: SampleIds, lengths: Lengths) -> tuple[SampleIds, Lengths, Lengths]:
-        """Sample ids, starts and lengths of what there is to pack; counts what the policy cost."""
+    def _pieces(self, ids: SampleIds, lengths: Lengths) -> tuple[SampleIds, Lengths, Lengths, Int64Array]:
+        """Sample ids, starts and lengths of the pieces that there are to pack, and the number of the first piece of the
+        same sample; counts what the policy cost."""
         if ids.shape != lengths.shape:
             raise InvalidLengthsError(f"{len(ids):,} sample ids and {len(lengths):,} lengths: one of each per sample")
         wrong = np.flatnonzero((lengths < 1) & (lengths != REJECTED))
@@ -229,13 +241,16 @@ class Lookahead:
             counts["samples_truncated"] += number
             counts["tokens_truncated"] += oversized - number * self._capacity
         starts = np.zeros(len(ids), dtype=np.int32)
+        heads = np.arange(len(ids))
         if len(ids):
             pieces = apply_overflow(lengths, capacity=self._capacity, policy=self._overflow)
             lengths = pieces.lengths
             starts = pieces.starts if pieces.starts is not None else np.zeros(len(lengths), dtype=np.int32)
-            ids = ids if pieces.sample_ids is None else ids[pieces.sample_ids]
+            if pieces.sample_ids is not None:
+                ids = ids[pieces.sample_ids]
+                heads = np.searchsorted(pieces.sample_ids, pieces.sample_ids)
         counts["segments"] += len(ids)
-        return ids, starts, lengths
+        return ids, starts, lengths, heads
 
     def _plan(self, *, last: bool) -> StreamPacks:
         """Pack the window, take out the packs that go, and close ranks."""

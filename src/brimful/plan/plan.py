@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from brimful.arguments import path_of
-from brimful.errors import CorruptFileError, PlanMismatchError
+from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.indexing import position, positions
 from brimful.measure.table import LengthTable, as_lengths
 from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import DERIVED, Budgets, loads_of
@@ -19,7 +20,8 @@ from brimful.plan.cost import CostModel, Float64Array, pack_costs
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import Packing
 from brimful.plan.store import load_plan, save_plan
-from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths, Offsets
+from brimful.plan.truncated import Truncated
+from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths, Offsets
 
 __all__ = ["Plan", "Segment"]
 
@@ -44,6 +46,9 @@ class Segment(tuple[int, int, int]):
         """Tokens."""
         return self[2]
 
+    def __repr__(self) -> str:
+        return f"Segment(sample_id={self[0]}, start={self[1]}, length={self[2]})"
+
 
 class Plan:
     """All packs of a data set; immutable, and mapped from its file when opened.
@@ -54,6 +59,8 @@ class Plan:
         sample_ids: ``int[num_segments]``, in the narrowest of int32 and int64 that holds them.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
         dropped_ids: ``int64``, samples that the overflow policy left out.
+        truncated: samples that ``truncate`` cut, with the lengths they had (``Truncated``); None where a plan of an
+            older brimful does not say.
         ledger: where every sample and token went.
         settings: what the plan was made with.
 
@@ -78,6 +85,7 @@ class Plan:
         settings: Mapping[str, Any],
         bound: int,
         length_fingerprint: Fingerprint | Callable[[], Fingerprint],
+        truncated: Truncated | None,
         fingerprint: Fingerprint | None = None,
         path: str | None = None,
     ) -> None:
@@ -87,6 +95,7 @@ class Plan:
         self.starts = starts
         self._lengths = lengths
         self.dropped_ids = dropped_ids
+        self.truncated = truncated
         self.ledger = ledger
         self.settings = dict(settings)
         self.bound = bound
@@ -147,16 +156,49 @@ class Plan:
         total = self.alignment.total
         return held - self.ledger.tokens_packed, int((-(-rows // total) * total).sum()) - held
 
-    def may_be_cut(self, lengths: AnyIntArray) -> BoolArray:
-        """Which segments of these lengths may end before their sample does, because the plan cuts samples there.
+    @cached_property
+    def sample_lengths(self) -> Lengths:
+        """``int32[num_segments]``: tokens that the whole sample of each segment was planned with.
 
-        Where the overflow policy cuts, a segment is as long as a pack; ``concat_split`` cuts anywhere.
+        A sample ends where its last segment does, unless ``truncate`` cut off the rest, which ``truncated`` tells. Where
+        that is not known, a segment at the most that a sample may keep has -1.
+
+        >>> from brimful.plan import plan_packs
+        >>> plan_packs([5, 9], capacity=4, overflow="split", seed=None).sample_lengths.tolist()
+        [5, 9, 9, 5, 9]
         """
-        if self.settings.get("algorithm") == "concat_split":
-            return np.ones(len(lengths), dtype=np.bool_)
-        if self.settings.get("overflow") in ("truncate", "split"):
-            return np.asarray(lengths == self.alignment.usable(self.capacity))
-        return np.zeros(len(lengths), dtype=np.bool_)
+        lengths = self.lengths
+        if self.starts.any():
+            ends = self.starts + lengths
+            last = np.zeros(self.ledger.samples_in, dtype=np.int32)
+            np.maximum.at(last, self.sample_ids, ends)
+            lengths = last[self.sample_ids]
+        if self.truncated is None:
+            return np.where(lengths == self.alignment.usable(self.capacity), np.int32(-1), lengths)
+        return self.truncated.lengths_of(self.sample_ids, otherwise=lengths)
+
+    def check_sample_lengths(self, rows: slice, found: AnyIntArray, where: Callable[[int], str]) -> None:
+        """Hold samples against the lengths that they were planned with: one that grew would be cut in silence.
+
+        Args:
+            rows: of the segments.
+            found: ``int[num_rows]``, tokens that the whole sample of each segment has now.
+            where: file and line of a sample, for the message.
+
+        Raises:
+            LengthChangedError: names the first sample that differs, and both numbers.
+        """
+        planned = self.sample_lengths[rows].astype(np.int64)
+        ends = self.starts[rows].astype(np.int64) + self.lengths[rows]
+        wrong = np.flatnonzero(np.where(planned < 0, found < ends, found != planned))
+        if len(wrong):
+            at = int(wrong[0])
+            sample_id = int(self.sample_ids[rows][at])
+            number = f"{int(planned[at]):,}" if planned[at] >= 0 else f"{int(ends[at]):,} or more"
+            raise LengthChangedError(
+                f"{where(sample_id)} (sample {sample_id}) encodes to {int(found[at]):,} tokens and was planned with "
+                f"{number}: the data or the tokenizer changed since. Measure and plan again"
+            )
 
     def costs(self, model: CostModel) -> Float64Array:
         """``float64[num_packs]``: what each pack costs, in the model's unit; for ``PackLoader(costs=…)``."""
@@ -164,11 +206,26 @@ class Plan:
 
     def pack(self, index: int) -> list[Segment]:
         """The segments of one pack, in order."""
-        if not -self.num_packs <= index < self.num_packs:
-            raise IndexError(f"pack {index} is not in 0 … {self.num_packs - 1}")
-        index %= self.num_packs
+        index = position(index, self.num_packs, "pack")
         rows = range(int(self.offsets[index]), int(self.offsets[index + 1]))
         return [Segment((int(self.sample_ids[r]), int(self.starts[r]), int(self.lengths[r]))) for r in rows]
+
+    @overload
+    def __getitem__(self, index: int) -> list[Segment]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[list[Segment]]: ...
+
+    def __getitem__(self, index: int | slice) -> list[Segment] | list[list[Segment]]:
+        """One pack as its segments, or those of a slice; as of a list.
+
+        >>> from brimful import plan_packs
+        >>> plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)[-1]
+        [Segment(sample_id=0, start=0, length=3), Segment(sample_id=1, start=0, length=3), Segment(sample_id=5, start=0, length=1)]
+        """
+        if isinstance(index, slice):
+            return [self.pack(at) for at in positions(index, self.num_packs)]
+        return self.pack(index)
 
     def __iter__(self) -> Iterator[list[Segment]]:
         return (self.pack(index) for index in range(self.num_packs))
@@ -279,7 +336,8 @@ class Plan:
             "length_fingerprint": self.length_fingerprint,
             "fingerprint": self.fingerprint,
         }
-        save_plan(path, self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids, description)
+        arrays = (self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids)
+        save_plan(path, *arrays, self.truncated, description)
         self.path = os.fspath(path)
 
     @classmethod
@@ -292,12 +350,16 @@ class Plan:
         """
         name = path_of("path", path, "the path of a plan")
         try:
-            arrays, meta = load_plan(name)
+            arrays, truncated, meta = load_plan(name)
+            ledger, settings = Ledger(**meta["ledger"]), meta["settings"]
+            if truncated is None and not (settings["overflow"] == "truncate" and ledger.samples_truncated):
+                truncated = Truncated.none()
             return cls(
                 capacity=meta["capacity"],
                 **arrays,
-                ledger=Ledger(**meta["ledger"]),
-                settings=meta["settings"],
+                truncated=truncated,
+                ledger=ledger,
+                settings=settings,
                 bound=meta["bound"],
                 length_fingerprint=meta["length_fingerprint"],
                 fingerprint=meta["fingerprint"],
@@ -312,8 +374,13 @@ class Plan:
         Raises:
             CorruptFileError: they are not what was planned.
         """
-        if self._fingerprint is not None and self._array_fingerprint() != self._fingerprint:
+        intact = self._fingerprint is None or self._array_fingerprint() == self._fingerprint
+        if not intact or (self.truncated is not None and not self.truncated.is_intact):
             raise CorruptFileError(f"{self.path}: the plan is damaged: its arrays are not those that were saved")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Lengths of a plan that was just made are computed when they are asked for, by a closure.
+        return {**self.__dict__, "_lengths": self.lengths, "_length_fingerprint": self.length_fingerprint}
 
     def __repr__(self) -> str:
         return (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.errors import InvalidLengthsError, SettingsError
+from brimful.errors import InvalidLengthsError, NoTargetError, SettingsError
 from brimful.fingerprint import fingerprint_array
 from brimful.measure.table import REJECTED, LengthTable, as_lengths
 from brimful.plan.alignment import Alignment
@@ -31,6 +31,7 @@ from brimful.plan.phases import Recipe
 from brimful.plan.placing import pack_in_order, place
 from brimful.plan.plan import Plan
 from brimful.plan.settings import IN_ORDER, PlanSettings
+from brimful.plan.truncated import Truncated
 from brimful.plan.vector_packing import pack_vectors
 from brimful.typing import AnyIntArray, Int64Array, Lengths
 from brimful.words import setting
@@ -162,7 +163,14 @@ def plan_by(
         by = found.notes.get("dropped_by", {"tokens": len(pieces.dropped)} if len(pieces.dropped) else {})
         found = replace(found, notes={**found.notes, "dropped_by": {**by, "no_target": len(untaught)}})
         pieces = replace(pieces, dropped=np.union1d(pieces.dropped, untaught))
-    return _make_plan(given, pieces, found, _ledger(given, pieces, settings), settings=settings)
+    ledger = _ledger(given, pieces, settings)
+    if ledger.targets_packed == 0 and ledger.samples_packed:
+        raise NoTargetError(
+            f"of {ledger.targets_in:,} targets of the loss none is in a pack: {ledger.targets_dropped:,} were dropped and "
+            f"{ledger.targets_cut:,} cut off; a larger {setting('capacity')} keeps some",
+            sample_id=int(pieces.sample_ids[0]) if pieces.sample_ids is not None else 0,
+        )
+    return _make_plan(given, pieces, found, ledger, settings=settings)
 
 
 def _longest_segment(settings: PlanSettings) -> int:
@@ -301,11 +309,19 @@ def _make_plan(
         starts=starts,
         lengths=lambda: pieces.lengths[items],
         dropped_ids=pieces.dropped,
+        truncated=_truncated(table.tokens, settings) if ledger.samples_truncated else Truncated.none(),
         ledger=ledger,
         settings={**settings.as_dict(), **found.notes},
         bound=found.bound,
         length_fingerprint=lambda: table.fingerprint,
     )
+
+
+def _truncated(tokens: Lengths, settings: PlanSettings) -> Truncated:
+    if settings.policy is not Overflow.TRUNCATE:
+        return Truncated.none()  # of those that lost their beginning, the segment ends where the sample does
+    ids = np.flatnonzero(tokens > settings.usable)
+    return Truncated(ids, tokens[ids])
 
 
 def _ledger(table: LengthTable, pieces: Pieces, settings: PlanSettings) -> Ledger:

@@ -1,7 +1,8 @@
 """A plan as one file: the only I/O in this package.
 
 Row ``i`` is pack ``i`` with its segments as lists; where samples were dropped, one more row names them, with
-``kind`` 1. ``starts`` is left out where every segment begins at 0.
+``kind`` 1, and where samples were truncated another, with ``kind`` 2 and the lengths they had. ``starts`` is left out
+where every segment begins at 0.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import numpy as np
 
 from brimful.columns import Ragged, open_columns, write_columns
 from brimful.errors import CorruptFileError
+from brimful.plan.truncated import Truncated
 from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
 
 __all__ = ["load_plan", "save_plan"]
 
-_KIND, _VERSION = "plan", 1
-_PACK, _DROPPED = 0, 1
+_KIND = "plan"
+_PLAIN, _WITH_TRUNCATED = 1, 2
+"""Versions. The second has a row of truncated samples, which the first did not know; without it the first is written."""
+_PACK, _DROPPED, _TRUNCATED = 0, 1, 2
 
 
 def save_plan(
@@ -29,17 +33,25 @@ def save_plan(
     starts: Lengths,
     lengths: Lengths,
     dropped_ids: Int64Array,
+    truncated: Truncated | None,
     description: Mapping[str, Any],
 ) -> None:
     """Write the arrays of a plan, atomically."""
-    num_packs, num_dropped = len(offsets) - 1, len(dropped_ids)
+    num_packs = len(offsets) - 1
     kind = np.full(num_packs, _PACK, dtype=np.int8)
-    if num_dropped:
-        kind = np.append(kind, np.int8(_DROPPED))
-        offsets = np.append(offsets, offsets[-1] + num_dropped)
-        sample_ids = np.concatenate([sample_ids, dropped_ids.astype(sample_ids.dtype)])
-        nothing = np.zeros(num_dropped, dtype=np.int32)
-        starts, lengths = np.concatenate([starts, nothing]), np.concatenate([lengths, nothing])
+    more = {_DROPPED: (dropped_ids, np.zeros(len(dropped_ids), dtype=np.int32))}
+    version = _PLAIN
+    if truncated is not None and len(truncated):
+        more[_TRUNCATED] = (truncated.sample_ids, truncated.lengths)
+        description = {**description, "truncated_fingerprint": truncated.fingerprint}
+        version = _WITH_TRUNCATED
+    for row_kind, (ids, ids_lengths) in more.items():
+        if len(ids):
+            kind = np.append(kind, np.int8(row_kind))
+            offsets = np.append(offsets, offsets[-1] + len(ids))
+            sample_ids = np.concatenate([sample_ids, ids.astype(sample_ids.dtype)])
+            starts = np.concatenate([starts, np.zeros(len(ids), dtype=np.int32)])
+            lengths = np.concatenate([lengths, ids_lengths])
     columns: dict[str, Any] = {
         "kind": kind,
         "sample_ids": Ragged(sample_ids, offsets),
@@ -47,29 +59,45 @@ def save_plan(
     }
     if starts.any():
         columns["starts"] = Ragged(starts, offsets)
-    write_columns(path, columns, {"kind": _KIND, "version": _VERSION, "num_packs": num_packs, **description})
+    write_columns(path, columns, {"kind": _KIND, "version": version, "num_packs": num_packs, **description})
 
 
-def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a plan as views of its file, by their names in ``Plan``, and its description."""
+def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Truncated | None, dict[str, Any]]:
+    """The arrays of a plan as views of its file, by their names in ``Plan``, what it truncated, and its description."""
     columns = open_columns(path)
     meta = columns.description
     name = os.fspath(path)
     if meta.get("kind") != _KIND:
         raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and no plan")
-    if meta.get("version") != _VERSION:
-        raise CorruptFileError(f"{name} has plan version {meta.get('version')}; this brimful reads {_VERSION}")
-    ids, lengths = columns.ragged("sample_ids"), columns.ragged("lengths")
+    if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED):
+        raise CorruptFileError(
+            f"{name} has plan version {meta.get('version')}; this brimful reads {_PLAIN} and {_WITH_TRUNCATED}"
+        )
+    # Opened in milliseconds, whatever the size: the arrays are held against the fingerprint when they are used.
+    ids, lengths = columns.ragged("sample_ids", checked=False), columns.ragged("lengths", checked=False)
     offsets = ids.offsets[: meta["num_packs"] + 1]
     end = int(offsets[-1])
     if "starts" in columns:
-        starts = columns.ragged("starts").values[:end]
+        starts = columns.ragged("starts", checked=False).values[:end]
     else:
         starts = np.broadcast_to(np.zeros(1, dtype=np.int32), (end,))
-    return {
-        "offsets": offsets,
-        "sample_ids": ids.values[:end],
-        "starts": starts,
-        "lengths": lengths.values[:end],
-        "dropped_ids": ids.values[end:].astype(np.int64),
-    }, meta
+    kind = columns.flat("kind")
+    last = len(kind) - 1
+    truncated = None
+    if meta["version"] == _WITH_TRUNCATED:
+        if kind[last] != _TRUNCATED:
+            raise CorruptFileError(f"{name}: its last row does not name the truncated samples")
+        truncated = Truncated(ids.row(last).astype(np.int64), lengths.row(last), meta["truncated_fingerprint"])
+        last -= 1
+    dropped = ids.row(last) if last >= meta["num_packs"] else ids.values[:0]
+    return (
+        {
+            "offsets": offsets,
+            "sample_ids": ids.values[:end],
+            "starts": starts,
+            "lengths": lengths.values[:end],
+            "dropped_ids": dropped.astype(np.int64),
+        },
+        truncated,
+        meta,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from brimful import words
-from brimful.report.advisor import Advice
+from brimful.report.advisor import Advice, Choice
 from brimful.report.facts import ALIKE, Facts
 from brimful.report.notes import setting
 from brimful.report.shares import SourceShare
@@ -31,13 +31,12 @@ def describe_advice(advice: Advice) -> list[str]:
     """
     best = advice.choices[advice.recommended]
     now, before = advice.packed, advice.unpacked
-    same = best.step.rows == now.rows
-    change = setting(best).replace("accumulation ", f"accumulation {advice.gradient_accumulation_steps:,} → ", 1)
+    same = advice.nothing_to_set
     lines = [
         f"samples/step   {now.samples:,.0f}, was {before.samples:,.0f} unpacked"
-        + ("" if same else f" -> {change} gives {best.step.samples:,.0f}"),
+        + ("" if same else f" -> {_change(advice, best)} gives {best.step.samples:,.0f}"),
         f"steps/epoch    {now.steps_per_epoch:,}, was {before.steps_per_epoch:,} unpacked"
-        + ("" if same else f" -> {setting(best)} gives {best.step.steps_per_epoch:,}"),
+        + ("" if same else f" -> {setting(advice, best)} gives {best.step.steps_per_epoch:,}"),
         f"tokens/step    {now.tokens:,.0f}, was {before.tokens:,.0f} unpacked, "
         f"{advice.padded_to_longest.step_tokens:,.0f} with padding to the longest",
     ]
@@ -45,6 +44,15 @@ def describe_advice(advice: Advice) -> list[str]:
         most = "at most " if advice.loss_tokens_are_most else ""
         lines.append(f"loss tok./step {most}{now.loss_tokens:,.0f}, was {before.loss_tokens:,.0f} unpacked")
     return lines
+
+
+def _change(advice: Advice, best: Choice) -> str:
+    """The settings that differ, from what to what."""
+    settings = (
+        ("accumulation", advice.gradient_accumulation_steps, best.gradient_accumulation_steps),
+        ("packs a forward", advice.packs_per_micro_batch, best.packs_per_micro_batch),
+    )
+    return ", ".join(f"{name} {old:,} → {new:,}" for name, old, new in settings if old != new)
 
 
 def draw_choices(advice: Advice) -> list[str]:
@@ -62,10 +70,10 @@ def draw_choices(advice: Advice) -> list[str]:
             for ratio in (choice.linear_lr_ratio, choice.sqrt_lr_ratio)
         ]
         warmup = "" if choice.warmup_steps is None else f"  {choice.warmup_steps:>8,}"
-        keeps = f"  keeps {' and '.join(choice.keeps)}" if choice.keeps else ""
+        merits = f"  {', '.join(choice.merits)}" if choice.merits else ""
         lines.append(
             f"{shape:>20}  {choice.step.samples:>12,.0f}  {choice.batch_ratio:>6.2f}  {choice.step.tokens:>12,.0f}  "
-            f"{choice.step.steps_per_epoch:>11,}  {rates[0]:>9}  {rates[1]:>9}{warmup}{keeps}"
+            f"{choice.step.steps_per_epoch:>11,}  {rates[0]:>9}  {rates[1]:>9}{warmup}{merits}"
         )
     lines.append("")
     for note in advice.notes:

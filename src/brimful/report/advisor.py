@@ -25,7 +25,7 @@ from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.plan.cost import CostModel, Float64Array, pack_costs
 from brimful.plan.histogram import Histogram
-from brimful.report.notes import Note, write_notes
+from brimful.report.notes import Note, is_same, write_notes
 from brimful.words import setting
 
 __all__ = ["Advice", "Choice", "Padded", "StepSize", "advise"]
@@ -76,8 +76,9 @@ class Choice:
     """One way to set the packed run.
 
     Attributes:
-        keeps: what of the unpacked run it comes nearest to: ``samples`` (and so real tokens) a step, ``padded tokens``
-            (and so about the time of a step), or ``settings``; empty for steps between.
+        keeps: what a step has as the unpacked run had it, or within a tenth: ``samples`` (and so real tokens),
+            ``padded tokens`` (and so about the time of a step), or ``settings``.
+        nearest_to: of ``samples`` and ``padded tokens``, which it comes nearest to of all choices and does not keep.
         packs_per_micro_batch, gradient_accumulation_steps: to set.
         step: what a step then sees.
         batch_ratio: samples a step ÷ those of the unpacked run.
@@ -87,6 +88,7 @@ class Choice:
     """
 
     keeps: tuple[str, ...]
+    nearest_to: tuple[str, ...]
     packs_per_micro_batch: int
     gradient_accumulation_steps: int
     step: StepSize
@@ -94,6 +96,11 @@ class Choice:
     linear_lr_ratio: float
     sqrt_lr_ratio: float
     warmup_steps: int | None
+
+    @property
+    def merits(self) -> list[str]:
+        """What speaks for it, in words."""
+        return [f"keeps {name}" for name in self.keeps] + [f"nearest to {name}" for name in self.nearest_to]
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class Advice:
         padded_to_longest: unpacked rows padded to the longest of their micro-batch.
         padded_to_capacity: unpacked rows padded to the capacity.
         choices: fewest packs a step first.
-        recommended: index of the choice that keeps samples a step.
+        recommended: index of the choice nearest to the samples a step.
         loss_tokens_are_most: whether cuts may have taken some of the loss tokens that are counted.
     """
 
@@ -133,6 +140,11 @@ class Advice:
     choices: tuple[Choice, ...]
     recommended: int
     loss_tokens_are_most: bool
+
+    @property
+    def nothing_to_set(self) -> bool:
+        """Whether the recommended choice is the run with nothing changed."""
+        return "settings" in self.choices[self.recommended].keeps
 
     @property
     def notes(self) -> list[Note]:
@@ -195,8 +207,8 @@ def advise(
     ...                 cost_model=CostModel(linear=1, quadratic=0))
     >>> advice.packing_factor, advice.unpacked.samples, advice.packed.samples
     (2.0, 2.0, 4.0)
-    >>> [(choice.keeps, choice.packs_per_micro_batch, choice.step.samples) for choice in advice.choices]
-    [(('samples', 'padded tokens'), 1, 2.0), (('settings',), 2, 4.0)]
+    >>> [(choice.merits, choice.packs_per_micro_batch, choice.step.samples) for choice in advice.choices]
+    [(['keeps samples', 'nearest to padded tokens'], 1, 2.0), (['keeps settings'], 2, 4.0)]
     >>> round(advice.padded_to_longest.row_tokens, 2)
     3.67
     """
@@ -220,10 +232,23 @@ def advise(
     positions_per_token = 1 + sum(plan.padding) / items.total
     positions_of_pack = positions_per_token * items.total / plan.num_packs
     same_padded = _nearest(longest.step_tokens / dp_world_size / positions_of_pack, packs_a_forward)
-    named = {"samples": same_samples, "padded tokens": same_padded, "settings": as_set}
+    nearest = {"samples": same_samples, "padded tokens": same_padded}
+    enough = -(-plan.num_packs // dp_world_size)  # packs of a rank in a step that is the whole epoch: more are the same
+    if as_set >= enough or max(nearest.values()) >= enough:
+        whole = as_set if as_set >= enough else min(number for number in nearest.values() if number >= enough)
+        nearest = {name: whole if number >= enough else number for name, number in nearest.items()}
     choices = tuple(
-        _choice(number, named, packs_a_forward, unpacked, step_of(dp_world_size * number), warmup_steps)
-        for number in _ladder(set(named.values()), same_samples, as_set)
+        _choice(
+            number,
+            as_set,
+            [name for name, near in nearest.items() if near == number],
+            packs_a_forward,
+            unpacked,
+            step_of(dp_world_size * number),
+            positions_per_token / longest.step_tokens,
+            warmup_steps,
+        )
+        for number in _ladder({*nearest.values(), as_set}, nearest["samples"], min(as_set, enough))
     )
     return Advice(
         dp_world_size=dp_world_size,
@@ -241,7 +266,7 @@ def advise(
         padded_to_longest=longest,
         padded_to_capacity=full,
         choices=choices,
-        recommended=next(at for at, choice in enumerate(choices) if "samples" in choice.keeps),
+        recommended=next(at for at, choice in enumerate(choices) if "samples" in (*choice.keeps, *choice.nearest_to)),
         loss_tokens_are_most=loss_tokens is not None
         and bool(plan.ledger.tokens_truncated or plan.ledger.samples_split),
     )
@@ -307,7 +332,7 @@ def _padded(
         cost = row_cost * number
         return Padded(
             row_tokens=row_tokens,
-            step_tokens=row_tokens * rows,
+            step_tokens=row_tokens * min(rows, number),
             padding_ratio=max(0.0, 1 - mean / row_tokens),
             compute_ratio=max(0.0, 1 - packed / cost),
             speedup=max(1.0, cost / packed),
@@ -346,12 +371,22 @@ def _ladder(named: set[int], least: int, most: int) -> list[int]:
 
 
 def _choice(
-    packs: int, named: dict[str, int], packs_a_forward: int, unpacked: StepSize, step: StepSize, warmup: int | None
+    packs: int,
+    as_set: int,
+    nearest_to: list[str],
+    packs_a_forward: int,
+    unpacked: StepSize,
+    step: StepSize,
+    padded_ratio_of_tokens: float,
+    warmup: int | None,
 ) -> Choice:
     forward = next(size for size in range(min(packs, packs_a_forward), 0, -1) if packs % size == 0)
     ratio = step.samples / unpacked.samples
+    ratios = {"samples": ratio, "padded tokens": step.tokens * padded_ratio_of_tokens}
+    keeps = [name for name in nearest_to if is_same(ratios[name])]
     return Choice(
-        keeps=tuple(name for name, number in named.items() if number == packs),
+        keeps=tuple(keeps + ["settings"] * (packs == as_set)),
+        nearest_to=tuple(name for name in nearest_to if name not in keeps),
         packs_per_micro_batch=forward,
         gradient_accumulation_steps=packs // forward,
         step=step,

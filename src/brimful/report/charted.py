@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from brimful.report.charts import Axis, Bar, Chart, linear_axis, log_axis
+from brimful.report.charts import Axis, Bar, Chart, decade_axis, decimal, linear_axis, log_axis, round_ticks
 from brimful.report.facts import ALIKE
-from brimful.report.markup import Cell, figure, paragraph, percent, section, table, whole
+from brimful.report.markup import Cell, figure, loss, paragraph, percent, section, table, warning, whole
 from brimful.report.sweep import CapacityPoint
 from brimful.report.work import Schedule, Work
-from brimful.words import in_python, setting
+from brimful.words import counted, in_python, setting
 
 __all__ = ["capacity_section", "lengths_section", "packs_section", "work_section"]
 
@@ -32,15 +32,15 @@ def lengths_section(lengths: dict[str, Any], capacity: int | None) -> str:
         _percent_axis("share of the whole", most),
     )
     for colour, key, whole_of, what, half in (
-        ("one", "number", number, of, 0),
-        ("two", "total", tokens, "tokens", 1),
+        ("one", "number", number, of[:-1], 0),
+        ("two", "total", tokens, "token", 1),
     ):
         bars = []
         for one in classes:
             begin, end = one["begin"], one["end"]
             middle = math.sqrt(begin * end)
-            span = f"{begin:,} … {end - 1:,} tokens" if end - begin > 1 else f"{begin:,} tokens"
-            says = f"{span}: {one[key]:,} {what}, {percent(one[key] / whole_of)}"
+            span = f"{begin:,} … {end - 1:,} tokens" if end - begin > 1 else counted(begin, "token")
+            says = f"{span}: {counted(one[key], what)}, {percent(one[key] / whole_of)}"
             bars.append(Bar(middle if half else begin, end if half else middle, 100 * one[key] / whole_of, says))
         chart.bars(colour, bars, gap=0.6)
     if capacity is not None and chart.x.begin <= capacity <= chart.x.end:
@@ -57,7 +57,8 @@ def lengths_section(lengths: dict[str, Any], capacity: int | None) -> str:
             ("longest", "longest"),
         )
     ]
-    words = f"{whole(number)} {of} hold {whole(tokens)} tokens."
+    verb = "holds" if number == 1 else "hold"
+    words = f"{counted(number, of[:-1])} {verb} {counted(tokens, 'token')}."
     if of == "segments":
         words += " There is no length table here, so these are the segments of the plan, after dropping and cutting."
     drawn = figure(chart, "chart-lengths", [("one", f"share of {of}"), ("two", "share of tokens")])
@@ -90,11 +91,16 @@ def _fill(plan: dict[str, Any]) -> str:
         "Fill of packs",
         f"Bars are packs by fill, the line is the share of packs at most so full: the further right, the less padding. "
         f"{percent(fill['full'] / number)} are full to the last token; emptier than the axis shows: {fill['below']:,}.",
-        Axis("fill of a pack", edges[0], edges[-1], edges[:: (len(edges) - 1) // 4], lambda value: f"{value:g} %"),
+        Axis("fill of a pack", edges[0], edges[-1], round_ticks(edges[0], edges[-1], 6), lambda value: f"{value:g} %"),
         _percent_axis("share of packs", 1.0),
     )
     bars = [
-        Bar(begin, end, 100 * count / number, f"{begin:g} … {end:g} %: {count:,} packs, {percent(count / number)}")
+        Bar(
+            begin,
+            end,
+            100 * count / number,
+            f"{begin:g} … {end:g} %: {counted(count, 'pack')}, {percent(count / number)}",
+        )
         for begin, end, count in zip(edges, edges[1:], packs, strict=False)
     ]
     chart.bars("one", bars)
@@ -113,10 +119,9 @@ def _sizes(plan: dict[str, Any]) -> str:
     label = "samples (segments) in a pack"
     one_each = all(one["end"] - one["begin"] == 1 for one in classes)
     if sizes["logarithmic"]:
-        axis, shift = log_axis(label, begin, end), 0.0
+        axis, shift = decade_axis(label, begin, end), 0.0
     elif one_each:  # a bar stands over its number
-        ticks = list(range(begin, end, max(1, (end - begin) // 8)))
-        axis, shift = Axis(label, begin - 0.5, end - 0.5, ticks), 0.5
+        axis, shift = Axis(label, begin - 0.5, end - 0.5, round_ticks(begin, end - 1, 9, whole=True), decimal), 0.5
     else:
         axis, shift = linear_axis(label, begin, end), 0.0
     chart = Chart(
@@ -129,7 +134,8 @@ def _sizes(plan: dict[str, Any]) -> str:
     bars = []
     for one in classes:
         span = f"{one['begin']:,}" if one["end"] - one["begin"] == 1 else f"{one['begin']:,} … {one['end'] - 1:,}"
-        says = f"{span} samples: {one['number']:,} packs, {percent(one['number'] / number)}"
+        noun = "sample" if span == "1" else "samples"
+        says = f"{span} {noun}: {counted(one['number'], 'pack')}, {percent(one['number'] / number)}"
         bars.append(Bar(one["begin"] - shift, one["end"] - shift, 100 * one["number"] / number, says))
     chart.bars("one", bars)
     return figure(chart, "chart-sizes")
@@ -150,10 +156,10 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
     fill.line("two", [(point.capacity, 100 * point.padded_fill_ratio) for point in points], dots=True)
     steps = Chart(
         "Steps an epoch by capacity",
-        f"Steps of {packs_per_step:,} packs: a longer pack holds more samples, so an unchanged batch means fewer, larger "
+        f"Steps of {counted(packs_per_step, 'pack')}: a longer pack holds more samples, so an unchanged batch means fewer, larger "
         f"steps.",
         axis,
-        log_axis(
+        decade_axis(
             "steps an epoch",
             max(1, min(point.steps_per_epoch(packs_per_step) for point in points)),
             max(point.steps_per_epoch(packs_per_step) for point in points),
@@ -171,19 +177,36 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
             f"{point.samples_per_pack:,.1f}",
             whole(point.steps_per_epoch(packs_per_step)),
             whole(point.oversized),
+            loss(point.lost_ratio, much=point.loses_much),
             percent(point.padded_fill_ratio),
         ]
         for point in points
     ]
-    heads = ["capacity", "packs", "fill", "samples a pack", "steps an epoch", "too long", "fill if padded"]
+    heads = [
+        "capacity",
+        "packs",
+        "fill",
+        "samples a pack",
+        "steps an epoch",
+        "too long",
+        "tokens lost",
+        "fill if padded",
+    ]
     legend = [("one", "packed"), ("two", "padded")]
     return section(
         "capacities",
         "Other capacities",
         paragraph("The same lengths planned anew, best fit decreasing, leaving out what is longer than the capacity."),
+        *_capacities_that_lose(points),
         f'<div class="pair">{figure(fill, "chart-capacity", legend)}{figure(steps, "chart-steps")}</div>',
         table(heads, rows),
     )
+
+
+def _capacities_that_lose(points: list[CapacityPoint]) -> list[str]:
+    """A warning on capacities that much is too long for."""
+    lost = [f"{percent(point.lost_ratio)} at {point.capacity:,}" for point in points if point.loses_much]
+    return [warning(f"Too long, and so left out, of all tokens: {', '.join(lost)}.")] if lost else []
 
 
 def work_section(work: Work, run: dict[str, Any]) -> str:
@@ -191,12 +214,18 @@ def work_section(work: Work, run: dict[str, Any]) -> str:
     ranks = len(work.balanced.rank_tokens)
     pairs = [("one", "in seeded order", work.as_it_comes), ("two", "balanced by cost", work.balanced)]
     spans = [span for _, _, schedule in pairs for span in schedule.spans]
-    shown = len(work.balanced.spans)
+    shown, width = len(work.balanced.spans), work.num_steps / len(work.balanced.spans)
     by_step = Chart(
         "Cost of a step on the ranks",
         "Each bar reaches from the rank with least work to the one with most, mean 1: the shorter, the less ranks wait. "
         + ("All steps." if shown == work.num_steps else f"{shown} of {work.num_steps:,} steps, evenly spread."),
-        Axis("step", -0.5, shown - 0.5, range(0, shown, -(-shown // 6)), lambda at: f"{spans[int(at)].step:,}"),
+        Axis(
+            "step",
+            -width / 2,
+            work.num_steps - 1 + width / 2,
+            round_ticks(0, work.num_steps - 1, whole=True),
+            lambda step: f"{step:,}",
+        ),
         linear_axis("cost ÷ mean", min(span.least for span in spans), max(span.most for span in spans), _ratio),
     )
     for number, (colour, name, schedule) in enumerate(pairs):
@@ -204,8 +233,8 @@ def work_section(work: Work, run: dict[str, Any]) -> str:
         by_step.bars(
             colour,
             [
-                Bar(at + begin, at + begin + 0.45, span.most, f"step {span.step:,}, {name}: {span.least:.3f} … {span.most:.3f}", span.least)
-                for at, span in enumerate(schedule.spans)
+                Bar(span.step + begin * width, span.step + (begin + 0.45) * width, span.most, f"step {span.step:,}, {name}: {span.least:.3f} … {span.most:.3f}", span.least)
+                for span in schedule.spans
             ],
             gap=0.4,
             least=3,
@@ -216,7 +245,7 @@ def work_section(work: Work, run: dict[str, Any]) -> str:
         "Squares of lengths on each rank",
         "Sum of the squares of segment lengths over the epoch, which attention is proportional to: a flat line is equal "
         "work.",
-        Axis("data-parallel rank", 0, max(1, ranks - 1), range(0, ranks, max(1, -(-ranks // 8)))),
+        Axis("data-parallel rank", 0, max(1, ranks - 1), round_ticks(0, ranks - 1, 9, whole=True)),
         linear_axis("Σ length² ÷ mean", min(values), max(values), _ratio),
     )
     for colour, name, _ in pairs:
@@ -234,7 +263,7 @@ def work_section(work: Work, run: dict[str, Any]) -> str:
     ]
     words = (
         f"{run['model']}: attention over squares is {percent(work.attention_ratio)} of the cost, and the most costly pack "
-        f"costs {work.pack_cost_spread:.2f} times the mean. {work.num_steps:,} full steps on {ranks:,} ranks."
+        f"costs {work.pack_cost_spread:.2f} times the mean. {counted(work.num_steps, 'full step')} on {counted(ranks, 'rank')}."
     )
     read = (
         "Slowest rank ÷ mean rank: 1.000 is no waiting. The first three columns are for sharded parameters (FSDP, ZeRO-3), "

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["Axis", "Bar", "Chart", "compact", "linear_axis", "log_axis"]
+__all__ = ["Axis", "Bar", "Chart", "compact", "decade_axis", "decimal", "linear_axis", "log_axis", "round_ticks"]
 
 _WIDTH, _HEIGHT = 480, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 24, 48, 48
@@ -28,10 +28,50 @@ def compact(value: float) -> str:
     for unit, sign in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")):
         if value >= unit and value % unit == 0:
             return f"{value / unit:.0f}{sign}"
+    return decimal(value)
+
+
+def decimal(value: float) -> str:
+    """A count short enough for an axis; k and M are powers of 1,000.
+
+    >>> [decimal(value) for value in (0.5, 50, 1000, 1024, 2_000_000)]
+    ['0.5', '50', '1k', '1.02k', '2M']
+    """
     for power, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= power:
             return f"{value / power:.3g}{sign}"
     return f"{value:.3g}"
+
+
+def round_ticks(begin: float, end: float, most: int = 7, whole: bool = False) -> list[float]:
+    """At most so many multiples of 1, 2 or 5 times a power of ten, all inside the range.
+
+    Args:
+        begin, end: of the range, which need not be round.
+        most: marks; from six on there are at least two, unless they must be whole.
+        whole: whether only whole numbers have a meaning.
+
+    >>> round_ticks(50, 100), round_ticks(13, 21, whole=True), round_ticks(3, 4, whole=True)
+    ([50, 60, 70, 80, 90, 100], [14, 16, 18, 20], [3, 4])
+    """
+    step = _round_step(end - begin, most - 1)
+    if whole:
+        step = max(1, step)
+    first, last = math.ceil(begin / step - 1e-9), math.floor(end / step + 1e-9)
+    return [_tidy(number * step) for number in range(first, last + 1)]
+
+
+def _round_step(span: float, most: int) -> float:
+    """The least step of 1, 2 or 5 times a power of ten of which at most so many fit into the span."""
+    span = max(span, 1e-9)
+    power = 10.0 ** math.floor(math.log10(span / most))
+    return next(factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= most + 1e-9)
+
+
+def _tidy(tick: float) -> float:
+    """A tick without the noise of binary fractions, an integer if it is one."""
+    tick = round(tick, 10)
+    return int(tick) if tick == int(tick) else tick
 
 
 @dataclass(frozen=True)
@@ -61,23 +101,20 @@ class Axis:
         return (value - self.begin) / (self.end - self.begin)
 
 
-def linear_axis(label: str, begin: float, end: float, show: Callable[[float], str] = compact) -> Axis:
+def linear_axis(label: str, begin: float, end: float, show: Callable[[float], str] = decimal) -> Axis:
     """An axis in equal steps of 1, 2 or 5 times a power of ten, extended to whole steps.
 
     >>> linear_axis("packs", 0, 23).ticks
     [0, 5, 10, 15, 20, 25]
     """
-    span = max(end - begin, 1e-9)
-    power = 10.0 ** math.floor(math.log10(span / 5))
-    step = next(factor * power for factor in (1, 2, 5, 10) if span / (factor * power) <= 6)
+    step = _round_step(end - begin, 6)
     first, last = math.floor(begin / step + 1e-9), math.ceil(end / step - 1e-9)
-    ticks = [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
-    ticks = [int(tick) if tick == int(tick) else tick for tick in ticks]
+    ticks = [_tidy(number * step) for number in range(first, max(last, first + 1) + 1)]
     return Axis(label, ticks[0], ticks[-1], ticks, show)
 
 
 def log_axis(label: str, begin: float, end: float) -> Axis:
-    """An axis in equal ratios, with marks at powers of two.
+    """An axis in equal ratios for lengths, with marks at powers of two.
 
     >>> log_axis("tokens", 16, 128).ticks
     [16, 32, 64, 128]
@@ -86,6 +123,26 @@ def log_axis(label: str, begin: float, end: float) -> Axis:
     high = max(high, low + 1)
     every = -(-(high - low + 1) // _MOST_TICKS)
     return Axis(label, 2**low, 2**high, [2**power for power in range(low, high + 1, every)], logarithmic=True)
+
+
+def decade_axis(label: str, begin: float, end: float) -> Axis:
+    """An axis in equal ratios for counts, with marks at 1, 2 and 5 times powers of ten, or at the powers alone.
+
+    >>> decade_axis("steps", 15, 450).ticks
+    [10, 20, 50, 100, 200, 500]
+    >>> decade_axis("steps", 1, 90_000).ticks
+    [1, 10, 100, 1000, 10000, 100000]
+    """
+    low, high = math.floor(math.log10(begin)), math.ceil(math.log10(end))
+    marks = [factor * 10**power for power in range(low, high + 1) for factor in (1, 2, 5)]
+    first = max(at for at, mark in enumerate(marks) if mark <= begin)
+    last = max(first + 1, min(at for at, mark in enumerate(marks) if mark >= end))
+    ticks = marks[first : last + 1]
+    if len(ticks) > _MOST_TICKS:
+        high = max(high, low + 1)
+        every = -(-(high - low + 1) // _MOST_TICKS)
+        return Axis(label, 10**low, 10**high, [10**power for power in range(low, high + 1, every)], decimal, True)
+    return Axis(label, ticks[0], ticks[-1], ticks, decimal, True)
 
 
 @dataclass(frozen=True)

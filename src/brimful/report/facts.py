@@ -16,6 +16,7 @@ from brimful.plan.histogram import Histogram
 from brimful.plan.variety import Variety, measure_variety
 from brimful.report.advisor import Advice, advise
 from brimful.report.classes import classify, percentiles, ratio_edges, step_edges
+from brimful.report.lost import Lost
 from brimful.report.models import DEFAULT_MODEL, cost_model_named
 from brimful.report.shares import SourceShare, source_shares, sources_of_table
 from brimful.report.sweep import CAPACITIES, CapacityPoint, sweep_capacities
@@ -136,6 +137,7 @@ class Facts:
             "fingerprint": short(plan.fingerprint),
             "settings": dict(plan.settings),
             "ledger": plan.ledger.as_dict(),
+            "lost": Lost.of(plan).as_dict(),
         }
         if self.variety is not None:
             found["variety"] = {**asdict(self.variety), "words": self.variety.describe()}

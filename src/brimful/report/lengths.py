@@ -6,6 +6,7 @@ import numpy as np
 
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
+from brimful.words import counted
 
 __all__ = ["describe_lengths", "draw_histogram"]
 
@@ -18,7 +19,9 @@ def describe_lengths(table: LengthTable) -> list[str]:
     >>> describe_lengths(LengthTable.from_lengths([3, 5, 10]))[0]
     'lengths        3 samples, 18 tokens, ee6a191'
     """
-    lines = [f"lengths        {len(table):,} samples, {table.total_tokens:,} tokens, {short(table.fingerprint)}"]
+    lines = [
+        f"lengths        {counted(len(table), 'sample')}, {counted(table.total_tokens, 'token')}, {short(table.fingerprint)}"
+    ]
     for name, column in table.budgets.items():
         values = column[table.tokens >= 0]
         if len(values):
@@ -32,7 +35,7 @@ def describe_lengths(table: LengthTable) -> list[str]:
     if table.provenance:
         lines.append(f"source         {table.provenance['source']}, {short(table.provenance['source_fingerprint'])}")
     if len(table.rejected_ids):
-        lines.append(f"rejected       {len(table.rejected_ids):,} malformed rows")
+        lines.append(f"rejected       {counted(len(table.rejected_ids), 'malformed row')}")
         lines += [f"               {where}: {reason}" for _, where, reason in table.rejects[:5]]
     return lines
 

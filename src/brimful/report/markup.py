@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
 
 from brimful.report.charts import Chart
 
-__all__ = ["Cell", "figure", "paragraph", "percent", "section", "share_bar", "table", "tiles", "whole"]
+__all__ = [
+    "Cell",
+    "Tile",
+    "figure",
+    "loss",
+    "paragraph",
+    "percent",
+    "section",
+    "share_bar",
+    "table",
+    "tiles",
+    "warning",
+    "whole",
+]
 
 Cell: TypeAlias = "str | tuple[str, str]"
 """Text, or text and markup of ours that goes under it."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A big number: what it is, the number, a remark, and whether it is a loss to worry about."""
+
+    name: str
+    value: str
+    remark: str
+    much_lost: bool = False
 
 
 def whole(number: float) -> str:
@@ -48,20 +72,38 @@ def section(name: str, title: str, *parts: str) -> str:
     return f'<section id="{name}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
 
 
-def tiles(pairs: Sequence[tuple[str, str, str]]) -> str:
+def warning(text: str) -> str:
+    """One paragraph on a loss, in the colour of loss."""
+    return f'<p class="warning"><strong>Warning:</strong> {escape(text)}</p>'
+
+
+def loss(ratio: float, much: bool) -> Cell:
+    """A share that is lost, in the colour of loss where it is much."""
+    return ("", f'<span class="lost">{percent(ratio, 2)}</span>') if much else percent(ratio, 2)
+
+
+def tiles(shown: Sequence[Tile]) -> str:
     """Big numbers, each with what it is and a remark."""
-    inner = "".join(
-        f"<div><dt>{escape(name)}</dt><dd><b>{escape(value)}</b><span>{escape(remark)}</span></dd></div>"
-        for name, value, remark in pairs
-    )
+    inner = "".join(_tile(tile) for tile in shown)
     return f'<dl class="tiles">{inner}</dl>'
+
+
+def _tile(tile: Tile) -> str:
+    kind = ' class="lost"' if tile.much_lost else ""
+    return (
+        f"<div{kind}><dt>{escape(tile.name)}</dt>"
+        f"<dd><b>{escape(tile.value)}</b><span>{escape(tile.remark)}</span></dd></div>"
+    )
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], strong: int | None = None) -> str:
     """A table whose first column is text and whose others are numbers; row ``strong`` stands out."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
     body = "".join(_row(row, at == strong) for at, row in enumerate(rows))
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return (
+        '<div class="scroll" tabindex="0" role="group" aria-label="table, scrolls sideways">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def _row(row: Sequence[Cell], strong: bool) -> str:

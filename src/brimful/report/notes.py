@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from brimful.words import counted
+
 if TYPE_CHECKING:
     from brimful.report.advisor import Advice, Choice
 
-__all__ = ["Note", "write_notes"]
+__all__ = ["Note", "is_same", "setting", "write_notes"]
 
 GOYAL = "Goyal et al., 2017, Accurate, large minibatch SGD (arXiv 1706.02677)"
 MALLADI = "Malladi et al., 2022, On the SDEs and scaling rules for adaptive gradient algorithms (arXiv 2205.10287)"
@@ -19,9 +21,18 @@ COUNTED = "counted from the plan"
 MODELLED = "cost model: arithmetic of the forward pass"
 
 _SAME = 0.1
-"""Steps whose samples differ by less than this share are called the same."""
+"""Steps that differ by less than this share are called the same."""
 _ADAM_BETA1 = 0.9
 _TOO_FAR = f"That leaves nothing of a beta1 of {_ADAM_BETA1}: so large a ratio is beyond the rule, take a smaller step."
+
+
+def is_same(ratio: float) -> bool:
+    """Whether what a step has is as good as what it had.
+
+    >>> [is_same(ratio) for ratio in (1.0, 0.95, 1.09, 1.4, 7.66)]
+    [True, True, True, False, False]
+    """
+    return abs(ratio - 1) < _SAME
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ def write_notes(advice: Advice) -> list[Note]:
     best = advice.choices[advice.recommended]
     return [
         _if_nothing_changes(advice),
-        _same_batch(advice, best),
+        *_same_batch(advice, best),
         *_too_large(advice, best),
         *_learning_rate(advice, best),
         *_warmup(advice, best),
@@ -58,39 +69,50 @@ def write_notes(advice: Advice) -> list[Note]:
     ]
 
 
-def setting(choice: Choice) -> str:
-    """How a choice is set, in a few words."""
-    forward = "" if choice.packs_per_micro_batch == 1 else f" of {choice.packs_per_micro_batch:,} packs"
+def setting(advice: Advice, choice: Choice) -> str:
+    """How a choice is set, in a few words: with the packs of a forward where they may be several."""
+    forward = "" if advice.packs_per_micro_batch == 1 else f" of {counted(choice.packs_per_micro_batch, 'pack')}"
     return f"accumulation {choice.gradient_accumulation_steps:,}{forward}"
+
+
+def _samples(number: float) -> str:
+    return counted(round(number), "sample")
 
 
 def _if_nothing_changes(advice: Advice) -> Note:
     before, after = advice.unpacked, advice.packed
     factor = after.samples / before.samples
-    if abs(factor - 1) < _SAME:
+    if is_same(factor):
         text = (
-            f"With these settings a packed step sees {after.samples:,.0f} samples and an unpacked one "
+            f"With these settings a packed step sees {_samples(after.samples)} and an unpacked one "
             f"{before.samples:,.0f}: the same training, without the padding."
         )
     else:
         text = (
-            f"With these settings a step sees {after.samples:,.0f} samples, was {before.samples:,.0f} unpacked "
-            f"({factor:.1f} times), and an epoch has {after.steps_per_epoch:,} steps, was {before.steps_per_epoch:,}. "
-            f"Fewer updates are the usual reason why a packed run scores lower."
+            f"With these settings a step sees {_samples(after.samples)}, was {before.samples:,.0f} unpacked "
+            f"({factor:.1f} times), and an epoch has {counted(after.steps_per_epoch, 'step')}, was "
+            f"{before.steps_per_epoch:,}."
         )
+        if after.steps_per_epoch < before.steps_per_epoch:
+            text += " Fewer updates are the usual reason why a packed run scores lower."
+        if advice.nothing_to_set:
+            text += " No other number of whole packs comes nearer to the unpacked step."
     return Note("as set", text, COUNTED)
 
 
-def _same_batch(advice: Advice, best: Choice) -> Note:
+def _same_batch(advice: Advice, best: Choice) -> list[Note]:
+    """What to set, if that is anything but what is set."""
+    if advice.nothing_to_set:
+        return []
     text = (
-        f"{setting(best).capitalize()} gives {best.step.samples:,.0f} samples a step ({best.batch_ratio:.2f} times the "
-        f"unpacked run) and {best.step.steps_per_epoch:,} steps an epoch"
+        f"{setting(advice, best).capitalize()} gives {_samples(best.step.samples)} a step ({best.batch_ratio:.2f} times the "
+        f"unpacked run) and {counted(best.step.steps_per_epoch, 'step')} an epoch"
     )
-    if abs(best.batch_ratio - 1) < _SAME:
-        text += ": keep learning rate, warm-up and everything else."
+    if is_same(best.batch_ratio):
+        topic, text = "same samples", f"{text}: keep learning rate, warm-up and everything else."
     else:
-        text += ": as near as whole packs allow."
-    return Note("same samples", text, f"{COUNTED}; {KRELL}")
+        topic, text = "nearest", f"{text}: as near as whole packs allow."
+    return [Note(topic, text, f"{COUNTED}; {KRELL}")]
 
 
 def _too_large(advice: Advice, best: Choice) -> list[Note]:
@@ -99,12 +121,19 @@ def _too_large(advice: Advice, best: Choice) -> list[Note]:
     if packs > 1 or best.batch_ratio <= 1 + _SAME:
         return []
     capacity = round(advice.capacity / best.batch_ratio)
-    text = f"One pack on each of {advice.dp_world_size:,} ranks is the smallest step there is. "
+    alone = advice.dp_world_size == 1
+    text = (
+        "One pack "
+        + ("" if alone else f"on each of {advice.dp_world_size:,} ranks ")
+        + "is the smallest step there is. "
+    )
     if capacity >= advice.longest:
         text += (
-            f"A capacity of about {capacity:,} tokens would bring it to {advice.unpacked.samples:,.0f} samples; else "
+            f"A capacity of about {counted(capacity, 'token')} would bring it to {_samples(advice.unpacked.samples)}; else "
             f"scale the learning rate."
         )
+    elif alone:
+        text += "Scale the learning rate."
     else:
         text += "Fewer data-parallel ranks would make it smaller; else scale the learning rate."
     return [Note("smallest step", text, COUNTED)]
@@ -112,7 +141,7 @@ def _too_large(advice: Advice, best: Choice) -> list[Note]:
 
 def _learning_rate(advice: Advice, best: Choice) -> list[Note]:
     ratio = max(best.batch_ratio, advice.packed.samples / advice.unpacked.samples)
-    if abs(ratio - 1) < _SAME:
+    if is_same(ratio):
         return []
     rate = advice.learning_rate
     root = ratio**0.5
@@ -145,11 +174,12 @@ def _warmup(advice: Advice, best: Choice) -> list[Note]:
             "A warm-up given as a share of all steps needs no change. One given in steps is divided by the ratio of "
             "samples a step, so that it sees as many samples."
         )
-    elif not old or new == old or abs(best.batch_ratio - 1) < _SAME:
+    elif not old or new == old or is_same(best.batch_ratio):
         return []
     else:
-        seen = old * advice.unpacked.samples
-        text = f"{old:,} unpacked steps of warm-up see {seen:,.0f} samples; with {setting(best)} that is {new:,} steps."
+        seen = _samples(old * advice.unpacked.samples)
+        steps = f"{counted(old, 'unpacked step')} of warm-up {'sees' if old == 1 else 'see'} {seen}"
+        text = f"{steps}; with {setting(advice, best)} that is {counted(new or 0, 'step')}."
     return [Note("warm-up", text, "arithmetic: the same share of the samples")]
 
 
@@ -169,7 +199,7 @@ def _time(advice: Advice) -> list[Note]:
     return [
         Note(
             "time",
-            f"{longest_text}. Padded to {advice.capacity:,} tokens it would be {100 * full.padding_ratio:.0f} % of the "
+            f"{longest_text}. Padded to {counted(advice.capacity, 'token')} it would be {100 * full.padding_ratio:.0f} % of the "
             f"positions and {full.speedup:.2f} times.",
             MODELLED,
         ),

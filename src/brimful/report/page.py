@@ -11,6 +11,7 @@ from brimful import __version__
 from brimful.report.charted import capacity_section, lengths_section, packs_section, work_section
 from brimful.report.facts import Facts
 from brimful.report.sections import advice_section, ledger_section, shares_section, summary_tiles
+from brimful.words import counted
 
 __all__ = ["DATA_ID", "render_page"]
 
@@ -71,10 +72,13 @@ def _subtitle(numbers: dict[str, Any]) -> str:
     if plan is not None:
         settings = plan["settings"]
         return (
-            f"{plan['ledger']['samples_packed']:,} samples in {plan['num_packs']:,} packs of {plan['capacity']:,} tokens, "
+            f"{counted(plan['ledger']['samples_packed'], 'sample')} in {counted(plan['num_packs'], 'pack')} of "
+            f"{counted(plan['capacity'], 'token')}, "
             f"{settings.get('algorithm')}, overflow {settings.get('overflow')}, seed {settings.get('seed')}"
         )
-    return f"{lengths['number']:,} samples, {lengths['tokens']:,} tokens" if lengths else "no samples"
+    if not lengths:
+        return "no samples"
+    return f"{counted(lengths['number'], 'sample')}, {counted(lengths['tokens'], 'token')}"
 
 
 def _footer(numbers: dict[str, Any]) -> str:

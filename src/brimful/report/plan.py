@@ -6,6 +6,9 @@ import numpy as np
 
 from brimful.fingerprint import short
 from brimful.plan import Plan
+from brimful.report.lost import Lost
+from brimful.report.markup import percent
+from brimful.words import counted
 
 __all__ = ["describe_plan"]
 
@@ -15,12 +18,13 @@ _ELSEWHERE = ("capacity", "phases", "phase_reports", "dropped_by", "packs_below_
 def describe_plan(plan: Plan) -> list[str]:
     """A few lines on a plan: packs, fill, bound, and where every sample went."""
     ledger = plan.ledger
+    samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
     settings = ", ".join(f"{key} {_spoken(value)}" for key, value in plan.settings.items() if key not in _ELSEWHERE)
     lines = [
-        f"packs          {plan.num_packs:,} of {plan.capacity:,} tokens, {short(plan.fingerprint)}",
+        f"packs          {plan.num_packs:,} of {counted(plan.capacity, 'token')}, {short(plan.fingerprint)}",
         f"fill           {100 * plan.fill_ratio:.2f} %",
         *_padding(plan),
-        f"lower bound    {plan.bound:,} packs; the plan has {plan.num_packs - plan.bound:,} more",
+        f"lower bound    {counted(plan.bound, 'pack')}; the plan has {plan.num_packs - plan.bound:,} more",
     ]
     if plan.num_packs:
         sizes = np.diff(plan.offsets)
@@ -32,21 +36,25 @@ def describe_plan(plan: Plan) -> list[str]:
         lines.append(f"fill of a pack least {100 * least:.1f} %, median {100 * half:.1f} %")
     lines += [
         f"samples        {ledger.samples_in:,} in: {ledger.samples_packed:,} packed, "
-        f"{ledger.samples_dropped:,} dropped, {ledger.samples_rejected:,} rejected",
+        f"{ledger.samples_dropped:,} dropped ({percent(ledger.samples_dropped / samples, 2)}), "
+        f"{ledger.samples_rejected:,} rejected",
         f"tokens         {ledger.tokens_in:,} in: {ledger.tokens_packed:,} packed, "
-        f"{ledger.tokens_dropped:,} dropped, {ledger.tokens_truncated:,} truncated",
-        f"cut            {ledger.samples_truncated:,} samples truncated, {ledger.samples_split:,} split",
+        f"{ledger.tokens_dropped:,} dropped ({percent(ledger.tokens_dropped / tokens, 2)}), "
+        f"{ledger.tokens_truncated:,} truncated ({percent(ledger.tokens_truncated / tokens, 2)})",
+        f"cut            {counted(ledger.samples_truncated, 'sample')} truncated, {ledger.samples_split:,} split",
         *_targets(plan),
-        f"settings       {settings}",
     ]
+    warning = Lost.of(plan).warning
+    lines += [f"warning        {warning}"] if warning else []
+    lines.append(f"settings       {settings}")
     lines += [f"phase          {line}" for line in plan.settings.get("phase_reports", ())]
     for name, count in plan.settings.get("dropped_by", {}).items():
-        lines.append(f"dropped for    {name}: {count:,} samples")
+        lines.append(f"dropped for    {name}: {counted(count, 'sample')}")
     if "groups" in plan.settings:
         lines.append(f"groups         {short(plan.settings['groups'])}, each side by side in one pack")
     if "packs_below_min_fill" in plan.settings:
         before, after = plan.settings["packs_below_min_fill"]
-        lines.append(f"below min_fill {before:,} packs, packed again; {after:,} remain, last in the plan")
+        lines.append(f"below min_fill {counted(before, 'pack')}, packed again; {after:,} remain, last in the plan")
     return lines
 
 
@@ -71,7 +79,7 @@ def _padding(plan: Plan) -> list[str]:
     behind, at_ends = plan.padding
     share = (behind + at_ends) / (plan.num_packs * plan.capacity)
     return [
-        f"padding        {100 * share:.2f} %: {behind:,} tokens behind segments, {at_ends:,} at the ends of rows, as aligned"
+        f"padding        {100 * share:.2f} %: {counted(behind, 'token')} behind segments, {at_ends:,} at the ends of rows, as aligned"
     ]
 
 

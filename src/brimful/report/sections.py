@@ -5,10 +5,24 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from brimful.plan.ledger import MUCH_LOST
 from brimful.report.advisor import Advice, Choice
-from brimful.report.markup import Cell, paragraph, percent, section, share_bar, table, tiles, whole
+from brimful.report.markup import (
+    Cell,
+    Tile,
+    loss,
+    paragraph,
+    percent,
+    section,
+    share_bar,
+    table,
+    tiles,
+    warning,
+    whole,
+)
 from brimful.report.notes import setting
 from brimful.report.shares import SourceShare
+from brimful.words import counted
 
 __all__ = ["advice_section", "ledger_section", "shares_section", "summary_tiles"]
 
@@ -18,38 +32,48 @@ def summary_tiles(facts: dict[str, Any]) -> str:
     lengths, plan, advice = facts["lengths"], facts["plan"], facts["advice"]
     found = []
     if plan is not None:
-        ledger = plan["ledger"]
-        lost = ledger["tokens_dropped"] + ledger["tokens_truncated"]
         found += [
-            (
+            Tile(
                 "fill",
                 percent(plan["fill_ratio"], 2),
-                f"of {whole(plan['num_packs'])} × {whole(plan['capacity'])} tokens",
+                f"of {whole(plan['num_packs'])} × {counted(plan['capacity'], 'token')}",
             ),
-            ("packs", whole(plan["num_packs"]), f"lower bound {whole(plan['lower_bound'])}"),
+            Tile("packs", whole(plan["num_packs"]), f"lower bound {whole(plan['lower_bound'])}"),
         ]
         if "samples_per_pack" in plan:
             sizes = plan["samples_per_pack"]
             found.append(
-                (
+                Tile(
                     "samples a pack",
                     f"{sizes['mean']:,.1f}",
                     f"median {whole(sizes['median'])}, most {whole(sizes['most'])}",
                 )
             )
+        lost = plan["lost"]
+        remarks = [f"{counted(lost['samples'], 'sample')} ({percent(lost['samples_ratio'], 2)}) dropped"]
+        if lost["cut"]:
+            cut = f"{counted(lost['cut'], 'sample')} cut"
+            remarks = [*remarks, cut] if lost["samples"] else [cut]
         found.append(
-            ("tokens lost", percent(lost / max(1, ledger["tokens_in"]), 2), f"{whole(lost)} dropped or truncated")
+            Tile(
+                "tokens lost",
+                percent(lost["tokens_ratio"], 2),
+                ", ".join(remarks),
+                much_lost=lost["warning"] is not None,
+            )
         )
     elif lengths is not None:
         found += [
-            ("samples", whole(lengths["number"]), f"{whole(lengths['tokens'])} tokens"),
-            ("median", whole(lengths["median"]), "tokens a sample"),
-            ("longest", whole(lengths["longest"]), "tokens"),
+            Tile("samples", whole(lengths["number"]), counted(lengths["tokens"], "token")),
+            Tile("median", whole(lengths["median"]), "tokens a sample"),
+            Tile("longest", whole(lengths["longest"]), "tokens"),
         ]
     if advice is not None:
         packed = advice["packed"]
-        found.append(("steps an epoch", whole(packed["steps_per_epoch"]), f"{whole(packed['samples'])} samples a step"))
-    return tiles(found)
+        samples = f"{counted(round(packed['samples']), 'sample')} a step"
+        found.append(Tile("steps an epoch", whole(packed["steps_per_epoch"]), samples))
+    told = plan["lost"]["warning"] if plan is not None else None
+    return tiles(found) + (warning(f"{told}.") if told else "")
 
 
 def advice_section(advice: Advice, model: str) -> str:
@@ -69,8 +93,9 @@ def advice_section(advice: Advice, model: str) -> str:
         ("unpacked, padded to the longest", advice.unpacked, advice.padded_to_longest.step_tokens),
         (f"unpacked, padded to {advice.capacity:,}", advice.unpacked, advice.padded_to_capacity.step_tokens),
         ("packed, nothing else changed", advice.packed, advice.positions_per_token * advice.packed.tokens),
-        (f"packed, {setting(best)}", best.step, advice.positions_per_token * best.step.tokens),
     ]
+    if not advice.nothing_to_set:
+        runs.append((f"packed, {setting(advice, best)}", best.step, advice.positions_per_token * best.step.tokens))
     rows = [[name, *(show(step, padded) for _, show in columns)] for name, step, padded in runs]
     forward = (
         f"micro-batch {advice.micro_batch_size:,}"
@@ -78,7 +103,7 @@ def advice_section(advice: Advice, model: str) -> str:
         else f"micro-batch {advice.micro_batch_size:,} unpacked and {advice.packs_per_micro_batch:,} packed"
     )
     words = (
-        f"{advice.dp_world_size:,} data-parallel ranks, {forward}, accumulation "
+        f"{counted(advice.dp_world_size, 'data-parallel rank')}, {forward}, accumulation "
         f"{advice.gradient_accumulation_steps:,}, packs of {advice.packing_factor:,.1f} samples on average. The batch "
         f"size that counts samples without packing counts packs with it."
     )
@@ -90,7 +115,7 @@ def advice_section(advice: Advice, model: str) -> str:
         "packing",
         "What changes when you turn packing on",
         paragraph(words),
-        table(["run", *(name for name, _ in columns)], rows, strong=3),
+        table(["run", *(name for name, _ in columns)], rows, strong=len(rows) - 1),
         f"<h3>What you can set</h3>{_choices(advice)}",
         f'<dl class="notes">{notes}</dl>',
         paragraph(
@@ -113,8 +138,7 @@ def _choices(advice: Advice) -> str:
 
 
 def _choice(choice: Choice, advice: Advice) -> list[Cell]:
-    keeps = {"samples": "keeps samples", "padded tokens": "keeps padded tokens", "settings": "as set"}
-    why = ", ".join(keeps[name] for name in choice.keeps)
+    why = ", ".join(["as set" if said == "keeps settings" else said for said in choice.merits])
     rate = advice.learning_rate
     linear, root = choice.linear_lr_ratio, choice.sqrt_lr_ratio
     row: list[Cell] = [
@@ -137,18 +161,20 @@ def ledger_section(plan: dict[str, Any], rejects: list[Any]) -> str:
     """Where every sample and every token went, and why."""
     ledger, capacity, policy = plan["ledger"], plan["capacity"], plan["settings"].get("overflow")
     samples, tokens = max(1, ledger["samples_in"]), max(1, ledger["tokens_in"])
-    longer = f"longer than {capacity:,} tokens, overflow policy {policy}"
+    longer = f"longer than {counted(capacity, 'token')}, overflow policy {policy}"
 
-    def row(name: str, why: str, number: int, amount: int | None) -> list[Cell]:
+    def row(name: str, why: str, number: int, amount: int | None, lost: bool = False) -> list[Cell]:
         shares = [whole(number), percent(number / samples, 2)]
-        return [name, *shares, *(["–", "–"] if amount is None else [whole(amount), percent(amount / tokens, 2)]), why]
+        if amount is None:
+            return [name, *shares, "–", "–", why]
+        return [name, *shares, whole(amount), loss(amount / tokens, much=lost and amount / tokens >= MUCH_LOST), why]
 
     rows = [
         row("in", "", ledger["samples_in"], ledger["tokens_in"]),
         row("packed", "", ledger["samples_packed"], ledger["tokens_packed"]),
-        row("dropped", longer if ledger["samples_dropped"] else "none was", ledger["samples_dropped"], ledger["tokens_dropped"]),
+        row("dropped", longer if ledger["samples_dropped"] else "none was", ledger["samples_dropped"], ledger["tokens_dropped"], lost=True),
         row("rejected", "could not be read or encoded" if ledger["samples_rejected"] else "none was", ledger["samples_rejected"], None),
-        row("truncated, of those packed", longer if ledger["samples_truncated"] else "none was", ledger["samples_truncated"], ledger["tokens_truncated"]),
+        row("truncated, of those packed", longer if ledger["samples_truncated"] else "none was", ledger["samples_truncated"], ledger["tokens_truncated"], lost=True),
         row("split, of those packed", longer if ledger["samples_split"] else "none was", ledger["samples_split"], 0),
     ]  # fmt: skip
     parts = [table(["", "samples", "of all", "tokens", "of all", "why"], rows)]
@@ -164,7 +190,7 @@ def ledger_section(plan: dict[str, Any], rejects: list[Any]) -> str:
         share = (behind + at_ends) / (plan["num_packs"] * capacity)
         parts.append(
             paragraph(
-                f"Alignment adds {whole(behind)} tokens of padding behind segments and {whole(at_ends)} at the ends of rows, "
+                f"Alignment adds {counted(behind, 'token')} of padding behind segments and {whole(at_ends)} at the ends of rows, "
                 f"{percent(share, 2)} of the packs: that much lower is the fill.",
                 "fine",
             )
@@ -198,7 +224,8 @@ def shares_section(shares: list[SourceShare], packed: bool) -> str:
         row += [whole(share.tokens), (percent(ratios[2]), share_bar(ratios[2], "two"))]
         if packed:
             row.append((percent(ratios[3]), share_bar(ratios[3], "two")))
-            row.append(percent(1 - share.tokens_packed / max(1, share.tokens)))
+            gone = (share.tokens - share.tokens_packed) / max(1, share.tokens)
+            row.append(loss(gone, much=gone >= MUCH_LOST))
         rows.append(row)
     heads = ["source", "samples", "of all"]
     heads += ["of those packed"] if packed else []

@@ -17,8 +17,8 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
     """A few lines on a pack store, and on where its samples went if its plan is at hand."""
     identity = packs.identity
     lines = [
-        f"packs          {len(packs):,} of {packs.capacity:,} tokens in {counted(packs.num_shards, 'shard')}",
-        f"fill           {100 * packs.fill_ratio:.2f} %, {packs.num_tokens:,} tokens",
+        f"packs          {len(packs):,} of {counted(packs.capacity, 'token')} in {counted(packs.num_shards, 'shard')}",
+        f"fill           {100 * packs.fill_ratio:.2f} %, {counted(packs.num_tokens, 'token')}",
         f"labels         train on {identity.get('train_on')}",
         f"lanes          {packs.lanes}",
         f"fingerprints   plan {short(identity['plan'])}, source {short(identity['source'])}, "

@@ -11,6 +11,8 @@ from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.histogram import Histogram
+from brimful.plan.ledger import MUCH_LOST
+from brimful.report.markup import percent
 
 __all__ = ["CAPACITIES", "CapacityPoint", "draw_sweep", "sweep_capacities"]
 
@@ -20,14 +22,30 @@ _NONE = Alignment()
 
 @dataclass(frozen=True)
 class CapacityPoint:
-    """One capacity: what packing there gives, and what padding one sample a row would."""
+    """One capacity: what packing there gives, what is too long for it, and what padding one sample a row would give.
+
+    Attributes:
+        capacity: tokens.
+        num_packs, fill_ratio, samples_per_pack: of the samples that fit.
+        oversized, oversized_ratio: samples that do not fit, and their share of all samples.
+        tokens_lost, lost_ratio: the tokens of those, and their share of all tokens.
+        padded_fill_ratio: of rows of one sample that fits, padded to the capacity.
+    """
 
     capacity: int
     num_packs: int
     fill_ratio: float
     samples_per_pack: float
     oversized: int
+    oversized_ratio: float
+    tokens_lost: int
+    lost_ratio: float
     padded_fill_ratio: float
+
+    @property
+    def loses_much(self) -> bool:
+        """Whether leaving out what is too long deserves a warning."""
+        return self.lost_ratio >= MUCH_LOST
 
     def steps_per_epoch(self, packs_per_step: int) -> int:
         """Optimizer steps of an epoch, the last one perhaps not full."""
@@ -74,6 +92,9 @@ def sweep_capacities(
                 fill_ratio=fitting.total / (packs * capacity),
                 samples_per_pack=number / packs,
                 oversized=lengths.num_items - number,
+                oversized_ratio=(lengths.num_items - number) / lengths.num_items,
+                tokens_lost=lengths.total - fitting.total,
+                lost_ratio=(lengths.total - fitting.total) / lengths.total,
                 padded_fill_ratio=fitting.total / (number * capacity),
             )
         )
@@ -86,12 +107,14 @@ def draw_sweep(points: Sequence[CapacityPoint], packs_per_step: int | None = Non
     """The sweep as a table, with steps an epoch if the packs of a step are known."""
     steps = "" if packs_per_step is None else f"  {'steps/epoch':>11}"
     lines = [
-        f"{'capacity':>9}  {'packs':>11}  {'fill':>8}  {'samples/pack':>12}  {'too long':>9}  {'padded to it':>12}{steps}"
+        f"{'capacity':>9}  {'packs':>11}  {'fill':>8}  {'samples/pack':>12}  {'too long':>9}  {'tokens lost':>11}  "
+        f"{'padded to it':>12}{steps}"
     ]
     for point in points:
         steps = "" if packs_per_step is None else f"  {point.steps_per_epoch(packs_per_step):>11,}"
         lines.append(
             f"{point.capacity:>9,}  {point.num_packs:>11,}  {100 * point.fill_ratio:>6.2f} %  "
-            f"{point.samples_per_pack:>12.1f}  {point.oversized:>9,}  {100 * point.padded_fill_ratio:>8.1f} % full{steps}"
+            f"{point.samples_per_pack:>12.1f}  {point.oversized:>9,}  {percent(point.lost_ratio, 2):>11}  "
+            f"{100 * point.padded_fill_ratio:>5.1f} % full{steps}{'  ← much is lost' if point.loses_much else ''}"
         )
     return lines

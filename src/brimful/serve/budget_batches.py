@@ -15,6 +15,7 @@ from brimful.serve.loader import without_loss
 from brimful.serve.token_budget import Count, SampleCount, TokenBudget
 from brimful.shards import Pack
 from brimful.typing import AnyIntArray
+from brimful.words import counted
 
 __all__ = ["TokenBudgetBatches"]
 
@@ -103,8 +104,9 @@ class TokenBudgetBatches:
         self._epoch = self._step = 0
         self._delivered = 0  # micro-batches of this step
         self._filler: Piece | None = None  # what a rank without a micro-batch runs, without loss
+        self._first_step = 0  # of this epoch
         self._mine: list[list[Piece] | None] | None = None  # of this step, None: no loss; None between steps
-        self._before: dict[str, Any] = {}  # where the step began
+        self._before: dict[str, Any] | None = None  # where the step began; None between steps
         self._feed.begin(0)
 
     @property
@@ -123,12 +125,22 @@ class TokenBudgetBatches:
         return self._composer.ledger
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch. What waits is dropped."""
+        """Say which epoch is to be served: go to its beginning, unless it is the one being served.
+
+        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and go on where
+        the state was taken.
+        """
+        if epoch != self._epoch:
+            self.begin_epoch(epoch)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, also of the one that is being served. What waits is dropped."""
         self._composer.restore((), BatchLedger())
-        self._begin(epoch)
+        self._begin(int(epoch))
 
     def _begin(self, epoch: int) -> None:
-        self._epoch, self._delivered, self._mine = epoch, 0, None
+        self._epoch, self._first_step, self._delivered = epoch, self._step, 0
+        self._mine = self._before = None
         self._feed.begin(epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -147,7 +159,7 @@ class TokenBudgetBatches:
             batch = self._collate(self._packs(self._mine[self._delivered]))
             self._delivered += 1
             if self._delivered == self._micro_batches:
-                self._mine, self._delivered = None, 0
+                self._mine, self._before, self._delivered = None, None, 0
                 self._step += 1
             yield batch
 
@@ -157,12 +169,17 @@ class TokenBudgetBatches:
         composer, feed = self._composer, self._feed
         composed: list[list[Piece] | None] = []
         feed.forget(composer.waiting, self._filler)
-        while len(composed) < places:
-            while not composer.is_ready(self._step) and feed.pull(composer):
-                pass
-            if not len(composer):
-                break
-            composed.append(composer.take(self._step))
+        composer.begin_step()
+        try:
+            while len(composed) < places:
+                while not composer.is_ready(self._step) and feed.pull(composer):
+                    pass
+                if not len(composer):
+                    break
+                composed.append(composer.take(self._step))
+        except BaseException:  # whatever the source raised: who goes on after it finds what was taken here waiting
+            composer.put_back()
+            raise
         full = len(composed) == places
         going_on = full if self._tail is Tail.DROP else bool(composed)
         if self._agree is not None:
@@ -191,6 +208,8 @@ class TokenBudgetBatches:
     def count_steps(self) -> int:
         """Steps of the epoch from its beginning, composed from the lengths: for learning rates and progress.
 
+        The same at any moment of the epoch, and with ``step`` served before it, so that a warm-up is where it is.
+
         Raises:
             SettingsError: the source is a stream, whose end nobody knows.
         """
@@ -201,11 +220,12 @@ class TokenBudgetBatches:
         feed.begin(self._epoch)
         composed = 0
         while True:
-            while not composer.is_ready(self._step + composed // places) and feed.pull(composer):
+            step = self._first_step + composed // places
+            while not composer.is_ready(step) and feed.pull(composer):
                 pass
             if not len(composer):
                 break
-            composer.take(self._step + composed // places)
+            composer.take(step)
             composed += 1
         return composed // places if self._tail is Tail.DROP else -(-composed // places)
 
@@ -235,17 +255,24 @@ class TokenBudgetBatches:
         Raises:
             StateError: the source is a stream that cannot say where it stands.
         """
-        at = self._mark() if self._mine is None else self._before
+        at = self._before or self._mark()
         return {
             **self._identity(),
             "dp_world_size": self._dp_world_size,
             "micro_batches": self._micro_batches,
             "epoch": self._epoch,
             "step": self._step,
+            "first_step_of_epoch": self._first_step,
             "micro_batches_delivered": self._delivered,
             "ledger": at["ledger"].as_dict(),
             **self._feed.save(at["feed"], at["waiting"], at["filler"]),
         }
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenBudgetBatches({self._feed!r}, dp_rank {self._dp_rank} of {self._dp_world_size}, epoch {self._epoch}, "
+            f"step {self._step:,}, {counted(len(self._composer), 'sample')} waiting)"
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where a state was taken.
@@ -262,8 +289,13 @@ class TokenBudgetBatches:
             raise StateError(f"the loader state does not fit: {shown}")
         try:
             delivered, epoch, step = (int(state[key]) for key in ("micro_batches_delivered", "epoch", "step"))
-            if not 0 <= delivered < self._micro_batches or epoch < 0 or step < 0:
-                raise StateError(f"the loader state is damaged: epoch {epoch}, step {step}, {delivered} delivered")
+            # States of before it was saved: right in the first epoch, and in the others where no warm-up goes on.
+            first_step = int(state.get("first_step_of_epoch", step if epoch else 0))
+            if not 0 <= delivered < self._micro_batches or epoch < 0 or not 0 <= first_step <= step:
+                raise StateError(
+                    f"the loader state is damaged: epoch {epoch} from step {first_step} on, step {step}, {delivered} "
+                    f"delivered"
+                )
             ledger = BatchLedger(**state["ledger"])
             waiting, filler = self._feed.load(state, epoch)
         except (KeyError, TypeError, ValueError) as error:
@@ -271,5 +303,5 @@ class TokenBudgetBatches:
                 raise
             raise StateError(f"the loader state is damaged ({type(error).__name__}: {error})") from error
         self._composer.restore(waiting, ledger)
-        self._filler, self._epoch, self._step = filler, epoch, step
-        self._mine, self._delivered = None, delivered  # the step is composed again when it goes on
+        self._filler, self._epoch, self._step, self._first_step = filler, epoch, step, first_step
+        self._mine, self._before, self._delivered = None, None, delivered  # it is composed again when it goes on

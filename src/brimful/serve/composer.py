@@ -81,6 +81,8 @@ class Composer:
         self._capacity = settings.capacity if isinstance(settings, TokenBudget) else None
         self._overflow = settings.overflow if isinstance(settings, TokenBudget) else Overflow.ERROR
         self._waiting: list[Piece] = []
+        self._arrived: list[Piece] | None = None  # waiting when the step began, and all that came since
+        self._composed_before = 0
         self._length = self._counted = 0
         self._ledger = BatchLedger()
 
@@ -106,10 +108,14 @@ class Composer:
 
     def restore(self, waiting: Iterable[Piece], ledger: BatchLedger) -> None:
         """Go back to where ``waiting`` and ``ledger`` were read."""
-        self._waiting = list(waiting)
+        self._waiting, self._arrived = list(waiting), None
         self._length = sum(piece.length for piece in self._waiting)
         self._counted = sum(piece.counted for piece in self._waiting)
         self._ledger = BatchLedger(**ledger.as_dict())
+
+    def begin_step(self) -> None:
+        """From here on, ``put_back`` can undo what is taken."""
+        self._arrived, self._composed_before = list(self._waiting), self._ledger.micro_batches
 
     def reject(self) -> None:
         """Account for a sample that could not be read."""
@@ -129,21 +135,21 @@ class Composer:
             OversizedSampleError: longer than the capacity, and the policy is ``error`` or cannot cut it.
         """
         account = self._ledger
-        account.samples_in += samples
-        account.tokens_in += length
         capacity, policy = self._capacity, self._overflow
-        if capacity is None or length <= capacity:
-            self._push(Piece(key, 0, length, counted, samples))
-            return
-        if policy is Overflow.DROP:
-            account.samples_dropped += samples
-            account.tokens_dropped += length
-        elif policy is Overflow.ERROR or samples > 1:
+        fits = capacity is None or length <= capacity
+        if not fits and policy is not Overflow.DROP and (policy is Overflow.ERROR or samples > 1):
             what = f"sample {key}" if samples == 1 else f"the pack of {samples} samples at {key}"
             ways = "Choose overflow drop, truncate, truncate_left or split" if samples == 1 else "Choose overflow drop"
             raise OversizedSampleError(
                 f"{what} has {length:,} tokens and a micro-batch holds at most {capacity:,}. {ways}, or raise capacity"
             )
+        account.samples_in += samples
+        account.tokens_in += length
+        if capacity is None or fits:
+            self._push(Piece(key, 0, length, counted, samples))
+        elif policy is Overflow.DROP:
+            account.samples_dropped += samples
+            account.tokens_dropped += length
         elif policy is Overflow.SPLIT:
             for start in range(0, length, capacity):
                 size = min(capacity, length - start)
@@ -156,6 +162,8 @@ class Composer:
 
     def _push(self, piece: Piece) -> None:
         self._waiting.append(piece)
+        if self._arrived is not None:
+            self._arrived.append(piece)
         self._length += piece.length
         self._counted += piece.counted
 
@@ -189,6 +197,15 @@ class Composer:
         self._ledger.tokens_packed += length
         self._ledger.micro_batches += 1
         return taken
+
+    def put_back(self) -> None:
+        """Let what was taken since ``begin_step`` wait again, in order of arrival, as if nobody had taken it."""
+        arrived, counts = self._arrived, self._ledger
+        assert arrived is not None
+        counts.samples_packed -= sum(piece.samples for piece in arrived) - sum(piece.samples for piece in self._waiting)
+        counts.tokens_packed -= sum(piece.length for piece in arrived) - self._length
+        counts.micro_batches = self._composed_before
+        self.restore(arrived, counts)
 
     def drop(self, micro_batch: Sequence[Piece]) -> None:
         """Account for a micro-batch that was taken and is not served after all."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 
-from brimful.arguments import check_type, index_of
+from brimful.arguments import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
-from brimful.errors import LengthChangedError, PlanMismatchError
+from brimful.errors import PlanMismatchError
+from brimful.fingerprint import short
+from brimful.indexing import position, positions
 from brimful.plan import Alignment, Plan
 from brimful.serve.packs import PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint
+from brimful.words import counted
 
 __all__ = ["PackedDataset"]
 
@@ -43,6 +46,7 @@ class _PlannedPacks:
             raise PlanMismatchError(
                 f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
             )
+        plan.check_fingerprint()  # segments of a damaged plan would be served twice, or never
         self._source, self._encoder, self._plan = source, encoder, plan
 
     @property
@@ -57,22 +61,17 @@ class _PlannedPacks:
         return self._plan.num_packs
 
     def __getitem__(self, index: int) -> Pack:
-        segments = self._plan.pack(index)
-        cut = self._plan.may_be_cut(np.array([segment.length for segment in segments]))
-        ids, masks = [], []
-        for segment, may_go_on in zip(segments, cut.tolist(), strict=True):
-            encoded = self._encoder.encode(self._source[segment.sample_id])
-            end = segment.start + segment.length
-            if len(encoded) < end or (len(encoded) > end and not may_go_on):
-                raise LengthChangedError(
-                    f"{self._source.where(segment.sample_id)} (sample {segment.sample_id}) encodes to {len(encoded):,} "
-                    f"tokens and was planned with {end:,}: the data or the tokenizer changed since. Measure and plan "
-                    f"again"
-                )
-            ids.append(encoded.input_ids[segment.start : end])
-            masks.append(encoded.loss_mask[segment.start : end])
+        plan, segments = self._plan, self._plan.pack(index)
+        samples = [self._encoder.encode(self._source[segment.sample_id]) for segment in segments]
+        first = int(plan.offsets[index % plan.num_packs])
+        found = np.array([len(sample) for sample in samples])
+        plan.check_sample_lengths(slice(first, first + len(segments)), found, self._source.where)
+        parts = [slice(segment.start, segment.start + segment.length) for segment in segments]
         return assemble_pack(
-            ids, masks, [segment.sample_id for segment in segments], [segment.start for segment in segments]
+            [sample.input_ids[part] for sample, part in zip(samples, parts, strict=True)],
+            [sample.loss_mask[part] for sample, part in zip(samples, parts, strict=True)],
+            [segment.sample_id for segment in segments],
+            [segment.start for segment in segments],
         )
 
 
@@ -107,6 +106,10 @@ class PackedDataset:
             source: the samples, or anything that ``open_source`` takes.
             encoder: the one that measured them; or a tokenizer, or its name.
             plan: over the lengths of this source.
+
+        Raises:
+            PlanMismatchError: the plan is for another number of samples.
+            CorruptFileError: the plan was damaged since it was saved.
         """
         check_type("plan", plan, Plan, "a Plan", "open a file by Plan.open")
         source = open_source(source)
@@ -128,8 +131,17 @@ class PackedDataset:
     def __len__(self) -> int:
         return len(self._packs)
 
-    def __getitem__(self, index: int) -> Pack:
-        return self._packs[index_of("a pack", index)]
+    @overload
+    def __getitem__(self, index: int) -> Pack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Pack]: ...
+
+    def __getitem__(self, index: int | slice) -> Pack | list[Pack]:
+        """One pack, or those of a slice; as of a list."""
+        if isinstance(index, slice):
+            return [self._packs[at] for at in positions(index, len(self))]
+        return self._packs[position(index, len(self), "pack")]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
         return [self._packs[int(index)] for index in indices]
@@ -138,4 +150,4 @@ class PackedDataset:
         return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"PackedDataset({len(self):,} packs, {self.fingerprint[:7]})"
+        return f"PackedDataset({counted(len(self), 'pack')}, {short(self.fingerprint)})"

@@ -17,7 +17,9 @@ from brimful.measure.table import as_lengths
 from brimful.rng import generator
 from brimful.serve.composer import Composer, Piece
 from brimful.shards import Pack, assemble_pack
+from brimful.tokenised import read_tokenised
 from brimful.typing import AnyIntArray, Int64Array, Lengths
+from brimful.words import counted
 
 __all__ = ["IndexedFeed", "StreamFeed"]
 
@@ -56,6 +58,9 @@ class IndexedFeed:
         }
         self._epoch = self._taken = 0
 
+    def __repr__(self) -> str:
+        return f"{self._taken:,} of {counted(len(self._lengths), 'sample')} taken"
+
     def copy(self) -> IndexedFeed:
         """Another that shares all but where it stands."""
         return copy.copy(self)
@@ -87,12 +92,16 @@ class IndexedFeed:
         found = self._next()
         if found is None:
             return False
-        self._taken += 1
         sample_id, length, counted = found
         if length < 0:
             composer.reject()
         else:
-            composer.add(sample_id, length, counted)
+            try:
+                composer.add(sample_id, length, counted)
+            except BaseException:
+                self._go_to(self._taken)  # whoever goes on comes to it again: no sample is passed over
+                raise
+        self._taken += 1
         return True
 
     def forget(self, waiting: Sequence[Piece], filler: Piece | None) -> None:
@@ -104,7 +113,7 @@ class IndexedFeed:
         Raises:
             LengthChangedError: a sample has another length than was measured.
         """
-        items = [self._source[piece.key] for piece in pieces]
+        items = [_item_of(self._source[piece.key], piece.key) for piece in pieces]
         for piece, item in zip(pieces, items, strict=True):
             if len(item.input_ids) != self._lengths[piece.key]:
                 raise LengthChangedError(
@@ -150,7 +159,10 @@ class StreamFeed:
         self._source, self._by_targets = source, by_targets
         self._taken = 0
         self._items: dict[int, EncodedSample | Pack] = {}
-        self._coming: Iterator[EncodedSample | Pack] | None = None
+        self._coming: Iterator[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"{counted(self._taken, 'sample')} of a stream taken"
 
     def begin(self, epoch: int) -> None:
         """Go to the beginning of an epoch: iterate again, when the first sample is asked for."""
@@ -165,6 +177,7 @@ class StreamFeed:
         item = next(self._coming, None)
         if item is None:
             return False
+        item = _item_of(item, self._taken)
         if not len(item.input_ids):
             raise EncodeError(f"item {self._taken} of the stream has no tokens; leave such samples out before")
         samples = item.num_segments if isinstance(item, Pack) else 1
@@ -224,6 +237,38 @@ class StreamFeed:
         self._source.load_state_dict(state["source_state"])
         self._items, self._taken = items, int(state["taken"])
         return waiting, filler
+
+
+def _item_of(item: Any, key: int) -> EncodedSample | Pack:
+    """What a source gives: a sample or a pack as it is, a plain sample read.
+
+    Raises:
+        CollateError: the plain sample cannot be read, or has what packs do not carry; names the key.
+    """
+    if isinstance(item, (EncodedSample, Pack)):
+        return item
+    read = read_tokenised(item, f"sample {key}")
+    beside = {
+        "loss_weights": read.loss_weights,
+        "source_id": read.source_ids,
+        "position_ids": read.rope_positions if read.rope_positions is not None else read.position_start or None,
+    }
+    for name, value in beside.items():
+        if value is not None:
+            raise CollateError(
+                f"sample {key} has {name!r}, which packs made by a token budget do not carry: leave it out, or collate "
+                f"plain samples without a token budget"
+            )
+    segments = len(read.cu_seqlens) - 1
+    if segments == 1:
+        return EncodedSample(read.input_ids, read.loss_mask)
+    return Pack(
+        read.input_ids,
+        read.loss_mask,
+        read.cu_seqlens,
+        np.full(segments, key, dtype=np.int64),
+        read.places[read.cu_seqlens[:-1]].astype(np.int32),
+    )
 
 
 def _packs_of(pieces: Sequence[Piece], items: Sequence[EncodedSample | Pack]) -> list[Pack]:

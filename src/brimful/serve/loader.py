@@ -15,6 +15,7 @@ from brimful.plan.balance import quantise
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
 from brimful.shards import Pack
 from brimful.typing import Fingerprint, Int64Array
+from brimful.words import counted
 
 __all__ = ["PackLoader"]
 
@@ -141,22 +142,33 @@ class PackLoader:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch."""
+        """Say which epoch is to be served: go to its beginning, unless it is the one being served.
+
+        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and go on where
+        the state was taken.
+        """
         check_type("epoch", epoch, (int, np.integer), "a whole number")
-        self._epoch, self._delivered = epoch, 0
+        if epoch != self._epoch:
+            self.begin_epoch(epoch)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, also of the one that is being served."""
+        self._epoch, self._delivered = int(epoch), 0
 
     def __iter__(self) -> Iterator[Any]:
         schedule = self._schedule()
         filler = int(schedule[0, 0, 0, 0])
         mine = schedule[:, self._dp_rank].reshape(-1, self._shape["packs_per_micro_batch"])
         while self._delivered < len(mine):
-            indices = mine[self._delivered].tolist()
+            # Counted once it is made: a state saved after an error of the collator goes on with the same packs.
+            batch = self._batch(mine[self._delivered].tolist(), filler)
             self._delivered += 1
-            if self._delivered == len(mine):
-                self.set_epoch(self._epoch + 1)
-                yield self._batch(indices, filler)
+            ended = self._delivered == len(mine)
+            if ended:
+                self.begin_epoch(self._epoch + 1)
+            yield batch
+            if ended:
                 return
-            yield self._batch(indices, filler)
 
     def _batch(self, indices: list[int], filler: int) -> Any:
         packs = [self._dataset[index] for index in indices if index >= 0]
@@ -171,7 +183,7 @@ class PackLoader:
             "fingerprint": self._dataset.fingerprint,
             "seed": self._seed,
             "tail": self._tail.value,
-            "costs": None if self._costs is None else fingerprint_array(self._costs),
+            "costs": None if self._costs is None else fingerprint_array(self._costs.astype(np.float64)),
             "window_steps": None if self._costs is None else self._window_steps,
             "epoch": self._epoch,
             "micro_batches_delivered": self._delivered,
@@ -198,6 +210,12 @@ class PackLoader:
                 f"the loader state is damaged: epoch {epoch!r}, {delivered!r} of {len(self):,} micro-batches delivered"
             )
         self._epoch, self._delivered = epoch, delivered
+
+    def __repr__(self) -> str:
+        return (
+            f"PackLoader({counted(len(self._dataset), 'pack')}, dp_rank {self._dp_rank} of "
+            f"{self._shape['dp_world_size']}, epoch {self._epoch}, {self._delivered:,} of {len(self):,} micro-batches)"
+        )
 
 
 def without_loss(pack: Pack) -> Pack:

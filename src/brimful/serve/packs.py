@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from brimful.arguments import index_of, path_of
+from brimful.arguments import path_of
 from brimful.errors import StoreError, UnfinishedStoreError
 from brimful.fingerprint import short
+from brimful.indexing import position, positions
 from brimful.plan import Alignment
 from brimful.shards import Pack, ShardReader, StreamLog
 from brimful.store import open_store
@@ -86,17 +87,22 @@ class PackStore:
         """Of the plan the packs were written from."""
         return str(self.identity["plan"])
 
-    def __getitem__(self, index: int) -> Pack:
-        """One pack.
+    @overload
+    def __getitem__(self, index: int) -> Pack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Pack]: ...
+
+    def __getitem__(self, index: int | slice) -> Pack | list[Pack]:
+        """One pack, or those of a slice; as of a list.
 
         Raises:
             IndexError: no such pack.
             CorruptFileError: the file was damaged since it was written; names file and row.
         """
-        index, size = index_of("a pack", index), len(self)
-        if not -size <= index < size:
-            raise IndexError(f"pack {index} is not in 0 … {size - 1}")
-        index %= size
+        if isinstance(index, slice):
+            return [self[at] for at in positions(index, len(self))]
+        index = position(index, len(self), "pack")
         shard = int(np.searchsorted(self._ends, index, side="right"))
         first = int(self._ends[shard]) - self._records[shard].packs
         return self._reader(shard).pack(index - first)

@@ -14,6 +14,7 @@ index is found by a search, and any reader knows the number of packs from the lo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,6 +30,7 @@ FORMAT, FORMAT_VERSION = "brimful.packs", 1
 IDENTITY_KEYS = ("capacity", "plan", "source", "encoder", "lanes")
 """What a header names at least; equal identities mean equal packs."""
 _HEADER = "stream.json"
+_RECORD = re.compile(r"log/(\d{12})\.json")
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,10 @@ class StreamLog:
             raise CorruptFileError(f"{self.store.url}/{_HEADER} is damaged: it has other contents than were written")
         return header
 
+    def is_begun(self) -> bool:
+        """Whether the directory is claimed for packs."""
+        return self.store.exists(_HEADER)
+
     def begin(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
         """Claim the directory for packs of this identity, or make sure that it already is theirs.
 
@@ -145,8 +151,11 @@ class StreamLog:
         self.store.put_if_absent(_key(record.seq), json.dumps({"type": "end", **asdict(record)}).encode())
 
     def committed(self) -> set[int]:
-        """Numbers of all records, the end included; one listing, nothing is read."""
-        return {int(key.rsplit("/", 1)[-1].split(".")[0]) for key in self.store.list("log/") if key.endswith(".json")}
+        """Numbers of all records, the end included; one listing, nothing is read.
+
+        Files of other names are no records: some systems leave theirs in every folder (``._000000000000.json``).
+        """
+        return {int(found[1]) for key in self.store.list("log/") if (found := _RECORD.fullmatch(key))}
 
     def records(self) -> tuple[list[ShardRecord], EndRecord | None]:
         """All shard records in order up to the first gap, and the end if it follows them.

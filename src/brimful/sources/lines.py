@@ -1,28 +1,39 @@
-"""Files of lines: JSON lines and plain texts, mapped into memory and found by index."""
+"""Files of lines: JSON lines and plain texts, found by index."""
 
 from __future__ import annotations
 
+import bisect
 import json
-import mmap
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from brimful.cache import cache_dir
 from brimful.errors import SourceError, SourceNotFoundError
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.fingerprint import fingerprint_of
 from brimful.sources.line_index import LineIndex, load_line_index, open_line_index
-from brimful.sources.rows import Block, Rows, malformed
+from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows, malformed, oversized
+from brimful.sources.stamp import Stamp
 from brimful.typing import Fingerprint
 
 __all__ = ["JsonArray", "JsonLines", "TextLines"]
 
 _BOM = b"\xef\xbb\xbf"
+_PIECE_BYTES = 1 << 20
+_PIECE_ROWS = 1024
+"""Lines that are read at once, at most: few enough that the first comes at once, enough that a look at the file's
+stamp behind each reading costs nothing."""
 
 
 class _Lines(Rows):
-    """Lines of one file by index. The offset index is shared by all processes that open the file."""
+    """Lines of one file by index. The offset index is shared by all processes that open the file.
+
+    The file is read and not mapped: of a mapped one that is cut short meanwhile, reading kills the process.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, cache: Path | None = None, title: str | None = None) -> None:
         self._path = os.path.realpath(path)
@@ -30,22 +41,27 @@ class _Lines(Rows):
             raise SourceNotFoundError(f"{os.fspath(path)}: no such file")
         self.title = title or os.fspath(path)
         name = f"{fingerprint_of(self._path)[:16]}.lines.arrow"
+        self._stamp = Stamp.of(self._path)
         self._index = open_line_index(self._path, (cache or cache_dir()) / "indexes" / name)
-        self._map: mmap.mmap | None = None
+        self._descriptor: int | None = None
+        if not self._index.matches(self._stamp):
+            raise SourceError(f"{self.title} changed while it was being read: run the command again")
 
     @classmethod
-    def _reopen(cls, path: str, index_path: str, title: str, fingerprint: Fingerprint) -> _Lines:
+    def _reopen(cls, path: str, index_path: str, title: str, fingerprint: Fingerprint, stamp: Stamp) -> _Lines:
         """In a worker process: map the index that the parent made, and refuse a file that changed since."""
         self = cls.__new__(cls)
-        self._path, self.title, self._map = path, title, None
+        self._path, self.title, self._stamp, self._descriptor = path, title, stamp, None
+        stamp.check(path, title)
         index = load_line_index(Path(index_path))
-        if index is None or index.fingerprint != fingerprint or not index.matches(path):
+        if index is None or index.fingerprint != fingerprint or not index.matches(stamp):
             raise SourceError(f"{title} changed while it was being read: run the command again")
         self._index = index
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self)._reopen, (self._path, self._index.index_path, self.title, self._index.fingerprint)
+        state = (self._path, self._index.index_path, self.title, self._index.fingerprint, self._stamp)
+        return type(self)._reopen, state
 
     @property
     def index(self) -> LineIndex:
@@ -68,36 +84,62 @@ class _Lines(Rows):
             return []
         if count == len(self):
             return [self.fingerprint]
-        with memoryview(self._mapped()) as data:
-            end = int(self._index.starts[count])
-            # The last line may have had no line end yet when it was the last.
-            return [fingerprint_bytes(data[:end]), fingerprint_bytes(data[: end - 1])]
+        end = int(self._index.starts[count])
+        hasher = xxhash.xxh3_128()
+        for piece in self._pieces(0, end - 1):
+            hasher.update(piece)
+        # The last line may have had no line end yet when it was the last.
+        without_end = hasher.hexdigest()
+        hasher.update(self._at(end - 1, 1))
+        return [hasher.hexdigest(), without_end]
 
-    def _mapped(self) -> mmap.mmap:
-        if self._map is None:
-            with open(self._path, "rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            if not self._index.matches(self._path):
-                self._map = None
-                raise SourceError(f"{self.title} changed while it was being read: run the command again")
-        return self._map
+    def _at(self, start: int, length: int) -> bytes:
+        """Bytes of the file that was indexed."""
+        if self._descriptor is None:
+            try:
+                self._descriptor = os.open(self._path, os.O_RDONLY)
+            except OSError:
+                self._stamp.check(self._path, self.title)
+                raise
+            weakref.finalize(self, os.close, self._descriptor)
+        data = os.pread(self._descriptor, length, start)
+        self._stamp.check(self._path, self.title)
+        if len(data) != length:
+            raise SourceError(f"{self.title} could be read in part only ({len(data):,} of {length:,} bytes): run again")
+        return data
 
-    def _bytes(self, index: int) -> bytes:
-        start, end = self._index.bounds(index)
-        line = self._mapped()[start:end]
-        return line[len(_BOM) :] if start == 0 and line.startswith(_BOM) else line
+    def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
+        for begin in range(start, stop, _PIECE_BYTES):
+            yield self._at(begin, min(_PIECE_BYTES, stop - begin))
+
+    def _row(self, line: bytes) -> Any:
+        """A row from its bytes, which may end in blank lines."""
+        if len(line) > MAX_ROW_BYTES:
+            line = line[: line.find(b"\n") + 1]
+            if not line:
+                return oversized()
+        return self._parse(line)
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
-        for index in range(start, stop):
-            yield self._parse(self._bytes(index))
+        while start < stop:
+            # Lines that are read together: as many as fit in a piece, at least one.
+            first, limit = self._index.bounds(start)[0], min(start + _PIECE_ROWS, stop)
+            ends = [*self._index.starts[start + 1 : limit + 1].tolist(), self._index.size][: limit - start]
+            count = max(1, bisect.bisect_right(ends, first + _PIECE_BYTES))
+            data = self._at(first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1)))
+            begin = len(_BOM) if first == 0 and data.startswith(_BOM) else 0
+            for end in ends[:count]:
+                yield self._row(data[begin : end - first])
+                begin = end - first
+            start += count
 
     def get(self, index: int) -> Any:
-        return self._parse(self._bytes(index))
+        return next(self.read(index, index + 1))
 
     def where(self, index: int) -> str:
         line = index + 1
         if self._index.blank_lines:
-            line = self._mapped()[: int(self._index.starts[index])].count(b"\n") + 1
+            line = sum(piece.count(b"\n") for piece in self._pieces(0, int(self._index.starts[index]))) + 1
         return f"{self.title}:{line}"
 
     @staticmethod

@@ -14,6 +14,7 @@ from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.sources.block import cut
 from brimful.sources.rows import Block, Rows
+from brimful.sources.stamp import Stamp
 from brimful.typing import Fingerprint
 
 __all__ = ["ParquetRows"]
@@ -28,29 +29,33 @@ class ParquetRows(Rows):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         self.title = self._path
+        try:
+            self._stamp = Stamp.of(self._path)
+        except OSError as error:
+            raise SourceNotFoundError(f"{self.title}: no such file") from error
         self._file: Any = None
         self._groups: OrderedDict[int, Any] = OrderedDict()
         self._starts = np.cumsum([0, *self._group_rows()])
 
     @classmethod
-    def _reopen(cls, path: str, stamp: tuple[int, int]) -> ParquetRows:
+    def _reopen(cls, path: str, stamp: Stamp) -> ParquetRows:
         """In a worker process: refuse a file that changed since."""
-        if _stamp(path) != stamp:
-            raise SourceError(f"{path} changed while it was being read: run the command again")
-        return cls(path)
+        stamp.check(path)
+        self = cls(path)
+        self._stamp = stamp
+        stamp.check(path)
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ParquetRows._reopen, (self._path, _stamp(self._path))
+        return ParquetRows._reopen, (self._path, self._stamp)
 
     def _open(self) -> Any:
         if self._file is None:
             import pyarrow as pa
             import pyarrow.parquet as pq
 
-            try:
-                self._file = pq.ParquetFile(self._path, memory_map=True)
-            except FileNotFoundError as error:
-                raise SourceNotFoundError(f"{self.title}: no such file") from error
+            try:  # not mapped: a file that is cut short meanwhile would kill the process with a bus error
+                self._file = pq.ParquetFile(self._path)
             except (OSError, pa.ArrowException) as error:
                 raise SourceError(f"{self.title} is no Parquet file: {str(error).splitlines()[0]}") from error
         return self._file
@@ -70,8 +75,10 @@ class ParquetRows(Rows):
             try:
                 table = self._open().read_row_group(group)
             except (OSError, pa.ArrowException) as error:
+                self._stamp.check(self._path)
                 detail = str(error).splitlines()[0]
                 raise SourceError(f"{self.title}: row group {group} is damaged ({detail})") from error
+            self._stamp.check(self._path)
             self._groups[group] = table
             while len(self._groups) > _GROUPS_KEPT:
                 self._groups.popitem(last=False)
@@ -99,16 +106,12 @@ class ParquetRows(Rows):
                 first = int(self._starts[group])
                 for start, stop in cut(first, int(self._starts[group + 1]), _PIECE_ROWS):
                     found.append(Block(start, stop, fingerprint_of([digest, start - first, stop - first])))
+        self._stamp.check(self._path)
         return found
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
         return fingerprint_of([str(self._open().schema_arrow), [block.fingerprint for block in self.blocks]])
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
 
 
 def _group_fingerprint(file: Any, group: Any) -> Fingerprint:

@@ -14,6 +14,10 @@ from brimful.typing import Fingerprint
 
 __all__ = ["Block", "ChainedRows", "FirstRows", "Rows"]
 
+MAX_ROW_BYTES = 64 << 20
+"""Most bytes of one row of a file, once it is unpacked: some fifteen million tokens. A longer one is malformed: two
+megabytes that unpack to gigabytes of one row would take the memory of the machine."""
+
 EMPTY = fingerprint_of([])
 
 
@@ -22,6 +26,9 @@ class Rows(abc.ABC):
 
     A row is whatever the format understands (an object or a text), or a ``MalformedRowError`` that says why
     it cannot be read: returned, not raised, so that reading goes on behind it.
+
+    Rows that are handed out are those of ``fingerprint``: who reads a file looks at its ``Stamp`` after the bytes are
+    read, and raises ``SourceError`` if it changed.
     """
 
     title: str
@@ -175,6 +182,11 @@ class FirstRows(Rows):
     def fingerprint(self) -> Fingerprint:
         whole = self._count == len(self._rows)
         return self._rows.fingerprint if whole else fingerprint_of([self._rows.fingerprint, self._count])
+
+
+def oversized() -> MalformedRowError:
+    """A row above ``MAX_ROW_BYTES``. Its size is not told: of an unpacked file nobody wrote the rest down."""
+    return malformed(f"a row above the most, {MAX_ROW_BYTES:,} bytes: cut it into several")
 
 
 def malformed(reason: str) -> MalformedRowError:

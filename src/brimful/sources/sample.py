@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from brimful.words import counted
+
 __all__ = ["MalformedRowError", "Message", "Sample"]
 
 Message: TypeAlias = dict[str, Any]
@@ -44,6 +46,12 @@ class Sample:
         if self.messages is not None:
             return "chat"
         return "text" if self.text is not None else "tokens"
+
+    def __repr__(self) -> str:
+        if self.messages is None:
+            return f"Sample({self.sample_id}, text of {counted(len(self.text or ''), 'character')})"
+        tools = f", {counted(len(self.tools), 'tool')}" if self.tools else ""
+        return f"Sample({self.sample_id}, {counted(len(self.messages), 'message')}{tools})"
 
 
 class MalformedRowError(ValueError):

@@ -186,11 +186,19 @@ class Source:
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """Runs of rows with fingerprints of their content and of how it is read."""
+        """Runs of rows with fingerprints of their content and of how it is read.
+
+        Raises:
+            SourceError: they leave rows out: those would be in no table and no pack.
+        """
+        blocks = self.rows.blocks
+        ends = [0, *(block.stop for block in blocks)]
+        if ends[-1] != len(self) or ends[:-1] != [block.start for block in blocks]:
+            raise SourceError(f"{self.title}: its blocks do not cover its {len(self):,} rows, each once and in order")
         found: list[Block] = []
-        for row_format, blocks in groupby(self.rows.blocks, lambda block: self._format_of(block.start)):
+        for row_format, run in groupby(blocks, lambda block: self._format_of(block.start)):
             settings = fingerprint_of(self._settings_of(row_format))
-            found += [Block(it.start, it.stop, fingerprint_of([it.fingerprint, settings])) for it in blocks]
+            found += [Block(it.start, it.stop, fingerprint_of([it.fingerprint, settings])) for it in run]
         return found
 
     def begins_with(self, count: int, fingerprint: Fingerprint) -> bool:

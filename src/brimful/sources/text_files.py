@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from brimful.errors import SourceError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.sources.block import cut
 from brimful.sources.rows import Block, Rows, malformed
+from brimful.sources.stamp import Stamp
 from brimful.typing import Fingerprint
 
 __all__ = ["TextFiles"]
@@ -27,14 +29,25 @@ class TextFiles(Rows):
         self._paths = list(paths)
         self._shown = list(shown or paths)
         self.title = title
+        self._stamps: dict[str, Stamp] = {}  # of the files whose fingerprints were taken
 
     def __len__(self) -> int:
         return len(self._paths)
 
+    def _bytes(self, path: str) -> bytes:
+        """A whole file, which must be the one that was fingerprinted, if it was."""
+        try:
+            stamp = self._stamps.get(path) or Stamp.of(path)
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError as error:
+            raise SourceError(f"{path} was deleted while it was being read: run the command again") from error
+        stamp.check(path)
+        return data
+
     def read(self, start: int, stop: int) -> Iterator[Any]:
         for index in range(start, stop):
-            with open(self._paths[index], "rb") as file:
-                data = file.read()
+            data = self._bytes(self._paths[index])
             if data.startswith(_BOM):
                 data = data[len(_BOM) :]
             try:
@@ -51,8 +64,8 @@ class TextFiles(Rows):
         for start, stop in cut(0, len(self), _BLOCK_FILES):
             digests = []
             for path in self._paths[start:stop]:
-                with open(path, "rb") as file:
-                    digests.append(fingerprint_bytes(file.read()))
+                self._stamps[path] = Stamp.of(path)
+                digests.append(fingerprint_bytes(self._bytes(path)))
             found.append(Block(start, stop, fingerprint_of(digests)))
         return found
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from brimful.cache import cache_dir, exclusive
-from brimful.errors import BadSampleError, SourceError, SourceNotFoundError
+from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
 from brimful.remote import filesystem_of, is_remote, telling
+from brimful.sources.json_array import array_elements
+from brimful.sources.rows import MAX_ROW_BYTES
 from brimful.store import atomic_file
 
 __all__ = ["begins_like_array", "unpacked_json_array", "unpacked_lines"]
 
+_PIECE = 1 << 20
 _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
 
 
@@ -37,43 +39,50 @@ def unpacked_lines(path: str, cache: Path | None = None) -> str:
 
     def copy(target: IO[bytes]) -> None:
         with _opened(path) as source:
-            shutil.copyfileobj(source, target, 1 << 20)
+            _copy_lines(source, target)
 
     return _copied(path, cache, "lines", copy)
+
+
+def _copy_lines(source: IO[bytes], target: IO[bytes]) -> None:
+    """Copy in pieces. Of a line that no row may be as long as, only so much is written that this can be seen."""
+    room = MAX_ROW_BYTES + 1  # of the line that is being copied
+    while piece := source.read(_PIECE):
+        end = piece.find(b"\n")
+        if end < 0:
+            target.write(piece[:room])
+            room = max(room - len(piece), 0)
+            continue
+        target.write(piece[: min(room, end)])
+        target.write(memoryview(piece)[end:])
+        room = MAX_ROW_BYTES + 1 - (len(piece) - piece.rfind(b"\n") - 1)
 
 
 def unpacked_json_array(path: str, cache: Path | None = None) -> str:
     """Path of a copy with one line for each element of a JSON array."""
 
     def copy(target: IO[bytes]) -> None:
-        try:
-            with _opened(path) as source:
-                rows = json.loads(source.read())
-        except UnicodeDecodeError as error:
-            raise BadSampleError(f"invalid UTF-8 at byte {error.start}", sample_id=0, where=path) from error
-        except json.JSONDecodeError as error:
-            where = f"{path}:{error.lineno}"
-            raise BadSampleError(f"no JSON: {error.msg} at column {error.colno}", sample_id=0, where=where) from error
-        except (RecursionError, ValueError) as error:
-            raise BadSampleError(f"no JSON that can be read: {error}", sample_id=0, where=path) from error
-        if not isinstance(rows, list):
-            raise SourceError(f"{path} must hold a JSON array of rows and holds {type(rows).__name__}")
-        for row in rows:
-            target.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+        with _opened(path) as source:
+            for row in array_elements(source, path):
+                target.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
 
     return _copied(path, cache, "array", copy)
 
 
-def _copied(path: str, cache: Path | None, kind: str, copy: Any) -> str:
+def _copied(path: str, cache: Path | None, kind: str, copy: Callable[[IO[bytes]], None]) -> str:
     origin, stamp = _identity(path)
     folder = (cache or cache_dir()) / "unpacked"
     prefix = f"{fingerprint_of([kind, origin])[:16]}-"
     target = folder / f"{prefix}{fingerprint_of(stamp)[:16]}.jsonl"
     if not target.exists():
         with exclusive(folder / f"{prefix}lock"):
+            for left in folder.glob(f".{prefix}*.tmp"):  # of a process that was killed: nobody else writes here
+                left.unlink(missing_ok=True)
             if not target.exists():
                 with atomic_file(target) as file:
                     copy(file)
+                    if _identity(path) != (origin, stamp):
+                        raise SourceError(f"{path} changed while it was being read: run the command again")
                 for older in folder.glob(f"{prefix}*.jsonl"):
                     if older != target:
                         older.unlink(missing_ok=True)

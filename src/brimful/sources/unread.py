@@ -29,7 +29,6 @@ _MEDIA = {
     **dict.fromkeys(("audio", "audios", "audio_path", "audio_paths", "speech"), "sound"),
 }
 _PREFERENCE = ("chosen", "rejected", "chosen_messages", "rejected_messages")
-_PACKED = ("seq_lengths", "position_ids", "cu_seqlens")
 
 MESSAGE_KEYS = frozenset(
     {
@@ -73,8 +72,6 @@ def refusal(row: Any, read: frozenset[str], *, ignore: frozenset[str]) -> str | 
                 f"column {column!r} is half of a preference, and pairs cannot be packed so far: make rows of the "
                 f"answers you want, or {_way_out(column)}"
             )
-        if column in _PACKED and "input_ids" in read:
-            return f"column {column!r} says that the row is packed already: bring the samples before packing"
     return None
 
 

@@ -36,7 +36,7 @@ class _ToyEncoder(Encoder):
         return [self._one(sample) for sample in samples]
 
     def _one(self, sample: Sample) -> EncodedSample | BadSampleError:
-        if "refuse me" in str(sample):
+        if "refuse me" in f"{sample.text} {sample.messages}":
             return BadSampleError("asks to be refused", sample_id=sample.sample_id)
         pieces = [(sample.text or "", True)] if sample.messages is None else []
         for turn in sample.messages or ():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 import torch
@@ -14,8 +14,10 @@ from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
+from brimful.indexing import position, positions
 from brimful.shards import Pack
 from brimful.typing import Fingerprint, Int64Array, SampleIds
+from brimful.words import counted
 
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
 
@@ -102,7 +104,7 @@ def evaluate_samples(
                 )
                 inputs = {
                     key: value.to(place) if isinstance(value, torch.Tensor) else value
-                    for key, value in collator.dialect.speak([batch]).items()
+                    for key, value in collator.speak([batch]).items()
                     if key not in ("labels", "loss_weights", "loss_scale")
                 }
                 output = model(**inputs)
@@ -154,9 +156,16 @@ class _OneByOne:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def __getitem__(self, index: int) -> Pack:
-        if not 0 <= index < len(self):
-            raise IndexError(f"sample {index} is not in 0 … {len(self) - 1}")
+    @overload
+    def __getitem__(self, index: int) -> Pack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Pack]: ...
+
+    def __getitem__(self, index: int | slice) -> Pack | list[Pack]:
+        if isinstance(index, slice):
+            return [self[at] for at in positions(index, len(self))]
+        index = position(index, len(self), "sample")
         owner = int(np.searchsorted(self._ends, index, side="right"))
         pack = self._packs[owner]
         segment = index - int(self._ends[owner]) + pack.num_segments
@@ -171,3 +180,6 @@ class _OneByOne:
 
     def __iter__(self) -> Iterator[Pack]:
         return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"one_by_one({counted(len(self), 'sample')} of {counted(len(self._ends), 'pack')})"

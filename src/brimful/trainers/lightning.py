@@ -104,5 +104,5 @@ class _EveryTime:
         return len(self._loader)
 
     def __iter__(self) -> Any:
-        self._loader.set_epoch(0)
+        self._loader.begin_epoch(0)
         return iter(self._loader)

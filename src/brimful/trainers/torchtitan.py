@@ -122,7 +122,7 @@ class TorchtitanLoader:
                 f"a sample has {longest:,} tokens and max_context_length is {self._context:,}: plan with "
                 f"overflow='split' or 'drop' and a capacity of {self._context:,}, or raise it"
             )
-        given = self._collator.dialect.speak([batch])
+        given = self._collator.speak([batch])
         positions = given["positions"]
         if batch.tail_length > self._context:
             positions = positions.clone()

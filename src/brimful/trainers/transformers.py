@@ -112,10 +112,12 @@ class _Counting:
 
     def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
         rows = self._collator.rows(features)
+        given = self._collator.speak(rows)
+        samples_are_rows = self._collator.dialect.row_per_sample
         counts = (
             sum(batch.num_tokens for batch in rows),
-            sum(len(batch.input_ids) for batch in rows),
+            given["input_ids"].numel() if samples_are_rows else sum(len(batch.input_ids) for batch in rows),
             sum(batch.num_loss_tokens for batch in rows),
             sum(batch.num_segments for batch in rows),
         )
-        return {**self._collator.dialect.speak(rows), _COUNTS: counts}
+        return {**given, _COUNTS: counts}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from brimful.errors import SettingsError, missing_extra
 from brimful.shards import Pack
 from brimful.trainers.refusals import check_arguments
@@ -31,7 +33,8 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
     """A data set of packs as ``SFTTrainer`` wants to see it: a ``datasets.Dataset`` that holds no tokens itself.
 
     TRL takes no other kind, and looks at the keys of the first sample to tell conversations and images from tokens.
-    Iterating gives mappings with ``input_ids`` and ``labels``; indexing, which is what training does, the packs. What
+    Iterating gives the rows of TRL's own packed data set, with ``seq_lengths``; indexing, which is what training does, the
+    packs. ``PackCollator`` takes both. What
     ``select``, ``map`` or ``shuffle`` make of it is no data set of packs, and ``PackCollator`` says so.
 
     Args:
@@ -61,7 +64,11 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for index in range(len(self)):
             pack = self[index]
-            yield {"input_ids": pack.input_ids.tolist(), "labels": pack.labels.tolist()}
+            yield {
+                "input_ids": pack.input_ids.tolist(),
+                "labels": pack.labels.tolist(),
+                "seq_lengths": np.diff(pack.cu_seqlens).tolist(),
+            }
 
     def __repr__(self) -> str:
         return f"SFTPacks({self._packs!r})"

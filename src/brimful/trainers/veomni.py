@@ -1,13 +1,22 @@
-"""VeOmni: packs in the shape that its micro-batch collator unwraps. ``PackCollator(dialect="veomni")`` is the collator."""
+"""VeOmni: packs in the shape that its micro-batch collator unwraps, and rows cut for sequence parallelism.
+
+``PackCollator(dialect="veomni")`` is the collator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
+import torch
+
+from brimful.collate.features import Feature
+from brimful.collate.torch import PackCollator
+from brimful.errors import SettingsError
 from brimful.shards import Pack
+from brimful.words import setting
 
-__all__ = ["VeomniPacks"]
+__all__ = ["SlicingCollator", "VeomniPacks"]
 
 
 class _Packs(Protocol):
@@ -38,3 +47,70 @@ class VeomniPacks:
 
     def __iter__(self) -> Iterator[list[Pack]]:
         return (self[index] for index in range(len(self)))
+
+
+class _Slices(Protocol):
+    """What is used of VeOmni's ``SequenceParallelCollator``."""
+
+    sp_size: int
+    sp_rank: int
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]: ...
+
+
+class SlicingCollator:
+    """``PackCollator`` and VeOmni's ``SequenceParallelCollator`` as the one function that ``build_dataloader`` takes.
+
+    ::
+
+        row of 8, 2 ranks     a a a b | b . . .
+        rank 0                a a a b             labels and loss_weights shifted by one, then cut
+        rank 1                          b . . .   boundaries are those of the whole row, on both
+
+    VeOmni's own shifts the labels and cuts tokens and positions. It knows nothing of ``loss_weights``, which are shifted
+    and cut here; it finds boundaries where positions are 0, and takes a padding that it did not make for a sample unless
+    the row is a multiple of the ranks, which is asked for here.
+
+    Args:
+        collator: with dialect ``veomni`` and rows that are a multiple of the ranks: ``Padding(multiple_of=sp)``.
+        slices: VeOmni's ``SequenceParallelCollator()``, made after its parallel state.
+
+    Raises:
+        SettingsError: another dialect, or rows that are no multiple of the ranks.
+    """
+
+    def __init__(self, collator: PackCollator, slices: _Slices) -> None:
+        if collator.dialect.name != "veomni":
+            raise SettingsError(
+                f"VeOmni cuts rows of its own kind, and the collator makes {collator.dialect.name!r}: choose "
+                f"{setting('dialect', 'veomni')}"
+            )
+        unit = collator.padding.to or collator.padding.unit
+        if unit % slices.sp_size:
+            raise SettingsError(
+                f"rows are cut for {slices.sp_size} ranks and their tokens are a multiple of {unit:,}: choose "
+                f"padding=Padding({setting('multiple_of', slices.sp_size)})"
+            )
+        self._collator, self._slices = collator, slices
+
+    def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
+        """This rank's part of one batch."""
+        whole = self._collator(features)
+        boundaries = {key: whole[key] for key in _OF_THE_WHOLE_ROW if key in whole}
+        weights = whole.pop("loss_weights", None)
+        part = {**self._slices(whole), **boundaries}
+        if weights is not None:
+            # The first token of a sample has no label and so no weight: nothing moves from one sample into another.
+            shifted = torch.nn.functional.pad(weights[:, 1:], (0, 1))
+            part["loss_weights"] = shifted.chunk(self._slices.sp_size, dim=1)[self._slices.sp_rank]
+        return part
+
+
+_OF_THE_WHOLE_ROW = (
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "linear_attn_cu_seq_lens_q",
+    "max_length_q",
+    "max_length_k",
+    "tail_padding_length",
+)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.errors import CollateError, SettingsError
+from brimful.encode import EncodedSample
+from brimful.errors import SettingsError
 from brimful.shards import Pack
+from brimful.tokenised import read_tokenised
 from brimful.typing import IGNORE_INDEX, Int64Array
 
-__all__ = ["Case", "Segment"]
+__all__ = ["Case", "Feature", "Segment"]
+
+Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]
+"""A pack or a plain sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,9 @@ class Segment:
 class Case:
     """Features for a collator, with the segments that they hold.
 
-    A feature is a ``Pack``, or a mapping with ``input_ids`` and perhaps ``labels`` (without: every token is a target)
-    and ``seq_lengths`` (several samples in one row). The features are never handed out, only copies.
+    A feature is a ``Pack`` or a plain sample: a mapping with ``input_ids`` and perhaps ``labels`` (without: every token is
+    a target), ``seq_lengths`` (several samples in one row) and what else ``read_tokenised`` reads, or an ``EncodedSample``.
+    The features are never handed out, only copies.
 
     >>> case = Case([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9]}])
     >>> [segment.labels.tolist() for segment in case.segments]
@@ -52,7 +58,7 @@ class Case:
     {'input_ids': [5, 5]}
     """
 
-    def __init__(self, features: Sequence[Pack | Mapping[str, Any]]) -> None:
+    def __init__(self, features: Sequence[Feature]) -> None:
         if not features:
             raise SettingsError("there is nothing to verify: give at least two samples, or one pack of several")
         self._features = list(features)
@@ -92,27 +98,19 @@ class Case:
         return found
 
 
-def _read(index: int, feature: Pack | Mapping[str, Any]) -> Iterator[Segment]:
-    positions = None
+def _read(index: int, feature: Feature) -> Iterator[Segment]:
     if isinstance(feature, Pack):
         names = [f"sample {sample}" for sample in feature.sample_ids.tolist()]
         ids, labels, bounds = feature.input_ids.astype(np.int64), feature.labels, feature.cu_seqlens.tolist()
-    elif isinstance(feature, Mapping):
-        if "input_ids" not in feature:
-            raise CollateError(f"sample {index} has no 'input_ids' (found {sorted(map(str, feature))})")
-        ids = _array(feature["input_ids"])
-        labels = _array(feature["labels"]) if feature.get("labels") is not None else ids
-        if ids.ndim != 1 or ids.shape != labels.shape or len(ids) == 0:
-            raise CollateError(
-                f"sample {index}: input_ids {ids.shape} and labels {labels.shape} must be two rows of one length"
-            )
-        lengths = _array(feature["seq_lengths"]).tolist() if "seq_lengths" in feature else [len(ids)]
-        bounds = [0, *np.cumsum(lengths).tolist()]
-        names = [f"sample {index}" if len(lengths) == 1 else f"sample {index}.{part}" for part in range(len(lengths))]
-        if feature.get("position_ids") is not None:
-            positions = np.atleast_2d(_array(feature["position_ids"]))
+        positions = None
     else:
-        raise CollateError(f"feature {index} is a {type(feature).__name__}; give packs, or mappings with input_ids")
+        read = read_tokenised(feature, f"sample {index}")
+        ids, bounds = read.input_ids.astype(np.int64), read.cu_seqlens.tolist()
+        labels = np.where(read.loss_mask, ids, IGNORE_INDEX)
+        count = len(bounds) - 1
+        names = [f"sample {index}" if count == 1 else f"sample {index}.{part}" for part in range(count)]
+        says_something = read.rope_positions is not None or read.position_start
+        positions = read.positions if says_something else None
     for name, start, stop in zip(names, bounds[:-1], bounds[1:], strict=True):
         own = labels[start:stop].copy()
         own[0] = IGNORE_INDEX
@@ -123,7 +121,7 @@ def _array(values: Any) -> Int64Array:
     return np.asarray(values, dtype=np.int64)
 
 
-def _rebuild(feature: Pack | Mapping[str, Any], segments: Sequence[Int64Array]) -> Any:
+def _rebuild(feature: Feature, segments: Sequence[Int64Array]) -> Any:
     ids = np.concatenate(segments)
     if isinstance(feature, Pack):
         return Pack(
@@ -133,12 +131,16 @@ def _rebuild(feature: Pack | Mapping[str, Any], segments: Sequence[Int64Array]) 
             feature.sample_ids.copy(),
             feature.starts.copy(),
         )
+    if not isinstance(feature, Mapping):
+        return replace(feature, input_ids=ids.astype(np.int32), loss_mask=feature.loss_mask.copy())
     copied = {key: _copy(value) for key, value in feature.items()}
     old = _array(feature["input_ids"])
-    copied["input_ids"] = _like(feature["input_ids"], ids)
-    if feature.get("labels") is not None and not np.array_equal(old, ids):
+    new = old.copy()
+    new[read_tokenised(feature, "the sample").places] = ids  # padding stays where it was
+    copied["input_ids"] = _like(feature["input_ids"], new)
+    if feature.get("labels") is not None and not np.array_equal(old, new):
         labels = _array(feature["labels"])
-        copied["labels"] = _like(feature["labels"], np.where(labels == old, ids, labels))
+        copied["labels"] = _like(feature["labels"], np.where(labels == old, new, labels))
     return copied
 
 
@@ -160,9 +162,10 @@ def _copy(value: Any) -> Any:
 
 
 def _fields(feature: Any) -> dict[str, Any]:
-    if isinstance(feature, Pack):
-        return {name: getattr(feature, name) for name in ("input_ids", "loss_mask", "cu_seqlens", "sample_ids")}
-    return dict(feature)
+    if isinstance(feature, Mapping):
+        return dict(feature)
+    names = ("input_ids", "loss_mask", "cu_seqlens", "sample_ids")
+    return {name: getattr(feature, name) for name in names if hasattr(feature, name)}
 
 
 def _same(one: Any, other: Any) -> bool:

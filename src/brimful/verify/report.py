@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from brimful.words import counted
+
 __all__ = ["CHECKS", "Finding", "Status", "VerifyReport"]
 
 CHECKS = {
@@ -110,6 +112,9 @@ class VerifyReport:
         """For machines: plain strings and numbers."""
         findings = [{**asdict(finding), "status": finding.status.value} for finding in self.findings]
         return {"ok": self.ok, "verdict": self.verdict, "subject": self.subject, "findings": findings}
+
+    def __repr__(self) -> str:
+        return f"VerifyReport({counted(len(self.findings), 'finding')}, {self.verdict})"
 
     def __str__(self) -> str:
         from brimful.verify.table import draw_table

@@ -25,6 +25,8 @@ class Dialect:
         name: the file in this folder; its function is ``to_<name>``.
         labels_shifted: whether labels are moved one to the left, segment by segment: the model must then not shift.
         row_per_pack: whether each pack is a row of its own, ``(B, S)``; else all lie behind each other in one row.
+        row_per_sample: whether each sample is a row of its own. The function then takes one batch without padding, and
+            ``length`` and ``pad_token_id`` of the rows.
         spare_tokens: padding that a row needs beyond ``pad_to``.
         any_start: whether positions may begin at another number than 0; others find boundaries by zeros.
     """
@@ -32,10 +34,11 @@ class Dialect:
     name: str
     labels_shifted: bool = False
     row_per_pack: bool = False
+    row_per_sample: bool = False
     spare_tokens: int = 0
     any_start: bool = False
 
-    def load(self) -> Callable[[Any], dict[str, Any]]:
+    def load(self) -> Callable[..., dict[str, Any]]:
         """The function ``to_<name>``; it takes a list of batches where each pack is a row, else one batch.
 
         Raises:
@@ -47,11 +50,11 @@ class Dialect:
             if error.name != "torch":
                 raise
             raise missing_extra("torch", "torch", f"the dialect {self.name}") from error
-        function: Callable[[Any], dict[str, Any]] = getattr(module, f"to_{self.name}")
+        function: Callable[..., dict[str, Any]] = getattr(module, f"to_{self.name}")
         return function
 
     def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
-        """What the trainer takes.
+        """What the trainer takes; where each sample is a row, as long as the longest and padded with token 0.
 
         Args:
             rows: one batch, or one of equal length for each pack where ``row_per_pack``.
@@ -82,7 +85,7 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("flex_attention", any_start=True),
         Dialect("dense_mask", any_start=True),
         Dialect("dense_mask_additive", any_start=True),
-        Dialect("plain", any_start=True),
+        Dialect("plain", row_per_sample=True, any_start=True),
     )
 }
 """By name."""

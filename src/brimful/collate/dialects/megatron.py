@@ -17,33 +17,35 @@ _Params = TypeVar("_Params")
 
 
 def to_megatron(batch: PackedBatch) -> dict[str, Any]:
-    """One row of T tokens; labels are shifted, and 0 where ``loss_mask`` is 0.
+    """T tokens in one dimension; labels are shifted, and 0 where ``loss_mask`` is 0.
 
     ==========================================  =====================================================
-    ``tokens, labels``                          ``int64[1, T]``
-    ``position_ids``                            ``int64[1, T]``, on through padding; ``int64[3, 1, T]`` with mRoPE
-    ``loss_mask``                               ``float32[1, T]``: the weight of each shifted label
-    ``padding_mask``                            ``bool[1, T]``, true at padding, for mixtures of experts
+    ``tokens, labels``                          ``int64[T]``
+    ``position_ids``                            ``int64[T]``, on through padding; ``int64[3, 1, T]`` with mRoPE
+    ``loss_mask``                               ``float32[T]``: the weight of each shifted label
+    ``padding_mask``                            ``bool[T]``, true at padding, for mixtures of experts
     ``cu_seqlens``                              ``int32[S + 1]``, without gaps
     ``cu_seqlens_padded``                       ``int32[S + 1]``, where the row really is
-    ``max_seqlen``                              0-dimensional ``int32``, of the padded lengths
+    ``max_seqlen``                              ``int32[1]``, of the padded lengths
     ``packed_seq_params``                       keyword arguments of ``PackedSeqParams``
     ==========================================  =====================================================
 
-    The padding at the end is a segment that is empty in ``cu_seqlens``.
+    The padding at the end is a segment that is empty in ``cu_seqlens``. What Megatron-Core reads such batches by,
+    ``get_batch_on_this_rank_for_sequence_packing``, cuts the row for context parallelism, adds the dimension of the batch,
+    and knows text only: arrays of media and positions of mRoPE are for a reader of your own.
     """
     labels = shifted_labels(batch)
     labels[labels == IGNORE_INDEX] = 0
-    positions = batch.position_ids[None] if batch.rope_positions is None else batch.rope_positions[:, None]
+    positions = batch.position_ids if batch.rope_positions is None else batch.rope_positions[:, None]
     return {
-        "tokens": row(batch.input_ids),
-        "labels": row(labels),
+        "tokens": torch.from_numpy(batch.input_ids),
+        "labels": torch.from_numpy(labels),
         "position_ids": torch.from_numpy(positions),
-        "loss_mask": row(shifted_weights(batch)),
-        "padding_mask": row(batch.padding_mask),
+        "loss_mask": torch.from_numpy(shifted_weights(batch)),
+        "padding_mask": torch.from_numpy(batch.padding_mask),
         "cu_seqlens": torch.from_numpy(batch.cu_seqlens_real),
         "cu_seqlens_padded": torch.from_numpy(batch.cu_seqlens),
-        "max_seqlen": torch.tensor(batch.max_seqlen, dtype=torch.int32),
+        "max_seqlen": torch.tensor([batch.max_seqlen], dtype=torch.int32),
         "packed_seq_params": packed_seq_params(batch),
         **media_tensors(batch),
     }

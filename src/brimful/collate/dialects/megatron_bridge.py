@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.megatron import packed_seq_params
 from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
 
 __all__ = ["to_megatron_bridge"]
@@ -22,13 +22,15 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
     ``loss_mask``                               ``float32[1, T]``
     ``padding_mask``                            ``bool[1, T]``, true at padding
     ``attention_mask``                          ``None``
-    ``cu_seqlens_q, cu_seqlens_kv``             ``int32[S + 1]``
+    ``cu_seqlens_q, cu_seqlens_kv``             ``int32[S + 1]``, without gaps
     ``cu_seqlens_q_padded, …_kv_padded``        ``int32[S + 1]``, only if there is padding behind segments
     ``max_seqlen_q, max_seqlen_kv``             0-dimensional ``int32`` in host memory
     ``total_tokens``                            Python integer, T
     ==========================================  =====================================================
+
+    The padding at the end is a segment with tokens, with gaps too: where Bridge makes positions of pictures
+    (Qwen2.5-VL, GLM-4.5V), it refuses segments without any. So it does the empty ones of ``Padding(num_segments=…)``.
     """
-    params = packed_seq_params(batch)
     longest = torch.tensor(batch.max_seqlen, dtype=torch.int32)
     positions = batch.position_ids[None] if batch.rope_positions is None else batch.rope_positions[:, None]
     return {
@@ -38,9 +40,24 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
         "loss_mask": row(shifted_weights(batch)),
         "padding_mask": row(batch.padding_mask),
         "attention_mask": None,
-        **{key: value for key, value in params.items() if key.startswith("cu_seqlens") and value is not None},
+        **_boundaries(batch),
         "max_seqlen_q": longest,
         "max_seqlen_kv": longest,
         "total_tokens": len(batch.input_ids),
         **media_tensors(batch),
+    }
+
+
+def _boundaries(batch: PackedBatch) -> dict[str, torch.Tensor]:
+    where = torch.from_numpy(batch.cu_seqlens)
+    if not batch.has_gaps:
+        return {"cu_seqlens_q": where, "cu_seqlens_kv": where}
+    lengths = batch.real_lengths.copy()
+    lengths[batch.num_segments :] = batch.lengths[batch.num_segments :]
+    filled = torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32))
+    return {
+        "cu_seqlens_q": filled,
+        "cu_seqlens_kv": filled,
+        "cu_seqlens_q_padded": where,
+        "cu_seqlens_kv_padded": where,
     }

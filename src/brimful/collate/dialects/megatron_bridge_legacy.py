@@ -9,7 +9,9 @@ import torch
 
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
+from brimful.errors import CollateError
 from brimful.typing import IGNORE_INDEX, CuSeqlens
+from brimful.words import setting
 
 __all__ = ["to_megatron_bridge_legacy"]
 
@@ -27,7 +29,15 @@ def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
     ``max_seqlen``                              ``int32[1, 1]``
     ``token_count``                             a list with the Python integer T
     ==========================================  =====================================================
+
+    Raises:
+        CollateError: positions of mRoPE, which this contract has no word for.
     """
+    if batch.rope_positions is not None:
+        raise CollateError(
+            f"samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}… have positions of mRoPE, which dialect "
+            f"'megatron_bridge_legacy' has no word for: choose {setting('dialect', 'megatron_bridge')}"
+        )
     labels = shifted_labels(batch)
     labels[labels == IGNORE_INDEX] = 0
     unpadded = _marked("cu_seqlens_unpadded", batch.cu_seqlens_real) if batch.has_gaps else {}

@@ -14,8 +14,8 @@ from brimful.typing import IGNORE_INDEX
 __all__ = ["to_plain"]
 
 
-def to_plain(batch: PackedBatch) -> dict[str, Any]:
-    """B samples of at most L tokens, padding on the right; labels are not shifted.
+def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int = 0) -> dict[str, Any]:
+    """B samples in rows of L tokens, padding on the right; labels are not shifted.
 
     ==========================================  =====================================================
     ``input_ids, labels, position_ids``         ``int64[B, L]``; with mRoPE ``position_ids`` is ``int64[4, B, L]``
@@ -23,10 +23,14 @@ def to_plain(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[B, L]``, only if the batch has any
     ==========================================  =====================================================
 
-    Padding of the batch is left out; the rows have their own, with token 0.
+    Padding of the batch is left out; the rows have their own, at position 0.
+
+    Args:
+        length: L, at least the longest sample; that if None.
+        pad_token_id: what stands in the padding.
     """
     lengths = batch.real_lengths[: batch.num_segments]
-    here = np.arange(int(lengths.max())) < lengths[:, None]
+    here = np.arange(int(lengths.max()) if length is None else length) < lengths[:, None]
     real = ~batch.padding_mask
 
     def rows(values: np.ndarray[Any, Any], fill: int) -> torch.Tensor:
@@ -35,7 +39,7 @@ def to_plain(batch: PackedBatch) -> dict[str, Any]:
         return torch.from_numpy(padded)
 
     given = {
-        "input_ids": rows(batch.input_ids, 0),
+        "input_ids": rows(batch.input_ids, pad_token_id),
         "labels": rows(batch.labels, IGNORE_INDEX),
         "position_ids": rows(batch.position_ids if batch.rope_positions is None else batch.position_rows(4), 0),
         "attention_mask": torch.from_numpy(here.astype(np.int64)),

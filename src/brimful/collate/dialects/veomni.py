@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from brimful.collate.batch import PackedBatch
@@ -23,6 +24,7 @@ def to_veomni(batch: PackedBatch) -> dict[str, Any]:
     ``linear_attn_cu_seq_lens_q``               the same
     ``max_length_q, max_length_k``              Python integers
     ``tail_padding_length``                     0-dimensional ``int32``, only if the row ends in padding
+    ``ds_idx``                                  ``int64[samples]``: the source of each, only if the samples say
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
@@ -44,4 +46,6 @@ def to_veomni(batch: PackedBatch) -> dict[str, Any]:
     }
     if batch.tail_length:
         given["tail_padding_length"] = torch.tensor(batch.tail_length, dtype=torch.int32)
+    if batch.source_ids is not None:
+        given["ds_idx"] = torch.from_numpy(batch.source_ids.astype(np.int64))
     return {**given, **beside_tokens(batch)}

@@ -1,0 +1,90 @@
+"""A look at what ``Dataset.save_to_disk`` wrote, before ``datasets`` maps it.
+
+``datasets`` maps the Arrow files of a saved data set and believes what they say: where a file is damaged, reading can
+kill the process, and where one was cut short between two batches, its rows are missing without a word. Here the frames
+of each file are held against its size, and the columns of each batch against their buffers: what costs milliseconds.
+The values are held against their offsets when they are read (``HuggingFaceRows``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from brimful.errors import SourceError
+
+__all__ = ["saved_files", "saved_splits"]
+
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+"""The last bytes of an Arrow stream."""
+
+
+def saved_files(path: str) -> list[tuple[str, int]]:
+    """The Arrow files of a saved data set and how many rows each has, in order.
+
+    Raises:
+        SourceError: one of its files is missing, cut short or damaged.
+    """
+    state = _json(os.path.join(path, "state.json"))
+    info = _json(os.path.join(path, "dataset_info.json"))
+    try:
+        names = [str(entry["filename"]) for entry in state["_data_files"]]
+    except (KeyError, TypeError) as error:
+        raise SourceError(f"{path}/state.json is damaged: it does not name the data files") from error
+    return [(file := os.path.join(path, name), _rows(file, info)) for name in names]
+
+
+def saved_splits(path: str) -> list[str]:
+    """Names of the splits in a saved ``DatasetDict``; none in a saved ``Dataset``."""
+    if not os.path.exists(name := os.path.join(path, "dataset_dict.json")):
+        return []
+    splits = _json(name).get("splits")
+    if not isinstance(splits, list) or not splits:
+        raise SourceError(f"{name} is damaged: it does not name the splits")
+    return [str(split) for split in splits]
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            value = json.load(file)
+    except FileNotFoundError as error:
+        raise SourceError(f"{path} is missing: a saved data set has one") from error
+    except ValueError as error:
+        raise SourceError(f"{path} is damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise SourceError(f"{path} is damaged: it holds {type(value).__name__}")
+    return value
+
+
+def _rows(path: str, info: dict[str, Any]) -> int:
+    import pyarrow as pa
+
+    try:
+        with open(path, "rb") as file:
+            file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
+            if file.read() != _END:
+                raise SourceError(f"{path} is cut short: save the data set again")
+        rows = 0
+        with pa.memory_map(path) as mapped, pa.ipc.open_stream(mapped) as stream:
+            # Of other types than were saved, datasets converts all values when it opens them: look at them first.
+            full = not _is_as_saved(stream.schema, info)
+            for batch in stream:
+                batch.validate(full=full)
+                rows += batch.num_rows
+    except FileNotFoundError as error:
+        raise SourceError(f"{path} is missing: save the data set again") from error
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise SourceError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+    return rows
+
+
+def _is_as_saved(schema: Any, info: dict[str, Any]) -> bool:
+    import datasets
+
+    try:
+        features = datasets.Features.from_dict(info["features"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+    return bool(features.arrow_schema.remove_metadata().equals(schema.remove_metadata()))

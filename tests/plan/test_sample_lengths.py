@@ -1,0 +1,81 @@
+"""What a plan knows of whole samples, so that nobody cuts one that grew since it was planned."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful import Plan, plan_packs
+from brimful.columns import open_columns
+from brimful.errors import CorruptFileError, LengthChangedError
+from brimful.testing.strategies import capacities_and_lengths
+
+POLICIES = ["drop", "truncate", "truncate_left", "split"]
+
+
+def saved(plan, directory):
+    plan.save(directory / "plan.arrow")
+    return Plan.open(directory / "plan.arrow")
+
+
+@given(
+    case=capacities_and_lengths(oversized=True, max_samples=30),
+    policy=st.sampled_from(POLICIES),
+    algorithm=st.sampled_from(["best_fit_decreasing", "next_fit", "concat_split"]),
+)
+def test_every_segment_knows_the_length_of_its_sample(case, policy, algorithm, tmp_path_factory):
+    """In memory and from the file: from the segments where all of a sample is in them, else from what was truncated."""
+    capacity, lengths = case
+    plan = plan_packs(lengths, capacity=capacity, overflow=policy, algorithm=algorithm)
+    opened = saved(plan, tmp_path_factory.mktemp("plan"))
+    opened.check_fingerprint()
+    for each in (plan, opened):
+        assert each.sample_lengths.tolist() == [lengths[sample] for sample in plan.sample_ids.tolist()]
+
+
+def test_samples_that_a_plan_truncated_are_in_its_file(tmp_path):
+    """One row behind those of the dropped; without it 9 tokens that became 12 would be cut to 7 as if planned so."""
+    plan = plan_packs([3, 9, 4, 7], capacity=7, overflow="truncate", seed=None)
+    opened = saved(plan, tmp_path)
+    assert (opened.truncated.sample_ids.tolist(), opened.truncated.lengths.tolist()) == ([1], [9])
+    table = open_columns(tmp_path / "plan.arrow")
+    assert (table.description["version"], table.flat("kind").tolist()) == (2, [0, 0, 0, 2])
+    with pytest.raises(
+        LengthChangedError, match=r"a\.txt:2 \(sample 1\) encodes to 12 tokens and was planned with 9: "
+    ):
+        opened.check_sample_lengths(slice(0, 1), np.array([12]), lambda sample: f"a.txt:{sample + 1}")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_plans_that_truncate_nothing_stay_what_they_were(policy, tmp_path):
+    """The version that every brimful reads; ``drop`` has its row."""
+    plan = plan_packs([3, 9, 4, 7], capacity=7 if policy != "truncate" else 9, overflow=policy)
+    assert saved(plan, tmp_path).truncated.sample_ids.tolist() == []
+    assert open_columns(tmp_path / "plan.arrow").description["version"] == 1
+
+
+def test_a_plan_of_before_opens_and_says_what_it_does_not_know(tmp_path):
+    """Of samples that keep as much as a pack may hold it cannot tell which it truncated: only a shorter one is noticed."""
+    plan = plan_packs([3, 9, 4, 7], capacity=7, overflow="truncate", seed=None)
+    assert plan.sample_lengths.tolist() == [9, 7, 4, 3]
+    plan.truncated = None  # as it was when plans did not have it
+    old = saved(plan, tmp_path)
+    assert open_columns(tmp_path / "plan.arrow").description["version"] == 1
+    old.check_fingerprint()
+    assert old.sample_lengths.tolist() == [-1, -1, 4, 3]
+    old.check_sample_lengths(slice(0, 4), np.array([12, 8, 4, 3]), str)
+    with pytest.raises(LengthChangedError, match="encodes to 6 tokens and was planned with 7 or more"):
+        old.check_sample_lengths(slice(0, 1), np.array([6]), str)
+    with pytest.raises(LengthChangedError, match="encodes to 5 tokens and was planned with 4:"):
+        old.check_sample_lengths(slice(0, 4), np.array([12, 7, 5, 3]), str)
+
+
+def test_damaged_lengths_of_truncated_samples_are_found(tmp_path):
+    """They are in no pack, so the fingerprint of the packs does not hold them."""
+    saved(plan_packs([3, 9001, 4, 7], capacity=7, overflow="truncate"), tmp_path)
+    path = tmp_path / "plan.arrow"
+    data, number = path.read_bytes(), np.int32(9001).tobytes()
+    assert data.count(number) == 1
+    path.write_bytes(data.replace(number, np.int32(9002).tobytes()))
+    with pytest.raises(CorruptFileError, match=r"plan\.arrow: the plan is damaged"):
+        Plan.open(path).check_fingerprint()

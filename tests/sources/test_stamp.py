@@ -1,0 +1,171 @@
+"""A source that is written over while it is read gives its own rows or none: never new ones under the old name."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from brimful.errors import SourceError
+from brimful.measure import measure_lengths
+from brimful.sources import huggingface, line_index, lines, open_source
+from brimful.sources.stamp import Stamp
+from tests.measure.encoders import Letters
+
+TEXTS = [f"text {number}" for number in range(6)]
+OTHERS = [text.replace("t", "T") for text in TEXTS]
+"""As long as the texts: their files differ in nothing but their bytes."""
+
+
+def _lines(texts):
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+
+
+def _parquet(texts):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"text": texts}), sink, row_group_size=2)
+    return sink.getvalue().to_pybytes()
+
+
+def _stream(texts):
+    sink = pa.BufferOutputStream()
+    table = pa.table({"text": texts})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def _overwrite(path, data):
+    """As ``cp`` does it: the same file, other bytes."""
+    with open(path, "r+b") as file:
+        file.write(data)
+        file.truncate()
+    os.utime(path, ns=(0, os.stat(path).st_mtime_ns + 1))
+
+
+@pytest.fixture(params=["jsonl", "txt", "parquet", "files", "saved"])
+def case(request, tmp_path, monkeypatch):
+    """A data set, one file of it, and what makes the bytes of that file from texts."""
+    monkeypatch.setattr(lines, "_PIECE_ROWS", 2)
+    monkeypatch.setattr(huggingface, "_ROWS_AT_ONCE", 2)
+    kind = request.param
+    if kind == "files":
+        for number, text in enumerate(TEXTS):
+            (tmp_path / "files" / f"{number}.txt").parent.mkdir(exist_ok=True)
+            (tmp_path / "files" / f"{number}.txt").write_text(text)
+        return tmp_path / "files", tmp_path / "files" / "4.txt", lambda texts: texts[4].encode()
+    if kind == "saved":
+        datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
+        datasets.Dataset.from_dict({"text": TEXTS}).save_to_disk(tmp_path / "saved")
+        (file,) = (tmp_path / "saved").glob("*.arrow")
+        return tmp_path / "saved", file, _stream
+    path = tmp_path / f"data.{kind}"
+    make = {"jsonl": _lines, "txt": lambda texts: "\n".join(texts).encode(), "parquet": _parquet}[kind]
+    path.write_bytes(make(TEXTS))
+    return path, path, make
+
+
+@pytest.mark.parametrize("damage", ["overwritten", "emptied", "replaced", "deleted"])
+def test_rows_behind_a_change_are_refused(case, damage):
+    """Without it a store would hold old and new samples under the fingerprint of the old ones, or the process die."""
+    data, file, make = case
+    unit = {"text_unit": "line"} if file.name == "data.txt" else {}
+    source = open_source(data, format="text", **unit)
+    assert source.fingerprint == open_source(data, format="text", **unit).fingerprint
+    worker = pickle.dumps(source)
+    reader = source.read(0, 6)
+    first = [next(reader).text for _ in range(2)]
+    assert first == TEXTS[:2]
+    if damage == "overwritten":
+        _overwrite(file, make(OTHERS))
+    elif damage == "emptied":
+        _overwrite(file, b"")
+    elif damage == "replaced":
+        (file.parent / "new").write_bytes(make(OTHERS))
+        stamp = os.stat(file)
+        os.replace(file.parent / "new", file)
+        os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    else:
+        file.unlink()
+    rest = []
+    with pytest.raises(SourceError, match=r"^\S* (changed|was deleted) while it was being read: run"):
+        rest.extend(sample.text for sample in reader)
+    assert rest == TEXTS[2 : 2 + len(rest)], "rows of the new file were handed out"
+    with pytest.raises(SourceError, match="while it was being read: run the command again"):
+        _ = source[4]
+    with pytest.raises(SourceError, match="while it was being read: run the command again"):
+        _ = pickle.loads(worker)[4]
+
+
+class Overwriting(Letters):
+    """Writes over the source when it has seen the first samples."""
+
+    def __init__(self, path, data):
+        super().__init__()
+        self.path, self.data = path, data
+
+    def encode_batch(self, samples):
+        if self.data is not None:
+            _overwrite(self.path, self.data)
+            self.data = None
+        return super().encode_batch(samples)
+
+
+def test_a_job_over_a_changing_source_stops_and_publishes_nothing_of_it(tmp_path, monkeypatch):
+    """Without it new lengths would be kept under the name of the old rows, and served for them for ever."""
+    from brimful.measure import job
+
+    monkeypatch.setattr(job, "_BATCH_SAMPLES", 2)
+    monkeypatch.setattr(lines, "_PIECE_ROWS", 2)
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(_lines(TEXTS))
+    cache = tmp_path / "cache"
+    encoder = Overwriting(path, _lines(OTHERS))
+    with pytest.raises(SourceError, match=r"data\.jsonl changed while it was being read"):
+        measure_lengths(open_source(path, format="text", cache_dir=cache), encoder, cache_dir=cache)
+    assert list((cache / "lengths").rglob("*.arrow")) == []
+
+
+def test_a_file_that_is_written_while_it_is_indexed_is_refused(tmp_path, monkeypatch):
+    """Without it the index would name bytes by a fingerprint that no state of the file ever had."""
+    path = tmp_path / "data.jsonl"
+    path.write_bytes(_lines(TEXTS))
+    real = line_index._cut_blocks
+
+    def cut(*args):
+        _overwrite(path, _lines(OTHERS))
+        real(*args)
+
+    monkeypatch.setattr(line_index, "_cut_blocks", cut)
+    cache = tmp_path / "cache"
+    with pytest.raises(SourceError, match="changed while it was being read"):
+        open_source(path, cache_dir=cache)
+    assert list(cache.rglob("*.arrow")) == []
+    monkeypatch.undo()
+    assert open_source(path)[0].text == OTHERS[0]
+
+
+def test_a_stamp_is_size_time_and_file(tmp_path):
+    """Without one of the three a file that was written over, touched or moved there would pass for the old one."""
+    path = tmp_path / "a"
+    path.write_bytes(b"12")
+    stamp = Stamp.of(path)
+    status = os.stat(path)
+    assert stamp == Stamp(2, status.st_mtime_ns, status.st_ino)
+    stamp.check(path)
+    for other in (Stamp(3, *_rest(stamp)), Stamp(2, 1, stamp.inode), Stamp(2, stamp.mtime_ns, 1)):
+        with pytest.raises(SourceError) as caught:
+            other.check(path, "data")
+        assert str(caught.value) == "data changed while it was being read: run the command again"
+    Path(path).unlink()
+    with pytest.raises(SourceError, match="was deleted while it was being read"):
+        stamp.check(path)
+
+
+def _rest(stamp):
+    return stamp.mtime_ns, stamp.inode

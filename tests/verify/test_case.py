@@ -1,0 +1,94 @@
+"""The samples that verify, the collator and the token budget take are the same, and are read the same."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from brimful import PackCollator  # noqa: E402
+from brimful.encode.encoded import EncodedSample  # noqa: E402
+from brimful.errors import CollateError  # noqa: E402
+from brimful.serve import SampleCount, TokenBudgetBatches  # noqa: E402
+from brimful.verify.case import Case  # noqa: E402
+from brimful.verify.models import tiny_model  # noqa: E402
+from brimful.verify.run import verify_packing  # noqa: E402
+
+PLAIN = [
+    {"input_ids": [5, 6, 7]},
+    {"input_ids": [5, 6, 7], "labels": [-100, -100, 7]},
+    {"input_ids": [5, 6, 7, 8, 9], "labels": [5, 6, 7, 8, 9], "seq_lengths": [3, 2]},
+    {"input_ids": [5, 6, 7, 8, 9], "position_ids": [0, 1, 2, 0, 1], "attention_mask": [1] * 5},
+    {"input_ids": np.array([0, 5, 6, 7, 8, 0]), "attention_mask": np.array([0, 1, 1, 2, 2, 0]), "text": "a"},
+    {"input_ids": torch.tensor([5, 6, 7, 0]), "loss_mask": torch.tensor([0, 0, 1, 0]), "attention_mask": [1, 1, 1, 0]},
+    EncodedSample(np.array([5, 6, 7], np.int32), np.array([False, True, False])),
+]
+REFUSED = [
+    {"input_ids": [5, 6], "pixel_values": np.ones((4, 6))},
+    {"input_ids": [5, 6], "attention_mask": [0, 0]},
+    {"input_ids": [5, 2**32 + 6]},
+    {"input_ids": [5, 6], "labels": [6, -100]},
+    {"labels": [5, 6]},
+]
+
+
+def in_batch(sample):
+    """Tokens and labels of each sample in the batch."""
+    (batch,) = PackCollator().rows([sample])
+    edges = batch.cu_seqlens.tolist()
+    return [(batch.input_ids[a:b].tolist(), batch.labels[a:b].tolist()) for a, b in pairwise(edges)]
+
+
+def in_case(sample):
+    return [(segment.ids.tolist(), segment.labels.tolist()) for segment in Case([sample]).segments]
+
+
+def by_token_budget(sample, *, lengths=None):
+    ((pack,),) = TokenBudgetBatches([sample], SampleCount(1), lengths=lengths)
+    return in_batch(pack)
+
+
+@pytest.mark.parametrize("sample", PLAIN)
+def test_all_three_take_the_same_samples(sample):
+    """A sample that verify passes and the collator reads otherwise is a check of something else."""
+    found = in_batch(sample)
+    assert in_case(sample) == found
+    assert by_token_budget(sample) == found
+    assert by_token_budget(sample, lengths=[sum(len(ids) for ids, _ in found)]) == found
+
+
+@pytest.mark.parametrize("sample", REFUSED)
+def test_all_three_refuse_the_same_samples(sample):
+    """And say which sample it is."""
+    for take in (in_batch, in_case, by_token_budget, lambda sample: by_token_budget(sample, lengths=[2])):
+        with pytest.raises(CollateError, match=r"^sample 0 "):
+            take(sample)
+
+
+@pytest.mark.parametrize(
+    "beside", [{"loss_weights": [1, 2]}, {"source_id": 1}, {"position_ids": [[0, 1]] * 3}, {"position_ids": [2, 3]}]
+)
+def test_what_a_token_budget_cannot_carry(beside):
+    """Packs hold no weights, sources or positions: dropped here, they would be missing in the batch."""
+    with pytest.raises(CollateError, match=f"sample 0 has '{next(iter(beside))}', which packs made by a token budget"):
+        by_token_budget({"input_ids": [5, 6], **beside})
+
+
+@pytest.mark.parametrize("sample", PLAIN[:6])
+def test_copies_differ_in_the_tokens_that_were_replaced(sample):
+    """Padding stays where it was, and labels follow their tokens."""
+    case = Case([sample])
+    new = [segment.ids + 10 for segment in case.segments]
+    again = Case(case.copies(dict(enumerate(new)))).segments
+    assert [segment.ids.tolist() for segment in again] == [ids.tolist() for ids in new]
+    assert [np.flatnonzero(segment.labels >= 0).tolist() for segment in again] == [
+        np.flatnonzero(segment.labels >= 0).tolist() for segment in case.segments
+    ]
+    assert not case.changed(case.copies())
+
+
+def test_rows_of_every_kind_are_packed_right():
+    """The model on each sample alone, and all of them in one batch: boundaries from lengths, positions and masks."""
+    report = verify_packing(tiny_model("qwen2"), PackCollator(pad_to=32), PLAIN, attention="sdpa")
+    assert report.verdict == "PASS: packing is right with sdpa"
