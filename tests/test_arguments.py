@@ -165,11 +165,11 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     ),
     "from_plan swapped": (
         lambda m: PackedDataset.from_plan(m.encoder, m.source, m.plan),
-        "source must be a Source and is a ToyEncoder",
+        "a source is a path, a list of rows, a DataFrame or a data set of datasets, not",
     ),
-    "a slice of packs": (
-        lambda m: PackedDataset(m.packs)[0:2],
-        "a pack must be named by its number and is slice(0, 2, None)",
+    "a pack by name": (
+        lambda m: PackedDataset(m.packs)["a"],
+        "a pack must be named by its number and is 'a'",
     ),
     "a loader of a path": (lambda m: PackLoader(m.packs), "dataset must be a PackedDataset or a PackStore and is '"),
     "a loader of a number": (

@@ -18,6 +18,7 @@ BASE = {
     "locks",
     "progress",
     "arguments",
+    "remote",
     "tokenised",
     "words",
     "choices",

@@ -39,6 +39,7 @@ import xxhash
 from brimful.arguments import path_of
 from brimful.errors import SettingsError, StoreError, StoreFullError
 from brimful.locks import lock, try_lock
+from brimful.remote import filesystem_of
 
 __all__ = ["Blob", "FsspecStore", "LocalStore", "Store", "atomic_file", "crash_point", "open_store"]
 
@@ -337,10 +338,8 @@ class FsspecStore(Store):
     """
 
     def __init__(self, url: str, **storage_options: Any) -> None:
-        import fsspec
-
         self.url = url.rstrip("/")
-        self._fs, self._root = fsspec.core.url_to_fs(self.url, **storage_options)
+        self._fs, self._root = filesystem_of(self.url, **storage_options)
         self._probed = False
 
     def _path(self, key: str) -> str:

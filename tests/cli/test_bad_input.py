@@ -660,7 +660,7 @@ def test_a_plan_that_is_no_plan_is_refused(chats: Path, tokenizer: Path, tmp_pat
     done("measure", chats, "--tokenizer", tokenizer, "-o", table, "--quiet")
     for path, reason in [
         (tmp_path / "none.plan", "no such plan"),
-        (table, "is a length_table and no plan"),
+        (table, "is a length table and no plan"),
         (chats, ""),
     ]:
         line = refused("write", path, chats, "-o", tmp_path / "packs", "--tokenizer", tokenizer, "--quiet")

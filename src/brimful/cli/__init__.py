@@ -6,9 +6,12 @@ same command can be run again.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -27,7 +30,7 @@ _COMMANDS = {
     "plan": "decide which samples share which pack",
     "write": "write the packs of a plan",
     "verify": "is packing right? isolation and parity, on your model",
-    "inspect": "show a length table, a plan, a pack store, or one pack with its text",
+    "inspect": "show a length table, a plan, a pack store, one pack with its text, or where one sample is",
     "report": "lengths, fill and what other capacities would give",
 }
 
@@ -44,9 +47,28 @@ class _Commands(click.Group):
         command: click.Command = getattr(import_module(f"brimful.cli.{cmd_name}"), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(_unknown(args[0]), ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
+
+
+def _unknown(name: str) -> str:
+    """What to say of a word that is no command: the nearest one, or the commands that take such a path."""
+    if os.path.exists(name):
+        return (
+            f"no command {name!r}: to pack data say `brimful pack {name} …`, and to see what brimful wrote "
+            f"`brimful inspect {name}`"
+        )
+    near = get_close_matches(name.lower(), _COMMANDS, n=1, cutoff=0.5)
+    names = ", ".join(_COMMANDS)
+    return f"no command {name!r}: {f'did you mean {near[0]}?' if near else f'use one of {names}'}"
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -62,26 +84,34 @@ def _brimful() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0, 2 for an error that is explained, 130 after Ctrl-C."""
+    told = partial(_fail, as_json="--json" in (sys.argv[1:] if arguments is None else arguments))
     try:
         result: Any = _brimful.main(args=arguments, prog_name="brimful", standalone_mode=False)
     except BrimfulError as error:
-        _fail(in_flags(error.message))
+        told(in_flags(error.message), error)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
         sys.exit(0)
     except click.ClickException as error:
-        _fail(error.format_message())
+        told(error.format_message(), error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        told(f"{error.filename}: {error.strerror}" if error.filename else str(error), error)
     except (KeyboardInterrupt, click.Abort):
         print("stopped; what was finished is kept, run the same command to go on", file=sys.stderr)
         sys.exit(130)
     sys.exit(result if isinstance(result, int) else 0)
 
 
-def _fail(message: str) -> None:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+def _fail(message: str, error: BaseException, *, as_json: bool) -> None:
+    """End with one line: words, or with ``--json`` an event like those of the progress."""
+    line = " ".join(message.split())
+    if as_json:
+        event = {"event": "error", "error": type(error).__name__, "message": line}
+        named = {name: getattr(error, name) for name in ("sample_id", "where") if hasattr(error, name)}
+        print(json.dumps({**event, **named}, ensure_ascii=False), file=sys.stderr)
+    else:
+        print(f"error: {line}", file=sys.stderr)
     sys.exit(2)

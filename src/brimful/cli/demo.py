@@ -4,32 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from functools import partial
 
 import click
+
+from brimful.cli.command import GroupedCommand, grouped
+from brimful.cli.options import json_option
+from brimful.cli.terminal import show_json
 
 __all__ = ["demo"]
 
 
-@click.command()
-@click.option("-o", "--output", metavar="DIR", help="Directory for its files; kept (default: a temporary one).")
-@click.option("--keep", is_flag=True, help="Keep the temporary directory.")
+@click.command(cls=GroupedCommand)
+@grouped(
+    "Output",
+    click.option("-o", "--output", metavar="DIR", help="Directory for its files; kept (default: a temporary one)."),
+    click.option("--keep", is_flag=True, help="Keep the temporary directory."),
+)
+@json_option
 @click.option("--chats", "limit", type=click.IntRange(min=100), hidden=True, help="Most chats, for tests.")
 @click.option("--steps", type=click.IntRange(min=1), default=12, hidden=True, help="Optimizer steps, for tests.")
-def demo(output: str | None, keep: bool, limit: int | None, steps: int) -> None:
+def demo(output: str | None, keep: bool, as_json: bool, limit: int | None, steps: int) -> None:
     """Pack the docstrings of Python's standard library and train a tiny model on them, packed and padded.
 
     Takes a minute on two cores. Needs no network and no GPU, and writes nothing outside its directory.
     """
     from brimful.demo import run_demo
 
+    say = partial(click.echo, err=as_json)
     with contextlib.ExitStack() as stack:
         directory = output
         if directory is None and keep:
             directory = tempfile.mkdtemp(prefix="brimful-demo-")
         elif directory is None:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="brimful-demo-"))
-        run_demo(directory, click.echo, limit=limit, steps=steps)
-        if output is None and not keep:
-            click.echo(f"{directory} is removed now; keep it with --keep, or name one with -o DIR")
+        runs = run_demo(directory, say, limit=limit, steps=steps)
+        kept = output is not None or keep
+        if kept:
+            say(f"All files stay in {directory}")
         else:
-            click.echo(f"All files stay in {directory}")
+            say(f"{directory} is removed now; keep it with --keep, or name one with -o DIR")
+        if as_json:
+            show_json({"directory": directory if kept else None, **{run.name: run.as_dict() for run in runs}})

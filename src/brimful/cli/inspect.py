@@ -3,84 +3,186 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.flags import in_flags
-from brimful.cli.options import is_ours
+from brimful.cli.options import json_option
+from brimful.cli.ours import LENGTHS, PLAN, kind_of
+from brimful.cli.terminal import show_json, show_lines
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, NotAPackStoreError, SettingsError, SourceNotFoundError
 from brimful.materialize import check_store
 from brimful.measure import LengthTable
 from brimful.plan import Plan
 from brimful.progress import make_progress
+from brimful.remote import is_remote
 from brimful.report.lengths import describe_lengths
-from brimful.report.pack import show_pack
+from brimful.report.pack import pack_as_dict, show_pack
 from brimful.report.plan import describe_plan
+from brimful.report.sample import find_sample
 from brimful.report.store import describe_store
-from brimful.serve import open_packs
+from brimful.serve import PackStore, open_packs
 from brimful.words import counted
 
 __all__ = ["inspect"]
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("path")
-@click.option("--pack", "index", type=int, metavar="N", help="Show pack N: its segments, and their text.")
-@click.option("--tokenizer", metavar="DIR|ID", help="Tokenizer for the text (default: the one that packed).")
-@click.option("--full", is_flag=True, help="Show whole texts, not their beginnings and ends.")
-@click.option("--check", is_flag=True, help="Read every byte of a pack store and hold it against its log and plan.")
-def inspect(path: str, index: int | None, tokenizer: str | None, full: bool, check: bool) -> None:
-    """Show what PATH is: a length table, a plan, a pack store, or one pack of it."""
-    if not os.path.exists(path):
+@grouped(
+    "What to show",
+    click.option("--pack", "index", type=int, metavar="N", help="Pack N: its segments, and their text."),
+    click.option(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="Sample N: its file and line, and the packs that hold it, or why none does.",
+    ),
+    click.option("--tokenizer", metavar="DIR|ID", help="Tokenizer for the text (default: the one that packed)."),
+    click.option("--full", is_flag=True, help="Whole texts, not their beginnings and ends."),
+    click.option("--check", is_flag=True, help="Read every byte of a pack store and hold it against its log and plan."),
+)
+@json_option
+def inspect(
+    path: str, index: int | None, sample: int | None, tokenizer: str | None, full: bool, check: bool, as_json: bool
+) -> None:
+    """Show what PATH is: a length table, a plan, a pack store, or one pack or sample of it."""
+    if not (is_remote(path) or os.path.exists(path)):
         raise SourceNotFoundError(f"{path}: no such file or directory")
-    if os.path.isdir(path):
-        _store(path, index, tokenizer, full, check)
-        return
-    if check:
+    if index is not None and sample is not None:
+        raise SettingsError("--pack and --sample show two things: leave one out")
+    is_store = is_remote(path) or os.path.isdir(path)
+    if check and not is_store:
         raise SettingsError("--check reads a pack store: name its directory")
-    if is_ours(path, "length_table"):
-        lines = describe_lengths(LengthTable.open(path))
-    elif is_ours(path, "plan"):
-        plan = Plan.open(path)
-        lines = describe_plan(plan) if index is None else _planned(plan, index)
+    if sample is not None:
+        plan, table = _parts(path)
+        fate = find_sample(sample, plan=plan, table=table)
+        _show(fate.as_dict(), fate.describe(), as_json)
+    elif is_store:
+        _store(path, index, tokenizer, full, check, as_json)
+    elif kind_of(path) == LENGTHS:
+        lengths = LengthTable.open(path)
+        _show(_lengths_as_dict(lengths), describe_lengths(lengths), as_json)
+    elif kind_of(path) == PLAN:
+        opened = Plan.open(path)
+        if index is None:
+            _show(_plan_as_dict(opened), describe_plan(opened), as_json)
+        else:
+            _planned(opened, index, as_json)
     else:
-        raise NotAPackStoreError(f"{path} is nothing that brimful wrote: no length table, plan or pack store")
-    for line in lines:
-        click.echo(line)
+        raise _nothing_of_ours(path)
 
 
-def _planned(plan: Plan, index: int) -> list[str]:
+def _nothing_of_ours(path: str) -> NotAPackStoreError:
+    return NotAPackStoreError(f"{path} is nothing that brimful wrote: no length table, plan or pack store")
+
+
+def _show(data: dict[str, Any], lines: list[str], as_json: bool) -> None:
+    if as_json:
+        show_json(data)
+    else:
+        show_lines(lines)
+
+
+def _parts(path: str) -> tuple[Plan | None, LengthTable | None]:
+    """The plan and the lengths that a path is, or that lie in it or beside it."""
+    kind = None if is_remote(path) else kind_of(path)
+    if kind is None:
+        raise _nothing_of_ours(path)
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    plan_path = path if kind == PLAN else os.path.join(folder, "plan.arrow")
+    table_path = path if kind == LENGTHS else os.path.join(folder, "lengths.arrow")
+    plan = Plan.open(plan_path) if kind != LENGTHS and os.path.exists(plan_path) else None
+    table = LengthTable.open(table_path) if os.path.exists(table_path) else None
+    if plan is not None and table is not None and table.fingerprint != plan.length_fingerprint:
+        table = None  # of another job, which happens to lie there
+    return plan, table
+
+
+def _lengths_as_dict(table: LengthTable) -> dict[str, Any]:
+    return {
+        "kind": LENGTHS,
+        "path": table.path,
+        "samples": len(table),
+        "tokens": table.total_tokens,
+        "budgets": list(table.budgets),
+        "targets": None if table.targets is None else table.targets.total,
+        "rejected": len(table.rejected_ids),
+        "source": table.provenance.get("source"),
+        "fingerprint": table.fingerprint,
+    }
+
+
+def _plan_as_dict(plan: Plan) -> dict[str, Any]:
+    return {
+        "kind": PLAN,
+        "path": plan.path,
+        "num_packs": plan.num_packs,
+        "capacity": plan.capacity,
+        "fill_ratio": plan.fill_ratio,
+        "lower_bound": plan.bound,
+        "settings": plan.settings,
+        "fingerprint": plan.fingerprint,
+        **plan.ledger.as_dict(),
+    }
+
+
+def _store_as_dict(packs: PackStore, plan: Plan | None) -> dict[str, Any]:
+    return {
+        "kind": "store",
+        "path": packs.directory,
+        "num_packs": len(packs),
+        "capacity": packs.capacity,
+        "shards": packs.num_shards,
+        "tokens": packs.num_tokens,
+        "fill_ratio": packs.fill_ratio,
+        "lanes": packs.lanes,
+        "identity": packs.identity,
+        "notes": packs.notes,
+        **({} if plan is None else plan.ledger.as_dict()),
+    }
+
+
+def _planned(plan: Plan, index: int, as_json: bool) -> None:
     if not 0 <= index < plan.num_packs:
         raise SettingsError(f"--pack {index}: the plan has packs 0 … {plan.num_packs - 1}")
     segments = plan.pack(index)
     total = sum(segment.length for segment in segments)
+    data = [{"sample_id": s.sample_id, "start": s.start, "tokens": s.length} for s in segments]
     lines = [f"pack {index}: {total:,} of {plan.capacity:,} tokens, {len(segments)} segments"]
-    return lines + [f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}" for s in segments]
+    lines += [f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}" for s in segments]
+    _show({"kind": "pack", "pack": index, "tokens": total, "capacity": plan.capacity, "segments": data}, lines, as_json)
 
 
-def _store(path: str, index: int | None, tokenizer: str | None, full: bool, check: bool) -> None:
+def _store(path: str, index: int | None, tokenizer: str | None, full: bool, check: bool, as_json: bool) -> None:
     packs = open_packs(path)
     plan_path = os.path.join(path, "plan.arrow")
     plan = Plan.open(plan_path) if os.path.exists(plan_path) else None
     if index is not None:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
-        lines = show_pack(
-            packs[index], index, packs.capacity, _decoder(tokenizer or packs.notes.get("tokenizer")), full
-        )
+        decode = _decoder(tokenizer or packs.notes.get("tokenizer"))
+        data = pack_as_dict(packs[index], index, packs.capacity, decode)
+        lines = []
+        if not as_json:  # texts stay as they are, however wide
+            click.echo("\n".join(show_pack(packs[index], index, packs.capacity, decode, full)))
     else:
-        lines = describe_store(packs, plan)
-    for line in lines:
-        click.echo(line)
+        data, lines = _store_as_dict(packs, plan), describe_store(packs, plan)
     if check:
-        found = check_store(path, plan=plan, progress=make_progress("auto"))
+        if not as_json:
+            show_lines(lines)
+        found = check_store(path, plan=plan, progress=make_progress("json" if as_json else "auto"))
         against = "log and plan" if plan is not None else "log (no plan.arrow beside it)"
-        click.echo(
+        data = {**data, "checked": {**asdict(found), "against": against}}
+        lines = [
             f"checked        {counted(found.shards, 'shard')}, {counted(found.packs, 'pack')}, "
             f"{found.tokens:,} tokens of {counted(found.samples, 'sample')} agree with {against}"
-        )
+        ]
+    _show(data, lines, as_json)
 
 
 def _decoder(name: str | None) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import (
     bad_sample_option,
     encoder_options,
@@ -13,36 +14,45 @@ from brimful.cli.options import (
     make_encoder,
     make_reporter,
     make_source,
-    show_json,
     source_options,
 )
+from brimful.cli.terminal import show_json, show_lines
 from brimful.measure import measure_lengths
 from brimful.report.lengths import describe_lengths
 
 __all__ = ["measure"]
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("source", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="FILE", help="The length table (default: inside the cache).")
-@encoder_options
-@click.option("--budget", "budgets", multiple=True, metavar="[loss_tokens]", help="Also measure these, for plans.")
-@click.option(
-    "--targets/--no-targets",
-    default=True,
-    show_default=True,
-    help="Find out where the targets of the loss lie too (chats are measured faster without).",
-)
-@click.option(
-    "--on-mismatch",
-    type=click.Choice(["error", "rebuild"]),
-    default="error",
-    show_default=True,
-    help="If FILE holds lengths of other data or settings.",
-)
-@click.option("--rejects", metavar="FILE", help="Where skipped rows are listed (default: beside the table).")
-@bad_sample_option
 @source_options
+@bad_sample_option
+@grouped(
+    "Source",
+    click.option("--rejects", metavar="FILE", help="Where skipped rows are listed (default: beside the table)."),
+)
+@encoder_options
+@grouped(
+    "Lengths",
+    click.option("--budget", "budgets", multiple=True, metavar="[loss_tokens]", help="Also measure these, for plans."),
+    click.option(
+        "--targets/--no-targets",
+        default=True,
+        show_default=True,
+        help="Find out where the targets of the loss lie too (chats are measured faster without).",
+    ),
+)
+@grouped(
+    "Output",
+    click.option("-o", "--output", metavar="FILE", help="The length table (default: inside the cache)."),
+    click.option(
+        "--on-mismatch",
+        type=click.Choice(["error", "rebuild"]),
+        default="error",
+        show_default=True,
+        help="If FILE holds lengths of other data or settings.",
+    ),
+)
 @job_options
 def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Measure the exact length of every sample of SOURCE.
@@ -81,6 +91,4 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
             }
         )
         return
-    for line in describe_lengths(table):
-        click.echo(line)
-    click.echo(f"table          {table.path}")
+    show_lines([*describe_lengths(table), f"table          {table.path}"])

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import numpy as np
 
-from brimful.cli.flags import in_flags
+from brimful.cli.command import grouped, together
+from brimful.cli.ours import refuse_as_data
 from brimful.encode import Encoder, Mode, Reasoning, encoder_for
-from brimful.errors import BrimfulError, InvalidLengthsError, SettingsError, SourceNotFoundError
+from brimful.errors import InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.no_target import NoTarget
@@ -36,19 +36,8 @@ __all__ = [
     "source_options",
 ]
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    def decorate(function: Command) -> Command:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-source_options = _together(
+source_options = grouped(
+    "Source",
     click.option(
         "--format",
         "format_name",
@@ -81,14 +70,10 @@ source_options = _together(
     ),
     click.option("--config", metavar="NAME", help="Configuration of a data set that has several."),
     click.option("--max-samples", type=int, metavar="N", help="Take the first N samples: a trial run."),
-    click.option(
-        "--cache-dir",
-        type=click.Path(file_okay=False),
-        help="Where indexes and measured lengths are kept (default: $BRIMFUL_CACHE or ~/.cache/brimful).",
-    ),
 )
 
-encoder_options = _together(
+encoder_options = grouped(
+    "Encoding",
     click.option("--tokenizer", metavar="DIR|ID", help="Tokenizer: a directory or a hub id."),
     click.option(
         "--mode",
@@ -130,96 +115,138 @@ encoder_options = _together(
     click.option("--eos/--no-eos", default=True, show_default=True, help="Documents end with EOS."),
 )
 
-job_options = _together(
-    click.option(
-        "--num-proc",
-        type=click.IntRange(min=1),
-        help="Processes (default: all cores, one for small data). Never changes the result.",
+json_option = grouped(
+    "Output", click.option("--json", "as_json", is_flag=True, help="The result, progress and errors as JSON lines.")
+)
+
+job_options = together(
+    json_option,
+    grouped("Output", click.option("--quiet", is_flag=True, help="No progress.")),
+    grouped(
+        "Job",
+        click.option(
+            "--num-proc",
+            type=click.IntRange(min=1),
+            help="Processes (default: all cores, one for small data). Never changes the result.",
+        ),
+        click.option(
+            "--cache-dir",
+            type=click.Path(file_okay=False),
+            help="Where indexes and measured lengths are kept (default: $BRIMFUL_CACHE or ~/.cache/brimful).",
+        ),
     ),
-    click.option("--json", "as_json", is_flag=True, help="Progress and result as JSON lines."),
-    click.option("--quiet", is_flag=True, help="No progress."),
 )
 
-bad_sample_option = click.option(
-    "--on-bad-sample",
-    type=click.Choice(["error", "skip"]),
-    default="error",
-    show_default=True,
-    help="A malformed row stops the job, or is counted and written to a reject file.",
+bad_sample_option = grouped(
+    "Source",
+    click.option(
+        "--on-bad-sample",
+        type=click.Choice(["error", "skip"]),
+        default="error",
+        show_default=True,
+        help="A malformed row stops the job, or is counted and written to a reject file.",
+    ),
 )
 
-capacity_option = click.option(
-    "--max-length",
-    "--capacity",
-    "--packing-length",
-    "--seq-length",
-    "capacity",
-    type=int,
-    metavar="TOKENS",
-    help="Most tokens of a pack; with an alignment, the largest multiple of it within.",
+capacity_option = grouped(
+    "Packing",
+    click.option(
+        "--max-length",
+        "--capacity",
+        "--packing-length",
+        "--seq-length",
+        "capacity",
+        type=int,
+        metavar="TOKENS",
+        help="Most tokens of a pack; with an alignment, the largest multiple of it within.",
+    ),
 )
 
-groups_option = click.option(
-    "--groups", metavar="FILE", help="A .npy file with a group for each sample: equal ones stay together, -1 alone."
+groups_option = grouped(
+    "Packing",
+    click.option(
+        "--groups", metavar="FILE", help="A .npy file with a group for each sample: equal ones stay together, -1 alone."
+    ),
 )
 
-overflow_option = click.option(
-    "--overflow",
-    type=click.Choice(["error", "drop", "truncate", "truncate_left", "split"]),
-    default="error",
-    show_default=True,
-    help="What becomes of samples longer than a pack.",
+overflow_option = grouped(
+    "Packing",
+    click.option(
+        "--overflow",
+        type=click.Choice(["error", "drop", "truncate", "truncate_left", "split"]),
+        default="error",
+        show_default=True,
+        help="What becomes of samples longer than a pack.",
+    ),
 )
 
-no_target_option = click.option(
-    "--no-target",
-    type=click.Choice([choice.value for choice in NoTarget]),
-    default="error",
-    show_default=True,
-    help="What becomes of samples without a target of the loss, before or after truncation.",
+no_target_option = grouped(
+    "Packing",
+    click.option(
+        "--no-target",
+        type=click.Choice([choice.value for choice in NoTarget]),
+        default="error",
+        show_default=True,
+        help="What becomes of samples without a target of the loss, before or after truncation.",
+    ),
 )
 
-plan_options = _together(
+plan_options = together(
     capacity_option,
     overflow_option,
     no_target_option,
-    click.option(
-        "--algorithm",
-        default="auto",
-        show_default=True,
-        metavar="NAME",
-        help="How to pack: auto, optimal, phased, best_fit_decreasing (bfd), first_fit_decreasing (ffd), next_fit "
-        "(sequential), first_fit, best_fit, worst_fit, concat_split (wrapped).",
+    groups_option,
+    grouped(
+        "Packing",
+        click.option(
+            "--algorithm",
+            default="auto",
+            show_default=True,
+            metavar="NAME",
+            help="How to pack: auto, optimal, phased, best_fit_decreasing (bfd), first_fit_decreasing (ffd), next_fit "
+            "(sequential), first_fit, best_fit, worst_fit, concat_split (wrapped).",
+        ),
+        click.option(
+            "--phases", metavar="TEXT", help="What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."
+        ),
+        click.option(
+            "--budget",
+            "budgets",
+            multiple=True,
+            metavar="NAME=MOST",
+            help="Most that a pack may hold of something else: a column of the lengths, samples, or squares. May be given "
+            "several times.",
+        ),
+        click.option(
+            "--min-fill",
+            type=float,
+            default=0.0,
+            metavar="SHARE",
+            help="Packs below it are packed again, then come last.",
+        ),
+        click.option(
+            "--mix", is_flag=True, help="Exchange segments until packs look like the data, at no cost in fill."
+        ),
+        click.option("--time-limit", type=float, metavar="SECONDS", help="Most that optimal (60) and auto may search."),
+        click.option(
+            "--seed", type=int, default=0, show_default=True, help="Of the order of packs and of equally long samples."
+        ),
+        click.option(
+            "--epoch", type=int, default=0, show_default=True, help="Gives a pass over the data its own companions."
+        ),
     ),
-    click.option(
-        "--phases", metavar="TEXT", help="What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."
-    ),
-    click.option(
-        "--budget",
-        "budgets",
-        multiple=True,
-        metavar="NAME=MOST",
-        help="Most that a pack may hold of something else: a column of the lengths, samples, or squares. May be given "
-        "several times.",
-    ),
-    click.option(
-        "--align", type=int, metavar="TOKENS", help="Segments are padded to a multiple of this: plan with it."
-    ),
-    click.option("--align-total", type=int, metavar="TOKENS", help="So are rows."),
-    click.option("--cp", type=int, metavar="RANKS", help="Align for context parallelism of so many ranks."),
-    click.option("--tp", type=int, metavar="RANKS", help="Align for tensor and sequence parallelism of so many ranks."),
-    click.option("--fp8", metavar="FORMAT", help="Align rows for a number format: fp8, nvfp4, mxfp8 or blockwise."),
-    click.option("--fused-attention", is_flag=True, help="Align rows for cuDNN's fused attention."),
-    click.option(
-        "--min-fill", type=float, default=0.0, metavar="SHARE", help="Packs below it are packed again, then come last."
-    ),
-    click.option("--mix", is_flag=True, help="Exchange segments until packs look like the data, at no cost in fill."),
-    click.option("--time-limit", type=float, metavar="SECONDS", help="Most that optimal (60) and auto may search."),
-    click.option(
-        "--seed", type=int, default=0, show_default=True, help="Of the order of packs and of equally long samples."
-    ),
-    click.option(
-        "--epoch", type=int, default=0, show_default=True, help="Gives a pass over the data its own companions."
+    grouped(
+        "Alignment",
+        click.option(
+            "--align", type=int, metavar="TOKENS", help="Segments are padded to a multiple of this: plan with it."
+        ),
+        click.option("--align-total", type=int, metavar="TOKENS", help="So are rows."),
+        click.option("--cp", type=int, metavar="RANKS", help="Align for context parallelism of so many ranks."),
+        click.option(
+            "--tp", type=int, metavar="RANKS", help="Align for tensor and sequence parallelism of so many ranks."
+        ),
+        click.option("--fp8", metavar="FORMAT", help="Align rows for a number format: fp8, nvfp4, mxfp8 or blockwise."),
+        click.option("--fused-attention", is_flag=True, help="Align rows for cuDNN's fused attention."),
     ),
 )
 
@@ -287,6 +314,7 @@ def _alignment(options: Mapping[str, Any]) -> Alignment:
 
 def make_source(data: Sequence[str], options: Mapping[str, Any]) -> Source:
     """The source that the options describe."""
+    refuse_as_data(data)
     mapping: dict[str, str] = {}
     for field in options["fields"]:
         name, equals, key = field.partition("=")
@@ -349,29 +377,6 @@ def tokenizer_note(encoder: Encoder) -> dict[str, Any]:
 def make_reporter(as_json: bool, quiet: bool) -> Progress:
     """Where progress goes: a bar on a terminal, lines elsewhere, JSON or nothing if asked."""
     return make_progress("json" if as_json else "none" if quiet else "auto", sys.stderr)
-
-
-def show_lines(lines: Iterable[str]) -> None:
-    """A result for people, with its settings as flags."""
-    for line in lines:
-        click.echo(in_flags(line))
-
-
-def show_json(value: Any) -> None:
-    """A result for machines, on one line."""
-    click.echo(json.dumps(value, ensure_ascii=False))
-
-
-def is_ours(path: str, kind: str) -> bool:
-    """Whether a path is a file that brimful wrote, of that kind."""
-    from brimful.columns import open_columns
-
-    if not os.path.isfile(path):
-        return False
-    try:
-        return open_columns(path).description.get("kind") == kind
-    except (BrimfulError, OSError):
-        return False
 
 
 def numbers_from_npy(path: str) -> Any:

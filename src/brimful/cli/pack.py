@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import (
     bad_sample_option,
     encoder_options,
-    groups_option,
     job_options,
     make_encoder,
     make_reporter,
@@ -18,24 +18,26 @@ from brimful.cli.options import (
     plan_arguments,
     plan_options,
     required,
-    show_json,
     source_options,
     tokenizer_note,
 )
+from brimful.cli.terminal import show_json, show_lines
 from brimful.materialize import pack_dataset
 
 __all__ = ["pack"]
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("source", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="DIR", help="Directory of the packs.")
+@source_options
+@bad_sample_option
 @encoder_options
 @plan_options
-@groups_option
-@click.option("--lanes", type=int, default=1, show_default=True, help="How ranks may divide the shards.")
-@bad_sample_option
-@source_options
+@grouped(
+    "Output",
+    click.option("-o", "--output", metavar="DIR", help="Directory of the packs."),
+    click.option("--lanes", type=int, default=1, show_default=True, help="How ranks may divide the shards."),
+)
 @job_options
 def pack(source: tuple[str, ...], output: str | None, groups: str | None, capacity: int | None, **options: Any) -> None:
     """Measure, plan and write SOURCE as a pack store.
@@ -67,4 +69,4 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, capaci
     if options["as_json"]:
         show_json(summary.as_dict())
     else:
-        click.echo(str(summary))
+        show_lines(summary.lines())

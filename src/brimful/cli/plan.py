@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
+from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import (
     encoder_options,
-    groups_option,
-    is_ours,
     job_options,
     lengths_from_npy,
     make_encoder,
@@ -21,9 +20,10 @@ from brimful.cli.options import (
     plan_arguments,
     plan_options,
     required,
-    show_json,
     source_options,
 )
+from brimful.cli.ours import LENGTHS, PLAN, STORE, kind_of
+from brimful.cli.terminal import show_json, show_lines
 from brimful.cli.what_if import check_what_if, show_what_if, what_if_data, what_if_options
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable, measure_lengths
@@ -34,26 +34,25 @@ from brimful.report.plan import describe_plan
 __all__ = ["plan"]
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("lengths", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="FILE", help="Where the plan goes.")
-@groups_option
 @plan_options
-@what_if_options
-@encoder_options
 @source_options
+@encoder_options
+@what_if_options
+@grouped("Output", click.option("-o", "--output", metavar="FILE", help="Where the plan goes."))
 @job_options
 def plan(
     lengths: tuple[str, ...], output: str | None, groups: str | None, capacity: int | None, **options: Any
 ) -> None:
     """Plan packs from LENGTHS: a length table of `brimful measure`, a .npy file of whole numbers (.npz: columns
-    tokens and further budgets), or a data set.
+    tokens and further budgets), a pack store with its lengths, or a data set.
 
     A data set is measured first (give --tokenizer).
     """
     required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
     check_what_if(options, output)
-    if output is not None and os.path.exists(output) and not is_ours(output, "plan"):
+    if output is not None and os.path.exists(output) and kind_of(output) != PLAN:
         raise SettingsError(f"-o {output} is there and is no plan: name another file")
     arguments = plan_arguments(options)
     PlanSettings(capacity=int(capacity or 0), **arguments)  # complains before anything is measured
@@ -80,16 +79,21 @@ def plan(
             }
         )
         return
-    for line in describe_plan(made):
-        click.echo(line)
-    click.echo(f"plan           {output or 'not saved: name a file with -o'}")
+    show_lines([*describe_plan(made), f"plan           {output or 'not saved: name a file with -o'}"])
     if options["what_if"]:
         show_what_if(table, made, options)
 
 
 def _table(lengths: tuple[str, ...], options: dict[str, Any]) -> LengthTable:
-    if len(lengths) == 1 and is_ours(lengths[0], "length_table"):
+    kind = kind_of(lengths[0]) if len(lengths) == 1 else None
+    if kind == LENGTHS:
         return LengthTable.open(lengths[0])
+    if kind == STORE and os.path.exists(beside := os.path.join(lengths[0], "lengths.arrow")):
+        return LengthTable.open(beside)
+    if kind == PLAN:
+        raise SettingsError(
+            f"{lengths[0]} is a plan already: `brimful inspect` shows it, and plans are made from lengths or data"
+        )
     if len(lengths) == 1 and lengths[0].endswith((".npy", ".npz")):
         return lengths_from_npy(lengths[0])
     source = make_source(lengths, options)

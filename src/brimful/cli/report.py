@@ -8,8 +8,11 @@ from typing import Any
 import click
 import numpy as np
 
-from brimful.cli.options import capacity_option, is_ours, lengths_from_npy, overflow_option, show_json, show_lines
+from brimful.cli.command import GroupedCommand, grouped
+from brimful.cli.options import capacity_option, json_option, lengths_from_npy, overflow_option
+from brimful.cli.ours import LENGTHS, PLAN, kind_of
 from brimful.cli.run_options import make_run, run_options
+from brimful.cli.terminal import show_json, show_lines
 from brimful.errors import NotAPackStoreError, PlanMismatchError, SettingsError, SourceNotFoundError
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
@@ -27,15 +30,23 @@ from brimful.typing import AnyIntArray
 __all__ = ["report"]
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("path")
-@click.option("-o", "--output", metavar="FILE.html", help="One HTML page, with charts; needs no network.")
-@click.option("--json", "as_json", is_flag=True, help="All numbers as JSON.")
-@run_options
 @capacity_option
 @overflow_option
-@click.option("--sources", metavar="FILE.npy", help="Whole numbers: the source of each sample, from 0.")
-@click.option("--source-name", "source_names", multiple=True, metavar="NAME", help="Name of source 0, 1, …; repeated.")
+@run_options
+@grouped(
+    "Sources",
+    click.option("--sources", metavar="FILE.npy", help="Whole numbers: the source of each sample, from 0."),
+    click.option(
+        "--source-name", "source_names", multiple=True, metavar="NAME", help="Name of source 0, 1, …; repeated."
+    ),
+)
+@grouped(
+    "Output",
+    click.option("-o", "--output", metavar="FILE.html", help="One HTML page, with charts; needs no network."),
+)
+@json_option
 def report(path: str, output: str | None, as_json: bool, capacity: int | None, **options: Any) -> None:
     """Report on PATH: a length table, a .npy or .npz file of lengths, a plan, or a pack store.
 
@@ -90,20 +101,25 @@ def _lines(facts: Facts, stepwise: bool) -> list[str]:
 def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
     """What the path is or holds; a table and a plan from one directory belong together."""
     table, plan = None, None
+    if not os.path.exists(path):
+        raise SourceNotFoundError(f"{path}: no such file or directory")
     if os.path.isdir(path):
         lengths, planned = os.path.join(path, "lengths.arrow"), os.path.join(path, "plan.arrow")
         table = LengthTable.open(lengths) if os.path.exists(lengths) else None
         plan = Plan.open(planned) if os.path.exists(planned) else None
         if plan is not None:
             _check_together(path, table, plan)
-    elif is_ours(path, "length_table"):
+    elif kind_of(path) == LENGTHS:
         table = LengthTable.open(path)
-    elif is_ours(path, "plan"):
+    elif kind_of(path) == PLAN:
         plan = Plan.open(path)
     elif path.endswith((".npy", ".npz")) and os.path.exists(path):
         table = lengths_from_npy(path)
     if table is None and plan is None:
-        raise NotAPackStoreError(f"{path} is no length table, plan or pack store with its plan beside it")
+        raise NotAPackStoreError(
+            f"{path} is no length table, plan or pack store with its plan beside it; data is measured first: "
+            f"`brimful measure {path} -o lengths.arrow --tokenizer DIR|ID`"
+        )
     return table, plan
 
 

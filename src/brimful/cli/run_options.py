@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
+from brimful.cli.command import grouped
 from brimful.errors import SettingsError
 from brimful.report.facts import Run
 from brimful.report.models import DEFAULT_MODEL, MODELS, cost_model_from_config, cost_model_named
 
 __all__ = ["make_run", "run_options"]
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_OPTIONS = (
+run_options = grouped(
+    "Training run",
     click.option(
         "--world-size",
         "--dp-world-size",
@@ -55,13 +55,6 @@ _OPTIONS = (
     click.option("--model-type", metavar="NAME", help=f"What costs are those of: {', '.join(MODELS)}."),
     click.option("--model-config", metavar="FILE", help="The config.json of your model, for its costs."),
 )
-
-
-def run_options(function: Command) -> Command:
-    """Adds the options to a command."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def make_run(options: Mapping[str, Any]) -> Run:

@@ -9,32 +9,42 @@ from typing import Any
 
 import click
 
-from brimful.cli.options import show_json
+from brimful.cli.command import GroupedCommand, grouped
+from brimful.cli.options import json_option
+from brimful.cli.terminal import show_json, show_lines
 from brimful.errors import SettingsError, missing_extra
 
 __all__ = ["verify"]
 
 
-@click.command()
-@click.option("--model", "path", metavar="DIR|ID", help="A causal language model: a directory or a hub id.")
-@click.option("--model-type", metavar="NAME", help="A tiny random model of an architecture instead: qwen2, llama, …")
-@click.option("--packs", metavar="DIR", help="A pack store to take samples from (default: random ones).")
-@click.option(
-    "--collator", metavar="MODULE:NAME", help="Your collator instead of PackCollator, as package.module:name."
+@click.command(cls=GroupedCommand)
+@grouped(
+    "Subject",
+    click.option("--model", "path", metavar="DIR|ID", help="A causal language model: a directory or a hub id."),
+    click.option(
+        "--model-type", metavar="NAME", help="A tiny random model of an architecture instead: qwen2, llama, …"
+    ),
+    click.option("--packs", metavar="DIR", help="A pack store to take samples from (default: random ones)."),
+    click.option(
+        "--collator", metavar="MODULE:NAME", help="Your collator instead of PackCollator, as package.module:name."
+    ),
 )
-@click.option(
-    "--attention",
-    metavar="NAME,…",
-    help="Implementations to try (default: eager,sdpa,flex_attention,flash_attention_2).",
+@grouped(
+    "Checks",
+    click.option(
+        "--attention",
+        metavar="NAME,…",
+        help="Implementations to try (default: eager,sdpa,flex_attention,flash_attention_2).",
+    ),
+    click.option("--dtype", default="float32", show_default=True, metavar="NAME", help="float32, bfloat16 or float16."),
+    click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, cuda:1, …"),
+    click.option(
+        "--max-tokens", type=click.IntRange(min=16), default=512, show_default=True, help="Most to take of --packs."
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="Of random weights and samples."),
+    click.option("--no-gradients", is_flag=True, help="Leave gradients out: half of the memory."),
 )
-@click.option("--dtype", default="float32", show_default=True, metavar="NAME", help="float32, bfloat16 or float16.")
-@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, cuda:1, …")
-@click.option(
-    "--max-tokens", type=click.IntRange(min=16), default=512, show_default=True, help="Most to take of --packs."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of random weights and samples.")
-@click.option("--no-gradients", is_flag=True, help="Leave gradients out: half of the memory.")
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@json_option
 def verify(
     path: str | None,
     model_type: str | None,
@@ -81,7 +91,7 @@ def verify(
     if as_json:
         show_json(report.as_dict())
     else:
-        click.echo(str(report))
+        show_lines(str(report).splitlines())
     return 0 if report.ok else 1
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from brimful.cli.options import show_lines
+from brimful.cli.command import grouped, together
 from brimful.cli.run_options import make_run, run_options
+from brimful.cli.terminal import show_lines
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
@@ -20,25 +21,26 @@ from brimful.report.what_if import compare_plans, draw_comparison
 
 __all__ = ["check_what_if", "show_what_if", "what_if_data", "what_if_options"]
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def what_if_options(function: Command) -> Command:
-    """Adds ``--what-if``, ``--try-max-length``, and what a step is made of, to a command."""
-    function = run_options(function)
-    function = click.option(
-        "--try-max-length",
-        "try_capacities",
-        type=int,
-        multiple=True,
-        metavar="TOKENS",
-        help="A capacity to compare in --what-if; can be repeated (default: half, twice and four times).",
-    )(function)
-    return click.option(
-        "--what-if",
-        is_flag=True,
-        help="Compare capacities and algorithms, and say what packing changes in training. Saves nothing.",
-    )(function)
+what_if_options = together(
+    grouped(
+        "Comparison",
+        click.option(
+            "--what-if",
+            is_flag=True,
+            help="Compare capacities and algorithms, and say what packing changes in training. Saves nothing.",
+        ),
+        click.option(
+            "--try-max-length",
+            "try_capacities",
+            type=int,
+            multiple=True,
+            metavar="TOKENS",
+            help="A capacity to compare in --what-if; can be repeated (default: half, twice and four times).",
+        ),
+    ),
+    run_options,
+)
+"""``--what-if``, ``--try-max-length``, and what a step is made of."""
 
 
 def check_what_if(options: Mapping[str, Any], output: str | None) -> None:

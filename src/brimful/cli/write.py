@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import (
     encoder_options,
     job_options,
@@ -14,11 +15,12 @@ from brimful.cli.options import (
     make_reporter,
     make_source,
     required,
-    show_json,
     source_options,
     tokenizer_note,
 )
-from brimful.errors import SourceNotFoundError
+from brimful.cli.ours import PLAN, kind_of, named
+from brimful.cli.terminal import show_json, show_lines
+from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.materialize import write_packs
 from brimful.plan import Plan
 from brimful.serve import open_packs
@@ -27,21 +29,28 @@ from brimful.words import counted
 __all__ = ["write"]
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("plan_file", metavar="PLAN")
 @click.argument("source", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="DIR", help="Directory of the packs.")
-@click.option("--lanes", type=int, default=1, show_default=True, help="How ranks may divide the shards.")
-@encoder_options
 @source_options
+@encoder_options
+@grouped(
+    "Output",
+    click.option("-o", "--output", metavar="DIR", help="Directory of the packs."),
+    click.option("--lanes", type=int, default=1, show_default=True, help="How ranks may divide the shards."),
+)
 @job_options
 def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Write the packs of PLAN, made from SOURCE, as a pack store. Killed, the same command goes on."""
     required(output, "-o", "name the directory that the packs go to")
-    try:
-        made = Plan.open(plan_file)
-    except FileNotFoundError as error:
-        raise SourceNotFoundError(f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)") from error
+    if not os.path.exists(plan_file):
+        raise SourceNotFoundError(f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)")
+    if kind_of(plan_file) != PLAN:
+        raise SettingsError(
+            f"{named(plan_file, but='plan')}: `brimful plan … -o FILE` makes one, and it comes before the data, as in "
+            f"`brimful write PLAN SOURCE -o DIR`"
+        )
+    made = Plan.open(plan_file)
     data = make_source(source, options)
     encoder = make_encoder(data, options)
     written = write_packs(
@@ -67,4 +76,4 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
             }
         )
         return
-    click.echo(f"{packs!r}, {counted(written, 'shard')} written now")
+    show_lines([f"{packs!r}, {counted(written, 'shard')} written now"])

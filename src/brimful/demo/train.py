@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain, islice, pairwise, repeat
 from typing import Any, TypeAlias
 
@@ -55,6 +55,11 @@ class TrainingRun:
     def tokens_per_second(self) -> float:
         """Real tokens a second."""
         return self.real_tokens / self.seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        ratios = {"fill_ratio": self.fill_ratio, "tokens_per_second": self.tokens_per_second}
+        return {**{key: value for key, value in asdict(self).items() if key != "name"}, **ratios}
 
 
 def compare_training(

@@ -12,30 +12,33 @@ from brimful.plan import Plan
 from brimful.sources.source import Source
 from brimful.store import atomic_file
 
-__all__ = ["dropped_samples", "write_dropped"]
+__all__ = ["dropped_samples", "why_dropped", "write_dropped"]
 
 
 def dropped_samples(plan: Plan, table: LengthTable, source: Source) -> Iterator[dict[str, Any]]:
     """One object for each sample that was left out, in the order of their ids."""
-    longest = plan.alignment.usable(plan.capacity)
     for sample_id in plan.dropped_ids.tolist():
-        tokens = int(table.tokens[sample_id])
-        targets = None if table.targets is None else int(table.targets.counts[sample_id])
-        if tokens > longest and plan.settings.get("overflow") not in ("truncate", "truncate_left", "split"):
-            reason = f"longer than a pack ({longest:,} tokens)"
-        elif targets == 0:
-            reason = "no target of the loss"
-        elif tokens > longest:
-            reason = "no target of the loss is left after truncation"
-        else:
-            reason = "with its group, or for another budget than tokens"
         yield {
             "sample_id": sample_id,
             "where": source.where(sample_id),
-            "tokens": tokens,
-            **({} if targets is None else {"targets": targets}),
-            "reason": reason,
+            "tokens": int(table.tokens[sample_id]),
+            **({} if table.targets is None else {"targets": int(table.targets.counts[sample_id])}),
+            "reason": why_dropped(plan, table, sample_id),
         }
+
+
+def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
+    """Why a plan left a sample out."""
+    longest = plan.alignment.usable(plan.capacity)
+    tokens = int(table.tokens[sample_id])
+    targets = None if table.targets is None else int(table.targets.counts[sample_id])
+    if tokens > longest and plan.settings.get("overflow") not in ("truncate", "truncate_left", "split"):
+        return f"longer than a pack ({longest:,} tokens)"
+    if targets == 0:
+        return "no target of the loss"
+    if tokens > longest:
+        return "no target of the loss is left after truncation"
+    return "with its group, or for another budget than tokens"
 
 
 def write_dropped(path: str | os.PathLike[str], plan: Plan, table: LengthTable, source: Source) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from brimful.shards import Pack
 from brimful.typing import LossMask, TokenIds
 
-__all__ = ["show_pack"]
+__all__ = ["pack_as_dict", "show_pack"]
 
 _HEAD, _TAIL = 48, 24
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys; data must not."""
 
 
 def show_pack(
@@ -46,6 +50,24 @@ def show_pack(
     return lines
 
 
+def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Callable[[TokenIds], str] | None) -> dict[str, Any]:
+    """The same for machines: each segment with its place, its sample, and its text where there is a tokenizer."""
+    segments = []
+    for number in range(pack.num_segments):
+        begin, end = int(pack.cu_seqlens[number]), int(pack.cu_seqlens[number + 1])
+        segments.append(
+            {
+                "sample_id": int(pack.sample_ids[number]),
+                "first": begin,
+                "start": int(pack.starts[number]),
+                "tokens": end - begin,
+                "loss_tokens": int(np.count_nonzero(pack.loss_mask[begin:end])),
+                **({} if decode is None else {"text": decode(pack.input_ids[begin:end])}),
+            }
+        )
+    return {"kind": "pack", "pack": index, "tokens": len(pack), "capacity": capacity, "segments": segments}
+
+
 def _text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str], full: bool) -> str:
     if full or len(ids) <= _HEAD + _TAIL:
         return _marked(ids, mask, decode)
@@ -58,6 +80,6 @@ def _marked(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str]) ->
     edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(ids)]
     pieces = []
     for begin, end in pairwise(edges):
-        text = decode(ids[begin:end])
+        text = _CONTROLS.sub(lambda match: match.group().encode("unicode_escape").decode(), decode(ids[begin:end]))
         pieces.append(f"⟦{text}⟧" if mask[begin] else text)
     return "".join(pieces)

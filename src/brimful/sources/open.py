@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from brimful.errors import SettingsError, SourceNotFoundError
+from brimful.errors import SettingsError, SourceError, SourceNotFoundError
 from brimful.hub import looks_like_hub_id
+from brimful.remote import is_remote
 from brimful.sources.directory import data_files
 from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
@@ -22,7 +23,7 @@ from brimful.sources.source import Source
 from brimful.sources.spool import rows_of_iterable, rows_of_pipe
 from brimful.sources.table import TableRows, is_table
 from brimful.sources.text_files import TextFiles
-from brimful.sources.unpack import begins_like_array, is_remote, unpacked_json_array, unpacked_lines
+from brimful.sources.unpack import begins_like_array, unpacked_json_array, unpacked_lines
 from brimful.words import setting
 
 __all__ = ["STANDARD_INPUT", "TextUnit", "open_source"]
@@ -251,6 +252,8 @@ def _plain(path: str, opening: _Opening) -> str:
 
 def _from_file(path: str, opening: _Opening) -> Rows:
     kind = _kind(path)
+    if kind == "parquet" and is_remote(path):
+        raise SourceError(f"{path}: Parquet is read in place, which takes a local file: copy it here first")
     if kind == "parquet":
         return ParquetRows(path)
     if kind == "array" and begins_like_array(path):

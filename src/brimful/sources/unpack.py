@@ -16,19 +16,15 @@ from typing import IO, Any
 from brimful.cache import cache_dir, exclusive
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
+from brimful.remote import filesystem_of, is_remote, telling
 from brimful.sources.json_array import array_elements
 from brimful.sources.rows import MAX_ROW_BYTES
 from brimful.store import atomic_file
 
-__all__ = ["begins_like_array", "is_remote", "unpacked_json_array", "unpacked_lines"]
+__all__ = ["begins_like_array", "unpacked_json_array", "unpacked_lines"]
 
 _PIECE = 1 << 20
 _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is a URL of something other than local files."""
-    return "://" in path and not path.startswith("file://")
 
 
 def begins_like_array(path: str) -> bool:
@@ -96,13 +92,9 @@ def _copied(path: str, cache: Path | None, kind: str, copy: Callable[[IO[bytes]]
 def _identity(path: str) -> tuple[str, Any]:
     """Where the original lies, and what changes when it changes."""
     if is_remote(path):
-        import fsspec
-
-        filesystem, inner = fsspec.core.url_to_fs(path)
-        try:
+        filesystem, inner = filesystem_of(path)
+        with telling(path):
             return path, str(filesystem.ukey(inner))
-        except FileNotFoundError as error:
-            raise SourceNotFoundError(f"{path}: no such file") from error
     real = os.path.realpath(path)
     try:
         status = os.stat(real)
@@ -119,9 +111,9 @@ def _opened(path: str) -> Iterator[Any]:
     codec = _CODECS.get(os.path.splitext(path)[1].lower())
     with contextlib.ExitStack() as stack:
         if is_remote(path):
-            import fsspec
-
-            raw: Any = stack.enter_context(fsspec.open(path, "rb"))
+            filesystem, inner = filesystem_of(path)
+            with telling(path):
+                raw: Any = stack.enter_context(filesystem.open(inner, "rb"))
         else:
             raw = stack.enter_context(open(path, "rb"))
         try:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.errors import OversizedSampleError, SettingsError, missing_extra
+from brimful.errors import MissingExtraError, OversizedSampleError, SettingsError
 from brimful.plan import Plan, plan_packs
 from brimful.typing import Lengths
 
@@ -107,7 +107,9 @@ def install() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "swift":
             raise
-        raise missing_extra("ms-swift", "ms-swift", "brimful.trainers.ms_swift") from error
+        raise MissingExtraError(
+            "brimful.trainers.ms_swift needs ms-swift, which is not installed: pip install ms-swift"
+        ) from error
     theirs = packing.PackingDataset
     if theirs is SwiftPacks:
         return
