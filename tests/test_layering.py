@@ -19,6 +19,7 @@ BASE = {
     "words",
     "choices",
     "compiling",
+    "stopping",
 }
 MAY_IMPORT = {
     "base": {"base"},

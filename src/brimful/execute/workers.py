@@ -1,0 +1,180 @@
+"""Worker processes, each asked over a pipe of its own.
+
+A worker is ended by killing it, always: when the job is done, when another task failed, when somebody presses Ctrl-C.
+Tasks are safe to run twice, so nothing is lost, and there is no queue, lock or thread of the standard library that
+waits for a worker which is busy, or still starting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from brimful.errors import TaskFailedError
+from brimful.execute.serving import Undisturbed, WorkerTraceback, serve
+from brimful.stopping import at_the_end
+from brimful.words import setting
+
+__all__ = ["Worker", "Workers"]
+
+_SIGNAL_TO_ALL = 0.5
+"""Seconds in which whoever signals one process after the other comes to this one too."""
+
+_starting = threading.Lock()
+"""Held while a process is started: who holds it knows all processes that there are."""
+
+_jobs: set[Workers] = set()
+
+
+class Workers:
+    """The worker processes of one job, which share a function and its context.
+
+    Args:
+        function: importable by name; called as ``function(context, task)``.
+        context: sent to each process once.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any], context: Any) -> None:
+        self.ended = False
+        self._order = ForkingPickler.dumps((function, context))
+        self._context = _fresh_processes()
+        self._processes: set[Any] = set()
+
+    def start(self) -> Worker:
+        """Start one more process; takes as long as its imports. From any thread."""
+        ours, theirs = self._context.Pipe()
+        with _starting, theirs:
+            process = self._context.Process(target=serve, args=(Undisturbed(), theirs))
+            if not self.ended:
+                if self._context.get_start_method() == "forkserver":
+                    _start_server()
+                process.start()
+                self._processes.add(process)
+                _jobs.add(self)
+        worker = Worker(self, process, ours)
+        if self.ended:  # meanwhile
+            self.end()
+        else:
+            worker.tell(self._order)
+        return worker
+
+    def end(self) -> None:
+        """Kill all of them, whatever they do. Those that are being started are killed when they are there."""
+        self.ended = True
+        try:
+            self._kill()
+        except BaseException:  # an impatient second Ctrl-C
+            self._kill()
+            raise
+        _jobs.discard(self)
+
+    def _kill(self) -> None:
+        for process in list(self._processes):
+            process.kill()
+
+    def forget(self, process: Any) -> None:
+        """A process that is gone."""
+        self._processes.discard(process)
+
+
+class Worker:
+    """One worker process, called like the function of its job: ``worker(task)``; gone at the end of its ``with``."""
+
+    def __init__(self, job: Workers, process: Any, pipe: Connection) -> None:
+        self._job, self._process, self._pipe = job, process, pipe
+
+    def tell(self, order: Any) -> None:
+        """Send the function and its context."""
+        with contextlib.suppress(ConnectionError):  # the first task finds out why
+            self._pipe.send_bytes(order)
+
+    def __call__(self, task: Any) -> Any:
+        """The result of a task.
+
+        Raises:
+            TaskFailedError: the process died.
+            Exception: whatever the function raised, with the worker's traceback as its cause.
+        """
+        try:
+            self._pipe.send(task)
+            wait([self._pipe, self._process.sentinel])
+            if not self._pipe.poll():
+                raise EOFError
+            well, answer, where = self._pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            raise self._death() from error
+        if well:
+            return answer
+        raise answer from WorkerTraceback(where)
+
+    def _death(self) -> TaskFailedError:
+        self._process.join(_SIGNAL_TO_ALL)
+        if self._process.exitcode == -signal.SIGTERM and not self._job.ended:
+            time.sleep(_SIGNAL_TO_ALL)  # most likely this process is told to end as well, and then this is no failure
+        return TaskFailedError(
+            f"a worker process died before it answered: most often memory ran out (try a smaller "
+            f"{setting('num_proc')}), or a script starts the job without `if __name__ == '__main__':`; what was "
+            f"finished is kept, run it again"
+        )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._process.pid is not None:
+            self._process.kill()
+            self._process.join()
+            self._job.forget(self._process)
+            self._process.close()
+        self._pipe.close()
+
+
+def _fresh_processes() -> Any:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["brimful.execute.preload"])
+    return context
+
+
+def _start_server() -> None:
+    """Start the server of processes, if it does not run, with Ctrl-C blocked: its imports must not be disturbed."""
+    from multiprocessing import forkserver, resource_tracker
+
+    resource_tracker.ensure_running()  # first: some versions unblock Ctrl-C when they start it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _kill_server() -> None:
+    from multiprocessing import forkserver
+
+    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _end_all() -> None:
+    """For the last moment of this process: no worker stays, and none is being started."""
+    for job in list(_jobs):
+        job.ended = True
+    while not _starting.acquire(timeout=0.05):
+        if os.name == "posix":
+            _kill_server()  # it still imports, and the process that was asked of it would start when it is done
+    for job in list(_jobs):
+        job.end()
+
+
+at_the_end(_end_all)
