@@ -78,7 +78,7 @@ def _by_processes(
     function: Callable[[Any, Any], Any], tasks: Sequence[Any], context: Any, num_proc: int
 ) -> Generator[tuple[Any, Any], None, None]:
     workers = Workers(function, context)
-    yield from _by_threads(workers.start, tasks, num_proc, end=workers.end)
+    yield from _by_threads(workers.hire, tasks, num_proc, end=workers.end)
 
 
 def _by_threads(

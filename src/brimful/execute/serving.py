@@ -39,7 +39,10 @@ def _ignore_interrupts() -> None:
 
 
 def serve(_undisturbed: None, pipe: Connection) -> None:
-    """Answer ``(True, result, "")`` or ``(False, error, traceback)`` to each task, until the pipe is closed."""
+    """Answer ``(True, result, "")`` or ``(False, error, traceback)`` to each task, until the pipe is closed.
+
+    The first message is the function with its context, answered too: then this process is ready.
+    """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process a core already; threads on top only get in the way
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):  # nobody listens any more
@@ -48,6 +51,7 @@ def serve(_undisturbed: None, pipe: Connection) -> None:
         except (ImportError, AttributeError) as error:  # this process does not find what the caller has
             _answer(pipe, False, error, traceback.format_exc())
             return
+        _answer(pipe, True, None, "")
         while True:
             task = pipe.recv()
             try:

@@ -13,7 +13,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -48,23 +49,34 @@ class Workers:
         self._context = _fresh_processes()
         self._processes: set[Any] = set()
 
-    def start(self) -> Worker:
-        """Start one more process; takes as long as its imports. From any thread."""
+    @contextlib.contextmanager
+    def hire(self) -> Iterator[Worker]:
+        """One more process, when it is ready for tasks: those that wait go to whoever is ready first. From any thread."""
+        process, pipe = self._started()
+        try:
+            worker = Worker(self, process, pipe)
+            worker.tell(self._order)
+            yield worker
+        finally:
+            process.kill()
+            process.join()
+            self._processes.discard(process)
+            pipe.close()
+
+    def _started(self) -> tuple[Any, Connection]:
         ours, theirs = self._context.Pipe()
         with _starting, theirs:
+            if self.ended:
+                raise TaskFailedError("the job was ended")
+            if self._context.get_start_method() == "forkserver":
+                _start_server()
             process = self._context.Process(target=serve, args=(Undisturbed(), theirs))
-            if not self.ended:
-                if self._context.get_start_method() == "forkserver":
-                    _start_server()
-                process.start()
-                self._processes.add(process)
-                _jobs.add(self)
-        worker = Worker(self, process, ours)
+            process.start()
+            self._processes.add(process)
+            _jobs.add(self)
         if self.ended:  # meanwhile
             self.end()
-        else:
-            worker.tell(self._order)
-        return worker
+        return process, ours
 
     def end(self) -> None:
         """Kill all of them, whatever they do. Those that are being started are killed when they are there."""
@@ -80,21 +92,16 @@ class Workers:
         for process in list(self._processes):
             process.kill()
 
-    def forget(self, process: Any) -> None:
-        """A process that is gone."""
-        self._processes.discard(process)
-
 
 class Worker:
-    """One worker process, called like the function of its job: ``worker(task)``; gone at the end of its ``with``."""
+    """One worker process, called like the function of its job: ``worker(task)``. For one thread."""
 
     def __init__(self, job: Workers, process: Any, pipe: Connection) -> None:
         self._job, self._process, self._pipe = job, process, pipe
 
     def tell(self, order: Any) -> None:
-        """Send the function and its context."""
-        with contextlib.suppress(ConnectionError):  # the first task finds out why
-            self._pipe.send_bytes(order)
+        """Send the function and its context; returns when the process is ready for tasks."""
+        self._answer_to(partial(self._pipe.send_bytes, order))
 
     def __call__(self, task: Any) -> Any:
         """The result of a task.
@@ -103,8 +110,11 @@ class Worker:
             TaskFailedError: the process died.
             Exception: whatever the function raised, with the worker's traceback as its cause.
         """
+        return self._answer_to(partial(self._pipe.send, task))
+
+    def _answer_to(self, send: Callable[[], None]) -> Any:
         try:
-            self._pipe.send(task)
+            send()
             wait([self._pipe, self._process.sentinel])
             if not self._pipe.poll():
                 raise EOFError
@@ -124,17 +134,6 @@ class Worker:
             f"{setting('num_proc')}), or a script starts the job without `if __name__ == '__main__':`; what was "
             f"finished is kept, run it again"
         )
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._process.pid is not None:
-            self._process.kill()
-            self._process.join()
-            self._job.forget(self._process)
-            self._process.close()
-        self._pipe.close()
 
 
 def _fresh_processes() -> Any:
