@@ -48,6 +48,7 @@ class Workers:
         self._order = ForkingPickler.dumps((function, context))
         self._context = _fresh_processes()
         self._processes: set[Any] = set()
+        _jobs.add(self)
 
     @contextlib.contextmanager
     def hire(self) -> Iterator[Worker]:
@@ -68,12 +69,10 @@ class Workers:
         with _starting, theirs:
             if self.ended:
                 raise TaskFailedError("the job was ended")
-            if self._context.get_start_method() == "forkserver":
-                _start_server()
             process = self._context.Process(target=serve, args=(Undisturbed(), theirs))
-            process.start()
+            with _server_undisturbed():
+                process.start()
             self._processes.add(process)
-            _jobs.add(self)
         if self.ended:  # meanwhile
             self.end()
         return process, ours
@@ -144,14 +143,18 @@ def _fresh_processes() -> Any:
     return context
 
 
-def _start_server() -> None:
-    """Start the server of processes, if it does not run, with Ctrl-C blocked: its imports must not be disturbed."""
-    from multiprocessing import forkserver, resource_tracker
+@contextlib.contextmanager
+def _server_undisturbed() -> Iterator[None]:
+    """Start the server of worker processes, if one is needed, with Ctrl-C blocked: it must not disturb its imports."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # first: some versions unblock Ctrl-C when they start it
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    resource_tracker.ensure_running()  # the server's start does it too, and unblocks Ctrl-C then
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of this thread alone
     try:
-        forkserver.ensure_running()
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

@@ -1,0 +1,335 @@
+"""Ctrl-C and SIGTERM, at every stage and at random moments: the program ends at once, and the same command goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_bad_input import TEMPLATE, save_tokenizer, write_rows
+from tests.materialize.test_write import tree
+
+ROOT = Path(__file__).parents[2]
+LINE = "stopped; what was finished is kept, run the same command to go on"
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals to process groups")
+
+# ── a program that stands still where it is told to ───────────────────────────────────────────────────────────────
+
+DRIVER = """
+from functools import partial
+from brimful.__main__ import main
+from tests.faults.stalls import solve, stall, stalling
+
+if stalling("worker importing") and __name__ == "__mp_main__":
+    stall()
+
+import brimful.cli.pack as command, brimful.materialize.job as job, brimful.materialize.write as write
+from brimful.testing.toys import toy_chat_encoder
+
+class Encoder(type(toy_chat_encoder())):
+    def encode_batch(self, samples):
+        if stalling("measuring"):
+            stall()
+        return super().encode_batch(samples)
+
+def stalling_in(function, stage):
+    def stalled(*arguments, **options):
+        if stalling(stage):
+            stall()
+        return function(*arguments, **options)
+    return stalled
+
+command.make_encoder = lambda *_: Encoder()
+command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 16)
+if stalling("solving"):
+    job.plan_by = lambda *_, **options: solve()
+job.plan_by = stalling_in(job.plan_by, "planning")
+write._build = stalling_in(write._build, "writing")
+
+if __name__ == "__main__":
+    main()
+"""
+
+IMPORTED = {"loading": "click", "server importing": "transformers"}
+"""What is imported at a stage, and stands still in its place."""
+
+
+def program(folder: Path, *arguments: Any, stage: str = "") -> tuple[list[str], dict[str, str]]:
+    """Command and environment of ``brimful`` with an encoder of bytes, standing still at a stage."""
+    stubs = folder / f"stubs for {stage}"
+    stubs.mkdir()
+    (stubs / "transformers.py").write_text("")  # worker processes import it first, and these need not
+    if stage in IMPORTED:
+        (stubs / f"{IMPORTED[stage]}.py").write_text("from tests.faults.stalls import stall\nstall()\n")
+    (folder / "driver.py").write_text(DRIVER)
+    started = ["-m", "brimful"] if stage == "loading" else [str(folder / "driver.py")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(stubs), str(ROOT / "src"), str(ROOT)]),
+        "STALL": stage,
+        "STALLED": str(folder / "stalled"),
+    }
+    return [sys.executable, *started, *map(str, arguments)], environment
+
+
+# ── signalling it ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended: exit code, standard error, seconds until it and all of its processes were gone."""
+
+    code: int
+    err: str
+    seconds: float
+    gone: float
+
+
+def signalled(
+    command: list[str],
+    environment: dict[str, str],
+    log: Path,
+    *,
+    when: Callable[[subprocess.Popen[bytes]], None],
+    signum: signal.Signals,
+    to_group: bool,
+    again_after: float | None,
+) -> Ended:
+    """Start a program, signal it at a moment, alone or with its group as a terminal does, and again if asked."""
+    with open(log, "wb") as err:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=log.parent,
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever this one was started with
+        )
+    try:
+        when(process)
+        send = os.killpg if to_group else os.kill
+        began = time.monotonic()
+        with contextlib.suppress(ProcessLookupError):
+            send(process.pid, signum)
+            if again_after is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(again_after)
+                send(process.pid, signum)
+        code = process.wait(30)
+        seconds = time.monotonic() - began
+        while group_lives(process.pid):
+            assert time.monotonic() - began < 30, "processes were left behind"
+            time.sleep(0.01)
+        return Ended(code, log.read_text(), seconds, time.monotonic() - began)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def group_lives(group: int) -> bool:
+    """Whether a process group has a process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def when_stalled(folder: Path) -> Callable[[subprocess.Popen[bytes]], None]:
+    """Waits for the program to stand still."""
+
+    def wait(process: subprocess.Popen[bytes]) -> None:
+        until = time.monotonic() + 60
+        while not (folder / "stalled").exists():
+            assert process.poll() is None, "the stage was not reached: the test proves nothing"
+            assert time.monotonic() < until, "the stage was not reached: the test proves nothing"
+            time.sleep(0.01)
+
+    return wait
+
+
+PACK = ("pack", "--max-length", 64, "--quiet")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two blocks of them, so that workers have something to do."""
+    texts = [{"text": "abc" * (1 + number % 19)} for number in range(9_000)]
+    return write_rows(tmp_path_factory.mktemp("rows") / "rows.jsonl", texts)
+
+
+@pytest.fixture(scope="module")
+def never_stopped(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The files of a job that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    command, environment = program(folder, *PACK, rows, "-o", folder / "packs", "--num-proc", 1)
+    environment["BRIMFUL_CACHE"] = str(folder / "cache")
+    subprocess.run(command, env=environment, cwd=folder, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    return tree(folder / "packs")
+
+
+INT, TERM = signal.SIGINT, signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("stage", "num_proc", "signum", "to_group", "again_after"),
+    [
+        ("loading", 1, INT, False, None),
+        ("server importing", 2, INT, True, 0.1),
+        ("worker importing", 2, INT, True, None),
+        ("measuring", 2, INT, True, None),
+        ("measuring", 2, TERM, True, None),
+        ("measuring", 1, INT, False, 0.0),
+        ("planning", 1, TERM, False, None),
+        ("solving", 1, INT, False, None),
+        ("writing", 2, TERM, False, 0.1),
+        ("writing", 1, INT, True, None),
+    ],
+)
+def test_a_signal_ends_the_program_at_every_stage_and_the_same_command_goes_on(
+    rows: Path,
+    never_stopped: dict[str, str],
+    tmp_path: Path,
+    stage: str,
+    num_proc: int,
+    signum: signal.Signals,
+    to_group: bool,
+    again_after: float | None,
+) -> None:
+    """Without it Ctrl-C waits for the tokenizer, a second one hangs, and workers print their tracebacks."""
+    if stage == "solving":
+        pytest.importorskip("highspy", reason="solving needs the extra brimful[optimal]")
+    arguments = (*PACK, rows, "-o", tmp_path / "packs", "--num-proc", num_proc)
+    command, environment = program(tmp_path, *arguments, stage=stage)
+    ended = signalled(
+        command,
+        environment,
+        tmp_path / "log",
+        when=when_stalled(tmp_path),
+        signum=signum,
+        to_group=to_group,
+        again_after=again_after,
+    )
+    assert (ended.code, ended.err) == (128 + signum, LINE + "\n")
+    command, environment = program(tmp_path, *arguments)
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert tree(tmp_path / "packs") == never_stopped
+
+
+# ── random moments ────────────────────────────────────────────────────────────────────────────────────────────────
+
+MOMENTS = range(200)
+"""Seeds of the moments."""
+
+JOB = {
+    "pack": "pack {rows} -o {out} --tokenizer {tokenizer} --max-length 2048 --num-proc {num_proc} --quiet",
+    "measure": "measure {rows} -o {out}/lengths.arrow --tokenizer {tokenizer} --num-proc {num_proc} --quiet",
+    "write": "write {plan} {rows} -o {out} --tokenizer {tokenizer} --num-proc {num_proc} --quiet",
+}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One stop: of which command, when (as a share of the time it takes), how."""
+
+    command: str
+    num_proc: int
+    share: float
+    signum: signal.Signals
+    to_group: bool
+    again_after: float | None
+
+    @classmethod
+    def of(cls, seed: int) -> Moment:
+        """The moment of a seed; every other one is signalled twice."""
+        draw = random.Random(seed)
+        return cls(
+            command=draw.choice(list(JOB)),
+            num_proc=draw.choice([1, 2]),
+            share=draw.random(),
+            signum=draw.choice([INT, TERM]),
+            to_group=draw.random() < 0.5,
+            again_after=draw.choice([0.0, 0.05, 0.3]) if seed % 2 else None,
+        )
+
+
+@pytest.mark.chaos
+def test_signalled_at_random_moments_the_same_command_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two hundred stops of real commands; prints how long the ends took. A signal before our first line is Python's."""
+    names = {
+        "rows": write_rows(tmp_path / "rows.jsonl", [chat(number) for number in range(12_000)]),
+        "tokenizer": save_tokenizer(tmp_path / "tokenizer", TEMPLATE),
+        "plan": tmp_path / "whole" / "plan.arrow",
+    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
+
+    def run(command: str, out: Path, num_proc: int) -> tuple[list[str], dict[str, str]]:
+        words = JOB[command].format(out=out, num_proc=num_proc, **names).split()
+        return [sys.executable, "-m", "brimful", *words], {**environment, "BRIMFUL_CACHE": f"{out}-cache"}
+
+    whole, seconds = {}, {}
+    for name in JOB:
+        folder = tmp_path / ("whole" if name == "pack" else f"whole-{name}")
+        command, settings = run(name, folder, 2)
+        began = time.monotonic()
+        subprocess.run(command, env=settings, check=True, stdout=subprocess.DEVNULL, timeout=120)
+        whole[name], seconds[name] = committed(folder), time.monotonic() - began
+
+    ends: list[Ended] = []
+    wrong: list[str] = []
+    for seed in MOMENTS:
+        moment = Moment.of(seed)
+        out = tmp_path / f"{seed}"
+        command, settings = run(moment.command, out, moment.num_proc)
+        ended = signalled(
+            command,
+            settings,
+            tmp_path / "log",
+            when=lambda _, delay=moment.share * seconds[moment.command]: time.sleep(delay),
+            signum=moment.signum,
+            to_group=moment.to_group,
+            again_after=moment.again_after,
+        )
+        ends.append(ended)
+        early = ended.code == -moment.signum or ("brimful" not in ended.err and ended.code == 130)
+        if not (early or (ended.code, ended.err) in [(128 + moment.signum, LINE + "\n"), (0, "")]):
+            wrong.append(f"{seed} {moment}: {ended}")
+        subprocess.run(command, env=settings, check=True, stdout=subprocess.DEVNULL, timeout=120)
+        if committed(out) != whole[moment.command]:
+            wrong.append(f"{seed} {moment}: other bytes")
+        shutil.rmtree(out)
+        shutil.rmtree(f"{out}-cache", ignore_errors=True)
+        with capsys.disabled():
+            print(seed, moment, ended, flush=True)
+    with capsys.disabled():
+        gone = sorted(ended.gone for ended in ends)
+        print(f"{len(ends)} ends: median {gone[len(gone) // 2]:.3f} s, longest {gone[-5:]} s; jobs take {seconds}")
+    assert not wrong, "\n".join(wrong)
+
+
+def chat(number: int) -> dict[str, Any]:
+    """A row of its own length."""
+    draw = random.Random(number)
+    question, answer = ("".join(draw.choices("abcdefgh ", k=draw.randrange(20, 400))) for _ in range(2))
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def committed(directory: Path) -> dict[str, str]:
+    """What a job leaves, without half-written files of a job that was stopped."""
+    return {name: digest for name, digest in tree(directory).items() if not name.endswith(".tmp")}
