@@ -52,7 +52,7 @@ def stalling_in(function, stage):
     return stalled
 
 command.make_encoder = lambda *_: Encoder()
-command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 16)
+command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 12)
 if stalling("solving"):
     job.plan_by = lambda *_, **options: solve()
 job.plan_by = stalling_in(job.plan_by, "planning")
@@ -167,9 +167,11 @@ PACK = ("pack", "--max-length", 64, "--quiet")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two blocks of them, so that workers have something to do."""
-    texts = [{"text": "abc" * (1 + number % 19)} for number in range(9_000)]
-    return write_rows(tmp_path_factory.mktemp("rows") / "rows.jsonl", texts)
+    """Several files, and so several blocks, that workers have something to do."""
+    folder = tmp_path_factory.mktemp("rows")
+    for name in "abcd":
+        write_rows(folder / f"{name}.jsonl", [{"text": name * (1 + number % 19)} for number in range(60)])
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +227,7 @@ def test_a_signal_ends_the_program_at_every_stage_and_the_same_command_goes_on(
         again_after=again_after,
     )
     assert (ended.code, ended.err) == (128 + signum, LINE + "\n")
-    command, environment = program(tmp_path, *arguments)
+    command, environment = program(tmp_path, *arguments[:-1], 1)  # the number of processes never changes a byte
     subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=60, stdout=subprocess.DEVNULL)
     assert tree(tmp_path / "packs") == never_stopped
 
@@ -272,8 +274,11 @@ def test_signalled_at_random_moments_the_same_command_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two hundred stops of real commands; prints how long the ends took. A signal before our first line is Python's."""
+    (tmp_path / "rows").mkdir()
+    for first in range(0, 6_000, 250):  # a file is a block at least, and a block a task
+        write_rows(tmp_path / "rows" / f"{first:05}.jsonl", [chat(number) for number in range(first, first + 250)])
     names = {
-        "rows": write_rows(tmp_path / "rows.jsonl", [chat(number) for number in range(12_000)]),
+        "rows": tmp_path / "rows",
         "tokenizer": save_tokenizer(tmp_path / "tokenizer", TEMPLATE),
         "plan": tmp_path / "whole" / "plan.arrow",
     }
@@ -310,6 +315,7 @@ def test_signalled_at_random_moments_the_same_command_goes_on(
         early = ended.code == -moment.signum or ("brimful" not in ended.err and ended.code == 130)
         if not (early or (ended.code, ended.err) in [(128 + moment.signum, LINE + "\n"), (0, "")]):
             wrong.append(f"{seed} {moment}: {ended}")
+        command, settings = run(moment.command, out, 1)  # the number of processes never changes a byte
         subprocess.run(command, env=settings, check=True, stdout=subprocess.DEVNULL, timeout=120)
         if committed(out) != whole[moment.command]:
             wrong.append(f"{seed} {moment}: other bytes")
