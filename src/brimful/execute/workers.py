@@ -45,7 +45,7 @@ class Workers:
 
     def __init__(self, function: Callable[[Any, Any], Any], context: Any) -> None:
         self.ended = False
-        self._order = ForkingPickler.dumps((function, context))
+        self._order = bytes(ForkingPickler.dumps((function, context)))
         self._context = _fresh_processes()
         self._processes: set[Any] = set()
         _jobs.add(self)
