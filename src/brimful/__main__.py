@@ -1,6 +1,6 @@
 """The program: ``brimful``, or ``python -m brimful`` where the folder of scripts is not on the path."""
 
-from brimful.stopping import end_at_signals, leave_signals
+from brimful.stopping import end, end_at_signals
 
 __all__ = ["main"]
 
@@ -13,7 +13,7 @@ def main() -> None:
 
         run_command()
     finally:
-        leave_signals()
+        end()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["STOPPED", "at_the_end", "end_at_signals", "leave_signals"]
+__all__ = ["STOPPED", "at_the_end", "end", "end_at_signals"]
 
 STOPPED = "stopped; what was finished is kept, run the same command to go on"
 
@@ -30,7 +30,7 @@ _last_acts: list[Callable[[], None]] = []
 
 
 def at_the_end(act: Callable[[], None]) -> None:
-    """Call ``act`` when a signal ends this process, in a thread: to end the processes that it started."""
+    """Call ``act`` at the end of this program, by a signal too: to end the processes that it started. From any thread."""
     _last_acts.append(act)
 
 
@@ -58,8 +58,9 @@ def end_at_signals() -> None:
     _handle(tell)
 
 
-def leave_signals() -> None:
-    """Let the system end this process at a signal: for its last moments, when no thread can be relied on."""
+def end() -> None:
+    """End the processes that this program started, and leave signals to the system: no thread hears them from now on."""
+    _act()
     if threading.current_thread() is threading.main_thread():
         _handle(signal.SIG_DFL)
 

@@ -47,7 +47,7 @@ class Workers:
         self.ended = False
         self._order = bytes(ForkingPickler.dumps((function, context)))
         self._context = _fresh_processes()
-        self._processes: set[Any] = set()
+        self.processes: set[Any] = set()
         _jobs.add(self)
 
     @contextlib.contextmanager
@@ -61,7 +61,7 @@ class Workers:
         finally:
             process.kill()
             process.join()
-            self._processes.discard(process)
+            self.processes.discard(process)
             pipe.close()
 
     def _started(self) -> tuple[Any, Connection]:
@@ -72,7 +72,7 @@ class Workers:
             process = self._context.Process(target=serve, args=(Undisturbed(), theirs))
             with _server_undisturbed():
                 process.start()
-            self._processes.add(process)
+            self.processes.add(process)
         if self.ended:  # meanwhile
             self.end()
         return process, ours
@@ -88,7 +88,7 @@ class Workers:
         _jobs.discard(self)
 
     def _kill(self) -> None:
-        for process in list(self._processes):
+        for process in list(self.processes):
             process.kill()
 
 
@@ -160,6 +160,8 @@ def _server_undisturbed() -> Iterator[None]:
 
 
 def _kill_server() -> None:
+    if os.name != "posix":
+        return
     from multiprocessing import forkserver
 
     pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
@@ -169,14 +171,18 @@ def _kill_server() -> None:
 
 
 def _end_all() -> None:
-    """For the last moment of this process: no worker stays, and none is being started."""
+    """For the last moment of this process: no worker stays, none is being started, and their server is gone too."""
     for job in list(_jobs):
         job.ended = True
     while not _starting.acquire(timeout=0.05):
-        if os.name == "posix":
-            _kill_server()  # it still imports, and the process that was asked of it would start when it is done
-    for job in list(_jobs):
-        job.end()
+        _kill_server()  # it still imports, and the process that was asked of it would start when it is done
+    processes = [process for job in list(_jobs) for process in list(job.processes)]
+    for process in processes:
+        process.kill()
+    until = time.monotonic() + _SIGNAL_TO_ALL
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))  # the server takes note of their ends
+    _kill_server()  # it would take its imports down one by one, for seconds
 
 
 at_the_end(_end_all)
