@@ -146,12 +146,14 @@ def signalled(
 
 
 def group_lives(group: int) -> bool:
-    """Whether a process group has a process."""
+    """Whether a process group has a process, but for dead ones that nobody asked about yet."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    return True
+    listed = subprocess.run(["ps", "-A", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    states = [line.split() for line in listed.splitlines()]
+    return any(int(pgid) == group and not state.startswith("Z") for pgid, state in states)
 
 
 def when_stalled(folder: Path) -> Callable[[subprocess.Popen[bytes]], None]:
