@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has
 
 
 def run(code, **options):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, **options)
 
 
 @pytest.mark.parametrize(("signum", "code"), [("SIGINT", 130), ("SIGTERM", 143)])

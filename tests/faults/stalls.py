@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 
@@ -16,6 +17,18 @@ def stall() -> None:
     """Say so, and stay in C for minutes as a tokenizer does: without the GIL, and without a look at signals."""
     Path(os.environ["STALLED"]).touch()
     hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 30)
+
+
+def hold() -> None:
+    """Say so, and stay in C with the GIL, as an import does: no thread of this process runs either."""
+    Path(os.environ["STALLED"]).touch()
+    sum(range(1 << 45))
+
+
+def nap() -> None:
+    """Say so, and take a while to be imported."""
+    Path(os.environ["STALLED"]).touch()
+    time.sleep(1.5)
 
 
 def solve() -> None:

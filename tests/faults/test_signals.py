@@ -35,10 +35,10 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals to process g
 DRIVER = """
 from functools import partial
 from brimful.__main__ import main
-from tests.faults.stalls import solve, stall, stalling
+from tests.faults.stalls import hold, solve, stall, stalling
 
 if stalling("worker importing") and __name__ == "__mp_main__":
-    stall()
+    hold()
 
 import brimful.cli.pack as command, brimful.materialize.job as job, brimful.materialize.write as write
 from brimful.testing.toys import toy_chat_encoder
@@ -67,8 +67,12 @@ if __name__ == "__main__":
     main()
 """
 
-IMPORTED = {"loading": "click", "server importing": "transformers"}
-"""What is imported at a stage, and stands still in its place."""
+IMPORTED = {
+    "loading": ("click", "stall"),
+    "server importing": ("transformers", "stall"),
+    "server importing for a while": ("transformers", "nap"),
+}
+"""What is imported at a stage, and what is done in its place."""
 
 
 def program(folder: Path, *arguments: Any, stage: str = "") -> tuple[list[str], dict[str, str]]:
@@ -77,7 +81,8 @@ def program(folder: Path, *arguments: Any, stage: str = "") -> tuple[list[str], 
     stubs.mkdir()
     (stubs / "transformers.py").write_text("")  # worker processes import it first, and these need not
     if stage in IMPORTED:
-        (stubs / f"{IMPORTED[stage]}.py").write_text("from tests.faults.stalls import stall\nstall()\n")
+        module, how = IMPORTED[stage]
+        (stubs / f"{module}.py").write_text(f"from tests.faults.stalls import {how}\n{how}()\n")
     (folder / "driver.py").write_text(DRIVER)
     started = ["-m", "brimful"] if stage == "loading" else [str(folder / "driver.py")]
     environment = {
@@ -244,6 +249,55 @@ def test_a_signal_ends_the_program_at_every_stage_and_the_same_command_goes_on(
     assert (ended.code, ended.err) == (128 + signum, LINE + "\n")
     finish(*arguments[:-1], 1)  # the number of processes never changes a byte
     assert tree(tmp_path / "packs") == never_stopped
+
+
+SCRIPT = """
+import os, signal, sys
+from brimful import open_source, pack_dataset
+from brimful.testing.toys import toy_chat_encoder
+from tests.faults.stalls import stall, stalling
+
+class Encoder(type(toy_chat_encoder())):
+    def encode_batch(self, samples):
+        if stalling("measuring"):
+            stall()
+        return super().encode_batch(samples)
+
+def pack(num_proc):
+    pack_dataset(open_source(sys.argv[1]), Encoder(), sys.argv[2], capacity=64, shard_bytes=1 << 12, num_proc=num_proc)
+
+if __name__ == "__main__":
+    try:
+        pack(2)
+    except KeyboardInterrupt:
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        os.environ["STALL"] = ""
+        pack(1)
+        sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("stage", ["server importing for a while", "measuring"])
+def test_ctrl_c_in_the_script_of_a_user_is_a_keyboard_interrupt_and_the_workers_are_gone(
+    rows: Path, never_stopped: dict[str, str], tmp_path: Path, stage: str
+) -> None:
+    """Without it a script or notebook is ended from below, or hangs at its end for workers that print tracebacks."""
+    command, environment = program(tmp_path, rows, tmp_path / "packs", stage=stage)
+    (tmp_path / "driver.py").write_text(SCRIPT)
+    ended = signalled(
+        command,
+        environment,
+        tmp_path / "log",
+        when=when_stalled(tmp_path),
+        signum=INT,
+        to_group=True,
+        again_after=None,
+    )
+    assert (ended.code, ended.err) == (7, "")
+    packs, whole = tree(tmp_path / "packs"), dict(never_stopped)
+    del packs["stream.json"], whole["stream.json"]  # where the command line notes its tokenizer
+    assert packs == whole
 
 
 # ── random moments ────────────────────────────────────────────────────────────────────────────────────────────────
