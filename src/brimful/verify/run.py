@@ -123,7 +123,7 @@ def _attention_findings(subject: Subject, name: str, data: list[Finding]) -> lis
     """Checks of one attention implementation."""
     try:
         with using(subject.model, name):
-            found = [_isolation(subject, name, "isolation")]
+            found = [_isolation(subject, name, "isolation", data)]
             padding = check_padding_moves_nothing(subject, name)
             found += [padding] if padding is not None else []
             found += _in_training(subject, name, [*data, *found])
@@ -137,7 +137,7 @@ def _in_training(subject: Subject, name: str, before: list[Finding]) -> list[Fin
     weights = not any(finding.check == "weights" for finding in before)
     try:
         with training(subject.model):
-            apart = _isolation(subject, name, "training")
+            apart = _isolation(subject, name, "training", before)
             if not is_random(subject):
                 return [apart, *_parity(subject, name, weights, [*before, apart])]
         reason = "the model is random in training mode, with every rate of dropout at 0; parity was measured in eval()"
@@ -148,14 +148,17 @@ def _in_training(subject: Subject, name: str, before: list[Finding]) -> list[Fin
     return [apart, *_parity(subject, name, weights, [*before, apart])]
 
 
-def _isolation(subject: Subject, name: str, check: str) -> Finding:
-    """Isolation in the mode that the model is in, explained where it fails."""
+def _isolation(subject: Subject, name: str, check: str, before: list[Finding]) -> Finding:
+    """Isolation in the mode that the model is in, explained where it fails and nothing before explains it."""
     with _refusals(subject, "the packed batch"):
         finding, leak = check_isolation(subject, name, check)
-        if finding.status is not Status.FAIL or leak is None:
+        finding = _follow(finding, before)
+        if finding.status is not Status.FAIL or finding.cause:
             return finding
+        assert leak is not None
         cause, way_out = explain_leak(subject, leak)
-        return replace(finding, cause=cause, way_out=way_out)
+        only = "in training mode only: " if check == "training" else ""
+        return replace(finding, cause=f"{only}{cause}", way_out=way_out)
 
 
 def _parity(subject: Subject, name: str, weights: bool, before: list[Finding]) -> list[Finding]:

@@ -9,6 +9,7 @@ import numpy as np
 from brimful.typing import Int64Array
 from brimful.verify.report import Finding, Status
 from brimful.verify.subject import Subject
+from brimful.words import counted
 
 __all__ = ["BOUNDARY_KEYS", "check_boundaries"]
 
@@ -144,7 +145,7 @@ def _number(by: int) -> str:
 
 
 def _tokens(by: int) -> str:
-    return f"{_number(by)} token{'s' if abs(by) != 1 else ''}"
+    return counted(abs(int(by)), "token")
 
 
 def _short(values: np.ndarray) -> str:

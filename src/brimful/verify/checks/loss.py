@@ -92,10 +92,13 @@ def check_loss(
         cause = f"the loss is {mean}, so some targets weigh more than others"
         way_out = "sum over all targets of the step and divide by their number, over all ranks"
         return _failed(attention, limit, given, wanted, count, cause, way_out), None
-    if not _adds(subject, alone):
+    if not (adds := _adds(subject, alone)):
         cause = (
             "the loss of a sample alone is that of its logits, and the loss of the batch is not: targets are weighed by "
             "something else than their number"
+            if adds is False
+            else "targets are weighed by something else than their number, or the model adds to its loss (it gives none "
+            "for a sample alone, which would tell)"
         )
         way_out = "sum over all targets of the step and divide by their number, over all ranks"
         return _failed(attention, limit, given, wanted, count, cause, way_out), None
@@ -198,16 +201,16 @@ def _solo(subject: Subject, index: int, labels: Int64Array) -> float | None:
     return None if loss is None or not torch.isfinite(loss) else float(loss)
 
 
-def _adds(subject: Subject, alone: Alone) -> bool:
-    """Whether the model's loss of one sample alone is another than that of its logits."""
-    own = [
-        (index, _solo(subject, index, one.labels)) for index, one in enumerate(subject.case.segments) if one.num_targets
-    ]
-    return any(
-        loss is not None
-        and _apart(alone.sums[index] / subject.case.segments[index].num_targets, loss) > subject.parity_limit
-        for index, loss in own
-    )
+def _adds(subject: Subject, alone: Alone) -> bool | None:
+    """Whether the model's loss of one sample alone is another than that of its logits; None where it gives none."""
+    own = {
+        index: _solo(subject, index, one.labels) for index, one in enumerate(subject.case.segments) if one.num_targets
+    }
+    told = {index: loss for index, loss in own.items() if loss is not None}
+    if not told:
+        return None
+    means = {index: alone.sums[index] / subject.case.segments[index].num_targets for index in told}
+    return any(_apart(means[index], loss) > subject.parity_limit for index, loss in told.items())
 
 
 def _auxiliary(

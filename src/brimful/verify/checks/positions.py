@@ -9,6 +9,7 @@ import numpy as np
 from brimful.typing import Int64Array
 from brimful.verify.report import Finding, Status
 from brimful.verify.subject import Subject
+from brimful.words import counted
 
 __all__ = ["check_positions", "explain_positions", "position_rows"]
 
@@ -86,7 +87,7 @@ def _explain(subject: Subject, wrong: list[_Wrong]) -> tuple[str, str]:
             return f"mRoPE over the whole row: all {len(rows)} rows of position_ids run on through the samples", way_out
         return "positions not reset: they run on through the whole row", way_out
     if (by := _late(subject, rows[0])) is not None:
-        tokens = f"{abs(by)} token{'s' if abs(by) > 1 else ''} {'late' if by > 0 else 'early'}"
+        tokens = f"{counted(abs(by), 'token')} {'late' if by > 0 else 'early'}"
         return (
             f"boundaries off by {'one' if abs(by) == 1 else abs(by)}: positions begin anew {tokens}, so that many tokens "
             f"of one sample are numbered with the sample beside it",
