@@ -122,8 +122,8 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "reformer": {"is_decoder": True, "axial_pos_embds": False, "attention_head_size": 16, "feed_forward_size": 96},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "xmod": {"default_language": "en_XX"},
-    "zamba": {"num_hidden_layers": 4, "layer_types": ["linear_attention", "hybrid"] * 2},
-    "zamba2": {"num_hidden_layers": 4, "layer_types": ["linear_attention", "hybrid"] * 2},
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "zamba2": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "xlnet": {"d_inner": 96, "d_head": 16},
     "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 16},
 }
@@ -255,11 +255,11 @@ def _shrink(kind: Any) -> Any:
     name = (getattr(kind, "attribute_map", None) or {}).get("layer_types", "layer_types")
     settable = not isinstance(inspect.getattr_static(kind, name, None), property)
     if (types := getattr(base, "layer_types", None)) and settable:
-        sizes["layer_types"] = list(dict.fromkeys(types)) * (1 if len(set(types)) > 1 else 2)
-        if getattr(base, "num_kv_shared_layers", 0):  # the second half takes keys and values of the first
-            sizes["num_kv_shared_layers"] = len(set(types))
-            sizes["layer_types"] = list(dict.fromkeys(types)) * 2
-        layers = len(sizes["layer_types"])
+        kinds = list(dict.fromkeys(types))
+        shared = getattr(base, "num_kv_shared_layers", 0)  # the second half takes keys and values of the first
+        sizes |= {"num_kv_shared_layers": len(kinds)} if shared else {}
+        sizes[name] = kinds * (1 if len(kinds) > 1 and not shared else 2)
+        layers = len(sizes[name])
     for key in ("num_hidden_layers", "n_layer"):
         if hasattr(base, key) and not isinstance(inspect.getattr_static(kind, key, 0), property):
             sizes[key] = layers
