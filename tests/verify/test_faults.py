@@ -243,7 +243,7 @@ def test_gradients_that_leak_alone_are_named(models):
     found = failed(run(faults.BackwardLeak(models("qwen2")), faults.right))
     assert set(found) == {"gradients"}
     assert "leak in the backward" in found["gradients"].cause
-    assert found["gradients"].limit == 0
+    assert found["gradients"].measured > 1000 * found["gradients"].limit
 
 
 def test_dropout_that_stays_on_is_named(models):
