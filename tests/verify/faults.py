@@ -337,6 +337,15 @@ class DividedByPaddedTokens(Around):
         return super().loss(logits, labels, batch) * (labels[:, 1:] != IGNORE).sum() / labels.numel()
 
 
+class LabelsNotShifted(Around):
+    """A decoder of an encoder-decoder: its caller shifts the tokens, so it does not shift the labels."""
+
+    def loss(self, logits, labels, batch):
+        return super().loss(
+            torch.cat([logits, logits[:, -1:]], dim=1), torch.cat([labels[:, :1], labels], dim=1), batch
+        )
+
+
 class ZLoss(Around):
     """Nothing wrong: PaLM's z-loss beside the language-model loss."""
 

@@ -123,6 +123,7 @@ def test_mrope_rows_that_run_on_are_named(models):
         (faults.PerMicroBatchMean, "weights", "per-pack mean: the loss ignores num_items_in_batch"),
         (faults.PerPackMean, "loss", "a mean of per-sample means"),
         (faults.DividedByPaddedTokens, "loss", "divided by all 25 tokens of the batch, padding and prompts included"),
+        (faults.LabelsNotShifted, "loss", "the model does not shift its labels"),
         (faults.ZLossAndPerSampleMean, "loss", "beside an auxiliary loss, targets of sample"),
     ],
 )
@@ -133,6 +134,7 @@ def test_a_wrong_denominator_is_found(models, wrapper, check, cause):
     assert check in found, str(report)
     assert cause in found[check].cause
     assert not {"isolation", "logits", "labels"} & set(found)
+    assert {finding.cause for finding in report.failures if finding.check != check} <= {"follows from loss"}
 
 
 def test_a_refusal_is_not_supported_and_says_what_works(models):

@@ -35,7 +35,7 @@ _FOLLOWS = {
     "logits": ("isolation", "training", "positions"),
     "loss": ("labels", "padding", "complete", "isolation", "training", "logits"),
     "gradients": ("labels", "padding", "complete", "isolation", "training", "logits", "loss"),
-    "weights": ("labels", "padding", "complete", "isolation", "training", "logits"),
+    "weights": ("labels", "padding", "complete", "isolation", "training", "logits", "loss"),
 }
 """What a failure follows from, if that failed too: the first is named as its cause."""
 
@@ -168,7 +168,8 @@ def _parity(subject: Subject, name: str, weights: bool, before: list[Finding]) -
     with _refusals(subject, "the packed batch"):
         found, auxiliary = check_parity(subject, name, alone, subject.batch)
         found += [check_weights(subject, alone, auxiliary)] if weights else []
-        found = explain_parity(subject, name, [_follow(finding, before) for finding in found])
+        explained = [*before, *(finding for finding in found if finding.cause)]
+        found = explain_parity(subject, name, [_follow(finding, explained) for finding in found])
         if all(one.status is not Status.FAIL for one in before if one.check in ("isolation", "training")):
             backward = check_backward(subject, name)
             found = [backward if backward is not None and one.check == "gradients" else one for one in found]

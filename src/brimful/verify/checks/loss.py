@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from brimful.typing import IGNORE_INDEX, Int64Array
-from brimful.verify.layout import Collated
+from brimful.verify.layout import Collated, as_rows
 from brimful.verify.report import Finding, Status
 from brimful.verify.subject import Alone, Subject, difference, targets_loss
 
@@ -27,6 +27,12 @@ __all__ = ["Auxiliary", "check_loss", "num_targets", "other_labels", "own_loss"]
 
 _SAME, _WEIGHT = 1e-2, 1e-2
 """A loss and that of the same logits differ by one rounding at most, weights of targets by that of two losses."""
+
+_ALL_TARGETS = "sum over all targets of the step and divide by their number, over all ranks"
+_NOT_SHIFTED = (
+    "the model does not shift its labels: every token is trained to predict itself",
+    "compute the loss from the logits, each predicting the next token of its sample",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +95,7 @@ def check_loss(
     if apart > limit or _apart(language, given) <= min(limit, _SAME):
         return _finding(attention, max(apart, _apart(language, given)), limit, given, wanted, count), None
     if (mean := _other_mean(subject, batch, logits, given)) is not None:
-        cause = f"the loss is {mean}, so some targets weigh more than others"
-        way_out = "sum over all targets of the step and divide by their number, over all ranks"
-        return _failed(attention, limit, given, wanted, count, cause, way_out), None
+        return _failed(attention, limit, given, wanted, count, *mean), None
     if not (adds := _adds(subject, alone)):
         cause = (
             "the loss of a sample alone is that of its logits, and the loss of the batch is not: targets are weighed by "
@@ -100,8 +104,7 @@ def check_loss(
             else "targets are weighed by something else than their number, or the model adds to its loss (it gives none "
             "for a sample alone, which would tell)"
         )
-        way_out = "sum over all targets of the step and divide by their number, over all ranks"
-        return _failed(attention, limit, given, wanted, count, cause, way_out), None
+        return _failed(attention, limit, given, wanted, count, cause, _ALL_TARGETS), None
     auxiliary, uneven = _auxiliary(subject, batch, logits, given - language, tuple(named))
     if uneven:
         way_out = "divide the language-model loss by the targets of the step before anything is added to it"
@@ -147,13 +150,20 @@ def _apart(wanted: float, got: float) -> float:
     return difference(torch.tensor([wanted]), torch.tensor([got]))
 
 
-def _other_mean(subject: Subject, batch: Collated, logits: torch.Tensor, loss: float) -> str | None:
-    """What else the loss is, if it is another mean of the same cross-entropies: the nearest."""
+def _other_mean(subject: Subject, batch: Collated, logits: torch.Tensor, loss: float) -> tuple[str, str] | None:
+    """Cause and way out if the loss is another mean of the same logits: the nearest."""
     if num_targets(batch) != subject.case.num_targets:
         return None
-    best = min((abs(value - loss), words) for value, words in _other_means(subject, batch, logits))
+    weighed = [
+        (abs(value - loss), f"the loss is {words}, so some targets weigh more than others", _ALL_TARGETS)
+        for value, words in _other_means(subject, batch, logits)
+    ]
+    if not batch.shifted and "labels" in batch.kwargs:
+        still = float(targets_loss(logits, as_rows(batch.kwargs["labels"]))) / num_targets(batch)
+        weighed.append((abs(still - loss), *_NOT_SHIFTED))
+    best = min(weighed)
     right = float(own_loss(logits, batch))
-    return best[1] if best[0] <= max(1e-5 * abs(loss), _WEIGHT * abs(loss - right)) else None
+    return best[1:] if best[0] <= max(1e-5 * abs(loss), _WEIGHT * abs(loss - right)) else None
 
 
 def _other_means(subject: Subject, batch: Collated, logits: torch.Tensor) -> Iterator[tuple[float, str]]:
