@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 
 IGNORE = -100
@@ -271,8 +273,9 @@ class Around(torch.nn.Module):
         out = self.inner(**batch)
         logits = self.change(out.logits, batch)
         if labels is None:
-            return {"logits": logits}
-        return {"logits": logits, "loss": self.loss(logits, labels, {**batch, "count": num_items_in_batch})}
+            return SimpleNamespace(logits=logits)
+        loss = self.loss(logits, labels, {**batch, "count": num_items_in_batch})
+        return SimpleNamespace(logits=logits, loss=loss)
 
     def change(self, logits, batch):
         return logits
@@ -380,3 +383,11 @@ class StatisticsOverTheBatch(Around):
 
     def change(self, logits, batch):
         return logits + logits.mean(dim=(0, 1), keepdim=True)
+
+
+class RoundsByTheBatch(Around):
+    """Nothing wrong: what experts do in groups, where rounding depends on all tokens of the batch."""
+
+    def change(self, logits, batch):
+        factor = 1 + (batch["input_ids"].sum() % 7) / 10
+        return logits * factor.to(logits.dtype) / factor.to(logits.dtype)
