@@ -58,7 +58,7 @@ def instances(tmp_path_factory):
     config = transformers.LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
-    passed = Finding("isolation", Status.PASS, attention="sdpa")
+    passed = tuple(Finding(check, Status.PASS, attention="sdpa") for check in ("isolation", "loss", "training"))
     return {
         "open_source": source, "Source": source, "Sample": source[0],
         "ChatEncoder": brimful.ChatEncoder(tokenizer), "TextEncoder": brimful.TextEncoder(tokenizer),
@@ -78,7 +78,7 @@ def instances(tmp_path_factory):
         "PackCollator": brimful.PackCollator(pad_to=8), "Normaliser": brimful.Normaliser.SQRT,
         "collator_for": brimful.collator_for(model), "choose_attention": brimful.choose_attention(model),
         "one_by_one": brimful.one_by_one(toy_packs(3)),
-        "VerifyReport": brimful.VerifyReport("a model", (passed,) * 40),
+        "VerifyReport": brimful.VerifyReport("a model", passed),
         "BrimfulError": BrimfulError(f"choose {setting('overflow', 'drop')}"),
         "segment": plan[0][0],
         "indexed": brimful.TokenBudgetBatches([encoder.encode(s) for s in source], brimful.TokenBudget(64),
@@ -113,7 +113,7 @@ def test_every_public_object_says_what_it_is(name, instances):
         ("TokenBudgetBatches", "TokenBudgetBatches(0 samples of a stream taken, dp_rank 0 of 1, epoch 0, step 0, "),
         ("indexed", "TokenBudgetBatches(0 of 2 samples taken, dp_rank 0 of 1, epoch 0, step 0, 0 samples waiting)"),
         ("PackCollator", "PackCollator(dialect transformers, Padding(to=8, "),
-        ("VerifyReport", "VerifyReport(40 findings, PASS: packing is right with sdpa, "),
+        ("VerifyReport", "VerifyReport(3 findings, PASS: packing is right with sdpa)"),
         ("one_by_one", "one_by_one(3 samples of 3 packs)"),
         ("BrimfulError", "BrimfulError('choose overflow=\"drop\"')"),
         ("Encoder", "ToyEncoder(train_on assistant)"),

@@ -19,15 +19,17 @@ import numpy.typing as npt
 from brimful.errors import CollateError
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Int32Array, Int64Array, LossMask, TokenIds
 
-__all__ = ["TokenisedSample", "read_tokenised"]
+__all__ = ["TARGET_MASKS", "TokenisedSample", "read_tokenised"]
 
 _Kept: TypeAlias = Int64Array | None
 _INT32 = np.iinfo(np.int32)
 
-_TARGETS = ("loss_mask", "completion_mask", "assistant_masks")
+TARGET_MASKS = ("loss_mask", "completion_mask", "assistant_masks")
+"""Keys that mark targets where there are no labels."""
+
 _WEIGHTS = ("loss_weights", "loss_scale")
 _SOURCES = ("source_id", "ds_idx")
-_READ = {"input_ids", "labels", "attention_mask", "seq_lengths", "position_ids", *_TARGETS, *_WEIGHTS, *_SOURCES}
+_READ = {"input_ids", "labels", "attention_mask", "seq_lengths", "position_ids", *TARGET_MASKS, *_WEIGHTS, *_SOURCES}
 
 _MAY_BE_ZERO = {"token_type_ids", "mm_token_type_ids"}
 """Without a word to say where all of it is 0, as tokenizers of text make it."""
@@ -235,7 +237,7 @@ class _Row:
 
     def targets(self, ids: npt.NDArray[Any], kept: _Kept) -> LossMask:
         """Which tokens are targets; a new array."""
-        masks = {key: found for key in _TARGETS if (found := self._binary(key)) is not None}
+        masks = {key: found for key in TARGET_MASKS if (found := self._binary(key)) is not None}
         if self._sample.get("labels") is None:
             if not masks:
                 return np.ones(self._size if kept is None else len(kept), dtype=bool)

@@ -182,7 +182,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Several files, and so several blocks, that workers have something to do."""
     folder = tmp_path_factory.mktemp("rows")
     for name in "abcd":
-        write_rows(folder / f"{name}.jsonl", [{"text": name * (1 + number % 19)} for number in range(60)])
+        write_rows(folder / f"{name}.jsonl", [{"text": name * (2 + number % 18)} for number in range(60)])
     return folder
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from brimful.encode import EncodedSample
 from brimful.errors import SettingsError
 from brimful.shards import Pack
-from brimful.tokenised import read_tokenised
+from brimful.tokenised import TARGET_MASKS, read_tokenised
 from brimful.typing import IGNORE_INDEX, Int64Array
 
 __all__ = ["Case", "Feature", "Segment"]
@@ -80,7 +80,10 @@ class Case:
     @property
     def brings_labels(self) -> bool:
         """Whether the samples say what is to be predicted; where none does, every token is a target."""
-        return any(isinstance(one, Pack) or one.get("labels") is not None for one in self._features)
+        return any(
+            not isinstance(one, Mapping) or any(one.get(name) is not None for name in ("labels", *TARGET_MASKS))
+            for one in self._features
+        )
 
     def part(self, start: int, stop: int | None = None) -> Case:
         """Some of the features."""
