@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from collections import Counter
 
 import pytest
 
-from brimful.cli.terminal import fitted
+from brimful.cli.terminal import fitted, show_lines
 from brimful.measure import LengthTable
 from brimful.plan import plan_packs
 from brimful.report.advice import describe_advice, draw_choices
@@ -17,6 +19,7 @@ from brimful.report.lengths import describe_lengths, draw_histogram
 from brimful.report.plan import describe_plan
 from brimful.report.sweep import draw_sweep
 from brimful.report.what_if import compare_plans, draw_comparison
+from brimful.words import setting
 
 WIDTHS = (60, 80)
 
@@ -94,3 +97,23 @@ def test_bars_keep_their_proportion() -> None:
     """Without it the longest bars of a histogram all end at the edge and look alike."""
     rows = ["  1 … 3   89  2.5 %  " + "█" * 40, "  4 … 7   45  6.2 %  " + "█" * 20]
     assert [line.count("█") for line in fitted(rows, 40)] == [20, 10]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_results_fit_a_terminal_and_stay_whole_in_a_file(report: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it a pipe would get folded lines, or a terminal lines that it breaks itself."""
+    monkeypatch.setenv("COLUMNS", "60")
+    for stream, most in ((Terminal(), 60), (io.StringIO(), max(map(len, report)))):
+        with contextlib.redirect_stdout(stream):
+            show_lines(report)
+        assert max(map(len, stream.getvalue().splitlines())) == most
+
+
+def test_settings_in_results_are_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without it a report on the command line names arguments of Python, or shows marks."""
+    show_lines([f"variety        {setting('mix', True)} exchanges them"])
+    assert capsys.readouterr().out == "variety        --mix exchanges them\n"
