@@ -25,6 +25,7 @@ BASE = {
     "hub",
     "compiling",
     "indexing",
+    "stopping",
 }
 MAY_IMPORT = {
     "base": {"base"},

@@ -6,8 +6,8 @@
      Sample    Encoded   LengthTable  Plan    pack store    Pack     PackedBatch
                Sample
 
-Public names, in the order of the flow. Importing this package loads NumPy and nothing heavy; each name loads
-what it needs when it is first used.
+Public names, in the order of the flow. Importing this package loads nothing; each name loads what it needs when it
+is first used.
 
 >>> from brimful import plan_packs
 >>> plan_packs([3, 3, 5, 6, 1, 1], capacity=7).num_packs
@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-import numpy  # noqa: F401  (the one thing everything needs)
 
 __version__ = "0.1.0"
 

@@ -251,7 +251,7 @@ def test_skipped_rows_are_counted_shown_and_listed(tmp_path: Path, tokenizer: Pa
     command = ("pack", path, "-o", packs, "--tokenizer", tokenizer, "--max-length", 64, "--on-bad-sample", "skip")
     shown = done(*command, "--quiet").out
     rejected = next(line for line in shown.splitlines() if line.startswith("rejected"))
-    assert "2 rows" in rejected
+    assert "2 rows, listed in" in rejected
     assert f"{packs}/rejects.jsonl" in rejected
     assert f"{path}:2: no JSON" in rejected
     listed = [json.loads(line) for line in (packs / "rejects.jsonl").read_text().splitlines()]

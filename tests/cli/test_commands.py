@@ -255,12 +255,13 @@ def test_pack_prints_the_account_of_the_whole_job(chats: Path, tokenizer: Path, 
     out, _ = run("pack", chats, "-o", tmp_path / "p", "--tokenizer", tokenizer, "--max-length", 70, "--quiet")
     assert value(out, "samples") == f"6 in {chats} (format messages)"
     assert value(out, "tokens") == "218, 36 a sample"
+    assert value(out, "targets") == "86 (39.4 % of the tokens); every sample has one"
     assert value(out, "packs") == "4 of 70 tokens in 1 shard"
     assert value(out, "fill") == "77.86 %"
     assert value(out, "lower bound") == "4 packs: at what any plan needs (auto: best_fit_decreasing meets the bound)"
     assert value(out, "samples/pack") == "1.5 on average, median 2, most 2"
     assert value(out, "dropped") == "0 samples (0.00 %), 0 tokens (0 %): longer than a pack"
-    assert value(out, "cut") == "0 truncated (0 tokens (0 %) lost), 0 split into segments (none lost)"
+    assert value(out, "cut") == "0 truncated, 0 tokens (0 %) lost; 0 split into segments"
     assert value(out, "rejected") == "0 rows"
     for stage in ("measure ", "plan ", "write "):
         assert stage in value(out, "time")
@@ -366,6 +367,7 @@ def test_inspect_shows_a_plan_and_a_pack_of_it(packs: Path) -> None:
 def test_inspect_shows_a_store_and_checks_it(packs: Path, chats: Path, tokenizer: Path) -> None:
     """Without it nobody can tell what a directory of packs was made from, or whether it is whole."""
     out, _ = run("inspect", packs, "--check")
+    assert value(out, "targets") == "86 in: 86 packed, 0 dropped, 0 lost to cuts"
     assert value(out, "packs") == "4 of 70 tokens in 1 shard"
     assert value(out, "fill") == "77.86 %, 218 tokens"
     assert value(out, "labels") == "train on assistant"

@@ -172,7 +172,7 @@ def test_impossible_ranks():
 
 def test_a_store_is_a_sequence_that_pickles(tmp_path):
     """Loader workers get a copy; negative indices and ends behave like a list's."""
-    source = open_source([{"text": "x" * (1 + number % 9)} for number in range(100)])
+    source = open_source([{"text": "x" * (2 + number % 8)} for number in range(100)])
     pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=16, shard_bytes=16 * 4 * 5)
     store = open_packs(tmp_path)
     assert store.num_shards > 3

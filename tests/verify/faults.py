@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 
 IGNORE = -100
@@ -221,3 +223,171 @@ class PerPackMean(torch.nn.Module):
         segment, valid = batch["seq_idx"][0, 1:].long(), labels[0, 1:] != IGNORE
         means = [losses[valid & (segment == index)].mean() for index in segment[valid].unique()]
         return {"logits": out.logits, "loss": torch.stack(means).mean()}
+
+
+def labels_dropped(samples):
+    """A collator for inference, or of a trainer that makes its labels elsewhere: nothing is trained."""
+    return without(right(samples), "labels")
+
+
+def boundaries_one_late(samples):
+    """Half-open intervals read as closed ones: every boundary lies one token behind the beginning."""
+    batch = right(samples)
+    late = batch["cu_seq_lens_q"].clone()
+    late[1:-1] += 1
+    return {**batch, "cu_seq_lens_q": late, "cu_seq_lens_k": late}
+
+
+def lengths_of_shifted_labels(samples):
+    """Lengths are counted after the shift, so each is one short and the boundaries run away."""
+    batch = right(samples)
+    lengths = [len(sample["input_ids"]) - 1 for sample in samples]
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    short = torch.cat([ends, torch.tensor([batch["input_ids"].shape[1]])]).int()
+    return {**batch, "cu_seq_lens_q": short, "cu_seq_lens_k": short}
+
+
+def seq_idx_one_late(samples):
+    """The number of the sample is counted up behind its first token."""
+    batch = right(samples)
+    late = torch.cat([batch["seq_idx"][:, :1], batch["seq_idx"][:, :-1]], dim=1)
+    return {**batch, "seq_idx": late}
+
+
+def positions_one_late(samples):
+    """Positions begin anew at the second token of each sample: the first one sees the sample before."""
+    batch = without(right(samples), "cu_seq", "max_length", "seq_idx")
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    lengths = [lengths[0] + 1, *lengths[1:], 3]
+    return {**batch, "position_ids": torch.tensor([[at for length in lengths for at in range(length)]])}
+
+
+class Around(torch.nn.Module):
+    """A module around a model; ``change`` is what the fault does to its logits, from logits and tokens."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, labels=None, num_items_in_batch=None, **batch):
+        out = self.inner(**batch)
+        logits = self.change(out.logits, batch)
+        if labels is None:
+            return SimpleNamespace(logits=logits)
+        loss = self.loss(logits, labels, {**batch, "count": num_items_in_batch})
+        return SimpleNamespace(logits=logits, loss=loss)
+
+    def change(self, logits, batch):
+        return logits
+
+    def loss(self, logits, labels, batch):
+        flat = logits[:, :-1].reshape(-1, logits.shape[-1]).float()
+        total = torch.nn.functional.cross_entropy(flat, labels[:, 1:].reshape(-1), ignore_index=IGNORE, reduction="sum")
+        return total / (batch["count"] or (labels[:, 1:] != IGNORE).sum())
+
+
+class LeakOf(Around):
+    """Each token also sees a little of the one before it, whosever it is."""
+
+    def __init__(self, inner, size, only_in_training=False):
+        super().__init__(inner)
+        self.size, self.only_in_training = size, only_in_training
+
+    def change(self, logits, batch):
+        if self.only_in_training and not self.training:
+            return logits
+        before = torch.nn.functional.pad(logits[:, :-1], (0, 0, 1, 0)) * (batch["input_ids"] >= 0)[..., None]
+        return logits + self.size * before
+
+
+class _OnlyBackward(torch.autograd.Function):
+    """The tokens as they are, and gradients that also reach the token before."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradients):
+        return gradients + 0.1 * torch.nn.functional.pad(gradients[:, 1:], (0, 0, 0, 1))
+
+
+class BackwardLeak(Around):
+    """A kernel whose mask is right in the forward and missing in the backward."""
+
+    def change(self, logits, batch):
+        return _OnlyBackward.apply(logits)
+
+
+class DropoutLeftOn(Around):
+    """torch.nn.functional.dropout without training=self.training."""
+
+    def change(self, logits, batch):
+        return torch.nn.functional.dropout(logits, 0.1)
+
+
+class DropoutInTraining(Around):
+    """Nothing wrong: dropout as it should be, under a name that nobody could guess."""
+
+    def change(self, logits, batch):
+        return torch.nn.functional.dropout(logits, 0.1, training=self.training)
+
+
+class DividedByPaddedTokens(Around):
+    """The sum over targets is divided by labels.numel()."""
+
+    def loss(self, logits, labels, batch):
+        return super().loss(logits, labels, batch) * (labels[:, 1:] != IGNORE).sum() / labels.numel()
+
+
+class LabelsNotShifted(Around):
+    """A decoder of an encoder-decoder: its caller shifts the tokens, so it does not shift the labels."""
+
+    def loss(self, logits, labels, batch):
+        return super().loss(
+            torch.cat([logits, logits[:, -1:]], dim=1), torch.cat([labels[:, :1], labels], dim=1), batch
+        )
+
+
+class ZLoss(Around):
+    """Nothing wrong: PaLM's z-loss beside the language-model loss."""
+
+    def loss(self, logits, labels, batch):
+        return super().loss(logits, labels, batch) + 0.1 * torch.logsumexp(logits, dim=-1).square().mean()
+
+
+class MultiTokenPrediction(Around):
+    """Nothing wrong: the token after the next is predicted too, within each sample."""
+
+    def loss(self, logits, labels, batch):
+        positions = batch.get("position_ids", torch.arange(labels.shape[1])[None])
+        ahead = torch.where(positions[:, 2:] >= 2, labels[:, 2:], IGNORE)
+        flat = logits[:, :-2].reshape(-1, logits.shape[-1]).flip(-1)
+        extra = torch.nn.functional.cross_entropy(flat, ahead.reshape(-1), ignore_index=IGNORE)
+        return super().loss(logits, labels, batch) + 0.3 * torch.nan_to_num(extra)
+
+
+class ZLossAndPerSampleMean(ZLoss):
+    """A wrong weighing that an auxiliary loss could hide."""
+
+    def loss(self, logits, labels, batch):
+        extra = 0.1 * torch.logsumexp(logits, dim=-1).square().mean()
+        begins = (batch["position_ids"] == 0).cumsum(-1)[0, 1:] if "position_ids" in batch else labels[0, 1:] * 0
+        losses = torch.nn.functional.cross_entropy(logits[0, :-1], labels[0, 1:], reduction="none")
+        valid = labels[0, 1:] != IGNORE
+        return torch.stack([losses[valid & (begins == one)].mean() for one in begins[valid].unique()]).mean() + extra
+
+
+class StatisticsOverTheBatch(Around):
+    """Samples see each other wherever they stand: experts of limited capacity, batch norm."""
+
+    def change(self, logits, batch):
+        return logits + logits.mean(dim=(0, 1), keepdim=True)
+
+
+class RoundsByTheBatch(Around):
+    """Nothing wrong: what experts do in groups, where rounding depends on all tokens of the batch."""
+
+    def change(self, logits, batch):
+        factor = 1 + (batch["input_ids"].sum() % 7) / 10
+        return logits * factor.to(logits.dtype) / factor.to(logits.dtype)

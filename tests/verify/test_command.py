@@ -44,7 +44,7 @@ def test_a_right_architecture_exits_with_0_and_prints_the_table():
 def test_a_fault_exits_with_1_and_the_last_line_names_it():
     code, out, _ = run("--model-type", "qwen2", "--attention", "sdpa", "--collator", "tests.verify.test_command:broken")
     assert code == 1
-    assert out.splitlines()[-1].startswith("FAIL: isolation (sdpa), logits (sdpa)")
+    assert out.splitlines()[-1].startswith("FAIL: isolation (sdpa), training (sdpa), logits (sdpa)")
     assert "cause: mask present" in out
 
 

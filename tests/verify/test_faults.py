@@ -9,6 +9,7 @@ from brimful import PackCollator  # noqa: E402
 from brimful.shards import assemble_pack  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
+from brimful.verify.samples import random_samples  # noqa: E402
 from tests.verify import faults  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and Transformers; as errors they would break it
@@ -67,6 +68,16 @@ def run(model, collator, attention="eager", **options):
         (faults.in_place_labels, "untouched", "in-place labels"),
         (faults.repeated_sample, "complete", "sample 0 is repeated and sample 3 is lost"),
         (faults.lost_sample, "complete", "sample 3 is lost"),
+        (faults.labels_dropped, "labels", "the collator drops the labels"),
+        (faults.boundaries_one_late, "boundaries", "boundaries off by one: every one lies 1 token behind"),
+        (
+            faults.lengths_of_shifted_labels,
+            "boundaries",
+            "lengths off by one: every sample is given to the kernel with",
+        ),
+        (faults.seq_idx_one_late, "boundaries", "seq_idx off by one"),
+        (faults.positions_one_late, "positions", "boundaries off by one: positions begin anew 1 token late"),
+        (faults.positions_one_late, "isolation", "boundaries off by one: positions begin anew 1 token late"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -112,6 +123,9 @@ def test_mrope_rows_that_run_on_are_named(models):
     [
         (faults.PerMicroBatchMean, "weights", "per-pack mean: the loss ignores num_items_in_batch"),
         (faults.PerPackMean, "loss", "a mean of per-sample means"),
+        (faults.DividedByPaddedTokens, "loss", "divided by all 25 tokens of the batch, padding and prompts included"),
+        (faults.LabelsNotShifted, "loss", "the model does not shift its labels"),
+        (faults.ZLossAndPerSampleMean, "loss", "beside an auxiliary loss, targets of sample"),
     ],
 )
 def test_a_wrong_denominator_is_found(models, wrapper, check, cause):
@@ -121,6 +135,7 @@ def test_a_wrong_denominator_is_found(models, wrapper, check, cause):
     assert check in found, str(report)
     assert cause in found[check].cause
     assert not {"isolation", "logits", "labels"} & set(found)
+    assert {finding.cause for finding in report.failures if finding.check != check} <= {"follows from loss"}
 
 
 def test_a_refusal_is_not_supported_and_says_what_works(models):
@@ -197,3 +212,140 @@ def test_the_model_is_left_as_it_was(models):
     assert model.config._attn_implementation == before
     assert all(parameter.grad is None for parameter in model.parameters())
     model.eval()
+
+
+def failed(report):
+    return {finding.check: finding for finding in report.failures}
+
+
+def test_a_leak_in_training_mode_only_is_found(models):
+    """Training never runs in eval(): a mask that is dropped by a kernel of training alone leaks there alone."""
+    report = run(faults.LeakOf(models("qwen2"), 0.1, only_in_training=True), faults.right)
+    found = failed(report)
+    assert "isolation" not in found, str(report)
+    assert found["training"].cause.startswith("in training mode only: ")
+    assert found["logits"].cause == "follows from training"
+
+
+def test_a_leak_in_both_modes_is_explained_once(models):
+    """The same cause twice reads as two faults."""
+    assert failed(run(models("qwen2"), faults.mask_present))["training"].cause == "follows from isolation"
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-2])
+def test_a_leak_that_bf16_rounds_away_in_other_numbers_is_found(models, size):
+    """Nothing but a leak moves a dense model's logits, so in bf16 the last bit counts too."""
+    small = faults.LeakOf(tiny_model("qwen2", dtype="bfloat16"), size)
+    isolation = failed(run(small, faults.right))["isolation"]
+    assert isolation.limit == 0
+    assert 0 < isolation.measured < 2e-2
+
+
+def test_gradients_that_leak_alone_are_named(models):
+    """Logits and loss are right: only the loss of one sample at the embeddings of another shows it."""
+    found = failed(run(faults.BackwardLeak(models("qwen2")), faults.right))
+    assert set(found) == {"gradients"}
+    assert "leak in the backward" in found["gradients"].cause
+    assert found["gradients"].measured > 1000 * found["gradients"].limit
+
+
+def test_dropout_that_stays_on_is_named(models):
+    """Two runs differ whether packed or not; samples do not see each other."""
+    found = failed(run(faults.DropoutLeftOn(models("qwen2")), faults.right))
+    assert "isolation" not in found
+    assert "randomness" in found["logits"].cause
+
+
+def test_dropout_in_training_is_no_fault(models):
+    """Rates that cannot be set to 0 leave parity to eval(), and the report says so."""
+    report = run(faults.DropoutInTraining(models("qwen2")), faults.right)
+    assert report.ok, str(report)
+    (training,) = [finding for finding in report.findings if finding.check == "training"]
+    assert "parity was measured in eval()" in training.detail
+
+
+def test_rates_of_dropout_are_0_in_training_mode_meanwhile():
+    """GPT-2 has three of 0.1; with them two runs of the same batch differ, and parity could only be shown in eval()."""
+    model = tiny_model("gpt2")
+    report = run(model, faults.right)
+    assert report.ok, str(report)
+    (training,) = [finding for finding in report.findings if finding.check == "training"]
+    assert (training.measured, "eval()" in training.detail) == (0.0, False)
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [(faults.ZLoss, "an auxiliary loss of"), (faults.MultiTokenPrediction, "as it depends on labels")],
+)
+def test_an_auxiliary_loss_is_named_and_left_out(models, wrapper, words):
+    """It is another number packed and alone, and no fault of packing: the loss of the logits is compared."""
+    report = run(wrapper(models("qwen2")), faults.right)
+    assert report.ok, str(report)
+    (loss,) = [finding for finding in report.findings if finding.check == "loss"]
+    assert words in loss.detail
+    assert loss.measured <= loss.limit
+
+
+def test_the_balance_of_experts_is_named_and_left_out():
+    """output_router_logits adds a loss of the whole batch to the model's."""
+    model = tiny_model("qwen3_moe")
+    model.config.output_router_logits = True
+    model.config.router_aux_loss_coef = 0.5
+    report = run(model, faults.right)
+    assert report.ok, str(report)
+    (loss,) = [finding for finding in report.findings if finding.check == "loss"]
+    assert "(aux_loss)" in loss.detail
+    assert {finding.check for finding in report.findings if finding.status is Status.PASS} >= {"gradients", "weights"}
+
+
+def test_samples_that_move_each_other_in_rows_of_their_own_are_not_laid_to_the_packing(models):
+    """The same happens without packing, so no batch repairs it."""
+    found = failed(run(faults.StatisticsOverTheBatch(models("qwen2")), faults.right))
+    assert found["isolation"].cause.startswith("not the packing")
+
+
+def test_rounding_by_what_else_is_in_the_batch_is_no_leak_in_bf16():
+    """Groups of experts do that; it moves others as a leak does, and float32 tells the two apart."""
+    report = run(faults.RoundsByTheBatch(tiny_model("qwen2", dtype="bfloat16")), faults.right)
+    assert report.ok, str(report)
+    (isolation,) = [finding for finding in report.findings if finding.check == "isolation"]
+    assert "told in float32; rounding in bfloat16 moves" in isolation.detail
+    assert 0 < isolation.measured <= isolation.limit == 1e-5
+
+
+def test_groups_of_experts_round_otherwise_and_do_not_leak():
+    """A token that is alone with its expert is multiplied by another kernel than two of them; 2e-7 is no leak in fp32."""
+    report = verify_packing(tiny_model("mixtral"), PackCollator(pad_to=64), random_samples(128), attention="eager")
+    assert report.ok, str(report)
+    assert any(finding.measured for finding in report.findings if finding.check == "isolation")
+
+
+def test_a_leak_below_rounding_in_bf16_is_found():
+    """What rounding may move must not hide a leak."""
+    rounding = faults.RoundsByTheBatch(tiny_model("qwen2", dtype="bfloat16"))
+    isolation = failed(run(faults.LeakOf(rounding, 1e-3), faults.right))["isolation"]
+    assert isolation.limit == 1e-5
+
+
+def test_without_any_labels_the_loss_is_said_not_to_be_checked(models):
+    """A PASS that says nothing of the loss is read as if it did."""
+    unlabelled = [{"input_ids": ids} for ids in IDS]
+
+    def collator(features):
+        return faults.without(faults.right([{**one, "labels": one["input_ids"]} for one in features]), "labels")
+
+    report = verify_packing(models("qwen2"), collator, unlabelled, attention="sdpa")
+    assert "LOSS NOT CHECKED: neither the samples nor the batch have labels" in report.verdict
+
+
+def test_every_module_keeps_its_mode_and_statistics_are_put_back(models):
+    """A frozen encoder in eval(), or a running mean, must not change while a training run is looked at."""
+    wrapper = faults.Around(models("qwen2"))
+    wrapper.register_buffer("seen", torch.zeros(()))
+    wrapper.change = lambda logits, batch: logits + 0 * wrapper.seen.add_(1)
+    wrapper.train()
+    frozen = next(module for module in wrapper.modules() if isinstance(module, torch.nn.Embedding)).eval()
+    assert run(wrapper, faults.right).ok
+    assert (wrapper.training, frozen.training, int(wrapper.seen)) == (True, False, 0)
+    models("qwen2").eval()

@@ -1,5 +1,8 @@
 """Packed equals one by one, below 1e-5 in fp32, for the architectures that people train; and what leaks is known."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -8,11 +11,12 @@ transformers = pytest.importorskip("transformers")
 from brimful import PackCollator  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
-from brimful.verify.models import load_model, tiny_model  # noqa: E402
+from brimful.verify.models import WITHOUT_SMALL_FORM, load_model, tiny_model  # noqa: E402
 from brimful.verify.samples import random_samples  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+CAUSAL = sorted(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 ATTENTION = ("eager", "sdpa", "flex_attention")
 ISOLATED = ("llama", "qwen2", "qwen3", "gemma", "gemma3", "mistral", "qwen3_moe")
 
@@ -91,3 +95,35 @@ def test_a_directory_without_a_model_is_named(tmp_path):
     """The way in for most users is --model."""
     with pytest.raises(SettingsError, match="no causal language model could be loaded"):
         load_model(str(tmp_path))
+
+
+def test_what_has_no_small_form_is_refused_by_name_and_listed_in_the_docs():
+    """A list that somebody keeps in a document alone is wrong at the next release."""
+    pytest.importorskip("transformers", minversion="5.20")
+    text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text()
+    table = text.split("| type | why |")[1]
+    listed = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", table, flags=re.MULTILINE))
+    assert listed == WITHOUT_SMALL_FORM
+    for name, reason in WITHOUT_SMALL_FORM.items():
+        assert name in CAUSAL
+        with pytest.raises(SettingsError, match=reason[:30]):
+            tiny_model(name)
+
+
+@pytest.mark.parametrize("name", ["gemma4", "gpt_neo", "dbrx", "whisper", "zamba"])
+def test_architectures_that_say_their_sizes_in_other_words_are_small(name):
+    """Sizes for each layer, layers by patterns, parts without a default, decoders of encoder-decoders, shared blocks."""
+    pytest.importorskip("transformers", minversion="5.20")
+    assert tiny_model(name).num_parameters() < 1_000_000
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", CAUSAL)
+def test_every_causal_type_is_small_and_trains(name):
+    """Every architecture of the installed Transformers; a new one that does not shrink is to be listed or mended."""
+    if name in WITHOUT_SMALL_FORM:
+        pytest.skip(WITHOUT_SMALL_FORM[name])
+    model = tiny_model(name)
+    ids = torch.arange(3, 19)[None]
+    assert model.num_parameters() < 50_000_000
+    assert torch.isfinite(model(input_ids=ids, labels=ids, use_cache=False).loss)

@@ -20,6 +20,7 @@ import click
 from brimful import __version__
 from brimful.cli.flags import in_flags
 from brimful.errors import BrimfulError
+from brimful.stopping import STOPPED
 
 __all__ = ["main"]
 
@@ -83,7 +84,10 @@ def _brimful() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0, 2 for an error that is explained, 130 after Ctrl-C."""
+    """Run one command and exit: 0, 2 for an error that is explained, 130 after Ctrl-C.
+
+    In the process of a caller; the program itself starts in ``brimful.__main__`` and hears signals by a thread.
+    """
     told = partial(_fail, as_json="--json" in (sys.argv[1:] if arguments is None else arguments))
     try:
         result: Any = _brimful.main(args=arguments, prog_name="brimful", standalone_mode=False)
@@ -100,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         told(f"{error.filename}: {error.strerror}" if error.filename else str(error), error)
     except (KeyboardInterrupt, click.Abort):
-        print("stopped; what was finished is kept, run the same command to go on", file=sys.stderr)
+        print(STOPPED, file=sys.stderr)
         sys.exit(130)
     sys.exit(result if isinstance(result, int) else 0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brimful.cli import main
+from brimful.__main__ import main
 
 if __name__ == "__main__":
     main()

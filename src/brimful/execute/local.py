@@ -7,17 +7,19 @@ when their parent dies, however it dies.
 
 from __future__ import annotations
 
-import multiprocessing
+import itertools
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from brimful.arguments import check_type
-from brimful.errors import SettingsError, TaskFailedError
+from brimful.errors import SettingsError
+from brimful.execute.workers import Workers
 from brimful.words import setting
 
 __all__ = ["available_cores", "run_tasks"]
@@ -29,8 +31,11 @@ Result = TypeVar("Result")
 _TASKS_AHEAD = 2
 """Tasks queued per process: enough that none waits, few enough that an error stops the job soon."""
 
-_worker_function: Callable[[Any, Any], Any]
-_worker_context: Any
+_BREATH = 0.5
+"""Seconds after which a wait looks up: locks of some systems (Windows) are not interrupted by Ctrl-C."""
+
+_FAREWELL = 1.0
+"""Seconds in which worker processes that were killed are gone."""
 
 
 def available_cores() -> int:
@@ -47,7 +52,7 @@ def run_tasks(
     context: Context,
     num_proc: int,
     threads: int = 1,
-) -> Iterator[tuple[Task, Result]]:
+) -> Generator[tuple[Task, Result], None, None]:
     """Run ``function(context, task)`` for every task; yield each with its result as it is done, in any order.
 
     Args:
@@ -64,75 +69,83 @@ def run_tasks(
     if num_proc < 1:
         raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if num_proc > 1 and len(tasks) > 1:
-        yield from _run_in_processes(function, tasks, context, min(num_proc, len(tasks)))
+        yield from _by_processes(function, tasks, context, min(num_proc, len(tasks)))
     elif threads > 1 and len(tasks) > 1:
-        pool = ThreadPoolExecutor(min(threads, len(tasks)))
-        try:
-            yield from _run_in_pool(pool, lambda task: function(context, task), tasks, threads)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        yield from _by_threads(lambda: nullcontext(partial(function, context)), tasks, min(threads, len(tasks)))
     else:
         for task in tasks:
             yield task, function(context, task)
 
 
-def _run_in_pool(
-    pool: Executor, work: Callable[[Any], Any], tasks: Sequence[Any], at_once: int
-) -> Iterator[tuple[Any, Any]]:
-    remaining = iter(tasks)
-    running: dict[Future[Any], Any] = {}
-    while True:
-        for task in remaining:
-            running[pool.submit(work, task)] = task
-            if len(running) >= at_once * _TASKS_AHEAD:
-                break
-        if not running:
-            return
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            task = running.pop(future)
-            yield task, future.result()
-
-
-def _run_in_processes(
+def _by_processes(
     function: Callable[[Any, Any], Any], tasks: Sequence[Any], context: Any, num_proc: int
-) -> Iterator[tuple[Any, Any]]:
-    pool = ProcessPoolExecutor(
-        num_proc, mp_context=_fresh_processes(), initializer=_start_worker, initargs=(function, context)
-    )
+) -> Generator[tuple[Any, Any], None, None]:
+    workers = Workers(function, context)
+    yield from _by_threads(workers.hire, tasks, num_proc, end=workers.end)
+
+
+def _by_threads(
+    hire: Callable[[], AbstractContextManager[Callable[[Any], Any]]],
+    tasks: Sequence[Any],
+    num_threads: int,
+    end: Callable[[], None] | None = None,
+) -> Generator[tuple[Any, Any], None, None]:
+    """Share tasks among threads, each of which hires somebody to do them; the caller only waits.
+
+    Threads of our own and not of ``concurrent.futures``: its are joined when the interpreter ends, whatever they do.
+
+    Args:
+        hire: entered once in each thread; gives what does a task.
+        end: makes those that were hired stop in the middle of a task; without it each finishes its own.
+    """
+    orders: SimpleQueue[tuple[Any] | None] = SimpleQueue()
+    answers: SimpleQueue[tuple[Any, Any, BaseException | None]] = SimpleQueue()
+    stopped = threading.Event()
+    threads = [
+        threading.Thread(target=_labour, args=(hire, orders, answers, stopped), daemon=True) for _ in range(num_threads)
+    ]
+    remaining = iter(tasks)
     try:
-        yield from _run_in_pool(pool, _work, tasks, num_proc)
-    except BrokenProcessPool as error:
-        raise TaskFailedError(
-            f"a worker process died before it answered: most often memory ran out (try a smaller {setting('num_proc')}), or a "
-            "script starts the job without `if __name__ == '__main__':`; what was finished is kept, run it again"
-        ) from error
+        for task in itertools.islice(remaining, num_threads * _TASKS_AHEAD):
+            orders.put((task,))
+        for thread in threads:
+            thread.start()
+        for _ in tasks:
+            task, result, error = _next(answers)
+            if error is not None:
+                raise error
+            for following in itertools.islice(remaining, 1):
+                orders.put((following,))
+            yield task, result
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        stopped.set()
+        if end is not None:
+            end()
+        for _ in threads:
+            orders.put(None)
+        until = time.monotonic() + _FAREWELL
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(None if end is None else max(0.0, until - time.monotonic()))
 
 
-def _fresh_processes() -> Any:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["brimful.execute.preload"])
-    return context
+def _next(answers: SimpleQueue[Any]) -> Any:
+    while True:
+        try:
+            return answers.get(timeout=_BREATH)
+        except Empty:
+            continue
 
 
-def _start_worker(function: Callable[[Any, Any], Any], context: Any) -> None:
-    global _worker_function, _worker_context
-    _worker_function, _worker_context = function, context
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process a core already; threads on top only get in the way
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _work(task: Any) -> Any:
-    return _worker_function(_worker_context, task)
+def _labour(
+    hire: Callable[[], AbstractContextManager[Callable[[Any], Any]]],
+    orders: SimpleQueue[tuple[Any] | None],
+    answers: SimpleQueue[tuple[Any, Any, BaseException | None]],
+    stopped: threading.Event,
+) -> None:
+    try:
+        with hire() as work:
+            while (order := orders.get()) is not None and not stopped.is_set():
+                answers.put((order[0], work(order[0]), None))
+    except BaseException as error:
+        answers.put((None, None, error))

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 
 import numpy  # noqa: F401
 import pyarrow  # noqa: F401
+
+if hasattr(signal, "pthread_sigmask"):
+    # The server was started with Ctrl-C blocked, or these imports would end in a traceback; who is forked from it,
+    # ours or not, hears it again.
+    os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT}))
 
 with contextlib.suppress(ImportError):
     from transformers import AutoTokenizer  # noqa: F401

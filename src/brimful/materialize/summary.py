@@ -61,8 +61,8 @@ class PackSummary:
             f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
             f"dropped        {counted(ledger.samples_dropped, 'sample')} ({ledger.samples_dropped * percent:.2f} %), "
             f"{_tokens(ledger.tokens_dropped, ledger.tokens_in)}: {_why_dropped(plan)}{self._dropped_note()}",
-            f"cut            {ledger.samples_truncated:,} truncated ({_tokens(ledger.tokens_truncated, ledger.tokens_in)} "
-            f"lost), {ledger.samples_split:,} split into segments (none lost)",
+            f"cut            {ledger.samples_truncated:,} truncated, {_tokens(ledger.tokens_truncated, ledger.tokens_in)} "
+            f"lost; {ledger.samples_split:,} split into segments",
             f"rejected       {counted(ledger.samples_rejected, 'row')}{self._rejects_note()}",
             *self._unread_line(),
             f"time           {stages or 'nothing to do: all was there'}",

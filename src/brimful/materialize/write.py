@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,9 +135,10 @@ def write_packs(
             progress.advance(plan.num_packs - sum(int(edges[s + 1] - edges[s]) for s in missing), resumed=True)
             # One shard is gathered while another is flushed; encoders are not asked from two threads.
             threads = 2 if encoded is not None else 1
-            done = run_tasks(_write_shard, missing, context=context, num_proc=num_proc, threads=threads)
-            for _, (packs, tokens) in done:
-                progress.advance(packs, tokens=tokens)
+            run = run_tasks(_write_shard, missing, context=context, num_proc=num_proc, threads=threads)
+            with closing(run) as done:
+                for _, (packs, tokens) in done:
+                    progress.advance(packs, tokens=tokens)
         log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
         return len(missing)
 

@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -302,8 +303,9 @@ def _run_missing(context: _Context, tasks: list[_Task], num_proc: int | None, pr
             missing.append(task)
     if num_proc is None:
         num_proc = _processes(context, len(missing))
-    for task, part in run_tasks(_measure_block, missing, context=context, num_proc=num_proc):
-        progress.advance(task.stop - task.start, tokens=part.tokens)
+    with closing(run_tasks(_measure_block, missing, context=context, num_proc=num_proc)) as done:
+        for task, part in done:
+            progress.advance(task.stop - task.start, tokens=part.tokens)
 
 
 def _processes(context: _Context, blocks: int) -> int:
@@ -403,8 +405,9 @@ def _lengths_of(
     encoder: Encoder, batches: Iterable[list[Sample]]
 ) -> Iterator[tuple[list[Sample], tuple[Lengths, list[BadSampleError]]]]:
     """Lengths of batch after batch: one is tokenised, which needs no Python, while the next is rendered."""
-    with ThreadPoolExecutor(1) as pool:
-        running: deque[tuple[list[Sample], Future[tuple[Lengths, list[BadSampleError]]]]] = deque()
+    pool = ThreadPoolExecutor(1)
+    running: deque[tuple[list[Sample], Future[tuple[Lengths, list[BadSampleError]]]]] = deque()
+    try:
         for batch in batches:
             running.append((batch, pool.submit(encoder.begin_lengths(batch))))
             if len(running) > _BATCHES_AHEAD:
@@ -412,6 +415,8 @@ def _lengths_of(
                 yield first, future.result()
         for first, future in running:
             yield first, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # an error or Ctrl-C waits for one batch and not for all that are queued
 
 
 def _encoded(

@@ -77,6 +77,11 @@ class Case:
         """Targets of all samples."""
         return sum(segment.num_targets for segment in self.segments)
 
+    @property
+    def brings_labels(self) -> bool:
+        """Whether the samples say what is to be predicted; where none does, every token is a target."""
+        return any(isinstance(one, Pack) or one.get("labels") is not None for one in self._features)
+
     def part(self, start: int, stop: int | None = None) -> Case:
         """Some of the features."""
         return Case(self._features[start:stop])

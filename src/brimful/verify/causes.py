@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +22,9 @@ from brimful.errors import BrimfulError
 from brimful.typing import Int64Array
 from brimful.verify.attention import first_sentence
 from brimful.verify.checks.isolation import Leak, compare, other_tokens
-from brimful.verify.checks.positions import position_rows
+from brimful.verify.checks.positions import explain_positions, position_rows
 from brimful.verify.layout import Collated
+from brimful.verify.modes import in_float32
 from brimful.verify.subject import Subject
 
 __all__ = ["explain_leak", "explain_refusal", "is_recurrent"]
@@ -32,7 +34,12 @@ Repair = Callable[[dict[str, Any], Collated], dict[str, Any]]
 
 
 def explain_leak(subject: Subject, leak: Leak) -> tuple[str, str]:
-    """Cause and way out of a failed isolation check."""
+    """Cause and way out of a failed isolation check, in the mode and precision in which it failed."""
+    with in_float32(subject.model) if leak.precise else contextlib.nullcontext():
+        return _explain(subject, leak)
+
+
+def _explain(subject: Subject, leak: Leak) -> tuple[str, str]:
     repairs = _repairs(subject)
     refusal = ""
     attempts = [[name] for name in repairs] + [list(repairs)[: stop + 1] for stop in range(1, len(repairs))]
@@ -80,9 +87,8 @@ def _stops(subject: Subject, leak: Leak, repairs: list[Repair]) -> bool:
         for repair in repairs:
             kwargs = repair(kwargs, batch)
         logits.append(subject.logits(kwargs))
-    limit = subject.tolerance.isolation
-    after = compare(subject, logits[0], logits[1], batches[0], batches[1], leak.changed, limit)
-    return after.size <= limit < after.own
+    after = compare(logits[0], logits[1], batches[0], batches[1], leak.changed, leak.limit)
+    return after.size <= leak.limit < after.own
 
 
 def _repairs(subject: Subject) -> dict[str, Repair]:
@@ -101,7 +107,6 @@ def _repairs(subject: Subject) -> dict[str, Repair]:
 
 
 def _words(subject: Subject, name: str) -> tuple[str, str]:
-    kwargs = subject.batch.kwargs
     if name == "mask":
         return (
             "mask present: with an attention_mask Transformers ignores positions and boundaries",
@@ -119,9 +124,10 @@ def _words(subject: Subject, name: str) -> tuple[str, str]:
                 "mRoPE: boundaries are read from a row of text positions, and the batch has none",
                 "position_ids [4, B, T]: text positions first, then time, height and width, each sample's own",
             )
-        if kwargs.get("position_ids") is None:
-            return "no position_ids: nothing says where samples begin", "number every sample from 0"
-        return "positions not reset: nothing says where samples begin", "number every sample from 0"
+        return explain_positions(subject) or (
+            "position_ids: with those of the samples alone it stops",
+            f"number every sample from {subject.position_start}",
+        )
     if is_recurrent(subject):
         return (
             "state leak: recurrent layers carry their state into the next sample, as seq_idx and cu_seq_lens are "

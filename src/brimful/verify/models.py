@@ -11,7 +11,16 @@ import torch
 from brimful.errors import SettingsError, missing_extra
 from brimful.words import setting
 
-__all__ = ["load_model", "tiny_model"]
+__all__ = ["WITHOUT_SMALL_FORM", "load_model", "tiny_model"]
+
+WITHOUT_SMALL_FORM = {
+    "gemma4_assistant": "a draft model: it reads keys and values of the model that it drafts for",
+    "gemma4_unified_assistant": "a draft model: it reads keys and values of the model that it drafts for",
+    "git": "a caption model: without an image it has no logits to train",
+    "musicgen": "the decoder of an audio model: its tokens are codebooks, several for each place",
+    "musicgen_melody": "the decoder of an audio model: its tokens are codebooks, several for each place",
+}
+"""Causal types of Transformers that no rows of text can be given to, and why; ``docs/verify.md`` lists them."""
 
 _LARGEST = 50_000_000
 
@@ -19,12 +28,13 @@ _SIZES: dict[str, Any] = {
     "vocab_size": 128,
     "vocab_size_per_layer_input": 128,
     "hidden_size": 64,
+    "d_model": 64,
     "hidden_size_per_layer_input": 8,
+    "hidden_size_global": 64,
     "intermediate_size": 96,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
-    "global_head_dim": 16,
     "max_position_embeddings": 2048,
     "sliding_window": 8,
     "n_embd": 64,
@@ -59,6 +69,16 @@ _SIZES: dict[str, Any] = {
     "chunk_size": 16,
     "depth": 1,
     "num_heads": 4,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "num_encoder_attention_heads": 4,
+    "num_decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 96,
     "embed_dim": 64,
     "out_hidden_size": 64,
     "pad_token_id": 0,
@@ -67,15 +87,45 @@ _SIZES: dict[str, Any] = {
 }
 """Sizes by the names that configurations use; windows are shorter than the samples that are made for them."""
 
+_WHERE_NONE = ("head_dim", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok")
+"""Set where a configuration has them as None, for models that then cannot do without."""
+
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 _SPECIAL: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "bamba": {"attn_layer_indices": [1]},
+    "blt": {"encoder_hash_byte_group_vocab": 64, "local_attention_window_len": 8},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": _MROPE["rope_parameters"]}},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+        "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 96, "moe_top_k": 2},
+    },
+    "dots1": {"n_shared_experts": 1},
+    "falcon_h1": {"mamba_d_ssm": 128},
+    "gemma4_text": {"global_head_dim": 16},
+    "gemma4_unified_text": {"global_head_dim": 16},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "window_size": 8},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "qwen2_vl_text": _MROPE,
     "qwen2_5_vl_text": _MROPE,
+    "qwen4_exp_text": {
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+    },
+    "reformer": {"is_decoder": True, "axial_pos_embds": False, "attention_head_size": 16, "feed_forward_size": 96},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "zamba2": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "xlnet": {"d_inner": 96, "d_head": 16},
+    "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 16},
 }
 """What one architecture needs beside: head counts that fit together, every kind of its layers."""
 
@@ -177,6 +227,10 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
         raise SettingsError(
             f"{setting('model_type', model_type)} is no architecture of Transformers {transformers.__version__}: {hint}"
         )
+    if model_type in WITHOUT_SMALL_FORM:
+        raise SettingsError(
+            f"{setting('model_type', model_type)}: {WITHOUT_SMALL_FORM[model_type]}; it cannot be packed"
+        )
     text = f"{model_type}_text"
     if text in known and text in _causal_names():
         model_type = text
@@ -186,7 +240,12 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
 def _shrink(kind: Any) -> Any:
     """A configuration of this class with every size that it has made small, and every kind of layer once."""
     base = kind()
-    sizes = {key: value for key, value in _SIZES.items() if getattr(base, key, None) is not None}
+    base.__dict__["allow_global_per_layer_attribute_access"] = True
+    sizes = {
+        key: value
+        for key, value in _SIZES.items()
+        if getattr(base, key, None) is not None or (key in _WHERE_NONE and hasattr(base, key))
+    }
     sizes = {
         key: value for key, value in sizes.items() if not isinstance(inspect.getattr_static(kind, key, 0), property)
     }
@@ -198,16 +257,18 @@ def _shrink(kind: Any) -> Any:
     name = (getattr(kind, "attribute_map", None) or {}).get("layer_types", "layer_types")
     settable = not isinstance(inspect.getattr_static(kind, name, None), property)
     if (types := getattr(base, "layer_types", None)) and settable:
-        sizes["layer_types"] = list(dict.fromkeys(types)) * (1 if len(set(types)) > 1 else 2)
-        layers = len(sizes["layer_types"])
-    sizes |= _SPECIAL.get(kind.model_type, {})
+        kinds = list(dict.fromkeys(types))
+        shared = getattr(base, "num_kv_shared_layers", 0)  # the second half takes keys and values of the first
+        sizes |= {"num_kv_shared_layers": len(kinds)} if shared else {}
+        sizes[name] = kinds * (1 if len(kinds) > 1 and not shared else 2)
+        layers = len(sizes[name])
     for key in ("num_hidden_layers", "n_layer"):
-        if hasattr(base, key):
+        if hasattr(base, key) and not isinstance(inspect.getattr_static(kind, key, 0), property):
             sizes[key] = layers
-    for name, part in (getattr(kind, "sub_configs", None) or {}).items():
-        if getattr(part, "model_type", "") and getattr(base, name, None) is not None:
-            sizes[name] = _shrink(type(getattr(base, name))).to_dict()
-    return kind(**sizes)
+    for name, part in vars(base).items():
+        if getattr(part, "model_type", "") and hasattr(part, "to_dict"):
+            sizes[name] = _shrink(type(part)).to_dict()
+    return kind(**{**sizes, **_SPECIAL.get(kind.model_type, {})})
 
 
 def _causal_names() -> Any:

@@ -19,6 +19,7 @@ CHECKS = {
     "padding": "padding has no label, is no crowd of tiny samples, and what stands in it moves nothing",
     "attention": "the implementation runs with this model and this batch",
     "isolation": "other tokens in one sample do not move the logits of another",
+    "training": "isolation holds in training mode too",
     "logits": "a sample has the logits that it has alone",
     "loss": "the loss is the mean over all targets, as one by one",
     "gradients": "the gradients are those of the samples one by one",
@@ -104,9 +105,20 @@ class VerifyReport:
             return f"FAIL: {shown}"
         if not self.proven:
             reason = next((found.detail for found in self.findings if found.status is Status.NOT_SUPPORTED), "")
-            return f"NOT PROVEN: no attention implementation ran; {reason}"
-        passed = [found.attention for found in self.findings if found.check == "isolation"]
-        return f"PASS: packing is right with {', '.join(passed)}"
+            return f"NOT PROVEN: isolation was shown with no attention implementation; {reason}"
+        passed = self._passed("isolation")
+        if self._passed("loss"):
+            only = [name for name in passed if name not in self._passed("training")]
+            remark = f"; in training mode it was not shown with {', '.join(only)}" if only else ""
+            return f"PASS: packing is right with {', '.join(passed)}{remark}"
+        reason = next(
+            (found.detail for found in self.findings if found.check in ("loss", "labels") and found.detail), ""
+        )
+        return f"PASS: samples are apart with {', '.join(passed)}; LOSS NOT CHECKED: {reason}"
+
+    def _passed(self, check: str) -> list[str]:
+        """Attention implementations with which a check passed."""
+        return [found.attention for found in self.findings if (found.check, found.status) == (check, Status.PASS)]
 
     def as_dict(self) -> dict[str, Any]:
         """For machines: plain strings and numbers."""

@@ -1,4 +1,4 @@
-"""What is verified: model, collator and samples, and how to run them packed and alone."""
+"""What is verified: model, collator and samples, and how to run them packed, alone, and with a row each."""
 
 from __future__ import annotations
 
@@ -14,36 +14,14 @@ import torch
 from brimful.errors import SettingsError
 from brimful.typing import IGNORE_INDEX, Int64Array
 from brimful.verify.case import Case
-from brimful.verify.layout import Collated, collate
+from brimful.verify.layout import Collated, Found, as_rows, collate, expected_targets
+from brimful.verify.markers import Marked, Place, lay_out_markers
+from brimful.verify.modes import seeded
 
-__all__ = ["Alone", "Subject", "Tolerance", "difference", "targets_loss", "tolerance_of"]
+__all__ = ["Alone", "Subject", "difference", "media_tokens", "targets_loss"]
 
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """Most that numbers may differ, relative to the largest of them (at least 1).
-
-    Attributes:
-        parity: packed against alone. Kernels add in another order there, so bf16 needs room.
-        isolation: before against after, in the same layout: only what leaks can move.
-    """
-
-    parity: float
-    isolation: float
-
-
-_TOLERANCES = {
-    torch.float64: Tolerance(1e-9, 1e-9),
-    torch.float32: Tolerance(1e-5, 1e-5),
-    torch.float16: Tolerance(1e-2, 2e-3),
-    torch.bfloat16: Tolerance(6e-2, 2e-2),
-}
-"""bf16 has 8 bits: one rounding is 4e-3, and they add up over the layers. A leak is most often above 1e-1."""
-
-
-def tolerance_of(dtype: Any) -> Tolerance:
-    """What a dtype allows."""
-    return _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
+_PARITY = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+"""Packed against alone kernels add in another order. In bf16, of 8 bits, one rounding is 4e-3, and they add up."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +41,33 @@ class Alone:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with a collator and samples; attention is whatever the model is set to now."""
+    """A model with a collator and samples; attention, mode and dtype are whatever the model is set to now.
+
+    Attributes:
+        tolerance: largest relative difference that the caller allows; None to hold parity against what the dtype
+            rounds, and isolation against what right runs measure.
+    """
 
     model: Any
     collator: Callable[[list[Any]], Mapping[str, Any]]
     case: Case
-    tolerance: Tolerance
+    tolerance: float | None = None
     with_gradients: bool = True
 
     @cached_property
     def batch(self) -> Collated:
         """All features in one batch."""
         return self.collate()
+
+    @property
+    def parity_limit(self) -> float:
+        """Most that numbers of the batch may differ from those alone, relative to the largest of them (at least 1)."""
+        return self.tolerance if self.tolerance is not None else _PARITY.get(self.dtype, _PARITY[torch.bfloat16])
+
+    @property
+    def dtype(self) -> Any:
+        """Of the model's parameters."""
+        return next(self.model.parameters()).dtype
 
     @property
     def device(self) -> Any:
@@ -97,7 +90,43 @@ class Subject:
 
     def collate(self, replaced: Mapping[int, Int64Array] | None = None) -> Collated:
         """The batch, with other tokens in some segments."""
-        return collate(self.collator, self.case, device=self.device, replaced=replaced)
+        return collate(self.collator, self.case, device=self.device, marked=self._marked, replaced=replaced)
+
+    @cached_property
+    def _marked(self) -> Marked | None:
+        """Where the collator puts markers: tokens that occur nowhere else, not in the samples and not as padding."""
+        special = [getattr(self.config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "unk", "mask")]
+        avoided = {value for value in special if isinstance(value, int)}
+        made = self.collator(self.case.copies())
+        if isinstance(made, Mapping) and "input_ids" in made:
+            avoided |= set(as_rows(made["input_ids"]).reshape(-1).tolist())
+        avoided |= {int(token) for segment in self.case.segments for token in segment.ids}
+        kept = media_tokens(self.config)
+        return lay_out_markers(self.collator, self.case, kept=kept, avoided=avoided, read=as_rows)
+
+    def in_rows(self, replaced: Mapping[int, Int64Array] | None = None) -> Collated:
+        """The samples with a row each, no collator involved: nothing is packed, and still all are in one forward.
+
+        Rows are filled up behind the samples with their last token, which no earlier token sees.
+        """
+        segments = self.case.segments
+        wanted = [
+            segment.ids if replaced is None else replaced.get(i, segment.ids) for i, segment in enumerate(segments)
+        ]
+        longest = max(len(ids) for ids in wanted)
+        ids = np.stack([np.pad(one, (0, longest - len(one)), mode="edge") for one in wanted])
+        kwargs: dict[str, Any] = {"input_ids": torch.from_numpy(ids).to(self.device)}
+        if self.accepts("use_cache"):
+            kwargs["use_cache"] = False
+        own = [one.positions for one in segments if one.positions is not None]
+        if len(own) == len(segments):
+            rows = [np.pad(one, ((0, 0), (0, longest - one.shape[1])), mode="edge") for one in own]
+            positions = torch.from_numpy(np.stack(rows, axis=1)).to(self.device)
+            kwargs["position_ids"] = positions if len(positions) > 1 else positions[0]
+        places = tuple(Place(row, 0, len(one)) for row, one in enumerate(wanted))
+        free = np.arange(longest)[None] >= np.array([len(one) for one in wanted])[:, None]
+        batch = Collated(kwargs, ids, None, True, Found(places, (), np.zeros_like(free), True), free)
+        return replace(batch, targets=expected_targets(batch, segments))
 
     def of(self, case: Case) -> Subject:
         """The same with other samples."""
@@ -111,16 +140,36 @@ class Subject:
     def logits(self, kwargs: Mapping[str, Any]) -> torch.Tensor:
         """``float32[B, T, V]`` of a batch (float64 stays), without gradients."""
         with torch.no_grad():
-            return _logits(self.model(**{key: value for key, value in kwargs.items() if key not in _LABELS})).detach()
+            return self.forward(kwargs).detach()
+
+    def forward(self, kwargs: Mapping[str, Any], seed: int = 0) -> torch.Tensor:
+        """The same with gradients, where they are enabled, and with other randomness if there is any."""
+        with seeded(self.device, seed):
+            return _logits(self.model(**{key: value for key, value in kwargs.items() if key not in _LABELS}))
 
     def loss(self, kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits and loss, with gradients."""
-        out = self.model(**kwargs)
-        loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
-        return _logits(out), loss
+        """Logits and loss of the model, with gradients."""
+        logits, loss, _ = self.losses(kwargs)
+        return logits, loss
+
+    def losses(self, kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None, dict[str, float]]:
+        """Logits, loss, and by name what else of the output calls itself a loss."""
+        with seeded(self.device):
+            out = self.model(**kwargs)
+        items = dict(out) if isinstance(out, Mapping) else {}
+        named = {
+            name: float(value.detach())
+            for name, value in items.items()
+            if name.endswith("loss") and name != "loss" and isinstance(value, torch.Tensor) and value.numel() == 1
+        }
+        return _logits(out), items.get("loss") if items else getattr(out, "loss", None), named
 
     def solo(self, index: int) -> torch.Tensor:
-        """``float[n, V]``: one sample by itself, no collator involved."""
+        """``float[n, V]``: logits of one sample by itself, no collator involved."""
+        return self.forward(self.solo_kwargs(index))[0]
+
+    def solo_kwargs(self, index: int) -> dict[str, Any]:
+        """What the model is called with for one sample by itself."""
         segment = self.case.segments[index]
         kwargs: dict[str, Any] = {"input_ids": torch.from_numpy(segment.ids).to(self.device)[None]}
         if self.accepts("use_cache"):
@@ -128,7 +177,7 @@ class Subject:
         if segment.positions is not None:
             positions = torch.from_numpy(segment.positions).to(self.device)
             kwargs["position_ids"] = positions if len(positions) == 1 else positions[:, None]
-        return _logits(self.model(**kwargs))[0]
+        return kwargs
 
     def alone(self) -> Alone:
         """Every sample by itself: logits, loss, gradients of the mean over all targets."""
@@ -167,9 +216,16 @@ def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(flat, wanted, ignore_index=IGNORE_INDEX, reduction="sum")
 
 
+def media_tokens(config: Any) -> list[int]:
+    """Tokens that stand for images, videos and audio: they stay where tokens are changed."""
+    names = ("image", "video", "audio", "vision_start", "vision_end")
+    values = [getattr(config, f"{name}_{kind}", None) for name in names for kind in ("token_id", "token_index")]
+    return [int(value) for value in values if isinstance(value, int)]
+
+
 def difference(expected: torch.Tensor, got: torch.Tensor) -> float:
     """Largest difference, relative to the largest value (at least 1); infinite where something is no number."""
-    if expected.numel() == 0:
+    if expected.numel() == 0 or torch.equal(expected, got):
         return 0.0
     worst = float((expected - got).abs().max()) / max(1.0, float(expected.abs().max()))
     return worst if np.isfinite(worst) else float("inf")

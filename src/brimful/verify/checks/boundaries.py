@@ -9,6 +9,7 @@ import numpy as np
 from brimful.typing import Int64Array
 from brimful.verify.report import Finding, Status
 from brimful.verify.subject import Subject
+from brimful.words import counted
 
 __all__ = ["BOUNDARY_KEYS", "check_boundaries"]
 
@@ -68,10 +69,20 @@ def check_boundaries(subject: Subject) -> Finding:
                 "boundaries",
                 Status.FAIL,
                 detail="seq_idx does not change exactly where samples begin",
-                cause="recurrent layers carry their state from one sample into the next, or lose it inside one",
+                cause=_seq_idx_cause(flat, places),
                 way_out="seq_idx is the number of the sample that each token belongs to, int32[1, T]",
             )
     return Finding("boundaries", Status.PASS, detail=", ".join([*found, *(["seq_idx"] if seq_idx is not None else [])]))
+
+
+def _seq_idx_cause(flat: Int64Array, places: list[tuple[int, int]]) -> str:
+    carried = "recurrent layers carry their state from one sample into the next, or lose it inside one"
+    changes = 1 + np.flatnonzero(np.diff(flat))
+    away = changes[: len(places) - 1] - np.array([start for start, _ in places[1:]][: len(changes)])
+    if len(changes) >= len(places) - 1 > 0 and len(np.unique(away)) == 1 and away[0] != 0:
+        side = "behind" if away[0] > 0 else "before"
+        return f"seq_idx off by {_number(away[0])}: it changes {_tokens(away[0])} {side} every beginning; {carried}"
+    return carried
 
 
 def _problem(values: Int64Array, places: list[tuple[int, int]], total: int) -> tuple[str, str] | None:
@@ -80,22 +91,61 @@ def _problem(values: Int64Array, places: list[tuple[int, int]], total: int) -> t
         return "they must rise from 0", "the boundaries are no running sum of lengths"
     for start, stop in places:
         cut = sorted(value for value in inner if start < value < stop)
-        if cut:
-            return (
-                f"a boundary at {cut[0]} cuts the sample in [{start}, {stop}) of {stop - start} tokens",
-                f"context-parallel rounding: {stop - start} tokens are given to the kernel as {cut[0] - start}",
-            )
-        if start not in inner:
-            return (
-                f"the sample in [{start}, {stop}) does not begin at a boundary",
-                "the lengths behind the boundaries are not those of the samples (rounded, whole row, or shifted)",
-            )
+        if not cut and start in inner:
+            continue
+        found = (
+            f"a boundary at {cut[0]} cuts the sample in [{start}, {stop}) of {stop - start} tokens"
+            if cut
+            else f"the sample in [{start}, {stop}) does not begin at a boundary"
+        )
+        return found, _pattern(values, places)
     if values[-1] != total:
         return (
             f"they end at {values[-1]} and the row has {total} tokens",
             "padding at the end is in no segment: kernels leave it undefined",
         )
     return None
+
+
+def _pattern(values: Int64Array, places: list[tuple[int, int]]) -> str:
+    """Why boundaries lie elsewhere, by how far each one lies from the beginning of its sample."""
+    begins = np.array([start for start, _ in places])
+    lengths = np.array([stop - start for start, stop in places])
+    given = np.diff(values)[: len(places)]
+    if len(values) >= len(places) and len(places) > 1:
+        away = values[1 : len(places)] - begins[1:]
+        if len(np.unique(away)) == 1 and away[0] != 0:
+            side = "behind" if away[0] > 0 else "before"
+            return (
+                f"boundaries off by {_number(away[0])}: every one lies {_tokens(away[0])} {side} the beginning of its "
+                f"sample"
+            )
+    if len(given) == len(places):
+        stretched = len(values) - 1 == len(places)  # the last one then also holds what is left of the row
+        short = (lengths - given)[: -1 if stretched else None]
+        if len(short) and len(np.unique(short)) == 1 and short[0] != 0:
+            return (
+                f"lengths off by {_number(short[0])}: every sample is given to the kernel with {_tokens(short[0])} too "
+                f"{'few' if short[0] > 0 else 'many'} (lengths of shifted labels, or without the token at the end)"
+            )
+        for multiple in (128, 64, 32, 16, 8, 4, 2):
+            if any(
+                np.array_equal(given, rounded * multiple) for rounded in (lengths // multiple, -(-lengths // multiple))
+            ):
+                first = int(np.flatnonzero(given != lengths)[0])
+                return (
+                    f"context-parallel rounding: {lengths[first]} tokens are given to the kernel as {given[first]}, a "
+                    f"multiple of {multiple}"
+                )
+    return "the lengths behind the boundaries are not those of the samples (another batch, the whole row, or an order)"
+
+
+def _number(by: int) -> str:
+    return "one" if abs(by) == 1 else str(abs(int(by)))
+
+
+def _tokens(by: int) -> str:
+    return counted(abs(int(by)), "token")
 
 
 def _short(values: np.ndarray) -> str:

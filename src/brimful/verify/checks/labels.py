@@ -15,11 +15,19 @@ __all__ = ["beside_padding", "check_labels"]
 def check_labels(subject: Subject) -> Finding:
     """Targets of the batch against those of the samples one by one."""
     batch = subject.batch
+    if batch.targets is None and subject.case.brings_labels:
+        return Finding(
+            "labels",
+            Status.FAIL,
+            detail="the samples have labels, and the batch has neither labels nor shift_labels",
+            cause="the collator drops the labels, so nothing is trained, or another loss than that of the samples",
+            way_out="let the collator emit labels, -100 on the first token of every sample",
+        )
     if batch.targets is None:
         return Finding(
             "labels",
             Status.NOT_SUPPORTED,
-            detail="the batch has neither labels nor shift_labels",
+            detail="neither the samples nor the batch have labels",
             way_out="let the collator emit labels, -100 on the first token of every sample",
         )
     wanted = expected_targets(batch, subject.case.segments)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from brimful.typing import IGNORE_INDEX
+from brimful.verify.checks.isolation import moved_in_rows
 from brimful.verify.checks.labels import beside_padding
 from brimful.verify.checks.positions import position_rows
+from brimful.verify.noise import weigh
 from brimful.verify.report import Finding, Status
 from brimful.verify.subject import Subject, difference
 
@@ -49,8 +52,6 @@ def check_padding(subject: Subject) -> Finding:
 
 def check_padding_moves_nothing(subject: Subject, attention: str) -> Finding | None:
     """Other tokens in the padding; None if there is none, or if the collator pads otherwise."""
-    import torch
-
     batch = subject.batch
     if not batch.padding.any():
         return None
@@ -58,22 +59,23 @@ def check_padding_moves_nothing(subject: Subject, attention: str) -> Finding | N
     vocab = int(batch.ids.max()) + 1
     where = torch.from_numpy(batch.padding.reshape(tuple(ids.shape))).to(ids.device)
     ids[where] = (ids[where] + 1 + torch.arange(int(where.sum()), device=ids.device)) % vocab
-    one, other = subject.logits(batch.kwargs), subject.logits({**batch.kwargs, "input_ids": ids})
-    worst = 0.0
-    for place in batch.places:
-        if place is not None:
-            here = (place.row, slice(place.start, place.stop))
-            worst = max(worst, difference(one[here], other[here]))
-    limit = subject.tolerance.isolation
-    if worst <= limit:
-        return Finding("padding", Status.PASS, attention, worst, limit, "other tokens in the padding move nothing")
+
+    def measure() -> float:
+        one, other = subject.logits(batch.kwargs), subject.logits({**batch.kwargs, "input_ids": ids})
+        places = [(place.row, slice(place.start, place.stop)) for place in batch.places if place is not None]
+        return max((difference(one[here], other[here]) for here in places), default=0.0)
+
+    weighed = weigh(subject, measure, lambda: moved_in_rows(subject))
+    if weighed.passed:
+        detail = "; ".join(filter(None, ["other tokens in the padding move nothing", weighed.remark]))
+        return Finding("padding", Status.PASS, attention, weighed.size, weighed.limit, detail)
     return Finding(
         "padding",
         Status.FAIL,
         attention,
-        worst,
-        limit,
-        detail="other tokens in the padding move the logits of samples",
+        weighed.size,
+        weighed.limit,
+        detail="; ".join(filter(None, ["other tokens in the padding move the logits of samples", weighed.remark])),
         cause="padding before or between samples is attended to, or takes part in routing or state",
         way_out="put padding at the end, as a last segment of its own",
     )

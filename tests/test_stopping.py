@@ -1,0 +1,69 @@
+"""A program ends at a signal; what it was told to ignore, and what it forks, is left alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from brimful.stopping import STOPPED, end_at_signals
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+
+def run(code, **options):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, **options)
+
+
+@pytest.mark.parametrize(("signum", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_ends_the_program_whatever_it_does_and_what_was_registered_comes_first(signum, code):
+    """Without it nothing hears a signal while the main thread is in C, and workers stay behind."""
+    outcome = run(
+        "import hashlib, os, signal, threading; from brimful.stopping import at_the_end, end_at_signals\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "end_at_signals(); at_the_end(lambda: os.write(1, b'others ended'))\n"
+        f"threading.Timer(0.2, os.kill, (os.getpid(), signal.{signum})).start()\n"
+        "hashlib.pbkdf2_hmac('sha256', b'', b'', 1 << 30)"
+    )
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (code, "others ended", STOPPED + "\n")
+
+
+def test_ending_others_cannot_hang():
+    """Without it the second Ctrl-C would wait for what the first one waits for."""
+    outcome = run(
+        "import os, signal, time; from brimful.stopping import at_the_end, end_at_signals\n"
+        "end_at_signals(); at_the_end(lambda: time.sleep(1000)); os.kill(os.getpid(), signal.SIGTERM); time.sleep(1000)"
+    )
+    assert (outcome.returncode, outcome.stderr) == (143, STOPPED + "\n")
+
+
+def test_an_ignored_signal_stays_ignored():
+    """Without it a job under nohup, or in the background of a script, ends when somebody presses Ctrl-C elsewhere."""
+    outcome = run(
+        "import os, signal; from brimful.stopping import end_at_signals\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); end_at_signals(); os.kill(os.getpid(), signal.SIGINT)\n"
+        "print('goes on')"
+    )
+    assert (outcome.returncode, outcome.stdout) == (0, "goes on\n")
+
+
+def test_a_forked_process_ends_alone():
+    """Without it a library that ends its forked helper by SIGTERM would end the program."""
+    outcome = run(
+        "import os, signal, time; from brimful.stopping import end_at_signals\n"
+        "end_at_signals(); child = os.fork()\n"
+        "if not child: os.kill(os.getpid(), signal.SIGTERM); time.sleep(1000)\n"
+        "assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM; time.sleep(0.3); print('goes on')"
+    )
+    assert (outcome.returncode, outcome.stdout) == (0, "goes on\n")
+
+
+def test_outside_the_main_thread_nothing_is_changed():
+    """Without it a command that is run inside of a caller's thread would raise ValueError, or take the caller's Ctrl-C."""
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=end_at_signals)
+    thread.start()
+    thread.join()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
