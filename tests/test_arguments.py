@@ -24,6 +24,7 @@ from brimful import (
     TokenBudget,
     TokenBudgetBatches,
     check_store,
+    measure_lengths,
     open_packs,
     open_source,
     pack_dataset,
@@ -127,6 +128,22 @@ MISTAKES: dict[str, tuple[Callable[[Made], Any], str]] = {
     "fields as a list": (
         lambda m: open_source(ROWS, fields=["question"]),
         "fields must be a mapping such as {'messages': 'dialogue'} and is a list of 1",
+    ),
+    "fields as text": (
+        lambda m: open_source(ROWS, fields="question"),
+        "fields must be a mapping such as {'messages': 'dialogue'} and is 'question'",
+    ),
+    "a number for the cache": (
+        lambda m: open_source(ROWS, cache_dir=5),
+        "cache_dir must be the path of a directory and is 5",
+    ),
+    "source and encoder swapped": (
+        lambda m: measure_lengths(m.encoder, m.source),
+        "a source is a path, a list of rows, a DataFrame or a data set of datasets, not",
+    ),
+    "a number for an encoder": (
+        lambda m: measure_lengths(m.source, 42),
+        "tokenizer must be a directory, a hub id, or a tokenizer of Transformers and is 42",
     ),
     "a sample by name": (lambda m: m.source["a"], "a sample must be named by its number and is 'a'"),
     "workers as text": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 
 from brimful.cli.flags import in_flags
@@ -50,3 +51,28 @@ def test_a_bad_sample_keeps_its_marks_when_it_is_located() -> None:
     error = BadSampleError(f"set {setting('train_on', 'all')}", sample_id=3).located("a.jsonl:4")
     assert str(error) == 'a.jsonl:4 (sample 3): set train_on="all"'
     assert in_flags(error.message) == "a.jsonl:4 (sample 3): set --train-on all"
+    assert pickle.loads(pickle.dumps(error)).message == error.message
+
+
+def test_a_reason_that_goes_into_a_file_has_no_marks() -> None:
+    """Without it rejects.jsonl and tables of lengths hold characters that nobody can read."""
+    error = BadSampleError(f"set {setting('train_on', 'all')}", sample_id=3)
+    assert error.reason == 'set train_on="all"'
+
+
+def test_marks_in_a_value_are_the_value() -> None:
+    """Without it a path with such a character would end the mention too early."""
+    name = "a\ue023b\ue020c\ue021d\ue022e"
+    message = f"{setting('tokenizer', name)}: no such directory"
+    assert in_flags(message) == f"--tokenizer '{name}': no such directory"
+
+
+def test_what_python_says_instead() -> None:
+    """Without it Python would be told of an argument that it does not have."""
+    message = f"use {setting('mode', 'text', python='TextEncoder')}"
+    assert (in_python(message), in_flags(message)) == ("use TextEncoder", "use --mode text")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Without it the way out would be capacity="np.int64(24)"."""
+    assert in_python(setting("capacity", np.int64(24))) == "capacity=24"

@@ -131,21 +131,25 @@ class BadSampleError(SourceError, ValueError):
     Attributes:
         sample_id: index of the sample in its source.
         where: file and line, such as ``data.jsonl:17``; empty where only the encoder knows the sample.
-        reason: what is wrong with it, in one line.
     """
 
     def __init__(self, reason: str, *, sample_id: int, where: str = "") -> None:
         super().__init__(f"{where} (sample {sample_id}): {reason}" if where else f"sample {sample_id}: {reason}")
         self.sample_id = sample_id
         self.where = where
-        self.reason = reason
+        self._marked_reason = reason
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with it, in one line that names settings as Python does: fit to be kept in a file."""
+        return in_python(self._marked_reason)
 
     def located(self, where: str) -> BadSampleError:
         """The same error with file and line, for whoever knows the source."""
-        return BadSampleError(self.reason, sample_id=self.sample_id, where=where)
+        return BadSampleError(self._marked_reason, sample_id=self.sample_id, where=where)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_bad_sample, (self.reason, self.sample_id, self.where)
+        return _rebuild_bad_sample, (self._marked_reason, self.sample_id, self.where)
 
 
 def _rebuild_bad_sample(reason: str, sample_id: int, where: str) -> BadSampleError:
@@ -193,15 +197,14 @@ class NoTargetError(PlanError, ValueError):
 
     def __init__(self, reason: str, *, sample_id: int = 0) -> None:
         super().__init__(reason)
-        self.reason = reason
         self.sample_id = sample_id
 
     def located(self, where: str) -> NoTargetError:
         """The same error with file and line of the first, for whoever knows the source."""
-        return NoTargetError(f"{self.reason}; the first is {where}", sample_id=self.sample_id)
+        return NoTargetError(f"{self.message}; the first is {where}", sample_id=self.sample_id)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_no_target, (self.reason, self.sample_id)
+        return _rebuild_no_target, (self.message, self.sample_id)
 
 
 def _rebuild_no_target(reason: str, sample_id: int) -> NoTargetError:

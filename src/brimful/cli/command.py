@@ -44,9 +44,19 @@ class GroupedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            record = _record(ctx, parameter) if isinstance(parameter, click.Option) else None
             if record is not None:
                 groups.setdefault(getattr(parameter, _GROUP, _OTHER), []).append(record)
         for title, records in sorted(groups.items(), key=lambda group: group[0] == _OTHER):
             with formatter.section(title):
                 formatter.write_dl(records, col_max=min(30, formatter.width // 3))
+
+
+def _record(ctx: click.Context, option: click.Option) -> tuple[str, str] | None:
+    """Names and help; one name of several that are as long as a line, and the others behind the help."""
+    record = option.get_help_record(ctx)
+    first, *others = [name for name in option.opts if name.startswith("--")]
+    if record is None or not others:
+        return record
+    names, text = record
+    return names.replace(", ".join([first, *others]), first), f"{text} Also {', '.join(others)}."

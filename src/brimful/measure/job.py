@@ -34,7 +34,7 @@ from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 from brimful.store import atomic_file
 from brimful.typing import Fingerprint, Lengths
-from brimful.words import in_python, setting
+from brimful.words import setting
 
 __all__ = ["BUDGETS", "Measurement", "OnBadSample", "OnMismatch", "measure_lengths"]
 
@@ -397,7 +397,7 @@ def _located(context: _Context, task: _Task, errors: list[BadSampleError]) -> li
         located = error if error.where else error.located(context.source.where(error.sample_id))
         if not context.skip_bad:
             raise located
-        rejects.append([located.sample_id - task.start, located.where, in_python(located.reason)])
+        rejects.append([located.sample_id - task.start, located.where, located.reason])
     return rejects
 
 

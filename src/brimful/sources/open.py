@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from brimful.arguments import check_type, path_of
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
 from brimful.hub import looks_like_hub_id
 from brimful.remote import is_remote
@@ -101,6 +102,10 @@ def open_source(
     >>> open_source([{"prompt": "1+1?", "completion": "2"}]).format_name
     'prompt_completion'
     """
+    if fields is not None:
+        check_type("fields", fields, Mapping, "a mapping such as {'messages': 'dialogue'}")
+    if cache_dir is not None:
+        path_of("cache_dir", cache_dir, "the path of a directory")
     if text_unit not in ("file", "line"):
         raise SettingsError(f"{setting('text_unit')} {text_unit!r} is unknown: use file or line")
     if max_samples is not None and max_samples < 1:

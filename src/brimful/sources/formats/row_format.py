@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from brimful.arguments import check_type
 from brimful.errors import SettingsError
 from brimful.sources.sample import MalformedRowError, Message
 from brimful.words import setting
@@ -25,8 +24,6 @@ class RowFormat(abc.ABC):
     """The fields it reads, each with the key it has unless renamed."""
 
     def __init__(self, fields: Mapping[str, str] | None = None) -> None:
-        if fields is not None:
-            check_type("fields", fields, Mapping, "a mapping such as {'messages': 'dialogue'}")
         unknown = set(fields or {}) - set(self.default_fields)
         if unknown:
             raise SettingsError(
