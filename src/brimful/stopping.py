@@ -43,7 +43,6 @@ def end_at_signals() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     heard, told = os.pipe()
-    os.set_blocking(told, False)  # as set_wakeup_fd wants it
     threading.Thread(target=_end_when_told, args=(heard,), daemon=True).start()
 
     def tell(signum: int, _frame: FrameType | None) -> None:
@@ -53,6 +52,7 @@ def end_at_signals() -> None:
             time.sleep(_PATIENCE)
 
     if os.name == "posix":  # elsewhere only sockets wake up
+        os.set_blocking(told, False)
         signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=_hear_nothing)
     _handle(tell)

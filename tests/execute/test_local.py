@@ -117,6 +117,7 @@ def test_a_worker_that_dies_is_reported():
         list(run_tasks(_die_at_three, range(8), context=None, num_proc=2))
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads here")
 def test_ctrl_c_reaches_the_caller_and_no_worker_outlives_it(tmp_path):
     """Without it a notebook waits for every worker to finish its block, and so does the end of its process."""
     before = signal.getsignal(signal.SIGINT)
