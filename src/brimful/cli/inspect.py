@@ -165,7 +165,7 @@ def _store(path: str, index: int | None, tokenizer: str | None, full: bool, chec
     if index is not None:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
-        decode = _decoder(tokenizer or packs.notes.get("tokenizer"))
+        decode = _decoder(tokenizer, packs)
         data = pack_as_dict(packs[index], index, packs.capacity, decode)
         lines = []
         if not as_json:  # texts stay as they are, however wide
@@ -185,12 +185,22 @@ def _store(path: str, index: int | None, tokenizer: str | None, full: bool, chec
     _show(data, lines, as_json)
 
 
-def _decoder(name: str | None) -> Any:
-    """Tokens to text, or None where the tokenizer is not at hand: the boundaries can be shown all the same."""
-    if not name:
+def _decoder(name: str | None, packs: PackStore) -> Any:
+    """Tokens to text, or None where the tokenizer is not at hand: the boundaries can be shown all the same.
+
+    The one that packed is looked for where the packs say that it was, and no network is asked for it.
+    """
+    noted = packs.notes.get("tokenizer")
+    if not (name or noted):
         return None
     try:
-        hf = Tokenizer(name).hf
+        tokenizer = Tokenizer(name or noted, ask_hub=name is not None)
+        hf = tokenizer.hf
+        fingerprint = packs.notes.get("tokenizer_fingerprint")
+        if fingerprint is not None and tokenizer.fingerprint != fingerprint:
+            click.echo(
+                f"({name or noted} is another tokenizer than the one that packed: the text may be wrong)", err=True
+            )
     except BrimfulError as error:
         click.echo(f"(no text: {in_flags(error.message)})", err=True)
         return None

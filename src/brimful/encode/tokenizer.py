@@ -24,7 +24,9 @@ class Tokenizer:
     Pickling by name costs nothing; a worker process loads its own copy.
     """
 
-    def __init__(self, name_or_tokenizer: str | os.PathLike[str] | Any) -> None:
+    def __init__(self, name_or_tokenizer: str | os.PathLike[str] | Any, *, ask_hub: bool = True) -> None:
+        """``ask_hub``: whether a network may be asked for a hub id; else only what its cache has is taken."""
+        self._ask_hub = ask_hub
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
             if not self.name:
@@ -63,15 +65,17 @@ class Tokenizer:
             return self._loaded(AutoTokenizer, path, "no tokenizer can be loaded from it")
         if not looks_like_hub_id(self.name) or os.path.exists(path):
             raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: no such directory")
+        if not self._ask_hub:
+            return self._loaded(AutoTokenizer, path, "it is not in the hub's cache", local_files_only=True)
         with offline_if_unreachable() as reachable:
             why = "no directory here, and the hub has no tokenizer of that name"
             if not reachable:
                 why = "no directory here; the hub cannot be reached, and it is not in the hub's cache"
             return self._loaded(AutoTokenizer, path, why)
 
-    def _loaded(self, loader: Any, path: str, why: str) -> Any:
+    def _loaded(self, loader: Any, path: str, why: str, **options: Any) -> Any:
         try:
-            return loader.from_pretrained(path)
+            return loader.from_pretrained(path, **options)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().split("\n", 1)[0]
             raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: {why} ({reason})") from error

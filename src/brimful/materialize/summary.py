@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.measure.table import LengthTable
 from brimful.plan import Plan
-from brimful.plan.ledger import MUCH_LOST
+from brimful.plan.ledger import MUCH_LOST, why_dropped
 from brimful.words import counted
 
 __all__ = ["PackSummary"]
@@ -163,8 +163,5 @@ def _why_dropped(plan: Plan) -> str:
     reasons = []
     for name, count in by.items():
         number = "" if count is None or len(by) == 1 else f"{count:,} "
-        reasons.append(_REASONS.get(name, f"for {name}").join((number, "")))
+        reasons.append(number + why_dropped(name))
     return "; ".join(reasons)
-
-
-_REASONS = {"tokens": "longer than a pack", "no_target": "without a target", "group_mate_rejected": "of a broken group"}

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-__all__ = ["MUCH_LOST", "Ledger"]
+__all__ = ["MUCH_LOST", "Ledger", "why_dropped"]
 
 MUCH_LOST = 0.05
 """Share of the tokens from which a loss gets a warning: it is then seen in the mixture, and is rarely wanted."""
+
+
+def why_dropped(name: str) -> str:
+    """Words for a name in the setting ``dropped_by`` of a plan.
+
+    >>> why_dropped("tokens"), why_dropped("patches")
+    ('longer than a pack', 'for patches')
+    """
+    return _WHY.get(name, f"for {name}")
+
+
+_WHY = {
+    "tokens": "longer than a pack",
+    "no_target": "without a target of the loss",
+    "group_mate_rejected": "of a group that lost one to an error",
+}
 
 
 @dataclass(frozen=True)

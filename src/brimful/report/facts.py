@@ -103,6 +103,7 @@ class Facts:
                 for point in self.sweep
             ],
             "rejects": [] if self.table is None else self.table.rejects[:_REJECTS_SHOWN],
+            "account": {} if self.table is None else self.table.account.as_dict(),
             "shares": None if self.shares is None else [asdict(share) for share in self.shares],
             "work": None if self.work is None else asdict(self.work),
         }

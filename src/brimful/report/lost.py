@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from brimful.plan import Plan
-from brimful.plan.ledger import MUCH_LOST
+from brimful.plan.ledger import MUCH_LOST, why_dropped
 from brimful.report.markup import percent
 from brimful.words import counted
 
@@ -46,8 +46,8 @@ class Lost:
         """
         ledger = plan.ledger
         tokens = ledger.tokens_dropped + ledger.tokens_truncated
-        reasons = [f"{name} {count:,}" for name, count in plan.settings.get("dropped_by", {}).items()]
-        why = f"dropped for {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
+        reasons = [f"{count:,} {why_dropped(name)}" for name, count in plan.settings.get("dropped_by", {}).items()]
+        why = f"dropped {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
         return cls(
             samples=ledger.samples_dropped,
             samples_ratio=ledger.samples_dropped / max(1, ledger.samples_in),

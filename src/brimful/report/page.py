@@ -43,7 +43,7 @@ def render_page(facts: Facts) -> str:
     if facts.sweep:
         parts.append(capacity_section(facts.sweep, facts.run.packs_per_step, capacity))
     if plan is not None:
-        parts.append(ledger_section(plan, numbers["rejects"]))
+        parts.append(ledger_section(plan, numbers["rejects"], numbers["account"]))
     if facts.shares:
         parts.append(shares_section(facts.shares, packed=plan is not None))
     if facts.work is not None:

@@ -157,8 +157,53 @@ def _choice(choice: Choice, advice: Advice) -> list[Cell]:
     return row
 
 
-def ledger_section(plan: dict[str, Any], rejects: list[Any]) -> str:
-    """Where every sample and every token went, and why."""
+def _why_dropped(plan: dict[str, Any], longer: str) -> str:
+    if not plan["ledger"]["samples_dropped"]:
+        return "none was"
+    without = plan["settings"].get("dropped_by", {}).get("no_target", 0)
+    reasons = [longer] if plan["ledger"]["samples_dropped"] > without else []
+    return "; ".join([*reasons, *([f"{whole(without)} without a target of the loss"] if without else [])])
+
+
+def _targets(ledger: dict[str, Any], account: dict[str, Any]) -> list[str]:
+    """Targets of the loss, samples without any by reason, and columns of the rows that nobody read."""
+    parts = []
+    if "targets_in" in ledger:
+        everything = max(1, ledger["targets_in"])
+        lost = (ledger["targets_dropped"] + ledger["targets_cut"]) / everything
+        share = percent(ledger["targets_in"] / max(1, ledger["tokens_in"]), 1)
+        text = (
+            f"Targets of the loss: {whole(ledger['targets_in'])} in, {share} of the tokens = "
+            f"{whole(ledger['targets_packed'])} packed + {whole(ledger['targets_dropped'])} dropped + "
+            f"{whole(ledger['targets_cut'])} cut off."
+        )
+        parts.append(paragraph(text))
+        if lost >= MUCH_LOST:
+            parts.append(warning(f"{percent(lost, 2)} of the targets are in no pack."))
+        if ledger["samples_without_target"]:
+            parts.append(
+                warning(
+                    f"{counted(ledger['samples_without_target'], 'sample')} in the packs have no target: they teach nothing."
+                )
+            )
+    without = account.get("no_target", {})
+    if without:
+        listed: list[list[Cell]] = [[whole(count), reason] for reason, count in without.items()]
+        parts += ["<h3>Samples without a target of their own</h3>", table(["samples", "why"], listed)]
+    unread = account.get("unread", {})
+    if unread:
+        samples = max(1, ledger["samples_in"])
+        shown = ", ".join(f"{name} ({percent(count / samples, 0)})" for name, count in unread.items())
+        parts.append(
+            paragraph(
+                f"Columns of the rows that nobody read, with the share of samples that have them: {shown}.", "fine"
+            )
+        )
+    return parts
+
+
+def ledger_section(plan: dict[str, Any], rejects: list[Any], account: dict[str, Any]) -> str:
+    """Where every sample, every token and every target of the loss went, and why."""
     ledger, capacity, policy = plan["ledger"], plan["capacity"], plan["settings"].get("overflow")
     samples, tokens = max(1, ledger["samples_in"]), max(1, ledger["tokens_in"])
     longer = f"longer than {counted(capacity, 'token')}, overflow policy {policy}"
@@ -172,7 +217,7 @@ def ledger_section(plan: dict[str, Any], rejects: list[Any]) -> str:
     rows = [
         row("in", "", ledger["samples_in"], ledger["tokens_in"]),
         row("packed", "", ledger["samples_packed"], ledger["tokens_packed"]),
-        row("dropped", longer if ledger["samples_dropped"] else "none was", ledger["samples_dropped"], ledger["tokens_dropped"], lost=True),
+        row("dropped", _why_dropped(plan, longer), ledger["samples_dropped"], ledger["tokens_dropped"], lost=True),
         row("rejected", "could not be read or encoded" if ledger["samples_rejected"] else "none was", ledger["samples_rejected"], None),
         row("truncated, of those packed", longer if ledger["samples_truncated"] else "none was", ledger["samples_truncated"], ledger["tokens_truncated"], lost=True),
         row("split, of those packed", longer if ledger["samples_split"] else "none was", ledger["samples_split"], 0),
@@ -185,6 +230,7 @@ def ledger_section(plan: dict[str, Any], rejects: list[Any]) -> str:
             "fine",
         )
     )
+    parts += _targets(ledger, account)
     behind, at_ends = plan["padding"]["behind_segments"], plan["padding"]["at_ends_of_rows"]
     if behind or at_ends:
         share = (behind + at_ends) / (plan["num_packs"] * capacity)
