@@ -372,7 +372,7 @@ def test_inspect_shows_a_store_and_checks_it(packs: Path, chats: Path, tokenizer
     assert value(out, "fill") == "77.86 %, 218 tokens"
     assert value(out, "labels") == "train on assistant"
     assert value(out, "fingerprints").startswith(f"plan {Plan.open(packs / 'plan.arrow').fingerprint[:7]}, source ")
-    assert value(out, "tokenizer") == str(tokenizer)
+    assert value(out, "tokenizer").startswith(f"{tokenizer}, ")
     assert value(out, "source") == str(chats)
     assert value(out, "checked") == "1 shard, 4 packs, 218 tokens of 6 samples agree with log and plan"
     (packs / "plan.arrow").unlink()

@@ -200,7 +200,7 @@ def test_the_quickstart_runs_as_shown(demo_files) -> None:
         for line in code.splitlines() if language == "bash" else ():
             if line not in ("brimful demo -o demo", "cd demo"):  # the demo has tests of its own
                 ran.append(command(line))
-    assert ran == ["pack", "report", *["inspect"] * 3, "python", "python", "measure", "plan", "write", "python"]
+    assert ran == ["pack", "report", *["inspect"] * 4, "python", "python", "measure", "plan", "write", "python"]
 
 
 def test_files_can_be_read_as_the_page_on_formats_shows(demo_files, capsys) -> None:

@@ -26,6 +26,10 @@ def chat(row):
     return [{"role": "user", "content": question}, {"role": "assistant", "content": row["output"]}]
 
 
+def _answers(row):
+    return [turn for turn in chat(row) if turn["role"] == "assistant"]
+
+
 @pytest.mark.parametrize(
     ("name", "capacity", "every"),
     [
@@ -42,11 +46,14 @@ def test_chats(name, capacity, every, data_dir, qwen_tokenizer, tmp_path):
     """The tokens of every sample in the packs (or of some of them) are those of ``tokenizer.apply_chat_template``, each sample once."""
     source = open_source(data_dir / "text" / name)
     encoder = ChatEncoder(qwen_tokenizer)
-    summary = pack_dataset(source, encoder, tmp_path, capacity=capacity, overflow="drop")
+    summary = pack_dataset(source, encoder, tmp_path, capacity=capacity, overflow="drop", no_target="drop")
     rows = rows_of(data_dir / "text" / name)
     hf = encoder.tokenizer.hf
     seen = np.zeros(len(rows), dtype=np.int64)
     dropped = set(summary.plan.dropped_ids.tolist())
+    without = {sample_id for sample_id, row in enumerate(rows) if not _answers(row)}
+    assert without <= dropped
+    assert summary.plan.settings.get("dropped_by", {}).get("no_target", 0) == len(without)
     for pack in open_packs(tmp_path):
         assert len(pack) <= capacity
         for number, sample_id in enumerate(pack.sample_ids.tolist()):

@@ -56,7 +56,7 @@ def test_every_policy_says_what_it_cost(policy, account):
     """Silent loss is the complaint this library answers; the ledger must show each kind apart."""
     ledger = plan_packs([3, 10], capacity=4, overflow=policy).ledger.as_dict()
     zero = {"samples_dropped": 0, "tokens_dropped": 0, "samples_truncated": 0, "tokens_truncated": 0}
-    zero |= {"samples_split": 0, "samples_rejected": 0}
+    zero |= {"samples_split": 0, "samples_rejected": 0, "samples_without_target": 0}
     expected = {"samples_in": 2, "tokens_in": 13, "segments": ledger["segments"], **zero, **account}
     assert ledger == expected
 

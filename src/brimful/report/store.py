@@ -28,5 +28,9 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
         lines += [line for line in describe_plan(plan) if line.startswith(_OF_PLAN)]
     if not packs.alignment.is_none:
         lines.append(f"alignment      segments to {packs.alignment.segment}, rows to {packs.alignment.total} tokens")
-    lines += [f"{name:<15}{value}" for name, value in packs.notes.items()]
+    notes = dict(packs.notes)
+    fingerprint = notes.pop("tokenizer_fingerprint", None)
+    if fingerprint is not None:
+        notes["tokenizer"] = f"{notes.get('tokenizer') or 'given'}, {short(str(fingerprint))}"
+    lines += [f"{name:<15}{value}" for name, value in notes.items()]
     return lines
