@@ -244,6 +244,29 @@ def test_a_malformed_row_is_named_by_file_line_and_sample(
     assert (summary["samples_in"], summary["samples_packed"], summary["samples_rejected"]) == (21, 20, 1)
 
 
+def test_rows_that_are_all_refused_name_the_flag(tokenizer: Path, tmp_path: Path) -> None:
+    """Without it a data set of pictures that is skipped row by row ends in Python's words, or in an empty store."""
+    path = write_rows(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a", "image": "a.jpg"}] * 3)
+    command = ("pack", path, "-o", tmp_path / "p", "--tokenizer", tokenizer, "--max-length", 64, "--quiet")
+    line = refused(*command, "--on-bad-sample", "skip")
+    assert f"no row of {path} can be packed; the first is {path}:1 (sample 0): column 'image' holds pictures" in line
+    assert line.endswith("leave it out with --ignore image")
+    assert not (tmp_path / "p" / "stream.json").exists()
+    shown = done(*command, "--ignore", "image").out
+    assert "not read" not in shown
+
+
+def test_a_refused_row_beside_good_ones_is_told_with_its_flag(tokenizer: Path, tmp_path: Path) -> None:
+    """Without it the summary of the command line speaks of arguments."""
+    path = write_rows(
+        tmp_path / "rows.jsonl", [{"question": "q", "answer": "a"}, {"question": "<image>", "answer": "a"}]
+    )
+    command = ("pack", path, "-o", tmp_path / "p", "--tokenizer", tokenizer, "--max-length", 64, "--quiet")
+    shown = done(*command, "--on-bad-sample", "skip").out
+    assert "say so with --ignore '<image>'" in " ".join(shown.split())
+    assert json.loads((tmp_path / "p" / "rejects.jsonl").read_text())["reason"].endswith('ignore=["<image>"]')
+
+
 def test_skipped_rows_are_counted_shown_and_listed(tmp_path: Path, tokenizer: Path) -> None:
     """Without it --on-bad-sample skip loses data in silence."""
     path = write_rows(tmp_path / "chats.jsonl", [CHATS[0], b"{", *CHATS[1:], {"messages": []}])

@@ -42,8 +42,9 @@ __all__ = ["pack"]
 def pack(source: tuple[str, ...], output: str | None, groups: str | None, capacity: int | None, **options: Any) -> None:
     """Measure, plan and write SOURCE as a pack store.
 
-    SOURCE is JSON lines (.gz, .zst too), a JSON array, Parquet, texts, a saved `datasets.Dataset`, a directory or a
-    pattern. Killed at any point, the same command finishes the job.
+    SOURCE is JSON lines (.gz, .zst too), a JSON array, Parquet, texts, a data set of `datasets` (saved, or of the hub with
+    --split), a directory, a pattern, or - for standard input; several follow each other. Killed at any point, the same
+    command finishes the job.
     """
     required(output, "-o", "name the directory that the packs go to")
     required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")

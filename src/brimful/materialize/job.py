@@ -21,6 +21,7 @@ from brimful.errors import (
     NoTargetError,
     OversizedSampleError,
     SettingsError,
+    SourceError,
 )
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
@@ -140,10 +141,9 @@ def pack_dataset(
             progress=progress,
             encoded_dir=None if finished else encoded_dir,
         )
+        job = source, encoder, measured.table
         if not np.any(measured.table.tokens > 0):
-            raise BadSampleError(
-                "every row is malformed: " + measured.table.rejects[0][2], sample_id=0, where=source.where(0)
-            )
+            raise SourceError(f"no row of {source.title} can be packed; the first is {_first_rejected(*job)}")
         log = StreamLog(store)
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
@@ -176,6 +176,7 @@ def pack_dataset(
             source=source.title,
             format=source.format_name,
             unit=source.unit,
+            first_rejected=_first_rejected(*job),
             directory=os.fspath(directory),
             capacity=capacity,
             plan=plan,
@@ -185,6 +186,21 @@ def pack_dataset(
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
+
+
+def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str:
+    """Where the first row that was skipped lies, and why; empty if none was.
+
+    The row is looked at once more: the reason that the table keeps is told in Python's words, for whoever reads files.
+    """
+    if not table.rejects:
+        return ""
+    sample_id, where, reason = table.rejects[0]
+    try:
+        encoder.encode(source[sample_id])
+    except BadSampleError as error:
+        return error.message if error.where else error.located(where).message
+    return f"{where} (sample {sample_id}): {reason}"
 
 
 def _planned(

@@ -10,7 +10,7 @@ import numpy as np
 from brimful.measure.table import LengthTable
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, why_dropped
-from brimful.words import counted
+from brimful.words import counted, in_python
 
 __all__ = ["PackSummary"]
 
@@ -29,6 +29,7 @@ class PackSummary:
         capacity: most tokens of a pack.
         plan, table: of the job.
         shards: files of packs.
+        first_rejected: where the first row that was skipped lies, and why; its settings marked (``brimful.words``).
         seconds: of each stage that had something to do.
     """
 
@@ -40,6 +41,7 @@ class PackSummary:
     table: LengthTable
     shards: int
     unit: str = ""
+    first_rejected: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
@@ -49,11 +51,12 @@ class PackSummary:
         over = plan.num_packs - plan.bound
         gap = f"{100 * over / plan.bound:.3f} % above" if over else "at"
         percent = 100 / max(ledger.samples_in, 1)
+        read = ledger.samples_in - ledger.samples_rejected
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
         unit = f", {self.unit}" if self.unit else ""
         return [
             f"samples        {ledger.samples_in:,} in {self.source} (format {self.format}{unit})",
-            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(ledger.samples_in, 1):,.0f} a sample",
+            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(read, 1):,.0f} a sample",
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",
@@ -114,7 +117,7 @@ class PackSummary:
     def _rejects_note(self) -> str:
         if not self.plan.ledger.samples_rejected:
             return ""
-        first = f"; first: {self.table.rejects[0][1]}: {self.table.rejects[0][2]}" if self.table.rejects else ""
+        first = f"; first: {self.first_rejected}" if self.first_rejected else ""
         return f", listed in {self.directory}/rejects.jsonl{first}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,7 +140,7 @@ class PackSummary:
         }
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return in_python("\n".join(self.lines()))
 
     def __repr__(self) -> str:
         return f"PackSummary({self.directory!r}, {self.plan!r})"
