@@ -276,7 +276,7 @@ def test_skipped_rows_are_counted_shown_and_listed(tmp_path: Path, tokenizer: Pa
     rejected = next(line for line in shown.splitlines() if line.startswith("rejected"))
     assert "2 rows, listed in" in rejected
     assert f"{packs}/rejects.jsonl" in rejected
-    assert f"{path}:2: no JSON" in rejected
+    assert f"{path}:2 (sample 1): no JSON" in rejected
     listed = [json.loads(line) for line in (packs / "rejects.jsonl").read_text().splitlines()]
     assert [(row["sample_id"], row["where"]) for row in listed] == [(1, f"{path}:2"), (21, f"{path}:22")]
     assert listed[0]["reason"].startswith("no JSON")
