@@ -64,6 +64,18 @@ def test_a_message_that_is_left_out_for_what_it_says_is_refused() -> None:
     assert "messages[1] of role 'assistant'" in why(good, never)
 
 
+def test_messages_behind_one_that_ends_the_conversation_are_refused() -> None:
+    """Without it what follows such a message is gone, though the template writes conversations of that shape."""
+    template = (
+        "{% set ns = namespace(over=false) %}{% for m in messages %}{% if not ns.over %}<|im_start|>{{ m.role }}\n"
+        "{{ m.content }}<|im_end|>\n{% endif %}{% if m.content == 'stop' %}{% set ns.over = true %}{% endif %}{% endfor %}"
+    )
+    assert encoder(template).lengths([turns(("user", "go"), ("assistant", "on"))])[1] == []
+    assert "messages[1] of role 'assistant': its text ('on')" in why(
+        turns(("user", "stop"), ("assistant", "on")), template
+    )
+
+
 @pytest.mark.parametrize("style", sorted(STYLES))
 def test_whole_conversations_pass_in_every_style(style: str) -> None:
     """Without it right data would be refused: white space that is cut off, contents that repeat, empty answers."""

@@ -64,6 +64,14 @@ def test_packs_that_teach_nothing_are_an_error_whatever_the_policy(policy):
         plan_packs(table_of(["000", "1"]), capacity=8, no_target=policy)
 
 
+def test_packs_of_which_all_targets_were_lost_are_an_error():
+    """Without it the samples that teach are dropped for their length, and those that teach nothing are packed."""
+    with pytest.raises(
+        NoTargetError, match=r"of 7 targets of the loss none is in a pack: 7 were dropped and 0 cut off"
+    ):
+        plan_packs(table_of(["01111111", "00"]), capacity=4, overflow="drop", no_target="keep")
+
+
 def test_a_group_stays_as_long_as_one_of_it_teaches():
     """Without it half of an episode would be left out."""
     masks = ["00", "01", "00", "00", "01"]

@@ -77,6 +77,7 @@ def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     source = piped(JSONL)
     assert (texts(source), source.where(1)) == (["one", "two", "three"], "standard input:2")
     assert piped(JSONL).fingerprint == source.fingerprint
+    assert len(list((Path(os.environ["BRIMFUL_CACHE"]) / "spooled").iterdir())) == 1
     assert texts(piped(json.dumps(ROWS))) == texts(source)
 
 
@@ -125,6 +126,10 @@ def test_the_first_samples_are_a_source_of_their_own(put: Put) -> None:
     assert texts(open_source(paths, max_samples=4)) == ["one", "two", "three", "four"]
     assert open_source(paths, max_samples=9).fingerprint == open_source(paths).fingerprint
     assert source.fingerprint != open_source(paths, max_samples=3).fingerprint
+    whole = open_source(paths[0])
+    assert [(block.start, block.stop) for block in source.blocks] == [(0, 2)]
+    assert source.blocks[0].fingerprint != whole.blocks[0].fingerprint  # two of three rows are another block
+    assert open_source(paths, max_samples=4).blocks[0].fingerprint == whole.blocks[0].fingerprint  # found again
     with pytest.raises(SettingsError, match="max_samples must be at least 1 and is 0"):
         open_source(paths, max_samples=0)
 
@@ -190,9 +195,11 @@ def test_the_hub_is_asked_only_where_a_split_says_so_and_at_once() -> None:
 def test_a_hub_that_cannot_be_reached_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the hub's library asks eleven times before it gives up."""
     pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
+    import datasets
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
     monkeypatch.setattr("brimful.hub.getproxies", dict)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("asked again"))

@@ -83,6 +83,16 @@ def test_keys_of_messages_that_nobody_knows_are_named() -> None:
     assert (sample.unread, (sample.messages or [])[1]["weight"]) == (("messages[].time",), 0)
 
 
+def test_whatever_a_format_stumbles_over_is_the_rows_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it a row that no check foresaw ends the job with a traceback."""
+
+    def stumble(self: Any, row: Any) -> Any:
+        raise TypeError("unhashable type: 'dict'")
+
+    monkeypatch.setattr(FORMATS["text"], "convert", stumble)
+    assert refused({"text": "a"}) == "cannot be read as format text (TypeError: unhashable type: 'dict')"
+
+
 VALID = {
     "messages": {"messages": CHAT},
     "sharegpt": {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]},
