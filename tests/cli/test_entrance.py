@@ -13,6 +13,8 @@ pytest.importorskip("transformers", reason="templates need the extra brimful[tex
 
 from tests.cli.test_bad_input import done, refused, save_tokenizer, write_rows
 
+from brimful import pack_dataset
+
 TEMPLATE = (
     "{% if day %}{{ day }}\n{% endif %}{% if dated %}{{ strftime_now('%d %b %Y') }}\n{% endif %}"
     "{% for m in messages %}{% if m.role in ('user', 'assistant', 'system') %}<|im_start|>{{ m.role }}\n"
@@ -134,4 +136,7 @@ def test_a_store_finds_its_tokenizer_from_anywhere(
     finally:
         (tokenizer.parent / "moved").rename(tokenizer)
     assert "(no text: --tokenizer" in found.err
+    of_hub = {"notes": {"tokenizer": "owner/name"}, "capacity": 200}
+    pack_dataset(path, str(tokenizer), tmp_path / "of hub", **of_hub)
+    assert "owner/name: it is not in the hub's cache" in done("inspect", tmp_path / "of hub", "--pack", 0).err
     assert asked == []
