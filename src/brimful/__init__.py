@@ -16,8 +16,8 @@ is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+"""Type checkers take it for true. That of ``typing`` would cost the program milliseconds in which it cannot be stopped."""
 
 __version__ = "0.1.0"
 
@@ -117,6 +117,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from brimful.collate import Normaliser, PackedBatch, Padding
     from brimful.collate.loss_torch import per_sample_loss
     from brimful.collate.torch import PackCollator
@@ -151,6 +153,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'brimful' has no attribute {name!r}")

@@ -1,5 +1,11 @@
 """The program: ``brimful``, or ``python -m brimful`` where the folder of scripts is not on the path."""
 
+import _signal  # type: ignore[import-not-found]  # built in: at hand before anything is loaded
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    # Until the program hears signals by a thread, Ctrl-C ends it without a traceback of what it just loads.
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 from brimful.stopping import end, end_at_signals
 
 __all__ = ["main"]
