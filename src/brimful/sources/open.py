@@ -34,6 +34,9 @@ TextUnit: TypeAlias = Literal["file", "line"]
 STANDARD_INPUT = "-"
 """Path that stands for standard input."""
 
+_ITEMS_LOOKED_AT = 64
+"""Texts of a list that are held against the names of files: a list of millions of texts has none among its first."""
+
 _PACKED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
 _LINES = (".jsonl", ".ndjson")
 _TEXTS = (".txt", ".md", ".rst", ".text")
@@ -162,11 +165,10 @@ def _rows(data: Any, opening: _Opening) -> Rows:
 
 def _from_list(data: Sequence[Any], opening: _Opening) -> Rows:
     """Rows, or paths one after the other: texts that are all names of files are paths."""
-    paths = [isinstance(item, os.PathLike) for item in data]
-    if data and not all(paths) and all(isinstance(item, (str, os.PathLike)) for item in data):
-        paths = [isinstance(item, os.PathLike) or _is_there(item) for item in data]
-    if not any(paths):
+    first = data[:_ITEMS_LOOKED_AT]
+    if not any(isinstance(item, os.PathLike) or (isinstance(item, str) and _is_there(item)) for item in first):
         return MemoryRows(data)
+    paths = [isinstance(item, os.PathLike) or (isinstance(item, str) and _is_there(item)) for item in data]
     if not all(paths):
         missing = data[paths.index(False)]
         raise SourceNotFoundError(f"{str(missing)[:200]!r} of the list is no file, and others are: give paths or texts")
