@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="templates need the extra brimful[tex
 from tests.encode.templates import STYLES, tokenizer_of
 
 from brimful import ChatEncoder, measure_lengths, open_packs, open_source, pack_dataset
-from brimful.errors import BadSampleError, NoTargetError, OversizedSampleError
+from brimful.errors import BadSampleError, NoTargetError, OversizedSampleError, SourceError
 
 CHATML = STYLES["chatml"]
 KNOWN = ("user", "assistant", "system")
@@ -82,7 +82,7 @@ def test_every_column_message_token_and_target_is_used_named_or_refused(
             on_bad_sample="skip",
             num_proc=1,
         )
-    except (NoTargetError, OversizedSampleError, BadSampleError):
+    except (NoTargetError, OversizedSampleError, SourceError):
         return  # nothing is left to pack: named, and nothing written
     table, plan, ledger = summary.table, summary.plan, summary.plan.ledger
     rejected = {sample_id: reason for sample_id, _, reason in table.rejects}
