@@ -57,6 +57,22 @@ def test_a_refused_column_may_be_ignored_by_name() -> None:
     assert source.fingerprint != open_source([{**row, "label": None}]).fingerprint
 
 
+def test_what_one_source_may_leave_out_is_refused_in_the_other() -> None:
+    """Without it a label that was ignored in one file is ignored in silence in all of them."""
+    row = {"messages": CHAT, "label": True}
+    allowed, plain = open_source([row], ignore=["label"]), open_source([{"messages": CHAT}, row])
+    first, second, third = open_source([allowed, plain]).read(0, 3)
+    assert [isinstance(sample, Sample) for sample in (first, second, third)] == [True, True, False]
+
+
+def test_what_may_be_left_out_is_part_of_the_fingerprint_of_several_files(put: Any) -> None:
+    """Without it lengths of files of several formats, measured with refused rows, are served where those are wanted."""
+    paths = [put("a.jsonl", '{"text": "a", "label": 1}'), put("b.jsonl", '{"question": "q", "answer": "a"}')]
+    plain, ignoring = open_source(paths), open_source(paths, ignore=["label"])
+    assert plain.fingerprint != ignoring.fingerprint
+    assert [block.fingerprint for block in plain.blocks] != [block.fingerprint for block in ignoring.blocks]
+
+
 @pytest.mark.parametrize("mark", ["<image>", "<image1>", "<video>", "<audio>", "<|image_pad|>"])
 def test_a_mark_without_its_medium_is_refused(mark: str) -> None:
     """Without it a model is taught to answer questions about pictures that it never saw."""

@@ -11,11 +11,10 @@ from brimful.arguments import index_of
 from brimful.errors import BadSampleError, SourceError, UnknownFormatError
 from brimful.fingerprint import fingerprint_of, short
 from brimful.sources.formats import RowFormat, detect, format_named
+from brimful.sources.reading import Reading
 from brimful.sources.rows import Block, ChainedRows, Rows
 from brimful.sources.sample import MalformedRowError, Sample
-from brimful.sources.unread import placeholder, refusal, unread_columns, unread_of_messages
 from brimful.typing import Fingerprint
-from brimful.words import setting
 
 __all__ = ["Source"]
 
@@ -52,48 +51,37 @@ class Source:
         self.rows = rows
         self.title = rows.title
         self.detected = format is None
-        self.ignore = frozenset(ignore)
         parts = rows.parts if isinstance(rows, ChainedRows) else [rows]
         if len(rows) == 0:
             raise SourceError(f"{self.title} is empty: there is no sample to pack")
         formats = [format_named(format, fields)] * len(parts) if format is not None else _detected(parts, fields)
-        self._set_formats(parts, formats)
+        readings = [Reading(row_format, frozenset(ignore)) for row_format in formats]
+        self._runs = _joined([(len(part), reading) for part, reading in zip(parts, readings, strict=True)])
 
     @classmethod
     def chained(cls, sources: Sequence[Source], title: str) -> Source:
-        """Several sources one behind the other, each with the formats it has."""
+        """Several sources one behind the other, each read as before: with its formats, and what it may leave out."""
         self = cls.__new__(cls)
         self.rows = ChainedRows([source.rows for source in sources], title)
         self.title = title
         self.detected = any(source.detected for source in sources)
-        self.ignore = frozenset().union(*(source.ignore for source in sources))
-        starts, formats = [], []
-        for source, start in zip(sources, self.rows.starts, strict=True):
-            starts += [start + inner for inner in source._starts]
-            formats += source._formats
-        self._starts, self._formats = starts, formats
+        self._runs = _joined([run for source in sources for run in source._sized_runs()])
         return self
 
-    def _set_formats(self, parts: Sequence[Rows], formats: Sequence[RowFormat]) -> None:
-        """Runs of rows that share a format: where each begins, and the format."""
-        self._starts: list[int] = []
-        self._formats: list[RowFormat] = []
-        start = 0
-        for part, row_format in zip(parts, formats, strict=True):
-            if len(part) and (not self._formats or self._formats[-1] != row_format):
-                self._starts.append(start)
-                self._formats.append(row_format)
-            start += len(part)
+    def _sized_runs(self) -> list[tuple[int, Reading]]:
+        """Runs of rows that are read alike, each with its number of rows."""
+        stops = [*(start for start, _ in self._runs[1:]), len(self)]
+        return [(stop - start, reading) for (start, reading), stop in zip(self._runs, stops, strict=True)]
 
     @property
     def formats(self) -> list[RowFormat]:
         """The formats of its rows, each once, in the order of the files."""
-        return list(dict.fromkeys(self._formats))
+        return list(dict.fromkeys(reading.format for _, reading in self._runs))
 
     @property
     def format_name(self) -> str:
         """``messages``, or ``messages and text`` where files differ."""
-        return " and ".join(dict.fromkeys(row_format.name for row_format in self._formats))
+        return " and ".join(dict.fromkeys(row_format.name for row_format in self.formats))
 
     @property
     def unit(self) -> str:
@@ -113,55 +101,30 @@ class Source:
         sample_id = index_of("a sample", sample_id)
         if not 0 <= sample_id < len(self):
             raise IndexError(f"sample {sample_id} is not in 0 … {len(self) - 1}")
-        result = self._convert(sample_id, self.rows.get(sample_id), self._format_of(sample_id))
+        result = self._convert(sample_id, self.rows.get(sample_id), self._reading_of(sample_id))
         if isinstance(result, BadSampleError):
             raise result
         return result
 
     def read(self, start: int, stop: int) -> Iterator[Sample | BadSampleError]:
         """Samples ``start … stop-1`` in order; a malformed one comes as the error, not raised."""
-        if len(self._formats) == 1:
-            row_format = self._formats[0]
-            for offset, row in enumerate(self.rows.read(start, stop)):
-                yield self._convert(start + offset, row, row_format)
-            return
-        for offset, row in enumerate(self.rows.read(start, stop)):
-            yield self._convert(start + offset, row, self._format_of(start + offset))
+        only = self._runs[0][1] if len(self._runs) == 1 else None
+        for sample_id, row in enumerate(self.rows.read(start, stop), start):
+            yield self._convert(sample_id, row, only or self._reading_of(sample_id))
 
-    def _format_of(self, sample_id: int) -> RowFormat:
-        return self._formats[bisect.bisect_right(self._starts, sample_id) - 1]
+    def _reading_of(self, sample_id: int) -> Reading:
+        return self._runs[bisect.bisect_right(self._runs, sample_id, key=lambda run: run[0]) - 1][1]
 
-    def _convert(self, sample_id: int, row: Any, row_format: RowFormat) -> Sample | BadSampleError:
+    def _convert(self, sample_id: int, row: Any, reading: Reading) -> Sample | BadSampleError:
         try:
             if isinstance(row, MalformedRowError):
                 raise row
-            refused = refusal(row, row_format.columns, ignore=self.ignore)
-            if refused is not None:
-                raise MalformedRowError(refused)
-            content = row_format.convert(row)
-            unread = [name for name in unread_columns(row, row_format.columns) if name not in self.ignore]
-            messages = content.get("messages")
-            if messages is not None:
-                unread += sorted(unread_of_messages(messages) - self.ignore)
-            self._check_placeholders(content)
-            return Sample(sample_id, **content, unread=tuple(unread))
+            return reading.sample(sample_id, row)
         except MalformedRowError as error:
             return BadSampleError(str(error), sample_id=sample_id, where=self.rows.where(sample_id))
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-            reason = f"cannot be read as format {row_format.name} ({type(error).__name__}: {error})"
+            reason = f"cannot be read as format {reading.format.name} ({type(error).__name__}: {error})"
             return BadSampleError(reason, sample_id=sample_id, where=self.rows.where(sample_id))
-
-    def _check_placeholders(self, content: Mapping[str, Any]) -> None:
-        """No mark says that a medium belongs in a text that comes without one."""
-        messages = content.get("messages")
-        texts = [content.get("text")] if messages is None else [message.get("content") for message in messages]
-        for text in texts:
-            mark = placeholder(text, ignore=self.ignore) if text else None
-            if mark is not None:
-                raise MalformedRowError(
-                    f"its text holds {mark} where a medium belongs, and media cannot be packed so far: if it is plain "
-                    f"text, say so with {setting('ignore', [mark])}"
-                )
 
     def where(self, sample_id: int) -> str:
         """File and line of a sample."""
@@ -170,19 +133,9 @@ class Source:
     @property
     def row_settings(self) -> dict[str, Any]:
         """What, beside the rows, decides what a sample holds."""
-        if len(self._formats) == 1:
-            return self._settings_of(self._formats[0])
-        return {
-            "formats": [[start, *self._described(it)] for start, it in zip(self._starts, self._formats, strict=True)]
-        }
-
-    def _settings_of(self, row_format: RowFormat) -> dict[str, Any]:
-        name, fields = self._described(row_format)
-        return {"format": name, "fields": fields, **({"ignore": sorted(self.ignore)} if self.ignore else {})}
-
-    @staticmethod
-    def _described(row_format: RowFormat) -> tuple[str, dict[str, str]]:
-        return row_format.name, dict(row_format.fields)
+        if len(self._runs) == 1:
+            return self._runs[0][1].settings
+        return {"formats": [[start, reading.settings] for start, reading in self._runs]}
 
     @property
     def blocks(self) -> Sequence[Block]:
@@ -196,8 +149,8 @@ class Source:
         if ends[-1] != len(self) or ends[:-1] != [block.start for block in blocks]:
             raise SourceError(f"{self.title}: its blocks do not cover its {len(self):,} rows, each once and in order")
         found: list[Block] = []
-        for row_format, run in groupby(blocks, lambda block: self._format_of(block.start)):
-            settings = fingerprint_of(self._settings_of(row_format))
+        for reading, run in groupby(blocks, lambda block: self._reading_of(block.start)):
+            settings = fingerprint_of(reading.settings)
             found += [Block(it.start, it.stop, fingerprint_of([it.fingerprint, settings])) for it in run]
         return found
 
@@ -215,6 +168,17 @@ class Source:
 
     def __repr__(self) -> str:
         return f"Source({self.title!r}, {len(self):,} samples, format {self.format_name}, {short(self.fingerprint)})"
+
+
+def _joined(sized: Sequence[tuple[int, Reading]]) -> list[tuple[int, Reading]]:
+    """Runs of rows that are read alike: the first row of each, ascending from 0, and how it is read."""
+    runs: list[tuple[int, Reading]] = []
+    start = 0
+    for length, reading in sized:
+        if length and (not runs or runs[-1][1] != reading):
+            runs.append((start, reading))
+        start += length
+    return runs
 
 
 def _detected(parts: Sequence[Rows], fields: Mapping[str, str] | None) -> list[RowFormat]:
