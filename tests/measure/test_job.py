@@ -11,7 +11,7 @@ import pytest
 
 from brimful.encode.stored import StoredSamples
 from brimful.errors import BadSampleError, CacheMismatchError, SettingsError
-from brimful.measure import LengthTable, job, measure_lengths
+from brimful.measure import LengthTable, block, job, measure_lengths
 from brimful.progress import Progress
 from brimful.sources import line_index, open_source
 from brimful.testing.toys import toy_chat_encoder
@@ -393,9 +393,9 @@ def test_an_unknown_choice_names_the_known_ones(source, options, message):
 
 def test_batches_are_bounded_in_samples_and_characters(source, monkeypatch):
     """Without it long documents would be tokenised by the hundred at once, and memory would run out."""
-    monkeypatch.setattr(job, "_BATCH_SAMPLES", 3)
-    monkeypatch.setattr(job, "_BATCH_CHARACTERS", 7)
-    batches = job._batches(source.read(0, 6), pytest.fail)
+    monkeypatch.setattr(block, "_BATCH_SAMPLES", 3)
+    monkeypatch.setattr(block, "_BATCH_CHARACTERS", 7)
+    batches = block._batches(source.read(0, 6), pytest.fail)
     assert [[sample.text for sample in batch] for batch in batches] == [
         ["a", "bb", "Ccc"],
         ["dddd", "EEEEE"],
@@ -403,23 +403,17 @@ def test_batches_are_bounded_in_samples_and_characters(source, monkeypatch):
     ]
 
 
+def measured_and_kept(source, encoder, folder, **options):
+    """Lengths, and the tokens of all samples in ``folder``."""
+    usual = {"budgets": ("tokens",), "targets": True, "path": None, "cache_dir": None, "num_proc": 1}
+    usual |= {"on_bad_sample": "error", "rejects_path": None, "on_mismatch": "error", "progress": None}
+    return job.measure_and_keep(source, encoder, encoded_dir=folder / "encoded", **{**usual, **options})
+
+
 def test_what_was_measured_elsewhere_is_not_encoded_to_be_kept(source, tmp_path):
     """Without it packing to a second directory measures everything again; writing makes the tokens anyway."""
     measure_lengths(source, Letters())
-    kept = job.measure_and_keep(
-        source,
-        Silent(),
-        budgets=("tokens",),
-        targets=True,
-        path=tmp_path / "lengths.arrow",
-        cache_dir=None,
-        num_proc=1,
-        on_bad_sample="error",
-        rejects_path=None,
-        on_mismatch="error",
-        progress=None,
-        encoded_dir=tmp_path / "encoded",
-    )
+    kept = measured_and_kept(source, Silent(), tmp_path, path=tmp_path / "lengths.arrow")
     assert (kept.encoded, kept.table.targets.counts.tolist()) == (None, [0, 1, 2, 3, 0, 5])
 
 
@@ -428,20 +422,7 @@ def test_tokens_that_are_kept_are_those_of_the_samples(put, tmp_path):
     source = open_source(put("data.jsonl", BAD))
 
     def measure(encoder):
-        return job.measure_and_keep(
-            source,
-            encoder,
-            budgets=("tokens",),
-            targets=True,
-            path=None,
-            cache_dir=None,
-            num_proc=1,
-            on_bad_sample="skip",
-            rejects_path=None,
-            on_mismatch="error",
-            progress=None,
-            encoded_dir=tmp_path / "encoded",
-        )
+        return measured_and_kept(source, encoder, tmp_path, on_bad_sample="skip")
 
     for encoder in (Letters(), Silent()):
         kept = measure(encoder)
@@ -503,20 +484,8 @@ def test_damaged_tokens_are_made_again(source, tmp_path):
     """Without it a job that goes on after a kill would pack tokens that are not those of the samples."""
 
     def kept(encoder):
-        return job.measure_and_keep(
-            source,
-            encoder,
-            budgets=("tokens",),
-            targets=False,
-            path=tmp_path / "lengths.arrow",
-            cache_dir=tmp_path / "cache",
-            num_proc=1,
-            on_bad_sample="error",
-            rejects_path=None,
-            on_mismatch="error",
-            progress=None,
-            encoded_dir=tmp_path / "encoded",
-        ).encoded
+        options = {"targets": False, "path": tmp_path / "lengths.arrow", "cache_dir": tmp_path / "cache"}
+        return measured_and_kept(source, encoder, tmp_path, **options).encoded
 
     kept(Letters())
     file = sorted((tmp_path / "encoded").iterdir())[0]

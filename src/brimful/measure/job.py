@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,24 +14,23 @@ import numpy as np
 
 from brimful.arguments import understands
 from brimful.cache import cache_dir as default_cache_dir
-from brimful.columns import Ragged, open_columns, write_columns
+from brimful.columns import Ragged, open_columns
 from brimful.encode.choose import as_encoder
-from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
-from brimful.encode.stored import StoredSamples, is_stored, write_stored
-from brimful.errors import BadSampleError, BrimfulError, CacheMismatchError, SettingsError
+from brimful.encode.stored import StoredSamples, is_stored
+from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import differing_keys, fingerprint_of, short
 from brimful.measure.account import Account
-from brimful.measure.table import REJECTED, LengthTable
-from brimful.measure.targets import Targets, joined_rows, runs_of_masks
+from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
+from brimful.measure.table import LengthTable
+from brimful.measure.targets import Targets, joined_rows
 from brimful.progress import Progress
 from brimful.sources.block import Block
 from brimful.sources.open import open_source
-from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 from brimful.store import atomic_file
-from brimful.typing import Fingerprint, Lengths
+from brimful.typing import Fingerprint
 from brimful.words import setting
 
 __all__ = ["BUDGETS", "Measurement", "OnBadSample", "OnMismatch", "measure_lengths"]
@@ -44,55 +41,15 @@ OnMismatch: TypeAlias = Literal["error", "rebuild"]
 BUDGETS = ("tokens", "loss_tokens")
 """Budgets that can be measured of texts: all tokens, and those that are targets of the loss."""
 
-_BATCH_SAMPLES = 256
-_BATCH_CHARACTERS = 1 << 20
 _REJECTS_KEPT = 1000
-_BATCHES_AHEAD = 2
 _PARTS_VERSION = 2
-_RUNS = "target_runs"
 _IN_PROCESS_BLOCKS = 3
 """Data sets of so few blocks are measured in this process: starting others would take longer."""
 
 
 @dataclass(frozen=True)
-class _Context:
-    source: Source
-    encoder: Encoder
-    budgets: tuple[str, ...]
-    skip_bad: bool
-    keep_encoded: bool
-    targets: bool
-
-    @property
-    def needs_runs(self) -> bool:
-        """Whether it has to be found out where the targets of each sample lie."""
-        return self.targets and not self.encoder.all_are_targets
-
-    @property
-    def needs_labels(self) -> bool:
-        """Whether lengths alone are not enough."""
-        return self.keep_encoded or self.needs_runs or "loss_tokens" in self.budgets
-
-
-@dataclass(frozen=True)
-class _Task:
-    start: int
-    stop: int
-    part_path: str
-    encoded_path: str | None
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What is known of rows ``start … stop-1`` after a task."""
-
-    rejects: list[list[Any]] = field(default_factory=list)
-    tokens: int = 0
-
-
-@dataclass(frozen=True)
 class Measurement:
-    """What ``measure_lengths(keep_encoded=…)`` returns beside the table: the tokens themselves."""
+    """What ``measure_and_keep`` returns: the table, and the tokens themselves if they were kept."""
 
     table: LengthTable
     encoded: StoredSamples | None
@@ -203,11 +160,11 @@ def measure_and_keep(
     parts = cache / "lengths" / key[:16] / "parts"
     encoded_key = fingerprint_of([key, encoder.fingerprint])[:16]
     first_new = len(known) if known is not None else 0
-    tasks: list[_Task] = []
+    tasks: list[BlockTask] = []
     for block in source.blocks:
         if block.stop > first_new:
             tasks.append(_task_for(block, max(block.start, first_new), parts, encoded_dir, encoded_key))
-    context = _Context(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
+    context = BlockContext(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
     if encoded_dir is not None and _only_tokens_are_missing(tasks, context):
         encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
         context = replace(context, keep_encoded=False)
@@ -288,13 +245,13 @@ def _acceptable(table: LengthTable, on_bad_sample: OnBadSample) -> bool:
 
 def _task_for(
     block: Block, start: int, parts: Path, encoded_dir: str | os.PathLike[str] | None, encoded_key: str
-) -> _Task:
+) -> BlockTask:
     name = block.fingerprint if start == block.start else f"{block.fingerprint}-{start - block.start}"
     encoded = None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
-    return _Task(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded)
+    return BlockTask(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded)
 
 
-def _run_missing(context: _Context, tasks: list[_Task], num_proc: int | None, progress: Progress) -> None:
+def _run_missing(context: BlockContext, tasks: list[BlockTask], num_proc: int | None, progress: Progress) -> None:
     missing = []
     for task in tasks:
         if _finished(task, context):
@@ -303,12 +260,12 @@ def _run_missing(context: _Context, tasks: list[_Task], num_proc: int | None, pr
             missing.append(task)
     if num_proc is None:
         num_proc = _processes(context, len(missing))
-    with closing(run_tasks(_measure_block, missing, context=context, num_proc=num_proc)) as done:
+    with closing(run_tasks(measure_block, missing, context=context, num_proc=num_proc)) as done:
         for task, part in done:
             progress.advance(task.stop - task.start, tokens=part.tokens)
 
 
-def _processes(context: _Context, blocks: int) -> int:
+def _processes(context: BlockContext, blocks: int) -> int:
     """Processes that pay for themselves: starting one and loading a tokenizer in it takes some seconds.
 
     Lengths alone are mostly the tokenizer's work, which uses all cores from one process; labels are Python's.
@@ -317,26 +274,26 @@ def _processes(context: _Context, blocks: int) -> int:
     return 1 if blocks <= enough else available_cores()
 
 
-def _only_tokens_are_missing(tasks: list[_Task], context: _Context) -> bool:
+def _only_tokens_are_missing(tasks: list[BlockTask], context: BlockContext) -> bool:
     """Whether every length is known from before and no tokens are there: then writing makes them, once."""
     return not any(_is_kept(task) for task in tasks) and all(_is_measured(task, context) for task in tasks)
 
 
-def _finished(task: _Task, context: _Context) -> bool:
+def _finished(task: BlockTask, context: BlockContext) -> bool:
     return (task.encoded_path is None or _is_kept(task)) and _is_measured(task, context)
 
 
-def _is_kept(task: _Task) -> bool:
+def _is_kept(task: BlockTask) -> bool:
     return task.encoded_path is not None and is_stored(task.encoded_path, task.stop - task.start)
 
 
-def _is_measured(task: _Task, context: _Context) -> bool:
+def _is_measured(task: BlockTask, context: BlockContext) -> bool:
     try:
         part = open_columns(task.part_path)
         for name in context.budgets:
             part.flat(name)
         if context.needs_runs:
-            part.ragged(_RUNS)
+            part.ragged(RUNS)
     except (FileNotFoundError, KeyError, BrimfulError):
         return False
     if not part.checksummed or len(part) != task.stop - task.start:
@@ -344,107 +301,8 @@ def _is_measured(task: _Task, context: _Context) -> bool:
     return context.skip_bad or not part.description["rejects"]
 
 
-def _measure_block(context: _Context, task: _Task) -> _Part:
-    """Measure one block and publish what was found; runs in any process."""
-    size = task.stop - task.start
-    columns = {name: np.full(size, REJECTED, dtype=np.int32) for name in context.budgets}
-    found: list[BadSampleError] = []
-    account = Account()
-    encoded: list[EncodedSample | None] = [None] * size
-    batches = _batches(context.source.read(task.start, task.stop), found)
-    if not context.needs_labels:
-        for batch, (lengths, errors) in _lengths_of(context.encoder, batches):
-            columns["tokens"][[sample.sample_id - task.start for sample in batch]] = lengths
-            found += errors
-            for sample, length in zip(batch, lengths.tolist(), strict=True):
-                if length > 0:
-                    account.add(sample)
-                    if length == 1 and context.targets:
-                        account.no_target[context.encoder.no_target_reason(sample)] += 1
-    else:
-        for sample, result in _encoded(context.encoder, batches):
-            if isinstance(result, BadSampleError):
-                found.append(result)
-                continue
-            place = sample.sample_id - task.start
-            encoded[place] = result
-            columns["tokens"][place] = len(result)
-            if "loss_tokens" in columns:
-                columns["loss_tokens"][place] = np.count_nonzero(result.loss_mask)
-            if len(result):
-                account.add(sample)
-                if context.targets and not result.loss_mask[1:].any():
-                    account.no_target[context.encoder.no_target_reason(sample)] += 1
-    for empty in np.flatnonzero(columns["tokens"] == 0).tolist():
-        for column in columns.values():
-            column[empty] = REJECTED
-        found.append(BadSampleError("has no tokens", sample_id=empty + task.start))
-    rejects = _located(context, task, found)
-    if task.encoded_path is not None:
-        write_stored(task.encoded_path, encoded)
-    written: dict[str, Any] = dict(columns)
-    if context.needs_runs:
-        written[_RUNS] = runs_of_masks([sample.loss_mask if sample is not None else None for sample in encoded])
-    write_columns(task.part_path, written, {"kind": "length_part", "rejects": rejects, "account": account.as_dict()})
-    tokens = columns["tokens"]
-    return _Part(rejects, int(tokens[tokens > 0].sum(dtype=np.int64)))
-
-
-def _located(context: _Context, task: _Task, errors: list[BadSampleError]) -> list[list[Any]]:
-    """What was wrong in a block, in the order of its rows; the first is raised if none may be."""
-    rejects = []
-    for error in sorted(errors, key=lambda error: error.sample_id):
-        located = error if error.where else error.located(context.source.where(error.sample_id))
-        if not context.skip_bad:
-            raise located
-        rejects.append([located.sample_id - task.start, located.where, located.reason])
-    return rejects
-
-
-def _lengths_of(
-    encoder: Encoder, batches: Iterable[list[Sample]]
-) -> Iterator[tuple[list[Sample], tuple[Lengths, list[BadSampleError]]]]:
-    """Lengths of batch after batch: one is tokenised, which needs no Python, while the next is rendered."""
-    pool = ThreadPoolExecutor(1)
-    running: deque[tuple[list[Sample], Future[tuple[Lengths, list[BadSampleError]]]]] = deque()
-    try:
-        for batch in batches:
-            running.append((batch, pool.submit(encoder.begin_lengths(batch))))
-            if len(running) > _BATCHES_AHEAD:
-                first, future = running.popleft()
-                yield first, future.result()
-        for first, future in running:
-            yield first, future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)  # an error or Ctrl-C waits for one batch and not for all that are queued
-
-
-def _encoded(
-    encoder: Encoder, batches: Iterable[list[Sample]]
-) -> Iterator[tuple[Sample, EncodedSample | BadSampleError]]:
-    for batch in batches:
-        yield from zip(batch, encoder.encode_batch(batch), strict=True)
-
-
-def _batches(samples: Iterable[Sample | BadSampleError], unreadable: list[BadSampleError]) -> Iterator[list[Sample]]:
-    """Runs of samples that are encoded together, bounded in number and in characters; errors are put aside."""
-    batch: list[Sample] = []
-    characters = 0
-    for sample in samples:
-        if isinstance(sample, BadSampleError):
-            unreadable.append(sample)
-            continue
-        batch.append(sample)
-        characters += len(sample.text or "") + sum(len(turn.get("content") or "") for turn in sample.messages or ())
-        if len(batch) >= _BATCH_SAMPLES or characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
-
-
 def _assemble(
-    known: LengthTable | None, tasks: list[_Task], context: _Context, provenance: dict[str, Any]
+    known: LengthTable | None, tasks: list[BlockTask], context: BlockContext, provenance: dict[str, Any]
 ) -> LengthTable:
     source = context.source
     columns = {name: np.empty(len(source), dtype=np.int32) for name in context.budgets}
@@ -470,7 +328,7 @@ def _assemble(
             rejects.append([sample_id, source.where(sample_id) if len(rejects) < _REJECTS_KEPT else "", reason])
         accounts.append(part.description["account"])
         if context.needs_runs:
-            runs.append(part.ragged(_RUNS))
+            runs.append(part.ragged(RUNS))
     targets = None
     if context.targets:
         every = not context.needs_runs
