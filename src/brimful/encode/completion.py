@@ -36,6 +36,12 @@ class CompletionTargets(str, Enum):
 class CompletionEncoder(Encoder):
     """``[BOS] prompt separator completion [EOS]``: rows of one prompt and one completion, as base models are trained.
 
+    ::
+
+        row          {"prompt": "1+1?", "completion": " 2"}
+        input_ids    1 + 1 ? _2 </s>          int32[length]
+        targets              _2 </s>          with train_on="all" every token
+
     Prompt and completion are tokenised as one text, as the model will see them; a token that holds characters of both
     is a target. Documents are encoded as ``TextEncoder`` does.
 

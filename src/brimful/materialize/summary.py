@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.measure.table import LengthTable
 from brimful.plan import Plan
-from brimful.plan.ledger import MUCH_LOST, why_dropped
+from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.words import counted, in_python
 
 __all__ = ["PackSummary"]
@@ -166,5 +166,5 @@ def _why_dropped(plan: Plan) -> str:
     reasons = []
     for name, count in by.items():
         number = "" if count is None or len(by) == 1 else f"{count:,} "
-        reasons.append(number + why_dropped(name))
+        reasons.append(number + drop_reason(name))
     return "; ".join(reasons)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-__all__ = ["MUCH_LOST", "Ledger", "why_dropped"]
+__all__ = ["MUCH_LOST", "Ledger", "drop_reason"]
 
 MUCH_LOST = 0.05
 """Share of the tokens from which a loss gets a warning: it is then seen in the mixture, and is rarely wanted."""
 
 
-def why_dropped(name: str) -> str:
+def drop_reason(name: str) -> str:
     """Words for a name in the setting ``dropped_by`` of a plan.
 
-    >>> why_dropped("tokens"), why_dropped("patches")
+    >>> drop_reason("tokens"), drop_reason("patches")
     ('longer than a pack', 'for patches')
     """
     return _WHY.get(name, f"for {name}")

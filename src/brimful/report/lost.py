@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from brimful.plan import Plan
-from brimful.plan.ledger import MUCH_LOST, why_dropped
+from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.report.markup import percent
 from brimful.words import counted
 
@@ -46,7 +46,7 @@ class Lost:
         """
         ledger = plan.ledger
         tokens = ledger.tokens_dropped + ledger.tokens_truncated
-        reasons = [f"{count:,} {why_dropped(name)}" for name, count in plan.settings.get("dropped_by", {}).items()]
+        reasons = [f"{count:,} {drop_reason(name)}" for name, count in plan.settings.get("dropped_by", {}).items()]
         why = f"dropped {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
         return cls(
             samples=ledger.samples_dropped,
