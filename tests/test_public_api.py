@@ -10,7 +10,7 @@ import pytest
 
 import brimful
 from brimful.errors import BrimfulError, MissingExtraError
-from brimful.words import setting
+from brimful.messages import setting
 
 NAMES = [
     "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder",

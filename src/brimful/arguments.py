@@ -1,18 +1,16 @@
-"""Arguments of public calls: the other names that people know them by, and one line for what cannot be one."""
+"""Names of the arguments of public calls: aliases that people bring along, and one line for a call that does not fit."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import operator
-import os
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
 from brimful.errors import SettingsError, WrongTypeError
 
-__all__ = ["CAPACITY_NAMES", "check_type", "described", "index_of", "understands", "path_of"]
+__all__ = ["CAPACITY_NAMES", "understands"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -87,78 +85,3 @@ def _misfit(
     if by_name:
         shown.insert(shown.index(by_name[0]), "*")
     return WrongTypeError(f"{title}: {error}: it is called as {title}({', '.join(shown)})")
-
-
-def check_type(argument: str, value: Any, kinds: type | tuple[type, ...], wanted: str, way_out: str = "") -> None:
-    """Refuse an argument of another type than a call can take.
-
-    Args:
-        argument: its name.
-        value: what was given.
-        kinds: what it must be an instance of.
-        wanted: the same in words.
-        way_out: what to do instead, in words.
-
-    Raises:
-        WrongTypeError: it is something else; says what.
-
-    >>> check_type("plan", "plan.arrow", (), "a Plan", "open it by Plan.open")
-    Traceback (most recent call last):
-        ...
-    brimful.errors.WrongTypeError: plan must be a Plan and is 'plan.arrow': open it by Plan.open
-    """
-    if not isinstance(value, kinds):
-        way_out = f": {way_out}" if way_out else ""
-        raise WrongTypeError(f"{argument} must be {wanted} and is {described(value)}{way_out}")
-
-
-def path_of(argument: str, value: Any, wanted: str = "a path") -> str:
-    """A path as text.
-
-    Raises:
-        WrongTypeError: it is none.
-
-    >>> path_of("directory", None, "the path of a pack store")
-    Traceback (most recent call last):
-        ...
-    brimful.errors.WrongTypeError: directory must be the path of a pack store and is None
-    """
-    check_type(argument, value, (str, os.PathLike), wanted)
-    path = os.fspath(value)
-    check_type(argument, path, str, f"{wanted}, as text")
-    return str(path)
-
-
-def index_of(what: str, value: Any) -> int:
-    """A whole number, of Python, NumPy or torch, that says which.
-
-    Raises:
-        WrongTypeError: it is none, such as a slice or a text.
-
-    >>> index_of("pack", slice(0, 2))
-    Traceback (most recent call last):
-        ...
-    brimful.errors.WrongTypeError: pack must be named by its number and is slice(0, 2, None)
-    """
-    try:
-        return operator.index(value)
-    except TypeError:
-        shown = repr(value) if isinstance(value, slice) else described(value)
-        raise WrongTypeError(f"{what} must be named by its number and is {shown}") from None
-
-
-def described(value: Any) -> str:
-    """What somebody gave, in a few words.
-
-    >>> described("text"), described([1, 2]), described(int), described(print)
-    ("'text'", 'a list of 2', 'the class int', 'a builtin_function_or_method')
-    """
-    if value is None or isinstance(value, (str, bytes, int, float)):
-        shown = repr(value)
-        return shown if len(shown) <= 60 else f"{shown[:57]}…{shown[-1]}"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    if isinstance(value, (list, tuple, dict)):
-        return f"a {type(value).__name__} of {len(value)}"
-    name = type(value).__name__.lstrip("_")
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

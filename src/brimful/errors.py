@@ -47,7 +47,7 @@ The command line prints the message alone and exits with code 2. Our own mistake
 
 from __future__ import annotations
 
-from brimful.words import in_python
+from brimful.messages import in_python
 
 __all__ = [
     "BrimfulError",

@@ -17,6 +17,8 @@ __all__ = [
     "BoolArray",
     "CuSeqlens",
     "Fingerprint",
+    "Float32Array",
+    "Float64Array",
     "Int32Array",
     "Int64Array",
     "Labels",
@@ -38,6 +40,8 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 AnyIntArray: TypeAlias = npt.NDArray[np.integer[Any]]
 """Integers of any width: what a caller may pass."""
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 Lengths: TypeAlias = npt.NDArray[np.int32]
 """``int32[num_samples]``: what each sample takes of one budget, in the budget's unit."""

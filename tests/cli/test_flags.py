@@ -13,8 +13,8 @@ import pytest
 import brimful
 from brimful.cli import _brimful
 from brimful.cli.flags import FLAGS, PYTHON_ONLY, flag_of, in_flags
+from brimful.messages import in_python, setting
 from brimful.plan.settings import PlanSettings
-from brimful.words import in_python, setting
 
 SOURCES = Path(brimful.__file__).parent
 SPEAKS_FLAGS = ("cli/", "demo/steps.py", "trainers/ms_swift.py")
@@ -66,7 +66,7 @@ def test_no_source_of_the_library_holds_a_flag() -> None:
                 for text in strings(ast.parse(path.read_text("utf-8")))
                 if LITERAL_FLAG.search(text.value)
             ]
-    assert not found, "mention settings by brimful.words.setting:\n" + "\n".join(found)
+    assert not found, "mention settings by brimful.messages.setting:\n" + "\n".join(found)
 
 
 def test_every_setting_that_is_mentioned_has_a_flag_or_is_of_python_alone() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from brimful.cli.terminal import fitted, show_lines
 from brimful.measure import LengthTable
+from brimful.messages import setting
 from brimful.plan import plan_packs
 from brimful.report.advice import describe_advice, draw_choices
 from brimful.report.advisor import advise
@@ -19,7 +20,6 @@ from brimful.report.lengths import describe_lengths, draw_histogram
 from brimful.report.plan import describe_plan
 from brimful.report.sweep import draw_sweep
 from brimful.report.what_if import compare_plans, draw_comparison
-from brimful.words import setting
 
 WIDTHS = (60, 80)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from brimful.columns import write_columns
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.measure import LengthTable
 from brimful.measure.table import as_lengths
+from brimful.tables import write_table
 
 
 def test_a_table_comes_back_from_its_file(tmp_path):
@@ -114,7 +114,7 @@ def test_a_file_of_another_kind_or_version_is_refused(tmp_path):
         ({}, f"{path} is a file and no length table"),
         ({"kind": "length_table", "version": 9}, f"{path} has length table version 9; this brimful reads 1"),
     ]:
-        write_columns(path, {"tokens": np.array([1], np.int32)}, description)
+        write_table(path, {"tokens": np.array([1], np.int32)}, description)
         with pytest.raises(CorruptFileError) as caught:
             LengthTable.open(path)
         assert str(caught.value) == message

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import Plan, plan_packs
-from brimful.columns import open_columns
 from brimful.errors import CorruptFileError, LengthChangedError
+from brimful.tables import open_table
 from brimful.testing.strategies import capacities_and_lengths
 
 POLICIES = ["drop", "truncate", "truncate_left", "split"]
@@ -38,7 +38,7 @@ def test_samples_that_a_plan_truncated_are_in_its_file(tmp_path):
     plan = plan_packs([3, 9, 4, 7], capacity=7, overflow="truncate", seed=None)
     opened = saved(plan, tmp_path)
     assert (opened.truncated.sample_ids.tolist(), opened.truncated.lengths.tolist()) == ([1], [9])
-    table = open_columns(tmp_path / "plan.arrow")
+    table = open_table(tmp_path / "plan.arrow")
     assert (table.description["version"], table.flat("kind").tolist()) == (2, [0, 0, 0, 2])
     with pytest.raises(
         LengthChangedError, match=r"a\.txt:2 \(sample 1\) encodes to 12 tokens and was planned with 9: "
@@ -51,7 +51,7 @@ def test_plans_that_truncate_nothing_stay_what_they_were(policy, tmp_path):
     """The version that every brimful reads; ``drop`` has its row."""
     plan = plan_packs([3, 9, 4, 7], capacity=7 if policy != "truncate" else 9, overflow=policy)
     assert saved(plan, tmp_path).truncated.sample_ids.tolist() == []
-    assert open_columns(tmp_path / "plan.arrow").description["version"] == 1
+    assert open_table(tmp_path / "plan.arrow").description["version"] == 1
 
 
 def test_a_plan_of_before_opens_and_says_what_it_does_not_know(tmp_path):
@@ -60,7 +60,7 @@ def test_a_plan_of_before_opens_and_says_what_it_does_not_know(tmp_path):
     assert plan.sample_lengths.tolist() == [9, 7, 4, 3]
     plan.truncated = None  # as it was when plans did not have it
     old = saved(plan, tmp_path)
-    assert open_columns(tmp_path / "plan.arrow").description["version"] == 1
+    assert open_table(tmp_path / "plan.arrow").description["version"] == 1
     old.check_fingerprint()
     assert old.sample_lengths.tolist() == [-1, -1, 4, 3]
     old.check_sample_lengths(slice(0, 4), np.array([12, 8, 4, 3]), str)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
 from brimful.shards import (
     BATCH_ROWS,
@@ -18,7 +19,6 @@ from brimful.shards import (
     StreamLog,
     assemble_pack,
 )
-from brimful.store import open_store
 from brimful.testing.toys import toy_pack
 
 
@@ -108,7 +108,7 @@ def record(seq, packs=2, tokens=20):
 
 def test_the_log_is_dense_and_ends(tmp_path):
     """Shards committed out of order count up to the first gap; the end closes the log."""
-    log = StreamLog(open_store(tmp_path))
+    log = StreamLog(open_blob_store(tmp_path))
     assert log.commit(record(1))
     assert log.records() == ([], None)
     assert log.commit(record(0))
@@ -121,7 +121,7 @@ def test_the_log_is_dense_and_ends(tmp_path):
 
 def test_a_changed_record_is_noticed(tmp_path):
     """The log decides what exists; sums that do not add up mean that somebody edited it."""
-    log = StreamLog(open_store(tmp_path))
+    log = StreamLog(open_blob_store(tmp_path))
     log.commit(record(0))
     path = tmp_path / "log" / "000000000000.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "cum_packs": 3}))
@@ -131,7 +131,7 @@ def test_a_changed_record_is_noticed(tmp_path):
 
 def test_a_directory_belongs_to_one_identity(tmp_path):
     """Two jobs in one directory would mix their packs."""
-    log = StreamLog(open_store(tmp_path))
+    log = StreamLog(open_blob_store(tmp_path))
     with pytest.raises(NotAPackStoreError, match="is no pack store"):
         log.header()
     identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 1}
@@ -143,7 +143,7 @@ def test_a_directory_belongs_to_one_identity(tmp_path):
 
 def test_files_of_other_names_in_the_log_are_no_records(tmp_path):
     """Without it what a Mac leaves beside every file it copies would make a whole store unreadable."""
-    log = StreamLog(open_store(tmp_path))
+    log = StreamLog(open_blob_store(tmp_path))
     log.end(EndRecord(0, 0, 0))
     for name in ("._000000000000.json", "notes.json", "0.json", "000000000001.json.part"):
         (tmp_path / "log" / name).write_bytes(b"\x00\x05\x16\x07")

@@ -1,6 +1,6 @@
 """Settings as flags: what the command line says where Python names an argument.
 
->>> from brimful.words import setting
+>>> from brimful.messages import setting
 >>> in_flags(f"choose {setting('overflow', 'drop')}, or {setting('capacity', 8192)}")
 'choose --overflow drop, or --max-length 8192'
 """
@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.words import NO_VALUE, as_argument, told
+from brimful.messages import NO_VALUE, as_argument, translate
 
 __all__ = ["FLAGS", "PYTHON_ONLY", "flag_of", "in_flags"]
 
@@ -47,7 +47,7 @@ def flag_of(name: str) -> str:
 
 def in_flags(message: str) -> str:
     """A message with its settings as flags."""
-    return told(message, _as_flag)
+    return translate(message, _as_flag)
 
 
 def _as_flag(name: str, value: Any) -> str:

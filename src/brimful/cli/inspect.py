@@ -17,6 +17,7 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, NotAPackStoreError, SettingsError, SourceNotFoundError
 from brimful.materialize import check_store
 from brimful.measure import LengthTable
+from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.progress import make_progress
 from brimful.remote import is_remote
@@ -26,7 +27,6 @@ from brimful.report.plan import describe_plan
 from brimful.report.sample import find_sample
 from brimful.report.store import describe_store
 from brimful.serve import PackStore, open_packs
-from brimful.words import counted
 
 __all__ = ["inspect"]
 

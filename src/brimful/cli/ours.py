@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from brimful.columns import open_columns
 from brimful.errors import BrimfulError, SettingsError
 from brimful.remote import is_remote
+from brimful.tables import open_table
 
 __all__ = ["LENGTHS", "PLAN", "STORE", "kind_of", "refuse_as_data", "named"]
 
@@ -26,7 +26,7 @@ def kind_of(path: str) -> str | None:
     if not os.path.isfile(path):
         return None
     try:
-        kind = open_columns(path).description.get("kind")
+        kind = open_table(path).description.get("kind")
     except (BrimfulError, OSError):
         return None
     return str(kind) if kind in _NAMES else None

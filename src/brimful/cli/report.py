@@ -8,6 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
+from brimful.blobs import atomic_file, open_blob_store
 from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import capacity_option, json_option, lengths_from_npy, overflow_option
 from brimful.cli.ours import LENGTHS, PLAN, kind_of
@@ -24,7 +25,6 @@ from brimful.report.page import DATA_ID, render_page
 from brimful.report.plan import describe_plan
 from brimful.report.sweep import draw_sweep
 from brimful.shards import StreamLog
-from brimful.store import atomic_file, open_store
 from brimful.typing import AnyIntArray
 
 __all__ = ["report"]
@@ -131,7 +131,7 @@ def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:
             f"{short(table.fingerprint)}: report on one of the two files, or run the command that made them again"
         )
     if os.path.exists(os.path.join(path, "stream.json")):
-        written = str(StreamLog(open_store(path)).header()["identity"]["plan"])
+        written = str(StreamLog(open_blob_store(path)).header()["identity"]["plan"])
         if written != plan.fingerprint:
             raise PlanMismatchError(
                 f"{path}: its packs were written from plan {short(written)} and plan.arrow is {short(plan.fingerprint)}"

@@ -22,9 +22,9 @@ from brimful.cli.ours import PLAN, kind_of, named
 from brimful.cli.terminal import show_json, show_lines
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.materialize import write_packs
+from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.serve import open_packs
-from brimful.words import counted
 
 __all__ = ["write"]
 

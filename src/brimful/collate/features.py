@@ -9,9 +9,9 @@ import numpy as np
 
 from brimful.collate.media import PackExtras
 from brimful.errors import CollateError
+from brimful.messages import setting
 from brimful.shards import Pack
 from brimful.tokenised import TokenisedSample, read_tokenised
-from brimful.words import setting
 
 __all__ = ["Feature", "as_packs", "check_vocabulary"]
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from brimful.choices import choice_of
+from brimful.checks import choice_of
 from brimful.errors import CollateError, SettingsError
 from brimful.typing import IGNORE_INDEX, AnyIntArray, CuSeqlens, Int64Array, Labels
 

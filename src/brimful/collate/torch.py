@@ -9,7 +9,8 @@ from typing import Any
 
 import torch  # noqa: F401  so that its absence is told when the collator is imported, not at the first batch
 
-from brimful.arguments import check_type, understands
+from brimful.arguments import understands
+from brimful.checks import check_type
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects import dialect_of
 from brimful.collate.features import Feature, as_packs, check_vocabulary
@@ -19,8 +20,8 @@ from brimful.collate.media import Float32Array, PackExtras
 from brimful.collate.padding import Padding
 from brimful.collate.writing import writer
 from brimful.errors import CollateError, SettingsError
+from brimful.messages import setting
 from brimful.shards import Pack
-from brimful.words import setting
 
 __all__ = ["PackCollator"]
 

@@ -15,8 +15,8 @@ from brimful.demo.chats import Chat, make_chats
 from brimful.demo.tokenizer import train_tokenizer
 from brimful.demo.train import TrainingRun, compare_training, draw_comparison
 from brimful.errors import SettingsError, TaskFailedError, missing_extra
+from brimful.messages import setting
 from brimful.serve import PackStore, open_packs
-from brimful.words import setting
 
 __all__ = ["run_demo"]
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.arguments import check_type
-from brimful.choices import choice_of
+from brimful.checks import check_type, choice_of
 from brimful.encode.characters import tokens_of
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, lengths_of
@@ -24,9 +23,9 @@ from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
+from brimful.messages import setting
 from brimful.sources.sample import Message, Sample
 from brimful.typing import Lengths, LossMask
-from brimful.words import setting
 
 __all__ = ["ChatEncoder", "Reasoning", "TrainOn"]
 

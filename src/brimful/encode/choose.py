@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from brimful.choices import choice_of
+from brimful.checks import choice_of
 from brimful.encode.chat import ChatEncoder, Reasoning
 from brimful.encode.completion import CompletionEncoder
 from brimful.encode.encoder import Encoder
@@ -16,8 +16,8 @@ from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.sources.source import Source
-from brimful.words import setting
 
 __all__ = ["Mode", "as_encoder", "encoder_for"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.choices import choice_of
+from brimful.checks import choice_of
 from brimful.encode.characters import tokens_of
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, lengths_of
@@ -17,9 +17,9 @@ from brimful.encode.routing import begin_lengths_by_kind, encode_by_kind, encode
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
+from brimful.messages import setting
 from brimful.sources.sample import Sample
 from brimful.typing import Lengths
-from brimful.words import setting
 
 __all__ = ["CompletionEncoder", "CompletionTargets"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.errors import EncodeError
+from brimful.messages import counted
 from brimful.typing import IGNORE_INDEX, Labels, LossMask, TokenIds
-from brimful.words import counted
 
 __all__ = ["EncodedSample"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.arguments import check_type
+from brimful.checks import check_type
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.columns import Ragged, open_columns, write_columns
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BrimfulError, CorruptFileError
+from brimful.tables import Ragged, open_table, write_table
 from brimful.typing import LossMask, TokenIds
 
 __all__ = ["StoredSamples", "is_stored", "signed", "unsigned", "write_stored"]
@@ -33,7 +33,7 @@ def write_stored(path: str | os.PathLike[str], samples: Sequence[EncodedSample |
     offsets = np.zeros(len(runs) + 1, dtype=np.int64)
     np.cumsum([len(run) for run in runs], out=offsets[1:])
     values = np.concatenate([*runs, _NONE])
-    write_columns(path, {"signed_ids": Ragged(values, offsets)}, {"kind": "encoded"})
+    write_table(path, {"signed_ids": Ragged(values, offsets)}, {"kind": "encoded"})
 
 
 def is_stored(path: str | os.PathLike[str], count: int) -> bool:
@@ -45,7 +45,7 @@ def is_stored(path: str | os.PathLike[str], count: int) -> bool:
 
 
 def _opened(path: str | os.PathLike[str], *, checked: bool = True) -> Ragged:
-    table = open_columns(path)
+    table = open_table(path)
     if not table.checksummed:
         raise CorruptFileError(f"{os.fspath(path)} was written by an earlier version, without checksums")
     return table.ragged("signed_ids", checked=checked)

@@ -14,9 +14,9 @@ from brimful.encode.encoder import Encoder, lengths_of
 from brimful.encode.routing import begin_lengths_by_kind, encode_by_kind, encode_given, given_lengths
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
+from brimful.messages import setting
 from brimful.sources.sample import Sample
 from brimful.typing import Lengths
-from brimful.words import setting
 
 __all__ = ["TextEncoder"]
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from brimful.arguments import check_type
+from brimful.checks import check_type
 from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
 from brimful.fingerprint import fingerprint_of
 from brimful.hub import looks_like_hub_id, offline_if_unreachable
+from brimful.messages import setting
 from brimful.typing import Fingerprint
-from brimful.words import setting
 
 __all__ = ["Tokenizer"]
 

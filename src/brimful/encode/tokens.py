@@ -11,9 +11,9 @@ from brimful.encode.encoder import Encoder
 from brimful.encode.routing import encode_given, given_lengths
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
+from brimful.messages import setting
 from brimful.sources.sample import Sample
 from brimful.typing import Lengths
-from brimful.words import setting
 
 __all__ = ["TokenEncoder"]
 

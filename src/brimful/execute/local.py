@@ -17,10 +17,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from brimful.arguments import check_type
+from brimful.checks import check_type
 from brimful.errors import SettingsError
 from brimful.execute.workers import Workers
-from brimful.words import setting
+from brimful.messages import setting
 
 __all__ = ["available_cores", "run_tasks"]
 

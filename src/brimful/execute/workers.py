@@ -22,8 +22,8 @@ from typing import Any
 
 from brimful.errors import TaskFailedError
 from brimful.execute.serving import Undisturbed, WorkerTraceback, serve
+from brimful.messages import setting
 from brimful.stopping import at_the_end
-from brimful.words import setting
 
 __all__ = ["Worker", "Workers"]
 

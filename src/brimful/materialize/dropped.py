@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from brimful.blobs import atomic_file
 from brimful.measure.table import LengthTable
 from brimful.plan import Plan
 from brimful.sources.source import Source
-from brimful.store import atomic_file
 
 __all__ = ["dropped_samples", "why_dropped", "write_dropped"]
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
+from brimful.blobs import LocalBlobStore, open_blob_store
 from brimful.cache import exclusive
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
@@ -34,6 +35,7 @@ from brimful.materialize.write import (
 )
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
+from brimful.messages import setting
 from brimful.plan import Alignment, Overflow, Plan
 from brimful.plan.budgets import DERIVED
 from brimful.plan.groups import as_groups
@@ -46,9 +48,7 @@ from brimful.shards import StreamLog
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
-from brimful.store import LocalStore, open_store
 from brimful.typing import AnyIntArray
-from brimful.words import setting
 
 __all__ = ["pack_dataset"]
 
@@ -96,8 +96,8 @@ def pack_dataset(
     source = open_source(source, cache_dir=cache_dir)
     encoder = as_encoder(source, encoder)
     progress = progress or Progress()
-    store = open_store(directory)
-    if not isinstance(store, LocalStore):
+    store = open_blob_store(directory)
+    if not isinstance(store, LocalBlobStore):
         raise SettingsError(
             f"{setting('directory', store.url)}: pack into a local directory and copy it, or call write_packs"
         )

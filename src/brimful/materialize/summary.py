@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from brimful.measure.table import LengthTable
+from brimful.messages import counted, in_python
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
-from brimful.words import counted, in_python
 
 __all__ = ["PackSummary"]
 
@@ -29,7 +29,7 @@ class PackSummary:
         capacity: most tokens of a pack.
         plan, table: of the job.
         shards: files of packs.
-        first_rejected: where the first row that was skipped lies, and why; its settings marked (``brimful.words``).
+        first_rejected: where the first row that was skipped lies, and why; its settings marked (``brimful.messages``).
         seconds: of each stage that had something to do.
     """
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
+from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError, UnfinishedStoreError
+from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.progress import Progress
 from brimful.shards import ShardReader, StreamLog
-from brimful.store import open_store
-from brimful.words import counted
 
 __all__ = ["StoreCheck", "check_store"]
 
@@ -38,7 +38,7 @@ def check_store(
         UnfinishedStoreError: the end record is missing.
     """
     progress = progress or Progress()
-    store = open_store(directory)
+    store = open_blob_store(directory)
     log = StreamLog(store)
     header = log.header()
     records, end = log.records()

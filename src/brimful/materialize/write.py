@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from brimful.arguments import check_type
+from brimful.blobs import BlobStore, crash_points, open_blob_store
+from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.encode.stored import StoredSamples, signed, unsigned
 from brimful.errors import BadSampleError, PlanMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
+from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
 from brimful.shards import BATCH_ROWS, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
-from brimful.store import Store, crash_point, open_store
 from brimful.typing import Fingerprint, Int64Array, TokenIds
-from brimful.words import setting
 
 __all__ = ["write_packs"]
 
@@ -107,7 +107,7 @@ def write_packs(
         )
     plan.check_fingerprint()
     progress = progress or Progress()
-    store = open_store(directory)
+    store = open_blob_store(directory)
     with store.used():
         log = StreamLog(store)
         per_shard = packs_per_shard(plan, shard_bytes)
@@ -164,7 +164,7 @@ def identity_of(plan: Plan, source: Source, encoder: Encoder, lanes: int, per_sh
     }
 
 
-def _missing(store: Store, log: StreamLog, num_shards: int) -> list[int]:
+def _missing(store: BlobStore, log: StreamLog, num_shards: int) -> list[int]:
     """Shards that are not committed, and those whose file was deleted or cut short since: writing heals them."""
     committed = log.committed()
     return [
@@ -179,7 +179,7 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
     plan = context.plan if context.plan is not None else _opened_plan(context)
     first = seq * context.packs_per_shard
     last = min(first + context.packs_per_shard, plan.num_packs)
-    store: Store = open_store(context.directory)
+    store: BlobStore = open_blob_store(context.directory)
     with store.blob(f"shards/{seq:08d}") as blob:
         writer = ShardWriter(blob)
         for begin in range(first, last, BATCH_ROWS):
@@ -187,7 +187,7 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
         writer.close()
         key = shard_key(seq, blob.xxh3_128)
         blob.publish(key)
-    crash_point("after-shard")
+    crash_points.reach("after-shard")
     cum_tokens = context.cum_tokens[seq]
     tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
     record = ShardRecord(
@@ -202,7 +202,7 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
         producer_id=context.producer_id,
     )
     StreamLog(store).commit(record)
-    crash_point("after-commit")
+    crash_points.reach("after-commit")
     return last - first, tokens
 
 

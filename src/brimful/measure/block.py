@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from brimful.columns import write_columns
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.encode.stored import write_stored
@@ -20,6 +19,7 @@ from brimful.measure.table import REJECTED
 from brimful.measure.targets import runs_of_masks
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
+from brimful.tables import write_table
 from brimful.typing import Lengths
 
 __all__ = ["RUNS", "BlockContext", "BlockReport", "BlockTask", "measure_block"]
@@ -113,7 +113,7 @@ def measure_block(context: BlockContext, task: BlockTask) -> BlockReport:
     written: dict[str, Any] = dict(columns)
     if context.needs_runs:
         written[RUNS] = runs_of_masks([sample.loss_mask if sample is not None else None for sample in encoded])
-    write_columns(task.part_path, written, {"kind": "length_part", "rejects": rejects, "account": account.as_dict()})
+    write_table(task.part_path, written, {"kind": "length_part", "rejects": rejects, "account": account.as_dict()})
     tokens = columns["tokens"]
     return BlockReport(rejects, int(tokens[tokens > 0].sum(dtype=np.int64)))
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from brimful.arguments import understands
+from brimful.blobs import atomic_file
 from brimful.cache import cache_dir as default_cache_dir
-from brimful.columns import Ragged, open_columns
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.encode.stored import StoredSamples, is_stored
@@ -25,13 +25,13 @@ from brimful.measure.account import Account
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
 from brimful.measure.table import LengthTable
 from brimful.measure.targets import Targets, joined_rows
+from brimful.messages import setting
 from brimful.progress import Progress
 from brimful.sources.block import Block
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
-from brimful.store import atomic_file
+from brimful.tables import Ragged, open_table
 from brimful.typing import Fingerprint
-from brimful.words import setting
 
 __all__ = ["BUDGETS", "Measurement", "OnBadSample", "OnMismatch", "measure_lengths"]
 
@@ -289,7 +289,7 @@ def _is_kept(task: BlockTask) -> bool:
 
 def _is_measured(task: BlockTask, context: BlockContext) -> bool:
     try:
-        part = open_columns(task.part_path)
+        part = open_table(task.part_path)
         for name in context.budgets:
             part.flat(name)
         if context.needs_runs:
@@ -319,7 +319,7 @@ def _assemble(
             assert known.targets.runs is not None
             runs.append(known.targets.runs)
     for task in tasks:
-        part = open_columns(task.part_path)
+        part = open_table(task.part_path)
         for name in context.budgets:
             columns[name][task.start : task.stop] = part.flat(name)
         for offset, _, reason in part.description["rejects"]:

@@ -9,13 +9,12 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from brimful.arguments import described, path_of
-from brimful.columns import Columns, open_columns, write_columns
+from brimful.checks import describe, path_of, position
 from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.indexing import position
 from brimful.measure.account import Account
 from brimful.measure.targets import Targets
+from brimful.tables import Table, open_table, write_table
 from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths
 
 __all__ = ["REJECTED", "LengthTable"]
@@ -25,7 +24,7 @@ REJECTED = -1
 
 _KIND, _VERSION = "length_table", 1
 _TARGETS, _RUNS = "targets", "target_runs"
-"""Columns of a saved table beside the budgets."""
+"""Table of a saved table beside the budgets."""
 
 
 class LengthTable:
@@ -153,7 +152,7 @@ class LengthTable:
             description["targets"] = "all" if self.targets.runs is None else "runs"
             if self.targets.runs is not None:
                 columns |= {_TARGETS: self.targets.counts, _RUNS: self.targets.runs}
-        write_columns(path, columns, description)
+        write_table(path, columns, description)
         self.path = os.fspath(path)
 
     @classmethod
@@ -164,7 +163,7 @@ class LengthTable:
             SourceNotFoundError: no such file.
             CorruptFileError: cut short or damaged, or no length table.
         """
-        columns = open_columns(path_of("path", path, "the path of a length table"))
+        columns = open_table(path_of("path", path, "the path of a length table"))
         meta = columns.description
         if meta.get("kind") != _KIND:
             raise CorruptFileError(f"{os.fspath(path)} is a {meta.get('kind', 'file')} and no length table")
@@ -202,7 +201,7 @@ class LengthTable:
         )
 
 
-def _stored_targets(columns: Columns, kind: str | None) -> Targets | None:
+def _stored_targets(columns: Table, kind: str | None) -> Targets | None:
     if kind is None:
         return None
     if kind == "all":
@@ -218,7 +217,7 @@ def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> L
     """
     if isinstance(lengths, (str, bytes)) or not (isinstance(lengths, Sequence) or hasattr(lengths, "__array__")):
         raise InvalidLengthsError(
-            f"{name} must be whole numbers, one for each sample, and is {described(lengths)}: open a file of lengths by "
+            f"{name} must be whole numbers, one for each sample, and is {describe(lengths)}: open a file of lengths by "
             f"LengthTable.open or numpy.load, and measure data by measure_lengths"
         )
     try:
@@ -245,7 +244,7 @@ def _what_is_wrong(lengths: Any, array: np.ndarray[Any, Any]) -> str:
     strange = next((at for at, item in enumerate(items) if not isinstance(item, (int, float, np.number))), None)
     if strange is not None:
         return (
-            f"whole numbers, one for each sample, and that of sample {strange} is {described(items[strange])}: give the "
+            f"whole numbers, one for each sample, and that of sample {strange} is {describe(items[strange])}: give the "
             f"number of its tokens"
         )
     if array.ndim != 1:

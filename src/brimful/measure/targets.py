@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.columns import Ragged
+from brimful.tables import Ragged
 from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
 
 __all__ = ["Targets", "joined_rows", "runs_of_masks"]

@@ -8,10 +8,10 @@ from math import lcm
 
 import numpy as np
 
-from brimful.choices import choice_of
+from brimful.checks import choice_of
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.typing import AnyIntArray
-from brimful.words import setting
 
 __all__ = ["Alignment", "LowPrecision"]
 

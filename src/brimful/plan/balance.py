@@ -30,7 +30,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from brimful.choices import choice_of
+from brimful.checks import choice_of
 from brimful.errors import SettingsError
 from brimful.plan.cost import Float64Array
 from brimful.rng import RandomStream

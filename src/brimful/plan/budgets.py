@@ -9,10 +9,10 @@ import numpy as np
 
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.measure.table import LengthTable
+from brimful.messages import setting
 from brimful.plan.overflow import Overflow
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, BoolArray, Int64Array
-from brimful.words import setting
 
 __all__ = ["DERIVED", "Budgets", "loads_of", "over_any"]
 

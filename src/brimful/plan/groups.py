@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.messages import setting
 from brimful.plan.budgets import Budgets
 from brimful.plan.overflow import Overflow
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
-from brimful.words import setting
 
 __all__ = ["ALONE", "Groups", "as_groups", "group_items"]
 

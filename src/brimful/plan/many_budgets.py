@@ -8,13 +8,13 @@ import numpy as np
 
 from brimful.errors import SettingsError
 from brimful.measure.table import LengthTable
+from brimful.messages import setting
 from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import Budgets
 from brimful.plan.groups import Groups, group_items
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
 from brimful.plan.packing import Packing
 from brimful.typing import Int64Array
-from brimful.words import setting
 
 __all__ = ["Items", "items_of"]
 

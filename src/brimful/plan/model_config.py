@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.arguments import check_type
+from brimful.checks import check_type
 from brimful.errors import SettingsError
 
 __all__ = ["require_whole", "sizes_of_config"]

@@ -6,12 +6,12 @@ from enum import Enum
 
 import numpy as np
 
-from brimful.choices import choice_of
+from brimful.checks import choice_of
 from brimful.errors import NoTargetError
 from brimful.measure.table import LengthTable
+from brimful.messages import setting
 from brimful.plan.overflow import Overflow
 from brimful.typing import Int64Array
-from brimful.words import setting
 
 __all__ = ["NoTarget", "samples_without_target", "without_target"]
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from math import ceil
 
 from brimful.errors import missing_extra
+from brimful.messages import setting
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.bound import lower_bound
 from brimful.plan.effort import Effort
@@ -25,7 +26,6 @@ from brimful.plan.patterns import (
     to_the_brim,
 )
 from brimful.plan.rounding import ROUNDING, fitted, settle
-from brimful.words import setting
 
 __all__ = ["OptimalResult", "pack_optimally"]
 

@@ -7,10 +7,10 @@ from enum import Enum
 
 import numpy as np
 
-from brimful.choices import choice_of
+from brimful.checks import choice_of
 from brimful.errors import OversizedSampleError
+from brimful.messages import setting
 from brimful.typing import AnyIntArray, Int64Array, Lengths
-from brimful.words import setting
 
 __all__ = ["Overflow", "Pieces", "apply_overflow"]
 

@@ -9,10 +9,9 @@ from typing import Any, overload
 
 import numpy as np
 
-from brimful.arguments import path_of
+from brimful.checks import path_of, position, positions
 from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.indexing import position, positions
 from brimful.measure.table import LengthTable, as_lengths
 from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import DERIVED, Budgets, loads_of

@@ -12,6 +12,7 @@ from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.errors import InvalidLengthsError, NoTargetError, SettingsError
 from brimful.fingerprint import fingerprint_array
 from brimful.measure.table import REJECTED, LengthTable, as_lengths
+from brimful.messages import setting
 from brimful.plan.alignment import Alignment
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.bound import lower_bound
@@ -34,7 +35,6 @@ from brimful.plan.settings import IN_ORDER, PlanSettings
 from brimful.plan.truncated import Truncated
 from brimful.plan.vector_packing import pack_vectors
 from brimful.typing import AnyIntArray, Int64Array, Lengths
-from brimful.words import setting
 
 __all__ = ["plan_by", "plan_packs"]
 

@@ -7,7 +7,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from brimful.choices import choice_of
+from brimful.checks import choice_of
 from brimful.errors import SettingsError
 from brimful.plan.balance import balance_partial_step, balance_steps, quantise
 from brimful.rng import generator

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from brimful.arguments import check_type
+from brimful.checks import check_type
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import Budgets
 from brimful.plan.no_target import NoTarget
 from brimful.plan.overflow import Overflow
 from brimful.plan.phases import Recipe
-from brimful.words import setting
 
 __all__ = ["ALGORITHMS", "BY_COUNTS", "IN_ORDER", "PlanSettings"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from brimful.columns import Ragged, open_columns, write_columns
 from brimful.errors import CorruptFileError
 from brimful.plan.truncated import Truncated
+from brimful.tables import Ragged, open_table, write_table
 from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
 
 __all__ = ["load_plan", "save_plan"]
@@ -59,12 +59,12 @@ def save_plan(
     }
     if starts.any():
         columns["starts"] = Ragged(starts, offsets)
-    write_columns(path, columns, {"kind": _KIND, "version": version, "num_packs": num_packs, **description})
+    write_table(path, columns, {"kind": _KIND, "version": version, "num_packs": num_packs, **description})
 
 
 def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Truncated | None, dict[str, Any]]:
     """The arrays of a plan as views of its file, by their names in ``Plan``, what it truncated, and its description."""
-    columns = open_columns(path)
+    columns = open_table(path)
     meta = columns.description
     name = os.fspath(path)
     if meta.get("kind") != _KIND:

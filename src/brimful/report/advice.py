@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from brimful import words
+from brimful import messages
 from brimful.report.advisor import Advice, Choice
 from brimful.report.facts import ALIKE, Facts
 from brimful.report.notes import setting
@@ -88,7 +88,7 @@ def describe_facts(facts: Facts) -> list[str]:
     lines = [] if facts.variety is None else [f"variety        {words}" for words in facts.variety.describe()]
     if facts.variety is not None and facts.variety.packs.alikeness > ALIKE:
         lines.append(
-            f"               segments of a pack are alike: {words.setting('mix', True)} exchanges them, at no cost in fill"
+            f"               segments of a pack are alike: {messages.setting('mix', True)} exchanges them, at no cost in fill"
         )
     lines += _shares(facts.shares) if facts.shares else []
     if facts.work is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from brimful.messages import counted, in_python, setting
 from brimful.report.charts import Axis, Bar, Chart, decade_axis, decimal, linear_axis, log_axis, round_ticks
 from brimful.report.facts import ALIKE
 from brimful.report.markup import Cell, figure, loss, paragraph, percent, section, table, warning, whole
 from brimful.report.sweep import CapacityPoint
 from brimful.report.work import Schedule, Work
-from brimful.words import counted, in_python, setting
 
 __all__ = ["capacity_section", "lengths_section", "packs_section", "work_section"]
 

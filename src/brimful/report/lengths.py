@@ -6,7 +6,7 @@ import numpy as np
 
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
-from brimful.words import counted
+from brimful.messages import counted
 
 __all__ = ["describe_lengths", "draw_histogram"]
 

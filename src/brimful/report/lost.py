@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.report.markup import percent
-from brimful.words import counted
 
 __all__ = ["Lost"]
 

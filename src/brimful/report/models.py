@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
+from brimful.messages import setting
 from brimful.plan.cost import CostModel
-from brimful.words import setting
 
 __all__ = ["DEFAULT_MODEL", "MODELS", "cost_model_from_config", "cost_model_named"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from brimful.words import counted
+from brimful.messages import counted
 
 if TYPE_CHECKING:
     from brimful.report.advisor import Advice, Choice

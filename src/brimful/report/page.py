@@ -8,10 +8,10 @@ from importlib.resources import files
 from typing import Any
 
 from brimful import __version__
+from brimful.messages import counted
 from brimful.report.charted import capacity_section, lengths_section, packs_section, work_section
 from brimful.report.facts import Facts
 from brimful.report.sections import advice_section, ledger_section, shares_section, summary_tiles
-from brimful.words import counted
 
 __all__ = ["DATA_ID", "render_page"]
 

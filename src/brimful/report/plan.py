@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from brimful.fingerprint import short
+from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.report.lost import Lost
 from brimful.report.markup import percent
-from brimful.words import counted
 
 __all__ = ["describe_plan"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from brimful.errors import BrimfulError, SettingsError
 from brimful.materialize.dropped import why_dropped
 from brimful.measure import LengthTable
+from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.sources import open_source
-from brimful.words import setting
 
 __all__ = ["Place", "SampleFate", "find_sample"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from brimful.messages import counted
 from brimful.plan.ledger import MUCH_LOST
 from brimful.report.advisor import Advice, Choice
 from brimful.report.markup import (
@@ -22,7 +23,6 @@ from brimful.report.markup import (
 )
 from brimful.report.notes import setting
 from brimful.report.shares import SourceShare
-from brimful.words import counted
 
 __all__ = ["advice_section", "ledger_section", "shares_section", "summary_tiles"]
 

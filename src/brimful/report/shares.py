@@ -14,9 +14,9 @@ import numpy as np
 
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
+from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.typing import AnyIntArray
-from brimful.words import setting
 
 __all__ = ["SourceShare", "source_shares", "sources_of_table"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from brimful.fingerprint import short
+from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.report.plan import describe_plan
 from brimful.serve import PackStore
-from brimful.words import counted
 
 __all__ = ["describe_store"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from brimful.arguments import check_type
+from brimful.checks import check_type
 from brimful.errors import CollateError, SettingsError, StateError
 from brimful.fingerprint import differing_keys
+from brimful.messages import counted
 from brimful.plan.schedule import Tail
 from brimful.serve.composer import BatchLedger, Composer, Piece
 from brimful.serve.feeds import IndexedFeed, StreamFeed
@@ -15,7 +16,6 @@ from brimful.serve.loader import without_loss
 from brimful.serve.token_budget import Count, SampleCount, TokenBudget
 from brimful.shards import Pack
 from brimful.typing import AnyIntArray
-from brimful.words import counted
 
 __all__ = ["TokenBudgetBatches"]
 

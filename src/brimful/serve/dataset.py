@@ -8,19 +8,18 @@ from typing import Any, Protocol, overload
 
 import numpy as np
 
-from brimful.arguments import check_type
+from brimful.checks import check_type, position, positions
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import PlanMismatchError
 from brimful.fingerprint import short
-from brimful.indexing import position, positions
+from brimful.messages import counted
 from brimful.plan import Alignment, Plan
 from brimful.serve.packs import PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint
-from brimful.words import counted
 
 __all__ = ["PackedDataset"]
 

@@ -14,12 +14,12 @@ from brimful.encode.encoded import EncodedSample
 from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
 from brimful.fingerprint import fingerprint_array, fingerprint_bytes
 from brimful.measure.table import as_lengths
+from brimful.messages import counted
 from brimful.rng import generator
 from brimful.serve.composer import Composer, Piece
 from brimful.shards import Pack, assemble_pack
 from brimful.tokenised import read_tokenised
 from brimful.typing import AnyIntArray, Int64Array, Lengths
-from brimful.words import counted
 
 __all__ = ["IndexedFeed", "StreamFeed"]
 

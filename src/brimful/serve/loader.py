@@ -8,14 +8,15 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from brimful.arguments import check_type, understands
+from brimful.arguments import understands
+from brimful.checks import check_type
 from brimful.errors import SettingsError, StateError
 from brimful.fingerprint import fingerprint_array
+from brimful.messages import counted
 from brimful.plan.balance import quantise
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
 from brimful.shards import Pack
 from brimful.typing import Fingerprint, Int64Array
-from brimful.words import counted
 
 __all__ = ["PackLoader"]
 

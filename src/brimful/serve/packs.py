@@ -9,15 +9,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from brimful.arguments import path_of
+from brimful.blobs import open_blob_store
+from brimful.checks import path_of, position, positions
 from brimful.errors import StoreError, UnfinishedStoreError
 from brimful.fingerprint import short
-from brimful.indexing import position, positions
+from brimful.messages import counted
 from brimful.plan import Alignment
 from brimful.shards import Pack, ShardReader, StreamLog
-from brimful.store import open_store
 from brimful.typing import Fingerprint
-from brimful.words import counted
 
 __all__ = ["PackStore", "open_packs"]
 
@@ -39,7 +38,7 @@ class PackStore:
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = path_of("directory", directory, "the path of a pack store")
-        self._store = open_store(directory)
+        self._store = open_blob_store(directory)
         log = StreamLog(self._store)
         header = log.header()
         self._records, end = log.records()

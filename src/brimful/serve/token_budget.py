@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.choices import choice_of
+from brimful.checks import choice_of
 from brimful.errors import SettingsError
 from brimful.plan import Overflow
 

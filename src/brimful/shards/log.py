@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from brimful.blobs import BlobStore
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
 from brimful.fingerprint import differing_keys, fingerprint_of
-from brimful.store import Store
-from brimful.words import setting
+from brimful.messages import setting
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "EndRecord", "ShardRecord", "StreamLog"]
 
@@ -72,7 +72,7 @@ class EndRecord:
 class StreamLog:
     """Reads and writes the header and the log of one directory."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: BlobStore) -> None:
         self.store = store
 
     def header(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class StreamLog:
 
     def is_begun(self) -> bool:
         """Whether the directory is claimed for packs."""
-        return self.store.exists(_HEADER)
+        return self.store.size(_HEADER) is not None
 
     def begin(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
         """Claim the directory for packs of this identity, or make sure that it already is theirs.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from brimful.errors import SettingsError, SourceNotFoundError
-from brimful.words import setting
+from brimful.messages import setting
 
 __all__ = ["ALL_SPLITS", "data_files"]
 

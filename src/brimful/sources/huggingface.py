@@ -12,12 +12,12 @@ from typing import Any
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError, missing_extra
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.hub import offline_if_unreachable
+from brimful.messages import setting
 from brimful.sources.block import cut
 from brimful.sources.rows import Block, Rows
 from brimful.sources.saved_dataset import saved_files, saved_splits
 from brimful.sources.stamp import Stamp
 from brimful.typing import Fingerprint
-from brimful.words import setting
 
 __all__ = ["HuggingFaceRows", "table_fingerprint"]
 

@@ -17,10 +17,10 @@ import numpy as np
 import xxhash
 
 from brimful.cache import exclusive
-from brimful.columns import Columns, open_columns, write_columns
 from brimful.errors import BrimfulError, SourceError
 from brimful.sources.block import BLOCK_BYTES, BLOCK_ROWS, Block
 from brimful.sources.stamp import Stamp
+from brimful.tables import Table, open_table, write_table
 from brimful.typing import Fingerprint, Int64Array
 
 __all__ = ["LineIndex", "load_line_index", "open_line_index"]
@@ -84,7 +84,7 @@ def open_line_index(data_path: str, index_path: Path) -> LineIndex:
 def load_line_index(index_path: Path) -> LineIndex | None:
     """Map an index as it is; None if there is none that can be used."""
     try:
-        table: Columns = open_columns(index_path)
+        table: Table = open_table(index_path)
         meta = table.description
         if not table.checksummed or meta.get("kind") != "line_index" or meta.get("version") != _VERSION:
             return None
@@ -139,7 +139,7 @@ def _build(data_path: str, index_path: Path, old: LineIndex | None) -> None:
         "block_edges": edges,
         "block_fingerprints": digests,
     }
-    write_columns(index_path, {"start": starts}, meta)
+    write_table(index_path, {"start": starts}, meta)
 
 
 def _pieces(file: IO[bytes], start: int, stop: int) -> Iterator[bytes]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from brimful.arguments import check_type, path_of
+from brimful.checks import check_type, path_of
 from brimful.errors import SettingsError, SourceError, SourceNotFoundError
 from brimful.hub import looks_like_hub_id
+from brimful.messages import setting
 from brimful.remote import is_remote
 from brimful.sources.directory import data_files
 from brimful.sources.huggingface import HuggingFaceRows
@@ -25,7 +26,6 @@ from brimful.sources.spool import rows_of_iterable, rows_of_pipe
 from brimful.sources.table import TableRows, is_table
 from brimful.sources.text_files import TextFiles
 from brimful.sources.unpack import begins_like_array, unpacked_json_array, unpacked_lines
-from brimful.words import setting
 
 __all__ = ["STANDARD_INPUT", "TextUnit", "open_source"]
 

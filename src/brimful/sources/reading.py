@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from brimful.messages import setting
 from brimful.sources.formats import RowFormat
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.unread import placeholder, refusal, unread_columns, unread_of_messages
-from brimful.words import setting
 
 __all__ = ["Reading"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from brimful.words import counted
+from brimful.messages import counted
 
 __all__ = ["MalformedRowError", "Message", "Sample"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from brimful.arguments import index_of
+from brimful.checks import index_of
 from brimful.errors import BadSampleError, SourceError, UnknownFormatError
 from brimful.fingerprint import fingerprint_of, short
 from brimful.sources.formats import RowFormat, detect, format_named

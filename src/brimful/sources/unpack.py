@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from brimful.blobs import atomic_file
 from brimful.cache import cache_dir, exclusive
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
 from brimful.remote import filesystem_of, is_remote, telling
 from brimful.sources.json_array import array_elements
 from brimful.sources.rows import MAX_ROW_BYTES
-from brimful.store import atomic_file
 
 __all__ = ["begins_like_array", "unpacked_json_array", "unpacked_lines"]
 

@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from brimful.messages import setting
 from brimful.sources.sample import Message
-from brimful.words import setting
 
 __all__ = ["MESSAGE_KEYS", "placeholder", "refusal", "unread_columns", "unread_of_messages"]
 

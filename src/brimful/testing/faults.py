@@ -13,8 +13,7 @@ import signal
 from collections.abc import Iterator
 from unittest import mock
 
-import brimful.materialize.write as write_module
-import brimful.store as store_module
+from brimful.blobs import crash_points
 
 __all__ = ["CRASH_POINTS", "die_at", "full_disk"]
 
@@ -28,7 +27,7 @@ CRASH_POINTS = (
     "after-shard",
     "after-commit",
 )
-"""Labels of ``brimful.store.crash_point`` in the order in which a commit passes them."""
+"""Labels of ``brimful.blobs.crash_points`` in the order in which a commit passes them."""
 
 
 def die_at(name: str, occurrence: int) -> None:
@@ -43,8 +42,7 @@ def die_at(name: str, occurrence: int) -> None:
             if passed == occurrence:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    for module in (store_module, write_module):
-        setattr(module, "crash_point", crash)  # noqa: B010  (the type of a function cannot be assigned to)
+    setattr(crash_points, "reach", crash)  # noqa: B010  (the type of a function cannot be assigned to)
 
 
 @contextlib.contextmanager

@@ -9,15 +9,14 @@ from typing import Any, Protocol, overload
 import numpy as np
 import torch
 
-from brimful.arguments import check_type
+from brimful.checks import check_type, position, positions
 from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
-from brimful.indexing import position, positions
+from brimful.messages import counted
 from brimful.shards import Pack
 from brimful.typing import Fingerprint, Int64Array, SampleIds
-from brimful.words import counted
 
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
 

@@ -13,8 +13,8 @@ import torch
 from brimful.collate.features import Feature
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.shards import Pack
-from brimful.words import setting
 
 __all__ = ["SlicingCollator", "VeomniPacks"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from brimful.errors import SettingsError, missing_extra
-from brimful.words import setting
+from brimful.messages import setting
 
 __all__ = ["WITHOUT_SMALL_FORM", "load_model", "tiny_model"]
 

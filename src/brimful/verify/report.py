@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from brimful.words import counted
+from brimful.messages import counted
 
 __all__ = ["CHECKS", "Finding", "Status", "VerifyReport"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from brimful.arguments import check_type
+from brimful.checks import check_type
 from brimful.errors import BrimfulError, SettingsError
 from brimful.shards import Pack
 from brimful.verify.attention import IMPLEMENTATIONS, NotSupported, as_it_is, first_sentence, using

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.rng import generator
 from brimful.shards import Pack, assemble_pack
 from brimful.typing import IGNORE_INDEX
-from brimful.words import setting
 
 __all__ = ["few_of", "random_samples"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from brimful.arguments import check_type
+from brimful.checks import check_type
 from brimful.collate.batch import PackedBatch
 from brimful.errors import SettingsError, missing_extra
 

@@ -10,8 +10,8 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
 from brimful.errors import CollateError
+from brimful.messages import setting
 from brimful.typing import IGNORE_INDEX, CuSeqlens
-from brimful.words import setting
 
 __all__ = ["to_megatron_bridge_legacy"]
 

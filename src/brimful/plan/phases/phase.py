@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.plan.histogram import Histogram
 from brimful.plan.patterns import Pattern
-from brimful.words import setting
 
 __all__ = [
     "Packs",

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.plan.histogram import Histogram, Placements
 from brimful.plan.phases.finish import Finish
 from brimful.plan.phases.phase import Packs, Phase, Placed
 from brimful.plan.phases.text import read_phases
-from brimful.words import setting
 
 __all__ = ["PhaseReport", "Phased", "Recipe"]
 

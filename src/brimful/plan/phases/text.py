@@ -15,12 +15,12 @@ from dataclasses import fields
 from typing import Any
 
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.plan.phases.finish import Finish
 from brimful.plan.phases.phase import Phase
 from brimful.plan.phases.powers_of_two import PowersOfTwo
 from brimful.plan.phases.seeded import Seeded
 from brimful.plan.phases.seeds import CapacityRatio, Half, Lengths, SeedRule, SizeRange, TopN
-from brimful.words import setting
 
 __all__ = ["NAMES", "read_phases"]
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.errors import SettingsError, UnknownFormatError
+from brimful.messages import setting
 from brimful.sources.formats.alpaca import Alpaca
 from brimful.sources.formats.messages import Messages
 from brimful.sources.formats.prompt_completion import PromptCompletion
@@ -22,7 +23,6 @@ from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.sharegpt import ShareGPT
 from brimful.sources.formats.text import Text
 from brimful.sources.formats.tokens import Tokens
-from brimful.words import setting
 
 __all__ = ["FORMATS", "RowFormat", "detect", "format_named"]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from brimful.errors import SettingsError
+from brimful.messages import setting
 from brimful.sources.sample import MalformedRowError, Message
-from brimful.words import setting
 
 __all__ = ["RowFormat", "as_message", "as_text", "as_tools"]
 

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from brimful.messages import counted
 from brimful.typing import Int64Array
 from brimful.verify.report import Finding, Status
 from brimful.verify.subject import Subject
-from brimful.words import counted
 
 __all__ = ["BOUNDARY_KEYS", "check_boundaries"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from brimful.cli.flags import in_flags
 from brimful.errors import BadSampleError, SettingsError, SourceNotFoundError
-from brimful.words import in_python, setting
+from brimful.messages import in_python, setting
 
 
 @pytest.mark.parametrize(

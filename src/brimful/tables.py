@@ -12,8 +12,8 @@ milliseconds and holds the arrays against something else later (plans: ``Plan.ch
 >>> import numpy as np, tempfile, os
 >>> path = os.path.join(tempfile.mkdtemp(), "t.arrow")
 >>> rows = Ragged(np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 3]))
->>> write_columns(path, {"size": np.array([2, 1]), "ids": rows}, {"unit": "tokens"})
->>> table = open_columns(path)
+>>> write_table(path, {"size": np.array([2, 1]), "ids": rows}, {"unit": "tokens"})
+>>> table = open_table(path)
 >>> table.description["unit"], table.flat("size").tolist(), table.ragged("ids").row(0).tolist()
 ('tokens', [2, 1], [7, 8])
 """
@@ -29,13 +29,13 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import xxhash
 
-from brimful.arguments import path_of
+from brimful.blobs import atomic_file
+from brimful.checks import path_of
 from brimful.errors import CorruptFileError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes
-from brimful.store import atomic_file
 from brimful.typing import Fingerprint, Offsets
 
-__all__ = ["Columns", "Ragged", "open_columns", "write_columns"]
+__all__ = ["Table", "Ragged", "open_table", "write_table"]
 
 _KEY = b"brimful"
 _SUMS = b"brimful_checksums"
@@ -62,7 +62,7 @@ class Ragged:
 _Column = TypeVar("_Column", _Array, Ragged)
 
 
-def write_columns(
+def write_table(
     path: str | os.PathLike[str], columns: Mapping[str, _Array | Ragged], description: Mapping[str, Any]
 ) -> None:
     """Write one table atomically.
@@ -119,7 +119,7 @@ def _to_arrow(column: _Array | Ragged) -> Any:
     return pa.array(column)
 
 
-class Columns:
+class Table:
     """An open table. Arrays are read-only views of the mapped file, which stays mapped while they live.
 
     Attributes:
@@ -200,7 +200,7 @@ def _ragged(column: Any) -> Ragged:
     return Ragged(column.values.to_numpy(zero_copy_only=True), offsets)
 
 
-def open_columns(path: str | os.PathLike[str]) -> Columns:
+def open_table(path: str | os.PathLike[str]) -> Table:
     """Map a table into memory and check its description.
 
     Raises:
@@ -226,7 +226,7 @@ def open_columns(path: str | os.PathLike[str]) -> Columns:
         description = json.loads(metadata[_KEY])
         batch = reader.get_batch(0)
         batch.validate()
-        return Columns(name, batch, description, sums)
+        return Table(name, batch, description, sums)
     except CorruptFileError:
         raise
     except FileNotFoundError as error:

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from brimful.columns import Ragged, open_columns, write_columns
 from brimful.errors import CorruptFileError
+from brimful.tables import Ragged, open_table, write_table
 
 
 def _write(path, **columns):
-    write_columns(path, columns, {"unit": "tokens", "name": "é"})
+    write_table(path, columns, {"unit": "tokens", "name": "é"})
     return path
 
 
@@ -19,7 +19,7 @@ def test_flat_and_ragged_columns_come_back_with_their_dtypes(tmp_path):
     """Without it a plan could come back with other ids than it was saved with."""
     rows = Ragged(np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 2, 3]))
     path = _write(tmp_path / "t.arrow", size=np.array([2, 0, 1]), share=np.array([0.5, 0.0, 1.0], np.float32), ids=rows)
-    table = open_columns(path)
+    table = open_table(path)
     assert (len(table), table.names, "ids" in table, "other" in table) == (3, ["size", "share", "ids"], True, False)
     assert table.description == {"unit": "tokens", "name": "é"}
     assert (table.flat("size").dtype, table.flat("size").tolist()) == (np.int64, [2, 0, 1])
@@ -30,32 +30,32 @@ def test_flat_and_ragged_columns_come_back_with_their_dtypes(tmp_path):
 
 
 def test_booleans_come_back(tmp_path):
-    """Without it a column that write_columns documents (booleans) could be written and never read."""
+    """Without it a column that write_table documents (booleans) could be written and never read."""
     path = _write(tmp_path / "t.arrow", flag=np.array([True, False, True]))
-    assert open_columns(path).flat("flag").tolist() == [True, False, True]
+    assert open_table(path).flat("flag").tolist() == [True, False, True]
 
 
 def test_no_rows_are_a_table_too(tmp_path):
     """Without it an empty result would look like a broken file."""
     none = Ragged(np.array([], dtype=np.int32), np.array([0]))
-    table = open_columns(_write(tmp_path / "t.arrow", size=np.array([], dtype=np.int32), ids=none))
+    table = open_table(_write(tmp_path / "t.arrow", size=np.array([], dtype=np.int32), ids=none))
     assert (len(table), table.flat("size").tolist(), len(table.ragged("ids"))) == (0, [], 0)
 
 
 def test_columns_of_a_view_are_written_as_its_values(tmp_path):
     """Without it a strided or big-endian array would be written as other numbers."""
     path = _write(tmp_path / "t.arrow", size=np.arange(6, dtype=np.int32)[::-2])
-    assert open_columns(path).flat("size").tolist() == [5, 3, 1]
+    assert open_table(path).flat("size").tolist() == [5, 3, 1]
 
 
 def test_open_arrays_are_read_only_and_outlive_a_replaced_file(tmp_path):
     """Without it a caller could change the file, or a rewrite could change a caller's numbers."""
     path = _write(tmp_path / "t.arrow", size=np.array([1, 2, 3]))
-    before = open_columns(path).flat("size")
+    before = open_table(path).flat("size")
     with pytest.raises(ValueError, match="read-only"):
         before[0] = 9
     _write(path, size=np.array([4, 5, 6]))
-    assert (before.tolist(), open_columns(path).flat("size").tolist()) == ([1, 2, 3], [4, 5, 6])
+    assert (before.tolist(), open_table(path).flat("size").tolist()) == ([1, 2, 3], [4, 5, 6])
 
 
 def test_any_arrow_reader_opens_it(tmp_path):
@@ -73,14 +73,14 @@ def test_a_file_cut_anywhere_is_refused_by_name(tmp_path):
     for length in range(len(data)):
         cut.write_bytes(data[:length])
         with pytest.raises(CorruptFileError) as caught:
-            open_columns(cut)
+            open_table(cut)
         assert str(caught.value).startswith(f"{cut} cannot be read as a table of brimful: ")
         refused += 1
     assert refused == len(data) > 300
 
 
 def _content(path):
-    table = open_columns(path)
+    table = open_table(path)
     ids = table.ragged("ids")
     flat = [(name, table.flat(name).dtype, table.flat(name).tolist()) for name in ("size", "flag")]
     return table.description, flat, ids.values.dtype, ids.values.tolist(), ids.offsets.tolist()
@@ -91,7 +91,7 @@ def test_every_flipped_byte_is_found_or_changes_nothing(tmp_path):
     rows = Ragged(np.array([7, 8, 9], dtype=np.int32), np.array([0, 2, 2, 3]))
     path = _write(tmp_path / "t.arrow", size=np.array([2, 0, 1]), flag=np.array([True, False, True]), ids=rows)
     data, right = path.read_bytes(), _content(path)
-    assert open_columns(path).checksummed
+    assert open_table(path).checksummed
     found = 0
     for at in range(len(data)):
         for bit in (1 << at % 8,):
@@ -109,7 +109,7 @@ def test_numbers_are_checked_when_they_are_asked_for(tmp_path):
     """Without it a plan of a billion samples would be read whole to open it, or never be checked."""
     path = _write(tmp_path / "t.arrow", size=np.arange(1000, 1009), other=np.array([5] * 9))
     path.write_bytes(path.read_bytes().replace(np.int64(1003).tobytes(), np.int64(1999).tobytes()))
-    table = open_columns(path)
+    table = open_table(path)
     assert table.flat("other").tolist() == [5] * 9
     assert table.flat("size", checked=False)[3] == 1999
     for _ in range(2):  # a column that was refused once is not taken the second time
@@ -124,14 +124,14 @@ def test_a_table_of_an_earlier_version_opens(tmp_path):
     schema = pa.schema([("size", pa.int64())], metadata={b"brimful": b'{"unit":"tokens"}'})
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch([pa.array([1, 2])], schema=schema))
-    table = open_columns(path)
+    table = open_table(path)
     assert (table.description, table.flat("size").tolist(), table.checksummed) == ({"unit": "tokens"}, [1, 2], False)
 
 
 def test_rows_cut_from_a_longer_column_come_back(tmp_path):
     """Without it values outside all rows, which Arrow leaves out, would make the checksum of a right file wrong."""
     rows = Ragged(np.arange(9, dtype=np.int32), np.array([2, 4, 7]))
-    ids = open_columns(_write(tmp_path / "t.arrow", ids=rows)).ragged("ids")
+    ids = open_table(_write(tmp_path / "t.arrow", ids=rows)).ragged("ids")
     assert (ids.values.tolist(), ids.offsets.tolist()) == ([2, 3, 4, 5, 6], [0, 2, 5])
 
 
@@ -142,7 +142,7 @@ def test_an_arrow_file_of_somebody_else_is_refused(tmp_path):
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(CorruptFileError) as caught:
-        open_columns(path)
+        open_table(path)
     assert str(caught.value) == f"{path} is an Arrow file that brimful did not write"
 
 
@@ -155,7 +155,7 @@ def test_a_table_in_several_batches_is_refused(tmp_path):
         writer.write_batch(batch)
         writer.write_batch(batch)
     with pytest.raises(CorruptFileError) as caught:
-        open_columns(path)
+        open_table(path)
     assert str(caught.value) == f"{path} holds 2 record batches where one is due"
 
 
@@ -164,13 +164,13 @@ def test_a_text_file_is_refused(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text('{"text": "a"}\n' * 10)
     with pytest.raises(CorruptFileError, match=r"data\.jsonl cannot be read as a table of brimful: Not an Arrow file"):
-        open_columns(path)
+        open_table(path)
 
 
 def test_an_absent_file_is_a_file_not_found_error(tmp_path):
     """Without it callers could not tell 'make it' from 'it is broken'."""
     with pytest.raises(FileNotFoundError):
-        open_columns(tmp_path / "no.arrow")
+        open_table(tmp_path / "no.arrow")
 
 
 def test_a_failed_write_leaves_the_old_table(tmp_path):
@@ -178,5 +178,5 @@ def test_a_failed_write_leaves_the_old_table(tmp_path):
     path = _write(tmp_path / "t.arrow", size=np.array([1, 2, 3]))
     with pytest.raises(ValueError, match="length"):
         _write(path, size=np.array([1]), other=np.array([1, 2]))
-    assert open_columns(path).flat("size").tolist() == [1, 2, 3]
+    assert open_table(path).flat("size").tolist() == [1, 2, 3]
     assert [file.name for file in tmp_path.iterdir()] == ["t.arrow"]

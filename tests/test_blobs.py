@@ -9,10 +9,10 @@ import uuid
 
 import pytest
 
-from brimful import store as store_module
+from brimful.blobs import FsspecBlobStore, LocalBlobStore, atomic_file, folder_use, open_blob_store
+from brimful.blobs.local import _exclusive_copy
 from brimful.cache import exclusive
 from brimful.errors import SettingsError, StoreError, StoreFullError
-from brimful.store import FsspecStore, LocalStore, atomic_file, open_store
 
 
 def _files(folder):
@@ -26,17 +26,17 @@ def _full_disk(*_args):
 @pytest.fixture(params=["local", "memory"])
 def store(request, tmp_path):
     if request.param == "local":
-        yield open_store(tmp_path / "store")
+        yield open_blob_store(tmp_path / "store")
         return
-    made = open_store(f"memory://{uuid.uuid4().hex}")
-    assert isinstance(made, FsspecStore)
+    made = open_blob_store(f"memory://{uuid.uuid4().hex}")
+    assert isinstance(made, FsspecBlobStore)
     yield made
     made._fs.rm(made._root, recursive=True)
 
 
 def test_every_operation_of_a_store(store):
     """Without it a directory and an object store would behave differently under the same calls."""
-    assert (store.list("log/"), store.size("log/1"), store.exists("log/1")) == ([], None, False)
+    assert (store.list("log/"), store.size("log/1")) == ([], None)
     store.put_atomic("log/2", b"two")
     assert store.put_if_absent("log/1", b"first") is True
     assert store.put_if_absent("log/1", b"second") is False
@@ -46,8 +46,7 @@ def test_every_operation_of_a_store(store):
     assert store.get("log/1") == b"first"
     assert store.get("log/2") == b"TWO!"
     assert store.get("log/empty") == b""
-    assert store.get_range("shards/00/a", 3, 4) == b"3456"
-    assert (store.size("log/2"), store.exists("log/2")) == (4, True)
+    assert store.size("log/2") == 4
     assert store.list("log/") == store.list("log") == ["log/1", "log/2", "log/empty"]
     store.delete("log/1")
     store.delete("log/1")
@@ -87,11 +86,11 @@ def test_put_if_absent_without_hard_links_has_one_winner_too(tmp_path, monkeypat
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
-    store = LocalStore(tmp_path)
+    store = LocalBlobStore(tmp_path)
     assert (store.put_if_absent("a", b"1"), store.put_if_absent("a", b"2"), store.get("a")) == (True, False, b"1")
     late = tmp_path / "late"  # of a writer that looked before the other one published
     late.write_bytes(b"3")
-    assert store_module._exclusive_copy(late, tmp_path / "a") is False
+    assert _exclusive_copy(late, tmp_path / "a") is False
     assert store.get("a") == b"1"
 
 
@@ -104,13 +103,13 @@ def test_a_link_whose_answer_was_lost_still_wins(tmp_path, monkeypatch):
         raise FileExistsError(errno.EEXIST, "File exists")
 
     monkeypatch.setattr(os, "link", answer_lost)
-    assert LocalStore(tmp_path).put_if_absent("a", b"mine") is True
+    assert LocalBlobStore(tmp_path).put_if_absent("a", b"mine") is True
 
 
 @pytest.mark.parametrize("operation", ["put_atomic", "put_if_absent"])
 def test_a_full_disk_leaves_nothing_and_loses_nothing(tmp_path, monkeypatch, operation):
     """Without it a full disk would leave half a blob, garbage in tmp/, or take the old blob with it."""
-    store = LocalStore(tmp_path)
+    store = LocalBlobStore(tmp_path)
     store.put_atomic("log/old", b"old")
     key = "log/old" if operation == "put_atomic" else "log/new"
     with monkeypatch.context() as patched:
@@ -135,7 +134,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_blob(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", half)
         with pytest.raises(StoreFullError):
-            LocalStore(tmp_path).put_atomic("a", b"12345")
+            LocalBlobStore(tmp_path).put_atomic("a", b"12345")
     assert calls == [5, 3]
     assert _files(tmp_path) == []
 
@@ -149,7 +148,7 @@ def test_other_failures_keep_their_own_error(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", denied)
         with pytest.raises(OSError) as caught:
-            LocalStore(tmp_path).put_atomic("a", b"1")
+            LocalBlobStore(tmp_path).put_atomic("a", b"1")
     assert (type(caught.value), caught.value.errno, _files(tmp_path)) == (OSError, errno.EIO, [])
 
 
@@ -158,13 +157,13 @@ def test_a_short_write_is_continued(tmp_path, monkeypatch):
     real = os.write
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:3]))
-        LocalStore(tmp_path).put_atomic("a", b"0123456789")
+        LocalBlobStore(tmp_path).put_atomic("a", b"0123456789")
     assert (tmp_path / "a").read_bytes() == b"0123456789"
 
 
 def test_a_file_system_without_exclusive_creation_is_refused():
     """Without it two writers on such a file system would both win and one's packs would vanish."""
-    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    store = FsspecBlobStore(f"memory://{uuid.uuid4().hex}")
     real = store._fs.pipe_file
 
     class Forgetful:
@@ -225,8 +224,8 @@ def _abandoned(folder):
 def test_a_job_that_finishes_clears_what_killed_ones_left(tmp_path):
     """Without it half-written shards and the tokens of a killed job would stay for ever."""
     _abandoned(tmp_path)
-    with LocalStore(tmp_path).used():
-        LocalStore(tmp_path).put_atomic("a", b"1")
+    with LocalBlobStore(tmp_path).used():
+        LocalBlobStore(tmp_path).put_atomic("a", b"1")
         assert (tmp_path / "tmp" / "encoded" / "a.arrow").exists()
     assert _files(tmp_path) == ["a"]
     assert not (tmp_path / "tmp").exists()
@@ -235,21 +234,25 @@ def test_a_job_that_finishes_clears_what_killed_ones_left(tmp_path):
 def test_a_job_that_fails_leaves_what_it_goes_on_from(tmp_path):
     """Without it an error or Ctrl-C would cost all tokens that were made so far."""
     _abandoned(tmp_path)
-    with pytest.raises(KeyboardInterrupt), LocalStore(tmp_path).used("encoded"):
+    with pytest.raises(KeyboardInterrupt), LocalBlobStore(tmp_path).used("encoded"):
         raise KeyboardInterrupt
     assert _files(tmp_path) == ["tmp/encoded/a.arrow", "tmp/host-1-aa"]
 
 
 def test_a_job_that_fails_with_nothing_to_go_on_from_leaves_nothing(tmp_path):
     """Without it a job that is refused would leave a folder of locks in a store that is not its own."""
-    with pytest.raises(ValueError, match="refused"), LocalStore(tmp_path).used(), exclusive(tmp_path / "tmp" / "plan"):
+    with (
+        pytest.raises(ValueError, match="refused"),
+        LocalBlobStore(tmp_path).used(),
+        exclusive(tmp_path / "tmp" / "plan"),
+    ):
         raise ValueError("refused")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_last_of_several_jobs_clears(tmp_path):
     """Without it the first of two jobs that finishes would delete what the other reads."""
-    store = LocalStore(tmp_path)
+    store = LocalBlobStore(tmp_path)
     with store.used():
         _abandoned(tmp_path / "x")
         os.rename(tmp_path / "x" / "tmp" / "encoded", tmp_path / "tmp" / "encoded")
@@ -262,7 +265,7 @@ def test_the_last_of_several_jobs_clears(tmp_path):
 
 def test_a_blob_beside_a_job_that_finishes_keeps_its_file(tmp_path):
     """Without it a job could delete the file that another process is writing, which would then fail."""
-    store = LocalStore(tmp_path)
+    store = LocalBlobStore(tmp_path)
     with store.blob("a") as blob:
         with store.used():
             pass
@@ -280,7 +283,7 @@ def test_a_job_that_waited_for_a_folder_that_went_uses_the_new_one(tmp_path):
     entered, leave = threading.Event(), threading.Event()
 
     def job():
-        with LocalStore(tmp_path).used():
+        with LocalBlobStore(tmp_path).used():
             entered.set()
             leave.wait(10)
 
@@ -293,7 +296,7 @@ def test_a_job_that_waited_for_a_folder_that_went_uses_the_new_one(tmp_path):
     assert entered.wait(10)
     _abandoned(tmp_path / "x")
     os.rename(tmp_path / "x" / "tmp" / "encoded", tmp_path / "tmp" / "encoded")
-    with LocalStore(tmp_path).used():
+    with LocalBlobStore(tmp_path).used():
         pass
     assert (tmp_path / "tmp" / "encoded").exists(), "the job that waited is not seen"
     leave.set()
@@ -302,10 +305,10 @@ def test_a_job_that_waited_for_a_folder_that_went_uses_the_new_one(tmp_path):
 
 def test_without_locks_only_what_a_job_names_goes(tmp_path, monkeypatch):
     """Without it a job on a mount without locks could delete what another one needs, or would leave its tokens."""
-    monkeypatch.setattr(store_module, "lock", lambda file, shared=False: False)
-    monkeypatch.setattr(store_module, "try_lock", lambda file: False)
+    monkeypatch.setattr(folder_use, "lock", lambda file, shared=False: False)
+    monkeypatch.setattr(folder_use, "try_lock", lambda file: False)
     _abandoned(tmp_path)
-    with LocalStore(tmp_path).used("encoded"):
+    with LocalBlobStore(tmp_path).used("encoded"):
         pass
     assert _files(tmp_path) == ["tmp/.in-use", "tmp/host-1-aa"]
 
@@ -331,13 +334,13 @@ def test_an_atomic_file_clears_what_killed_writers_of_it_left(tmp_path):
 
 def test_the_store_behind_a_path_or_url(tmp_path):
     """Without it a file:// URL would make a directory named 'file:'."""
-    assert isinstance(open_store(tmp_path), LocalStore)
-    assert open_store(f"file://{tmp_path}").url == open_store(str(tmp_path)).url == str(tmp_path)
-    assert open_store(tmp_path).local_path("a/b") == f"{tmp_path}/a/b"
-    assert open_store("memory://x").local_path("a/b") is None
-    assert repr(open_store("memory://x/")) == "FsspecStore('memory://x')"
+    assert isinstance(open_blob_store(tmp_path), LocalBlobStore)
+    assert open_blob_store(f"file://{tmp_path}").url == open_blob_store(str(tmp_path)).url == str(tmp_path)
+    assert open_blob_store(tmp_path).local_path("a/b") == f"{tmp_path}/a/b"
+    assert open_blob_store("memory://x").local_path("a/b") is None
+    assert repr(open_blob_store("memory://x/")) == "FsspecBlobStore('memory://x')"
     with pytest.raises(SettingsError, match="the path of a store is empty"):
-        open_store("")
+        open_blob_store("")
 
 
 def test_the_cache_is_where_the_argument_then_the_environment_says(tmp_path, monkeypatch):

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, TypeAlias
 
-__all__ = ["Language", "as_argument", "counted", "in_python", "setting", "told"]
+__all__ = ["Language", "as_argument", "counted", "differences", "first_few", "in_python", "setting", "translate"]
 
 Language: TypeAlias = Callable[[str, Any], str]
 """How one setting is said: from its name, as Python calls it, and its value (``NO_VALUE`` if none) to text."""
@@ -37,6 +38,37 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+EXAMPLES_SHOWN = 10
+"""Examples that one message names; the rest are counted."""
+
+
+def first_few(examples: Iterable[object], total: int) -> str:
+    """List the first examples of something wrong and count the rest.
+
+    Args:
+        examples: in order; only the first ``EXAMPLES_SHOWN`` are read.
+        total: number of all examples.
+
+    >>> first_few(["7 (9,000)", "12 (4,100)"], total=2)
+    '7 (9,000), 12 (4,100)'
+    >>> first_few(range(5_000), total=5_000)
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4,990 more'
+    """
+    shown = ", ".join(str(example) for example in islice(examples, EXAMPLES_SHOWN))
+    return f"{shown} and {total - EXAMPLES_SHOWN:,} more" if total > EXAMPLES_SHOWN else shown
+
+
+def differences(state: Mapping[str, Any], own: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Describe the values in which a saved state differs from the object that loads it; empty if in none.
+
+    >>> differences({"seed": 1, "dp_world_size": 8}, {"seed": 0, "dp_world_size": 8}, ["seed", "dp_world_size"])
+    'seed (1 in the state, 0 here)'
+    """
+    return ", ".join(
+        f"{key} ({state.get(key)!r} in the state, {own[key]!r} here)" for key in keys if state.get(key) != own[key]
+    )
+
+
 def setting(name: str, value: Any = NO_VALUE, *, python: str | None = None) -> str:
     """Mention a setting in a message, alone or with a value.
 
@@ -55,10 +87,10 @@ def setting(name: str, value: Any = NO_VALUE, *, python: str | None = None) -> s
     return f"{_OPEN}{name}{valued}{instead}{_CLOSE}"
 
 
-def told(message: str, language: Language) -> str:
+def translate(message: str, language: Language) -> str:
     """A message with its settings in the language of whoever reads it.
 
-    >>> told(f"{setting('seed', 3)} is taken", lambda name, value: f"--{name} {value}")
+    >>> translate(f"{setting('seed', 3)} is taken", lambda name, value: f"--{name} {value}")
     '--seed 3 is taken'
     """
     return _MENTION.sub(lambda match: language(match.group(1), _value(match)), message)

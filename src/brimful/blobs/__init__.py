@@ -1,0 +1,23 @@
+"""Named blobs in a local directory or behind an fsspec URL, published whole or not at all.
+
+Every file that brimful writes appears under its final name complete, or does not appear. Two operations
+carry all protocols: ``put_atomic`` (last writer wins) and ``put_if_absent`` (first writer wins, the
+others learn that they lost).
+
+>>> import tempfile
+>>> store = open_blob_store(tempfile.mkdtemp())
+>>> store.put_if_absent("log/000000000000.json", b"first")
+True
+>>> store.put_if_absent("log/000000000000.json", b"second")
+False
+>>> store.get("log/000000000000.json")
+b'first'
+"""
+
+from brimful.blobs.atomic_file import atomic_file
+from brimful.blobs.interface import Blob, BlobStore
+from brimful.blobs.local import LocalBlobStore
+from brimful.blobs.open import open_blob_store
+from brimful.blobs.remote import FsspecBlobStore
+
+__all__ = ["Blob", "BlobStore", "FsspecBlobStore", "LocalBlobStore", "atomic_file", "open_blob_store"]

@@ -1,0 +1,194 @@
+"""Blobs as files of a POSIX directory, local or shared.
+
+The bytes go to ``tmp/``, are flushed to the device, and are renamed (``put_atomic``) or hard-linked
+(``put_if_absent``) to their name; then the directory is flushed, so that a power cut cannot undo what was
+reported as done. A failed write leaves nothing behind. A killed one leaves a file, which goes when the next job finishes
+in that directory (``LocalBlobStore.used``): what is in use is locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from brimful.blobs import crash_points
+from brimful.blobs.durable import raise_if_full, sync_directory
+from brimful.blobs.folder_use import IN_USE, remove, use_folder
+from brimful.blobs.interface import Blob, BlobStore
+
+__all__ = ["LocalBlobStore"]
+
+
+class LocalBlobStore(BlobStore):
+    """A directory on a POSIX file system, local or shared."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self.url = str(self.directory)
+
+    @contextlib.contextmanager
+    def blob(self, title: str) -> Iterator[Blob]:
+        with self._errors_explained(self.directory / title), self._temporary_name() as tmp:
+            blob = _LocalBlob(self.directory, tmp)
+            try:
+                yield blob
+            finally:
+                blob.close()
+
+    def put_atomic(self, key: str, data: bytes | memoryview) -> None:
+        with self.blob(key) as blob:
+            blob.write(data)
+            blob.publish(key)
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        target = self.directory / key
+        if target.exists():
+            return False
+        with self._errors_explained(target), self._temporary_name() as tmp:
+            blob = _LocalBlob(self.directory, tmp)
+            try:
+                blob.write(data)
+                blob.finish()
+            finally:
+                blob.close()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            crash_points.reach("before-link")
+            try:
+                os.link(tmp, target)
+            except FileExistsError:
+                # NFS may report EEXIST for our own link when the answer to the first try was lost.
+                won = os.stat(tmp).st_nlink == 2
+            except OSError as error:
+                if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}:
+                    raise
+                won = _exclusive_copy(tmp, target)
+            else:
+                won = True
+            crash_points.reach("after-link")
+            sync_directory(target.parent)
+        return won
+
+    def get(self, key: str) -> bytes:
+        return (self.directory / key).read_bytes()
+
+    def size(self, key: str) -> int | None:
+        try:
+            return os.stat(self.directory / key).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def list(self, prefix: str) -> list[str]:
+        folder = self.directory / prefix
+        if not folder.is_dir():
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(f"{prefix.rstrip('/')}/{entry.name}" for entry in entries if entry.is_file())
+
+    def delete(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.directory / key)
+
+    def local_path(self, key: str) -> str | None:
+        return str(self.directory / key)
+
+    @contextlib.contextmanager
+    def used(self, *own: str) -> Iterator[None]:
+        folder = self.directory / "tmp"
+        with contextlib.ExitStack() as stack:
+            with self._errors_explained(folder):
+                use = stack.enter_context(use_folder(folder))
+            yield
+            if use.alone():
+                for entry in folder.iterdir():
+                    remove(entry, but=IN_USE)
+            elif not use.locked:
+                for name in own:
+                    remove(folder / name)
+
+    @contextlib.contextmanager
+    def _temporary_name(self) -> Iterator[Path]:
+        """A name in ``tmp/``; what lies there is gone when the block ends, whatever happens."""
+        folder = self.directory / "tmp"
+        tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+        with use_folder(folder):
+            try:
+                yield tmp
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(tmp)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _errors_explained(target: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise_if_full(error, target)
+            raise
+
+
+class _LocalBlob(Blob):
+    """A file in ``tmp/`` that is renamed to its key."""
+
+    def __init__(self, directory: Path, tmp: Path) -> None:
+        super().__init__()
+        self._directory, self._tmp = directory, tmp
+        self._descriptor: int | None = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        crash_points.reach("before-write")
+
+    def _write(self, view: memoryview) -> None:
+        assert self._descriptor is not None
+        while view:
+            written = os.write(self._descriptor, view[: 1 << 24])
+            view = view[written:]
+            crash_points.reach("mid-write")
+
+    def finish(self) -> None:
+        """All bytes on the device."""
+        self._flush_pending()
+        descriptor, self._descriptor = self._descriptor, None
+        assert descriptor is not None
+        try:
+            os.fsync(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its error counts too: NFS reports a full disk here
+
+    def publish(self, key: str) -> None:
+        self.finish()
+        target = self._directory / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        crash_points.reach("before-rename")
+        os.replace(self._tmp, target)
+        crash_points.reach("after-rename")
+        sync_directory(target.parent)
+
+    def close(self) -> None:
+        """Give up whatever is still open."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _exclusive_copy(tmp: Path, target: Path) -> bool:
+    """For file systems without hard links. A reader may see it half written and must check its length."""
+    try:
+        blob = _LocalBlob(target.parent, target)
+    except FileExistsError:
+        return False
+    try:
+        blob.write(tmp.read_bytes())
+        blob.finish()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(target)
+        raise
+    finally:
+        blob.close()
+    return True

@@ -1,0 +1,25 @@
+"""The blob store of a path or URL."""
+
+from __future__ import annotations
+
+import os
+
+from brimful.blobs.interface import BlobStore
+from brimful.blobs.local import LocalBlobStore
+from brimful.blobs.remote import FsspecBlobStore
+from brimful.checks import path_of
+from brimful.errors import SettingsError
+
+__all__ = ["open_blob_store"]
+
+
+def open_blob_store(url: str | os.PathLike[str]) -> BlobStore:
+    """The store behind a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
+    text = path_of("directory", url, "a path or a URL")
+    if text.startswith("file://"):
+        text = text[len("file://") :]
+    if "://" in text:
+        return FsspecBlobStore(text)
+    if not text:
+        raise SettingsError("the path of a store is empty")
+    return LocalBlobStore(text)

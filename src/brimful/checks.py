@@ -1,0 +1,217 @@
+"""Checks of arguments: each refuses in one line that names the argument, what it must be and what it is."""
+
+from __future__ import annotations
+
+import operator
+import os
+from enum import Enum
+from typing import Any, SupportsInt, TypeVar, cast
+
+import numpy as np
+
+from brimful.errors import SettingsError, WrongTypeError
+from brimful.messages import setting
+
+__all__ = [
+    "check_share",
+    "check_type",
+    "choice_of",
+    "describe",
+    "index_of",
+    "is_number",
+    "is_whole_number",
+    "path_of",
+    "position",
+    "positions",
+    "whole_number",
+]
+
+Choice = TypeVar("Choice", bound=Enum)
+
+
+def is_whole_number(value: object) -> bool:
+    """Return true for integers of Python and NumPy, without booleans.
+
+    >>> is_whole_number(3), is_whole_number(True), is_whole_number(3.0)
+    (True, False, False)
+    """
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Return true for integers and floats of Python and NumPy, without booleans."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def whole_number(name: str, value: object, *, minimum: int | None = None) -> int:
+    """Return a whole number as Python's integer.
+
+    Args:
+        name: the argument, for the message; ``messages.setting(…)`` where it has a flag.
+        value: what the caller passed.
+        minimum: smallest number that is allowed; None allows all.
+
+    Raises:
+        SettingsError: another type, a boolean, or below the minimum.
+
+    >>> whole_number("dp_world_size", 0, minimum=1)
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: dp_world_size must be a whole number of at least 1 and is 0
+    """
+    if is_whole_number(value):
+        number = int(cast(SupportsInt, value))
+        if minimum is None or number >= minimum:
+            return number
+    bound = "" if minimum is None else f" of at least {minimum}"
+    raise SettingsError(f"{name} must be a whole number{bound} and is {value!r}")
+
+
+def check_share(name: str, value: object) -> float:
+    """Return a number from 0 to 1 as Python's float.
+
+    Raises:
+        SettingsError: no number, or outside 0 to 1.
+
+    >>> check_share("min_fill", 96)
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: min_fill must be from 0 to 1 and is 96
+    """
+    if is_number(value) and 0 <= cast(float, value) <= 1:
+        return float(cast(float, value))
+    raise SettingsError(f"{name} must be from 0 to 1 and is {value!r}")
+
+
+def choice_of(choices: type[Choice], name: Choice | str, *, argument: str, instead: str = "") -> Choice:
+    """The member of that name.
+
+    Args:
+        choices: an enum whose values are names.
+        name: a member, or its name.
+        argument: what the user set, as Python calls it.
+        instead: what else they may do.
+
+    Raises:
+        SettingsError: there is none of that name; lists them.
+
+    >>> Tail = Enum("Tail", {"PAD": "pad", "DROP": "drop"})
+    >>> choice_of(Tail, "pad", argument="tail").name
+    'PAD'
+    >>> choice_of(Tail, "fill", argument="tail")
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: tail 'fill' is unknown: use one of pad, drop
+    """
+    try:
+        return choices(name)
+    except ValueError as error:
+        listed = ", ".join(str(member.value) for member in choices)
+        raise SettingsError(f"{setting(argument)} {name!r} is unknown: use one of {listed}{instead}") from error
+
+
+def check_type(argument: str, value: Any, kinds: type | tuple[type, ...], wanted: str, way_out: str = "") -> None:
+    """Refuse an argument of another type than a call can take.
+
+    Args:
+        argument: its name.
+        value: what was given.
+        kinds: what it must be an instance of.
+        wanted: the same in words.
+        way_out: what to do instead, in words.
+
+    Raises:
+        WrongTypeError: it is something else; says what.
+
+    >>> check_type("plan", "plan.arrow", (), "a Plan", "open it by Plan.open")
+    Traceback (most recent call last):
+        ...
+    brimful.errors.WrongTypeError: plan must be a Plan and is 'plan.arrow': open it by Plan.open
+    """
+    if not isinstance(value, kinds):
+        way_out = f": {way_out}" if way_out else ""
+        raise WrongTypeError(f"{argument} must be {wanted} and is {describe(value)}{way_out}")
+
+
+def path_of(argument: str, value: Any, wanted: str = "a path") -> str:
+    """A path as text.
+
+    Raises:
+        WrongTypeError: it is none.
+
+    >>> path_of("directory", None, "the path of a pack store")
+    Traceback (most recent call last):
+        ...
+    brimful.errors.WrongTypeError: directory must be the path of a pack store and is None
+    """
+    check_type(argument, value, (str, os.PathLike), wanted)
+    path = os.fspath(value)
+    check_type(argument, path, str, f"{wanted}, as text")
+    return str(path)
+
+
+def index_of(what: str, value: Any) -> int:
+    """A whole number, of Python, NumPy or torch, that says which.
+
+    Raises:
+        WrongTypeError: it is none, such as a slice or a text.
+
+    >>> index_of("pack", slice(0, 2))
+    Traceback (most recent call last):
+        ...
+    brimful.errors.WrongTypeError: pack must be named by its number and is slice(0, 2, None)
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        shown = repr(value) if isinstance(value, slice) else describe(value)
+        raise WrongTypeError(f"{what} must be named by its number and is {shown}") from None
+
+
+def describe(value: Any) -> str:
+    """Describe in a few words what a caller passed.
+
+    >>> describe("text"), describe([1, 2]), describe(int), describe(print)
+    ("'text'", 'a list of 2', 'the class int', 'a builtin_function_or_method')
+    """
+    if value is None or isinstance(value, (str, bytes, int, float)):
+        shown = repr(value)
+        return shown if len(shown) <= 60 else f"{shown[:57]}…{shown[-1]}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if isinstance(value, (list, tuple, dict)):
+        return f"a {type(value).__name__} of {len(value)}"
+    name = type(value).__name__.lstrip("_")
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def position(index: Any, size: int, noun: str) -> int:
+    """The place from 0 on that an index means; negative ones count from the end.
+
+    Args:
+        index: any whole number, NumPy's too.
+        size: of the sequence.
+        noun: what it is a sequence of, for the message.
+
+    Raises:
+        IndexError: there is no such place.
+        WrongTypeError: no whole number.
+
+    >>> position(-1, 5, "pack")
+    4
+    """
+    place = index_of(f"a {noun}", index)
+    if not -size <= place < size:
+        raise IndexError(
+            f"{noun} {place} is not in 0 … {size - 1}" if size else f"there is no {noun} {place}: none at all"
+        )
+    return place % size
+
+
+def positions(index: slice, size: int) -> range:
+    """The places that a slice means.
+
+    >>> list(positions(slice(-2, None), 5))
+    [3, 4]
+    """
+    return range(*index.indices(size))

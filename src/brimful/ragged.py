@@ -1,0 +1,59 @@
+"""Ragged arrays: rows of different lengths in one flat array, row ``i`` at ``[offsets[i], offsets[i + 1])``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.typing import AnyIntArray, Int64Array, Offsets
+
+__all__ = ["offsets_of", "ranges", "starts_of"]
+
+
+def offsets_of(sizes: npt.ArrayLike) -> Offsets:
+    """Return the offsets of rows of these sizes.
+
+    Args:
+        sizes: integers, one for each row.
+
+    Returns:
+        ``int64[num_rows + 1]``: 0, then the running sum.
+
+    >>> offsets_of([2, 0, 3]).tolist()
+    [0, 2, 2, 5]
+    """
+    sizes = np.asarray(sizes)
+    offsets: Int64Array = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
+
+
+def starts_of(sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the first place of each row in the flat array, in the type of the running sum.
+
+    >>> starts_of(np.array([2, 0, 3])).tolist()
+    [0, 2, 2]
+    """
+    starts: npt.NDArray[Any] = np.cumsum(sizes)
+    starts -= sizes
+    return starts
+
+
+def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
+    """Return the whole numbers of several ranges, one range behind the other.
+
+    Args:
+        begins: first number of each range.
+        sizes: how many numbers each has.
+
+    Returns:
+        ``int64[sum(sizes)]``.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    shifts = np.asarray(begins, dtype=np.int64) - starts_of(sizes)
+    numbers: Int64Array = np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(shifts, sizes)
+    return numbers
