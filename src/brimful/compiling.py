@@ -1,51 +1,82 @@
 """Compiled forms of functions, where numba is installed and compiling pays.
 
-Nothing that is compiled decides anything: each function is plain Python, or has a NumPy form beside it, with the same
-result, and the tests hold both against each other. The first use compiles for some seconds and keeps the result beside
-the package, or in the user's cache folder where that is not writable.
+A function that is compiled decides nothing: it is plain Python, or has a NumPy form beside it, with the same result, and
+the tests hold both against each other. The first use compiles for some seconds and keeps the result beside the package,
+or in the user's cache folder where that is not writable.
 """
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["WORTH_COMPILING", "compiled", "compiled_form", "pays"]
+__all__ = ["WORTH_COMPILING", "compiled", "compiled_form", "compiled_forms"]
 
 WORTH_COMPILING = 200_000
 """Items from which loading compiled code is quicker than running plain Python or NumPy."""
 
-_passed: dict[Callable[..., Any], int] = {}
-"""Items that went through each function so far: many small calls pay for compiling as one large one does."""
+_work_done: dict[Callable[..., Any], int] = {}
+"""Items that went through each function that sums its calls."""
+
+_loaded: set[Callable[..., Any]] = set()
+"""Functions that have a compiled form in this process: its loading is paid for, so small calls use it too."""
+
+_choice: bool | None = None
+"""Use compiled forms always (true), never (false), or where it pays (None)."""
 
 
-def pays(num_items: int) -> bool:
-    """Whether one call with that many items pays for compiled code.
+def compiled(
+    function: Callable[..., Any], work: int, *, worth: int = WORTH_COMPILING, sum_calls: bool = False
+) -> Callable[..., Any] | None:
+    """Return the compiled form of a function if it pays for this much work, else None.
 
-    >>> pays(1_000), pays(1_000_000)
-    (False, True)
-    """
-    return num_items >= WORTH_COMPILING
+    Both forms must give the same result, so that the choice does not matter.
 
-
-def compiled(function: Callable[..., Any], num_items: int) -> Callable[..., Any] | None:
-    """A function, compiled, if that pays for the items that it was asked for until now, else None.
-
-    Both must give the same result, so that it does not matter when this changes its mind.
+    Args:
+        function: in the subset of Python that numba compiles.
+        work: of this call, in items, or in the unit of ``worth``.
+        worth: work from which loading the compiled form pays.
+        sum_calls: let many small calls pay together, as windows of a stream do. For plain Python, which is a hundred
+            times slower than compiled code; NumPy is not, and small calls go on in it.
 
     >>> compiled(sum, 1_000) is None
     True
     """
-    _passed[function] = passed = _passed.get(function, 0) + num_items
-    return compiled_form(function) if pays(passed) else None
+    if _choice is not None:
+        return compiled_form(function) if _choice else None
+    if function in _loaded:
+        return compiled_form(function)
+    if sum_calls:
+        _work_done[function] = work = _work_done.get(function, 0) + work
+    if work < worth:
+        return None
+    _loaded.add(function)
+    return compiled_form(function)
+
+
+@contextlib.contextmanager
+def compiled_forms(use: bool) -> Iterator[None]:
+    """Run a block with compiled forms alone, or with none; for tests and benchmarks, which hold both against each other.
+
+    >>> with compiled_forms(False):
+    ...     compiled(sum, 1_000_000) is None
+    True
+    """
+    global _choice
+    before, _choice = _choice, use
+    try:
+        yield
+    finally:
+        _choice = before
 
 
 @cache
 def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """A function, compiled; None without numba."""
+    """Return a function, compiled; None without numba."""
     numba = _numba()
     if numba is None:
         return None

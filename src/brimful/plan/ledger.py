@@ -1,25 +1,34 @@
-"""Where every sample and every token went."""
+"""The account of a plan: every sample and every token."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-__all__ = ["MUCH_LOST", "Ledger", "drop_reason"]
+import numpy as np
+
+from brimful.errors import NoTargetError
+from brimful.measure.table import LengthTable
+from brimful.messages import setting
+from brimful.plan.policies.no_target import NoTarget
+from brimful.plan.policies.overflow import Overflow, Segments
+from brimful.plan.settings import PlanSettings
+
+__all__ = ["MUCH_LOST", "Ledger", "drop_reason", "ledger_of"]
 
 MUCH_LOST = 0.05
 """Share of the tokens from which a loss gets a warning: it is then seen in the mixture, and is rarely wanted."""
 
 
 def drop_reason(name: str) -> str:
-    """Words for a name in the setting ``dropped_by`` of a plan.
+    """Return words for a name in ``PlanOutcome.dropped_by``.
 
     >>> drop_reason("tokens"), drop_reason("patches")
     ('longer than a pack', 'for patches')
     """
-    return _WHY.get(name, f"for {name}")
+    return _DROP_REASONS.get(name, f"for {name}")
 
 
-_WHY = {
+_DROP_REASONS = {
     "tokens": "longer than a pack",
     "no_target": "without a target of the loss",
     "group_mate_rejected": "of a group that lost one to an error",
@@ -76,5 +85,91 @@ class Ledger:
         return ((self.targets_dropped or 0) + (self.targets_cut or 0)) / max(1, self.targets_in or 0)
 
     def as_dict(self) -> dict[str, int]:
-        """For JSON; targets only where they were measured."""
+        """Return the account for JSON; targets only where they were measured."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def ledger_of(table: LengthTable, segments: Segments, settings: PlanSettings) -> Ledger:
+    """Account for every sample, token and target of a plan.
+
+    Args:
+        table: all samples that came in.
+        segments: those that are packed, and the samples that were left out.
+        settings: the policies that left them out.
+
+    Raises:
+        NoTargetError: targets came in, and none is in a pack.
+    """
+    tokens = table.tokens
+    tokens_packed = int(segments.lengths.sum(dtype=np.int64))
+    targets = {} if table.targets is None else _account_of_targets(table, segments)
+    if segments.lengths is tokens:  # nothing dropped, cut or rejected: no need to look at every sample again
+        return Ledger(
+            samples_in=len(tokens),
+            tokens_in=tokens_packed,
+            samples_packed=len(tokens),
+            tokens_packed=tokens_packed,
+            segments=len(tokens),
+            **targets,
+        )
+    dropped_lengths = tokens[segments.dropped_ids]
+    tokens_dropped = int(dropped_lengths.sum(dtype=np.int64))
+    num_rejected = int(np.count_nonzero(tokens < 0))
+    num_packed = len(tokens) - num_rejected - len(segments.dropped_ids)
+    num_split = num_truncated = 0
+    if len(segments.lengths) != num_packed:
+        num_split = int(np.count_nonzero(np.bincount(segments.ids()) > 1))
+    if settings.overflow_policy in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
+        num_truncated = int(np.count_nonzero(tokens > settings.longest_segment))
+        if settings.no_target_policy is NoTarget.DROP:  # some of those are left out, as truncation took their targets
+            num_truncated -= int(np.count_nonzero(dropped_lengths > settings.longest_segment))
+    ledger = Ledger(
+        samples_in=len(tokens),
+        tokens_in=table.total_tokens,
+        samples_packed=num_packed,
+        tokens_packed=tokens_packed,
+        samples_dropped=len(segments.dropped_ids),
+        tokens_dropped=tokens_dropped,
+        samples_truncated=num_truncated,
+        tokens_truncated=table.total_tokens - tokens_packed - tokens_dropped,
+        samples_split=num_split,
+        segments=len(segments.lengths),
+        samples_rejected=num_rejected,
+        **targets,
+    )
+    if ledger.targets_packed == 0 and ledger.samples_packed:
+        raise NoTargetError(
+            f"of {ledger.targets_in:,} targets of the loss none is in a pack: {ledger.targets_dropped:,} were dropped and "
+            f"{ledger.targets_cut:,} cut off; a larger {setting('capacity')} keeps some",
+            sample_id=int(segments.sample_ids[0]) if segments.sample_ids is not None else 0,
+        )
+    return ledger
+
+
+def _account_of_targets(table: LengthTable, segments: Segments) -> dict[str, int]:
+    """Count targets that are packed, dropped and cut off, and packed samples that have none."""
+    targets, tokens = table.targets, table.tokens
+    assert targets is not None
+    targets_dropped = int(targets.counts[segments.dropped_ids].sum(dtype=np.int64))
+    if segments.lengths is tokens:
+        targets_packed, num_targetless = targets.total, int(np.count_nonzero(targets.counts == 0))
+    else:
+        ids = segments.ids()
+        in_segment = targets.counts[ids].astype(np.int64)
+        cut = np.flatnonzero(segments.lengths != tokens[ids])
+        starts = np.zeros(len(cut), dtype=np.int64) if segments.starts is None else segments.starts[cut]
+        in_segment[cut] = targets.within(ids[cut], starts, segments.lengths[cut])
+        targets_packed = int(in_segment.sum())
+        # A sample of several segments has a target if any of them has.
+        is_packed = np.zeros(len(tokens), dtype=np.bool_)
+        is_packed[ids] = True
+        has_target = np.zeros(len(tokens), dtype=np.bool_)
+        has_target[ids[in_segment > 0]] = True
+        num_targetless = int(np.count_nonzero(is_packed & ~has_target))
+    return {
+        "samples_without_target": num_targetless,
+        "targets_in": targets.total,
+        "targets_packed": targets_packed,
+        "targets_dropped": targets_dropped,
+        "targets_cut": targets.total - targets_packed - targets_dropped,
+    }

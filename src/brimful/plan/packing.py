@@ -1,14 +1,19 @@
-"""What an algorithm returns: items grouped into packs."""
+"""Results of an algorithm: items grouped into packs, and the bound beside them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from brimful.typing import AnyIntArray, Offsets
+from brimful.plan.outcome import PlanOutcome
+from brimful.ragged import offsets_of, ranges
+from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 
-__all__ = ["Packing"]
+__all__ = ["PackResult", "Packing", "any_exceeds", "loads_of"]
+
+Packs = TypeVar("Packs", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -29,18 +34,60 @@ class Packing:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def reordered(self, order: AnyIntArray) -> Packing:
-        """The same packs, or some of them, in another order: pack ``i`` is pack ``order[i]`` of these.
+    @property
+    def sizes(self) -> Int64Array:
+        """``int64[num_packs]``: items of each pack."""
+        return np.diff(self.offsets)
 
-        >>> Packing(np.array([0, 2, 3]), np.array([4, 0, 2])).reordered(np.array([1, 0])).as_lists()
+    def take(self, packs: AnyIntArray) -> Packing:
+        """Select packs, in the order given: pack ``i`` of the result is pack ``packs[i]`` of these.
+
+        >>> Packing(np.array([0, 2, 3]), np.array([4, 0, 2])).take(np.array([1, 0])).as_lists()
         [[2], [4, 0]]
         """
-        sizes = np.diff(self.offsets)[order]
-        offsets = np.zeros(len(order) + 1, dtype=np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        places = np.arange(int(offsets[-1])) + np.repeat(self.offsets[:-1][order] - offsets[:-1], sizes)
-        return Packing(offsets, self.items[places])
+        sizes = self.sizes[packs]
+        return Packing(offsets_of(sizes), self.items[ranges(self.offsets[:-1][packs], sizes)])
+
+    def joined(self, other: Packing) -> Packing:
+        """Return these packs, and behind them the packs of another packing."""
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
+        return Packing(offsets, np.concatenate([self.items, other.items]))
 
     def as_lists(self) -> list[list[int]]:
-        """Packs as lists, for small examples."""
+        """Return packs as lists, for small examples."""
         return [self.items[a:b].tolist() for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
+
+
+@dataclass(frozen=True)
+class PackResult(Generic[Packs]):
+    """Packs of some items, with a proof of how few packs any plan needs.
+
+    Attributes:
+        packs: a ``Packing`` of items, or ``PackRuns`` of counts.
+        bound: no packing of the items has fewer packs.
+        outcome: what the algorithm has to say.
+    """
+
+    packs: Packs
+    bound: int
+    outcome: PlanOutcome = field(default_factory=PlanOutcome)
+
+
+def loads_of(packing: Packing, sizes: AnyIntArray) -> Int64Array:
+    """Add up what each pack holds: ``int64[num_packs, num_budgets]``, or ``int64[num_packs]`` for one row of sizes.
+
+    >>> loads_of(Packing(np.array([0, 2, 3]), np.array([2, 0, 1])), np.array([[3, 1], [5, 0], [1, 1]])).tolist()
+    [[4, 2], [5, 0]]
+    """
+    loads = np.zeros((len(packing), *sizes.shape[1:]), dtype=np.int64)
+    if len(packing):
+        # Budget by budget: a column that is gathered alone stays in the cache.
+        for load, column in zip(loads.reshape(len(loads), -1).T, sizes.reshape(len(sizes), -1).T, strict=True):
+            load[:] = np.add.reduceat(column[packing.items], packing.offsets[:-1], dtype=np.int64)
+    return loads
+
+
+def any_exceeds(packing: Packing, sizes: Int64Array, *, capacities: Int64Array) -> BoolArray:
+    """``bool[num_packs]``: true for packs that exceed any capacity."""
+    exceeding: BoolArray = np.asarray((loads_of(packing, sizes) > capacities).any(axis=1))
+    return exceeding

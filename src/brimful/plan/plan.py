@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 
 from brimful.checks import path_of, position, positions
-from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError
+from brimful.errors import CorruptFileError, LengthChangedError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.measure.table import LengthTable, as_lengths
-from brimful.plan.alignment import Alignment
-from brimful.plan.budgets import DERIVED, Budgets, loads_of
-from brimful.plan.cost import CostModel, Float64Array, pack_costs
+from brimful.measure.table import LengthTable
 from brimful.plan.ledger import Ledger
-from brimful.plan.packing import Packing
-from brimful.plan.store import load_plan, save_plan
-from brimful.plan.truncated import Truncated
-from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths, Offsets
+from brimful.plan.outcome import PlanOutcome
+from brimful.plan.plan_file import load_plan, save_plan
+from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.overflow import Overflow
+from brimful.plan.policies.truncated import Truncated
+from brimful.plan.schedule import CostModel, pack_costs
+from brimful.plan.settings import PlanSettings
+from brimful.plan.validate import validate_plan
+from brimful.ragged import offsets_of
+from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 
 __all__ = ["Plan", "Segment"]
 
@@ -53,15 +56,17 @@ class Plan:
     """All packs of a data set; immutable, and mapped from its file when opened.
 
     Attributes:
-        capacity: most tokens of a pack.
+        capacity: tokens of a pack at most.
         offsets: ``int64[num_packs + 1]``; pack ``i`` is segments ``offsets[i] … offsets[i + 1] - 1``.
         sample_ids: ``int[num_segments]``, in the narrowest of int32 and int64 that holds them.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
         dropped_ids: ``int64``, samples that the overflow policy left out.
         truncated: samples that ``truncate`` cut, with the lengths they had (``Truncated``); None where a plan of an
             older brimful does not say.
-        ledger: where every sample and token went.
-        settings: what the plan was made with.
+        ledger: account of every sample and token.
+        settings: the options that the plan was made with.
+        outcome: what came of them beside packs and ledger.
+        bound: no plan of these lengths has fewer packs.
 
     >>> from brimful import plan_packs
     >>> plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
@@ -81,7 +86,8 @@ class Plan:
         lengths: Lengths | Callable[[], Lengths],
         dropped_ids: Int64Array,
         ledger: Ledger,
-        settings: Mapping[str, Any],
+        settings: PlanSettings,
+        outcome: PlanOutcome,
         bound: int,
         length_fingerprint: Fingerprint | Callable[[], Fingerprint],
         truncated: Truncated | None,
@@ -96,7 +102,8 @@ class Plan:
         self.dropped_ids = dropped_ids
         self.truncated = truncated
         self.ledger = ledger
-        self.settings = dict(settings)
+        self.settings = settings
+        self.outcome = outcome
         self.bound = bound
         self._length_fingerprint = length_fingerprint
         self.path = path
@@ -109,7 +116,7 @@ class Plan:
 
     @cached_property
     def length_fingerprint(self) -> Fingerprint:
-        """Of the lengths that were planned."""
+        """Fingerprint of the lengths that were planned."""
         return self._length_fingerprint() if callable(self._length_fingerprint) else self._length_fingerprint
 
     @property
@@ -136,13 +143,13 @@ class Plan:
         return self._sums_of_packs(self.lengths)
 
     def _sums_of_packs(self, lengths: AnyIntArray) -> Int64Array:
-        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        ends = offsets_of(lengths)
         sums: Int64Array = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
         return sums
 
     @cached_property
     def padding(self) -> tuple[int, int]:
-        """Tokens that the alignment adds: behind segments, and at the ends of rows. What ``pad_to`` adds is not in it.
+        """Tokens that the alignment adds: behind segments, and at the ends of rows, without those of ``pad_to``.
 
         >>> from brimful.plan import Alignment, plan_packs
         >>> plan_packs([5, 9, 3, 13], capacity=48, alignment=Alignment(segment=4, total=16)).padding
@@ -150,17 +157,18 @@ class Plan:
         """
         if self.alignment.is_none:
             return 0, 0
-        rows = self._sums_of_packs(self.alignment.rounded(self.lengths))
-        held = int(rows.sum())
+        row_tokens = self._sums_of_packs(self.alignment.rounded(self.lengths))
+        aligned_tokens = int(row_tokens.sum())
         total = self.alignment.total
-        return held - self.ledger.tokens_packed, int((-(-rows // total) * total).sum()) - held
+        padded_tokens = int((-(-row_tokens // total) * total).sum())
+        return aligned_tokens - self.ledger.tokens_packed, padded_tokens - aligned_tokens
 
     @cached_property
     def sample_lengths(self) -> Lengths:
-        """``int32[num_segments]``: tokens that the whole sample of each segment was planned with.
+        """``int32[num_segments]``: tokens of the complete sample of each segment, as planned.
 
-        A sample ends where its last segment does, unless ``truncate`` cut off the rest, which ``truncated`` tells. Where
-        that is not known, a segment at the most that a sample may keep has -1.
+        A sample ends where its last segment does, unless ``truncate`` cut off its end, which ``truncated`` tells. If that
+        is unknown, a segment of the longest length that a sample may keep has -1.
 
         >>> from brimful.plan import plan_packs
         >>> plan_packs([5, 9], capacity=4, overflow="split", seed=None).sample_lengths.tolist()
@@ -168,20 +176,19 @@ class Plan:
         """
         lengths = self.lengths
         if self.starts.any():
-            ends = self.starts + lengths
-            last = np.zeros(self.ledger.samples_in, dtype=np.int32)
-            np.maximum.at(last, self.sample_ids, ends)
-            lengths = last[self.sample_ids]
+            sample_ends = np.zeros(self.ledger.samples_in, dtype=np.int32)
+            np.maximum.at(sample_ends, self.sample_ids, self.starts + lengths)
+            lengths = sample_ends[self.sample_ids]
         if self.truncated is None:
             return np.where(lengths == self.alignment.usable(self.capacity), np.int32(-1), lengths)
         return self.truncated.lengths_of(self.sample_ids, otherwise=lengths)
 
-    def check_sample_lengths(self, rows: slice, found: AnyIntArray, where: Callable[[int], str]) -> None:
+    def check_sample_lengths(self, rows: slice, sample_lengths: AnyIntArray, where: Callable[[int], str]) -> None:
         """Hold samples against the lengths that they were planned with: one that grew would be cut in silence.
 
         Args:
             rows: of the segments.
-            found: ``int[num_rows]``, tokens that the whole sample of each segment has now.
+            sample_lengths: ``int[num_rows]``, tokens that the complete sample of each segment has now.
             where: file and line of a sample, for the message.
 
         Raises:
@@ -189,22 +196,22 @@ class Plan:
         """
         planned = self.sample_lengths[rows].astype(np.int64)
         ends = self.starts[rows].astype(np.int64) + self.lengths[rows]
-        wrong = np.flatnonzero(np.where(planned < 0, found < ends, found != planned))
-        if len(wrong):
-            at = int(wrong[0])
-            sample_id = int(self.sample_ids[rows][at])
-            number = f"{int(planned[at]):,}" if planned[at] >= 0 else f"{int(ends[at]):,} or more"
+        differs = np.where(planned < 0, sample_lengths < ends, sample_lengths != planned)
+        if differs.any():
+            row = int(np.argmax(differs))
+            sample_id = int(self.sample_ids[rows][row])
+            number = f"{int(planned[row]):,}" if planned[row] >= 0 else f"{int(ends[row]):,} or more"
             raise LengthChangedError(
-                f"{where(sample_id)} (sample {sample_id}) encodes to {int(found[at]):,} tokens and was planned with "
-                f"{number}: the data or the tokenizer changed since. Measure and plan again"
+                f"{where(sample_id)} (sample {sample_id}) encodes to {int(sample_lengths[row]):,} tokens and was planned "
+                f"with {number}: the data or the tokenizer changed since. Measure and plan again"
             )
 
     def costs(self, model: CostModel) -> Float64Array:
-        """``float64[num_packs]``: what each pack costs, in the model's unit; for ``PackLoader(costs=…)``."""
+        """Return the cost of each pack in the model's unit, ``float64[num_packs]``; for ``PackLoader(costs=…)``."""
         return pack_costs(self.offsets, self.lengths, model)
 
     def pack(self, index: int) -> list[Segment]:
-        """The segments of one pack, in order."""
+        """Return the segments of one pack, in order."""
         index = position(index, self.num_packs, "pack")
         rows = range(int(self.offsets[index]), int(self.offsets[index + 1]))
         return [Segment((int(self.sample_ids[r]), int(self.starts[r]), int(self.lengths[r]))) for r in rows]
@@ -216,14 +223,14 @@ class Plan:
     def __getitem__(self, index: slice) -> list[list[Segment]]: ...
 
     def __getitem__(self, index: int | slice) -> list[Segment] | list[list[Segment]]:
-        """One pack as its segments, or those of a slice; as of a list.
+        """Return one pack as its segments, or the packs of a slice, like a list.
 
         >>> from brimful import plan_packs
         >>> plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)[-1]
         [Segment(sample_id=0, start=0, length=3), Segment(sample_id=1, start=0, length=3), Segment(sample_id=5, start=0, length=1)]
         """
         if isinstance(index, slice):
-            return [self.pack(at) for at in positions(index, self.num_packs)]
+            return [self.pack(number) for number in positions(index, self.num_packs)]
         return self.pack(index)
 
     def __iter__(self) -> Iterator[list[Segment]]:
@@ -231,12 +238,17 @@ class Plan:
 
     @property
     def alignment(self) -> Alignment:
-        """What segments and rows are padded up to: the collator must pad the same."""
-        return Alignment(**self.settings.get("alignment", {}))
+        """Multiples that segments and rows are padded up to: the collator must pad the same."""
+        return self.settings.row_alignment
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Settings and outcome as the plan's file and reports have them: what is not as by default."""
+        return {**self.settings.as_dict(), **self.outcome.as_dict()}
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of the packs themselves: the same for the same arguments on any machine."""
+        """Fingerprint of the packs: the same for the same arguments on any machine."""
         if self._fingerprint is None:
             self._fingerprint = self._array_fingerprint()
         return self._fingerprint
@@ -249,88 +261,20 @@ class Plan:
         """Prove the plan against the lengths: every token once or accounted for, nothing over capacity.
 
         Args:
-            lengths: what was planned; a table, if budgets of its columns are to be held too.
+            lengths: that were planned; a table, if budgets of its columns are to be held too.
             groups: ``int[num_samples]``, if there were any: each is side by side in one pack, or nowhere.
 
         Raises:
             PlanMismatchError: names the first pack or sample that is wrong.
         """
-        tokens = lengths.tokens if isinstance(lengths, LengthTable) else as_lengths(lengths)
-        if len(tokens) != self.ledger.samples_in:
-            raise PlanMismatchError(f"the plan is for {self.ledger.samples_in:,} samples, not {len(tokens):,}")
-        budgets = dict(self.settings.get("budgets", {}))
-        if not isinstance(lengths, LengthTable):  # only a table has the other columns
-            budgets = {name: most for name, most in budgets.items() if name in DERIVED}
-        limits = Budgets.of(self.alignment.usable(self.capacity), budgets)
-        sizes = limits.sizes(
-            lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens}),
-            lengths=self.lengths,
-            sample_ids=self.sample_ids.astype(np.int64, copy=False),
-            rounded=self.alignment.rounded(self.lengths),
-        )
-        loads = loads_of(Packing(self.offsets, np.arange(self.num_segments)), sizes)
-        for at, name in enumerate(limits.names):
-            over = np.flatnonzero(loads[:, at] > limits.capacities[at])
-            if len(over):
-                held, most = int(loads[over[0], at]), int(limits.capacities[at])
-                raise PlanMismatchError(f"pack {int(over[0])} holds {held:,} {name} of {most:,}")
-        if self.num_packs and int(np.diff(self.offsets).min()) < 1:
-            raise PlanMismatchError(f"pack {int(np.argmin(np.diff(self.offsets)))} is empty")
-        self._validate_samples(tokens)
-        if groups is not None:
-            self._validate_groups(np.asarray(groups))
-
-    def _validate_groups(self, groups: AnyIntArray) -> None:
-        pack = np.repeat(np.arange(self.num_packs), np.diff(self.offsets))
-        names = groups[self.sample_ids]
-        inside = np.flatnonzero(names >= 0)
-        # Side by side: as many runs of one name as there are names, none of which goes on in the next pack.
-        new = np.ones(len(inside), dtype=bool)
-        new[1:] = (names[inside][1:] != names[inside][:-1]) | (np.diff(inside) != 1) | (np.diff(pack[inside]) != 0)
-        runs = names[inside][new]
-        found, times = np.unique(runs, return_counts=True)
-        if len(found) < len(runs):
-            raise PlanMismatchError(f"group {int(found[np.argmax(times > 1)])} is not side by side in one pack")
-        dropped = np.intersect1d(groups[self.dropped_ids], found)
-        if len(dropped[dropped >= 0]):
-            raise PlanMismatchError(f"group {int(dropped[dropped >= 0][0])} is packed in part and dropped in part")
-
-    def _validate_samples(self, tokens: Lengths) -> None:
-        ids = self.sample_ids.astype(np.int64)
-        ends = self.starts.astype(np.int64) + self.lengths
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(tokens)):
-            raise PlanMismatchError(f"the plan names samples outside 0 … {len(tokens) - 1:,}")
-        wrong = np.flatnonzero((self.lengths < 1) | (self.starts < 0) | (ends > tokens[ids]))
-        if len(wrong):
-            at = int(wrong[0])
-            raise PlanMismatchError(
-                f"a segment of sample {int(ids[at])} ends at {int(ends[at]):,}, "
-                f"and the sample has {int(tokens[ids[at]]):,} tokens"
-            )
-        # In order of (sample, start), the next segment of a sample begins where the one before ended.
-        order = np.lexsort((self.starts, ids))
-        same = ids[order][1:] == ids[order][:-1]
-        gap = self.starts[order][1:] != ends[order][:-1]
-        if bool((same & gap).any()):
-            at = int(order[1:][same & gap][0])
-            raise PlanMismatchError(f"the segments of sample {int(ids[at])} overlap or leave tokens out")
-        planned = np.zeros(len(tokens), dtype=bool)
-        planned[ids] = True
-        if bool(planned[self.dropped_ids].any()):
-            raise PlanMismatchError("a sample is both packed and dropped")
-        planned[self.dropped_ids] = True
-        missing = np.flatnonzero(~planned & (tokens >= 0))
-        if len(missing):
-            raise PlanMismatchError(f"{len(missing):,} samples are in no pack, the first is sample {int(missing[0])}")
-        if int(self.lengths.sum(dtype=np.int64)) != self.ledger.tokens_packed:
-            raise PlanMismatchError("the packed tokens do not add up to the plan's account")
+        validate_plan(self, lengths, groups=groups)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to one file, atomically."""
         description = {
             "capacity": self.capacity,
             "ledger": self.ledger.as_dict(),
-            "settings": self.settings,
+            "settings": self.record,
             "bound": self.bound,
             "length_fingerprint": self.length_fingerprint,
             "fingerprint": self.fingerprint,
@@ -350,8 +294,9 @@ class Plan:
         name = path_of("path", path, "the path of a plan")
         try:
             arrays, truncated, meta = load_plan(name)
-            ledger, settings = Ledger(**meta["ledger"]), meta["settings"]
-            if truncated is None and not (settings["overflow"] == "truncate" and ledger.samples_truncated):
+            ledger, record = Ledger(**meta["ledger"]), meta["settings"]
+            settings = PlanSettings.of_record({"capacity": meta["capacity"], **record})
+            if truncated is None and not (settings.overflow_policy is Overflow.TRUNCATE and ledger.samples_truncated):
                 truncated = Truncated.none()
             return cls(
                 capacity=meta["capacity"],
@@ -359,12 +304,13 @@ class Plan:
                 truncated=truncated,
                 ledger=ledger,
                 settings=settings,
+                outcome=PlanOutcome.of_record(record),
                 bound=meta["bound"],
                 length_fingerprint=meta["length_fingerprint"],
                 fingerprint=meta["fingerprint"],
                 path=name,
             )
-        except (KeyError, TypeError, IndexError, AssertionError) as error:
+        except (KeyError, TypeError, IndexError, AssertionError, SettingsError) as error:
             raise CorruptFileError(f"{name}: its description is damaged ({error!r})") from error
 
     def check_fingerprint(self) -> None:
@@ -384,5 +330,5 @@ class Plan:
     def __repr__(self) -> str:
         return (
             f"Plan({self.num_packs:,} packs of {self.capacity:,}, {self.ledger.samples_packed:,} samples, "
-            f"fill {100 * self.fill_ratio:.2f} %, {self.settings.get('algorithm')}, {short(self.fingerprint)})"
+            f"fill {100 * self.fill_ratio:.2f} %, {self.settings.algorithm}, {short(self.fingerprint)})"
         )

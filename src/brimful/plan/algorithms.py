@@ -1,0 +1,238 @@
+"""All algorithms in one table: planner, ``Lookahead``, what-if, command-line help and documentation read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.runs import PackRuns
+from brimful.plan.fit.best_fit import best_fit
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.concat_split import concat_split
+from brimful.plan.fit.first_fit import first_fit
+from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
+from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.fit.next_fit import next_fit
+from brimful.plan.fit.worst_fit import worst_fit
+from brimful.plan.optimal import pack_optimally
+from brimful.plan.outcome import PlanOutcome
+from brimful.plan.packing import Packing, PackResult
+from brimful.plan.phased import Recipe
+from brimful.typing import Lengths
+
+__all__ = ["ALGORITHMS", "Algorithm", "CountOptions", "algorithm_named"]
+
+_SECONDS = 60.0
+"""Time limit of ``optimal`` where none is given."""
+
+_OPERATIONS = 2e9
+"""Operations after which ``auto`` stops searching: some seconds, and the same plan on every machine."""
+
+_CLOSE_ENOUGH = 0.001
+"""Distance from the bound, as a share of it, up to which ``auto`` does not search."""
+
+
+@dataclass(frozen=True)
+class CountOptions:
+    """Options of an algorithm on counts.
+
+    Attributes:
+        capacity: tokens of a pack.
+        recipe: phases of ``phased``.
+        time_limit: seconds that a search may take; None for the limit of the algorithm.
+    """
+
+    capacity: int
+    recipe: Recipe | None = None
+    time_limit: float | None = None
+
+
+PackInOrder = Callable[..., Packing]
+"""``(lengths: int[num_items], *, capacity: int) -> Packing``: takes the items in their order."""
+
+PackCounts = Callable[[Histogram, CountOptions, int], PackResult[PackRuns]]
+"""``(items, options, bound) -> PackResult``: looks at counts alone; the bound is that of ``lower_bound``."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to pack, as the user names it. Exactly one of the two functions is given.
+
+    Attributes:
+        name: textbook name: the books say what it does.
+        summary: a clause that help and documentation show behind the name.
+        in_order: function of an algorithm that keeps the order of the samples.
+        on_counts: function of an algorithm that sees the number of samples of each length.
+        aliases: names that others use.
+        contradicts: settings that cannot be combined with it.
+        window_rule: in-order function that packs the window of a ``Lookahead``, and whether the longest go first; None
+            if the algorithm cannot plan a stream. ``X decreasing`` is ``X`` on sorted items.
+        is_compared: shown by what-if beside the plan's own.
+    """
+
+    name: str
+    summary: str
+    in_order: PackInOrder | None = None
+    on_counts: PackCounts | None = None
+    aliases: tuple[str, ...] = ()
+    contradicts: frozenset[str] = frozenset()
+    window_rule: tuple[PackInOrder, bool] | None = None
+    is_compared: bool = False
+
+
+def _textbook(function: Callable[..., PackRuns]) -> PackCounts:
+    """Give a decreasing algorithm the signature of all that look at counts."""
+
+    def pack(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
+        return PackResult(function(items, capacity=options.capacity), bound)
+
+    return pack
+
+
+def _pack_optimally(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
+    seconds = _SECONDS if options.time_limit is None else options.time_limit
+    return _search(items, options, start=None, seconds=seconds, operations=None)
+
+
+def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
+    """Pack by best fit decreasing, and search for fewer packs where that is over 0.1 % above the bound."""
+    runs = best_fit_decreasing(items, capacity=options.capacity)
+    above = runs.num_packs - bound
+    if above == 0:
+        return PackResult(runs, bound, PlanOutcome("best_fit_decreasing meets the bound"))
+    if above <= _CLOSE_ENOUGH * bound:
+        return PackResult(runs, bound, PlanOutcome("best_fit_decreasing, within 0.1 % of the bound"))
+    if not _solver():
+        distance = f"best_fit_decreasing, {above:,} packs above the bound"
+        advice = "with pip install 'brimful[optimal]' fewer may be found"
+        return PackResult(runs, bound, PlanOutcome(f"{distance}; {advice}"))
+    operations = _OPERATIONS if options.time_limit is None else None
+    return _search(items, options, start=runs, seconds=options.time_limit, operations=operations)
+
+
+def _search(
+    items: Histogram, options: CountOptions, *, start: PackRuns | None, seconds: float | None, operations: float | None
+) -> PackResult[PackRuns]:
+    result = pack_optimally(
+        items, capacity=options.capacity, start=start, time_limit=seconds, operations=operations
+    )
+    return PackResult(result.placements, result.bound, PlanOutcome(result.status, solver=_solver()))
+
+
+def _pack_in_phases(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
+    recipe = options.recipe or Recipe.default()
+    phased = recipe.run(items, capacity=options.capacity)
+    return PackResult(phased.placements, bound, PlanOutcome(phase_reports=tuple(phased.describe())))
+
+
+def _solver() -> str:
+    """Name the library that searches for patterns; empty if none is installed."""
+    return next((name for name in ("highspy", "scipy") if find_spec(name) is not None), "")
+
+
+_KEEPS_ORDER = frozenset({"budgets", "mix"})
+"""Settings that would take samples out of their order, or need another algorithm."""
+
+ALGORITHMS: dict[str, Algorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        Algorithm(
+            "best_fit_decreasing",
+            "longest first, each in the fullest pack with room",
+            on_counts=_textbook(best_fit_decreasing),
+            aliases=("bfd",),
+            contradicts=frozenset({"budgets"}),
+            window_rule=(best_fit, True),
+            is_compared=True,
+        ),
+        Algorithm(
+            "first_fit_decreasing",
+            "longest first, each in the first pack with room",
+            on_counts=_textbook(first_fit_decreasing),
+            aliases=("ffd",),
+            contradicts=frozenset({"budgets"}),
+            window_rule=(first_fit, True),
+            is_compared=True,
+        ),
+        Algorithm(
+            "optimal",
+            "as few packs as the lengths allow, with a proof of the distance",
+            on_counts=_pack_optimally,
+            contradicts=frozenset({"budgets"}),
+        ),
+        Algorithm(
+            "auto",
+            "best fit decreasing, and a search where it is over 0.1 % above the bound; knows several budgets",
+            on_counts=_pack_automatically,
+        ),
+        Algorithm(
+            "phased",
+            "the phases of a recipe",
+            on_counts=_pack_in_phases,
+            contradicts=frozenset({"budgets"}),
+        ),
+        Algorithm(
+            "next_fit",
+            "samples in their order, a new pack when the next does not fit",
+            in_order=next_fit,
+            aliases=("sequential",),
+            contradicts=_KEEPS_ORDER | {"min_fill"},
+            window_rule=(next_fit, False),
+            is_compared=True,
+        ),
+        Algorithm(
+            "first_fit",
+            "samples in their order, each in the first pack with room",
+            in_order=first_fit,
+            contradicts=_KEEPS_ORDER,
+            window_rule=(first_fit, False),
+        ),
+        Algorithm(
+            "best_fit",
+            "samples in their order, each in the fullest pack with room",
+            in_order=best_fit,
+            contradicts=_KEEPS_ORDER,
+            window_rule=(best_fit, False),
+        ),
+        Algorithm(
+            "worst_fit",
+            "samples in their order, each in the emptiest pack",
+            in_order=worst_fit,
+            contradicts=_KEEPS_ORDER,
+        ),
+        Algorithm(
+            "concat_split",
+            "the stream of all tokens, cut where a pack is full",
+            in_order=concat_split,
+            aliases=("wrapped",),
+            contradicts=_KEEPS_ORDER | {"min_fill", "alignment", "groups"},
+        ),
+    )
+}
+"""Algorithms by name, in the order in which help and messages list them."""
+
+_NAMES = {alias: algorithm.name for algorithm in ALGORITHMS.values() for alias in algorithm.aliases}
+
+
+def algorithm_named(name: str) -> Algorithm | None:
+    """Return the algorithm of that name or alias; None if there is none.
+
+    >>> algorithm_named("bfd").name
+    'best_fit_decreasing'
+    """
+    return ALGORITHMS.get(_NAMES.get(name, name))
+
+
+def pack_counts(algorithm: Algorithm, items: Histogram, options: CountOptions) -> PackResult[PackRuns]:
+    """Pack counts by an algorithm that looks at counts alone."""
+    assert algorithm.on_counts is not None
+    return algorithm.on_counts(items, options, lower_bound(items, capacity=options.capacity))
+
+
+def pack_in_order(algorithm: Algorithm, lengths: Lengths, *, capacity: int) -> PackResult[Packing]:
+    """Pack items in their order."""
+    assert algorithm.in_order is not None
+    bound = lower_bound(Histogram.of(lengths), capacity=capacity)
+    return PackResult(algorithm.in_order(lengths, capacity=capacity), bound)

@@ -1,0 +1,78 @@
+"""Counting sort of lengths: stable, longest first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from brimful.compiling import compiled
+from brimful.plan.counts.histogram import DENSE_LENGTHS, Histogram
+from brimful.ragged import ranges
+from brimful.typing import AnyIntArray, Int64Array
+
+__all__ = ["decreasing_order"]
+
+_CHUNK_ITEMS = 1 << 20
+"""Items that NumPy sorts at a time: their keys and positions stay in the cache."""
+
+
+def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> AnyIntArray:
+    """Sort the positions of the lengths, longest first, equal ones in order of position.
+
+    Args:
+        lengths: each at least 0.
+        items: their histogram, if it is known.
+
+    Returns:
+        ``int32[num_items]``, or int64 where the positions need it.
+
+    >>> decreasing_order(np.array([3, 3, 5, 1])).tolist()
+    [2, 0, 1, 3]
+    """
+    dtype: type[np.signedinteger[Any]] = np.int32 if len(lengths) < 2**31 else np.int64
+    if len(lengths) == 0:
+        return np.empty(0, dtype=dtype)
+    items = Histogram.of(lengths) if items is None else items
+    longest = int(items.lengths[-1])
+    kernel = compiled(_sort, len(lengths))
+    if longest >= DENSE_LENGTHS or (kernel is None and len(lengths) <= _CHUNK_ITEMS):
+        return _radix_order(lengths, longest).astype(dtype, copy=False)
+    # The first place of each length in the sorted order: behind all longer items.
+    next_place = np.zeros(longest + 1, dtype=np.int64)
+    next_place[items.lengths] = items.num_items - np.cumsum(items.counts)
+    order = np.empty(len(lengths), dtype=dtype)
+    if kernel is not None:
+        kernel(lengths, next_place, order)
+    else:
+        _sort_in_chunks(lengths, longest, next_place, order)
+    return order
+
+
+def _sort(lengths: AnyIntArray, next_place: Int64Array, order: AnyIntArray) -> None:
+    """Write each item to the next place of its length; to be compiled."""
+    for item in range(len(lengths)):
+        length = lengths[item]
+        order[next_place[length]] = item
+        next_place[length] += 1
+
+
+def _sort_in_chunks(lengths: AnyIntArray, longest: int, next_place: Int64Array, order: AnyIntArray) -> None:
+    """Sort a million items at a time in NumPy, and move their runs of equal lengths to their places."""
+    for begin in range(0, len(lengths), _CHUNK_ITEMS):
+        chunk = lengths[begin : begin + _CHUNK_ITEMS]
+        counts = np.bincount(chunk, minlength=longest + 1)
+        present = np.flatnonzero(counts)[::-1]
+        order[ranges(next_place[present], counts[present])] = _radix_order(chunk, longest) + begin
+        next_place[present] += counts[present]
+
+
+def _radix_order(lengths: AnyIntArray, longest: int) -> AnyIntArray:
+    """Sort by 16-bit keys: NumPy's stable sort of those is a radix sort. Wider keys take two passes, low half first."""
+    if longest < 1 << 16:
+        return np.argsort(np.uint16(longest) - lengths.astype(np.uint16), kind="stable")
+    keys = longest - lengths
+    low = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
+    high = np.argsort((keys >> 16).astype(np.uint16)[low], kind="stable")
+    order: AnyIntArray = low[high]
+    return order

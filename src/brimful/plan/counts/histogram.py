@@ -1,0 +1,97 @@
+"""Lengths as counts: what the decreasing algorithms see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.compiling import compiled
+from brimful.typing import AnyIntArray, Int64Array
+
+__all__ = ["DENSE_LENGTHS", "Histogram"]
+
+DENSE_LENGTHS = 1 << 24
+"""Lengths below this are counted in a table with an entry for each; longer ones are sorted."""
+
+_CHUNK_ITEMS = 1 << 20
+"""Items that NumPy counts at a time: it works on a copy of 8 bytes an item."""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Distinct lengths with the number of items of each. Histograms of parts add up to that of the whole.
+
+    Attributes:
+        lengths: ``int64[d]``, ascending, each at least 1.
+        counts: ``int64[d]``, each at least 1.
+
+    >>> Histogram.of(np.array([3, 1, 3])) + Histogram.of(np.array([7, 1]))
+    Histogram({1: 2, 3: 2, 7: 1})
+    """
+
+    lengths: Int64Array
+    counts: Int64Array
+
+    @classmethod
+    def of(cls, lengths: AnyIntArray) -> Histogram:
+        """Count the items of an array of lengths, each at least 1."""
+        if len(lengths) == 0:
+            return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+        longest = int(lengths.max())
+        if longest >= DENSE_LENGTHS:
+            distinct, counts = np.unique(lengths, return_counts=True)
+            return cls(distinct.astype(np.int64), counts.astype(np.int64))
+        dense = np.zeros(longest + 1, dtype=np.int64)
+        count = compiled(_count, len(lengths))
+        if count is not None:
+            count(lengths, dense)
+        else:
+            for begin in range(0, len(lengths), _CHUNK_ITEMS):
+                dense += np.bincount(lengths[begin : begin + _CHUNK_ITEMS], minlength=longest + 1)
+        distinct = np.flatnonzero(dense)
+        return cls(distinct, dense[distinct])
+
+    @classmethod
+    def of_dense(cls, counts: AnyIntArray) -> Histogram:
+        """Make a histogram of a table whose entry ``i`` is the number of items of length ``i``."""
+        lengths = np.flatnonzero(counts)
+        return cls(lengths, np.asarray(counts)[lengths].astype(np.int64))
+
+    @classmethod
+    def of_counts(cls, lengths: AnyIntArray, counts: AnyIntArray) -> Histogram:
+        """Make a histogram of lengths in any order, some of them repeated, and the number of items of each entry.
+
+        >>> Histogram.of_counts(np.array([4, 8, 4]), np.array([1, 2, 3]))
+        Histogram({4: 4, 8: 2})
+        """
+        distinct, entry = np.unique(lengths, return_inverse=True)
+        sums = np.zeros(len(distinct), dtype=np.int64)
+        np.add.at(sums, entry, counts)
+        return cls(distinct.astype(np.int64, copy=False), sums)
+
+    def __add__(self, other: Histogram) -> Histogram:
+        return Histogram.of_counts(
+            np.concatenate([self.lengths, other.lengths]), np.concatenate([self.counts, other.counts])
+        )
+
+    @property
+    def num_items(self) -> int:
+        """Number of items."""
+        return int(self.counts.sum())
+
+    @property
+    def total(self) -> int:
+        """Sum of all lengths."""
+        return int((self.lengths * self.counts).sum())
+
+    def __repr__(self) -> str:
+        pairs = zip(self.lengths[:8], self.counts[:8], strict=True)
+        text = ", ".join(f"{length}: {count}" for length, count in pairs)
+        return f"Histogram({{{text}{', …' if len(self.lengths) > 8 else ''}}})"
+
+
+def _count(lengths: AnyIntArray, counts: Int64Array) -> None:
+    """Count each length in a table; to be compiled."""
+    for length in lengths:
+        counts[length] += 1

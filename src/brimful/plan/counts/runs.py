@@ -1,0 +1,187 @@
+"""Packs of counts: runs of equal items in runs of equal packs.
+
+Packs that hold the same lengths are one pattern. An algorithm on counts places whole runs of equal lengths into whole
+runs of equal packs, so its cost depends on the number of distinct lengths and not on the number of samples. Krell et al.,
+"Efficient sequence packing without cross-contamination" (2021), pack histograms for BERT this way; here the runs also
+say which sample goes where, in the order that item-level algorithms would choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.compiling import compiled
+from brimful.plan.packing import Packing
+from brimful.ragged import offsets_of, ranges
+from brimful.typing import AnyIntArray, Int64Array, Offsets
+
+__all__ = ["PackRuns"]
+
+_CHUNK_ITEMS = 1 << 20
+"""Items that NumPy assigns at a time: its temporary arrays stay small."""
+
+
+@dataclass(frozen=True)
+class PackRuns:
+    """Runs of equal items put into runs of equal packs, longest items first.
+
+    Run ``r`` puts ``copies_per_pack[r]`` items of ``length[r]`` into each of the packs ``first_pack[r]`` to
+    ``first_pack[r] + packs_in_run[r] - 1``, behind the ``items_before[r]`` items that each of them holds.
+
+    Lengths ``3 3 5 6 1 1``, capacity 7, best fit decreasing::
+
+        run   length  first_pack packs_in_run copies_per_pack items_before
+        0     6           0           1             1              0          pack 0: 6
+        1     5           1           1             1              0          pack 1: 5
+        2     3           2           1             2              0          pack 2: 3 3
+        3     1           0           1             1              1          pack 0: 6 1
+        4     1           2           1             1              2          pack 2: 3 3 1
+
+    All arrays are ``int64[num_runs]``.
+
+    Attributes:
+        num_packs: of all runs; none is empty.
+    """
+
+    length: Int64Array
+    first_pack: Int64Array
+    packs_in_run: Int64Array
+    copies_per_pack: Int64Array
+    items_before: Int64Array
+    num_packs: int
+
+    @classmethod
+    def of_table(cls, table: Int64Array | Sequence[tuple[int, int, int, int, int]], num_packs: int) -> PackRuns:
+        """Make runs of rows (length, first_pack, packs_in_run, copies_per_pack, items_before), longest first."""
+        columns = np.ascontiguousarray(np.asarray(table, dtype=np.int64).reshape(-1, 5).T)
+        return cls(*columns, num_packs=num_packs)
+
+    def pack_sizes(self) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Return the items of each pack, ``[num_packs]``, in the narrowest type: they are looked up at random."""
+        edges, edge = np.unique(
+            np.concatenate([self.first_pack, self.first_pack + self.packs_in_run]), return_inverse=True
+        )
+        # The size of packs changes where a run begins or ends, and is the same in between.
+        change = np.zeros(len(edges), dtype=np.int64)
+        np.add.at(change, edge[: len(self.length)], self.copies_per_pack)
+        np.subtract.at(change, edge[len(self.length) :], self.copies_per_pack)
+        sizes = np.cumsum(change)[:-1]
+        return np.repeat(sizes.astype(np.min_scalar_type(int(sizes.max(initial=0)))), np.diff(edges))
+
+    def assign(self, order: AnyIntArray, pack_order: AnyIntArray | None = None) -> Packing:
+        """Assign the items of ``order``, longest first, to the runs one after the other.
+
+        Args:
+            order: ``int[num_items]``, as ``decreasing_order`` gives it.
+            pack_order: ``int[num_packs]``, the pack that comes first, second, …; the order of opening if None.
+        """
+        sizes = self.pack_sizes()
+        items = np.empty_like(order)
+        kernel = compiled(_assign, len(order)) or _assign_in_numpy
+        begins: AnyIntArray
+        if pack_order is None:
+            offsets = offsets_of(sizes)
+            begins = offsets[:-1]
+        else:
+            offsets, begins = _offsets_in_order(sizes, pack_order, order.dtype)
+        kernel(self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before, begins, order, items)
+        return Packing(offsets, items)
+
+
+def _offsets_in_order(
+    sizes: AnyIntArray, pack_order: AnyIntArray, dtype: np.dtype[Any]
+) -> tuple[Offsets, AnyIntArray]:
+    """Return the offsets of reordered packs, and the first place of each pack by its number before the reordering."""
+    begins = np.empty(len(sizes), dtype=dtype)
+    kernel = compiled(_begin_in_order, len(sizes))
+    if kernel is None:
+        offsets = offsets_of(sizes[pack_order])
+        begins[pack_order] = offsets[:-1]
+    else:
+        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+        kernel(sizes, pack_order, begins, offsets)
+    return offsets, begins
+
+
+def _begin_in_order(sizes: AnyIntArray, pack_order: AnyIntArray, begins: AnyIntArray, offsets: Int64Array) -> None:
+    """Write offsets and begins in one look at each pack; to be compiled."""
+    num_items = np.int64(0)
+    for place in range(len(pack_order)):
+        pack = pack_order[place]
+        begins[pack] = num_items
+        num_items += np.int64(sizes[pack])
+        offsets[place + 1] = num_items
+
+
+def _assign(
+    first_pack: Int64Array,
+    packs_in_run: Int64Array,
+    copies_per_pack: Int64Array,
+    items_before: Int64Array,
+    begins: AnyIntArray,
+    order: AnyIntArray,
+    items: AnyIntArray,
+) -> None:
+    """Write the items of each run to the places of its packs; to be compiled."""
+    next_item = 0
+    for run in range(len(first_pack)):
+        copies = copies_per_pack[run]
+        for pack in range(first_pack[run], first_pack[run] + packs_in_run[run]):
+            place = begins[pack] + items_before[run]
+            for copy in range(copies):
+                items[place + copy] = order[next_item]
+                next_item += 1
+
+
+def _assign_in_numpy(
+    first_pack: Int64Array,
+    packs_in_run: Int64Array,
+    copies_per_pack: Int64Array,
+    items_before: Int64Array,
+    begins: AnyIntArray,
+    order: AnyIntArray,
+    items: AnyIntArray,
+) -> None:
+    """Write the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
+    packs_per_piece = np.maximum(1, _CHUNK_ITEMS // copies_per_pack)
+    pieces = -(-packs_in_run // packs_per_piece)
+    run = np.repeat(np.arange(len(first_pack)), pieces)
+    packs_before = ranges(np.zeros(len(pieces), dtype=np.int64), pieces) * packs_per_piece[run]
+    first = first_pack[run] + packs_before
+    packs = np.minimum(packs_in_run[run] - packs_before, packs_per_piece[run])
+    copies, before = copies_per_pack[run], items_before[run]
+    ends = np.cumsum(packs * copies)
+    piece = 0
+    while piece < len(ends):
+        begin = int(ends[piece - 1]) if piece else 0
+        stop = max(int(np.searchsorted(ends, begin + _CHUNK_ITEMS, side="right")), piece + 1)
+        part = slice(piece, stop)
+        places = _places(first[part], packs[part], copies[part], before[part], begins, order.dtype)
+        items[places.astype(np.intp)] = order[begin : int(ends[stop - 1])]  # NumPy is faster with its own index type
+        piece = stop
+
+
+def _places(
+    first_pack: Int64Array,
+    packs_in_run: Int64Array,
+    copies_per_pack: Int64Array,
+    items_before: Int64Array,
+    begins: AnyIntArray,
+    dtype: np.dtype[Any],
+) -> AnyIntArray:
+    """Return the place of each item of some runs, in the order of the items; as narrow as the positions are."""
+    place: AnyIntArray = begins[ranges(first_pack, packs_in_run)].astype(dtype)
+    place += np.repeat(items_before.astype(dtype), packs_in_run)
+    if int(copies_per_pack.max()) == 1:
+        return place
+    # Copies of one pack stand side by side: the place of the first, plus the number of the copy.
+    copies = np.repeat(copies_per_pack.astype(dtype), packs_in_run)
+    ends = np.cumsum(copies, dtype=dtype)
+    places: AnyIntArray = np.arange(int(ends[-1]), dtype=dtype)
+    places += np.repeat(place - (ends - copies), copies)
+    return places

@@ -1,0 +1,1 @@
+"""Textbook algorithms that pack by tokens alone: one file each."""

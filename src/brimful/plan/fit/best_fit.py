@@ -1,0 +1,163 @@
+"""Best fit: samples in their order, each in the fullest pack with room."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+import numpy as np
+
+from brimful.plan.fit.any_fit import as_int32, compiled_fit, empty_assignment, packs_of_items
+from brimful.plan.packing import Packing
+from brimful.typing import AnyIntArray, Lengths
+
+__all__ = ["best_fit"]
+
+_BLOCK_KEYS = 256
+"""Keys of a block at most. Moving half of them costs about what looking for the block costs."""
+
+
+def best_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
+    """Place items in their given order, each in the fullest pack that still has room.
+
+    ::
+
+        capacity 7     3        3        5        6        1        1
+        pack 0       3 ------ 3 3 ---- 3 3 ---- 3 3 ---- 3 3 1    3 3 1
+        pack 1                         5 ------ 5 ------ 5 ------ 5         fill 19/21
+        pack 2                                  6 ------ 6 ------ 6 1
+
+    Of equally full packs the one that was opened first is taken. Packs with room are kept sorted by their key,
+    room · 2**32 + pack, in blocks of some hundred keys: the pack for an item has the first key from length · 2**32 on.
+    Any capacity costs the same.
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        lengths: ``int[num_items]``, each in [1, capacity].
+        capacity: tokens that a pack holds at most, from 1 to 2**31 - 1.
+
+    Returns:
+        Packs in order of opening, items in their order.
+
+    Cost: O(n·log p) for n items and p packs with room, and moves within a block. Source: Johnson (1973).
+
+    >>> best_fit(np.array([3, 3, 5, 6, 1, 1]), capacity=7).as_lists()
+    [[0, 1, 4], [2], [3, 5]]
+    """
+    items = as_int32(lengths)
+    pack_of = empty_assignment(len(items))
+    kernel = compiled_fit(_best_fit, len(items)) or _best_fit_on_lists
+    return packs_of_items(pack_of, kernel(items, int(capacity), _BLOCK_KEYS, pack_of))
+
+
+def _best_fit_on_lists(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntArray) -> int:
+    """Write the pack of each item and return the number of packs; on lists, which plain Python reads fastest."""
+    shortest = int(lengths.min()) if len(lengths) else 0
+    blocks: list[list[int]] = []  # keys of packs with room, ascending within and among blocks
+    last_keys: list[int] = []  # of each block
+    num_packs = 0
+    for item, length in enumerate(lengths.tolist()):
+        # Take the first key from (length, pack 0) on, or that of a new pack.
+        index = bisect_left(last_keys, length << 32)
+        if index == len(blocks):
+            key = (capacity << 32) + num_packs
+            num_packs += 1
+        else:
+            block = blocks[index]
+            place = bisect_left(block, length << 32)
+            key = block.pop(place)
+            if not block:
+                del blocks[index], last_keys[index]
+            elif place == len(block):
+                last_keys[index] = block[-1]
+        pack_of[item] = key & 0xFFFFFFFF
+        key -= length << 32
+        if key >> 32 < shortest:
+            continue  # no item fits there any more
+        # Put the key back with the room that remains; a block that grew too long is halved.
+        if not blocks:
+            blocks.append([])
+            last_keys.append(key)
+        index = min(bisect_left(last_keys, key), len(blocks) - 1)
+        block = blocks[index]
+        insort(block, key)
+        last_keys[index] = block[-1]
+        if len(block) == block_keys:
+            blocks.insert(index + 1, block[block_keys // 2 :])
+            del block[block_keys // 2 :]
+            last_keys.insert(index, block[-1])
+    return num_packs
+
+
+def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntArray) -> int:
+    """Write the same with arrays, to be compiled. Block ``i`` in the order of keys is row ``rows[i]`` of ``keys``."""
+    shortest = capacity
+    for length in lengths:
+        if length < shortest:
+            shortest = int(length)
+    keys = np.empty((16, block_keys), dtype=np.int64)
+    sizes = np.zeros(16, dtype=np.int64)  # keys of each row
+    rows = np.arange(16)  # behind the rows in use lie the free ones
+    last_keys = np.empty(16, dtype=np.int64)
+    num_blocks = 0
+    num_packs = 0
+    for item in range(len(lengths)):
+        length = np.int64(lengths[item])
+        # Take the first key from (length, pack 0) on, or that of a new pack.
+        index = np.searchsorted(last_keys[:num_blocks], length << 32)
+        if index == num_blocks:
+            key = (np.int64(capacity) << 32) + num_packs
+            num_packs += 1
+        else:
+            row = rows[index]
+            size = sizes[row]
+            place = np.searchsorted(keys[row, :size], length << 32)
+            key = keys[row, place]
+            for i in range(place, size - 1):
+                keys[row, i] = keys[row, i + 1]
+            size -= 1
+            sizes[row] = size
+            if size == 0:
+                # An empty block leaves the order, and its row goes to the free ones.
+                num_blocks -= 1
+                for i in range(index, num_blocks):
+                    rows[i], last_keys[i] = rows[i + 1], last_keys[i + 1]
+                rows[num_blocks] = row
+            elif place == size:
+                last_keys[index] = keys[row, size - 1]
+        pack_of[item] = key & 0xFFFFFFFF
+        key -= length << 32
+        if key >> 32 < shortest:
+            continue
+        # Put the key back with the room that remains, into the block whose last key is not below it.
+        if num_blocks == 0:
+            last_keys[0] = key
+            num_blocks = 1
+        index = min(np.searchsorted(last_keys[:num_blocks], key), num_blocks - 1)
+        row = rows[index]
+        size = sizes[row]
+        place = np.searchsorted(keys[row, :size], key)
+        for i in range(size, place, -1):
+            keys[row, i] = keys[row, i - 1]
+        keys[row, place] = key
+        size += 1
+        sizes[row] = size
+        last_keys[index] = keys[row, size - 1]
+        if size == block_keys:
+            # A full block gives its upper half to a free row, which comes next in the order.
+            if num_blocks == len(rows):
+                keys = np.concatenate((keys, np.empty_like(keys)))
+                sizes = np.concatenate((sizes, np.zeros_like(sizes)))
+                rows = np.concatenate((rows, np.arange(num_blocks, 2 * num_blocks)))
+                last_keys = np.concatenate((last_keys, np.empty_like(last_keys)))
+            free_row = rows[num_blocks]
+            for i in range(num_blocks, index + 1, -1):
+                rows[i], last_keys[i] = rows[i - 1], last_keys[i - 1]
+            num_blocks += 1
+            half = block_keys // 2
+            keys[free_row, : block_keys - half] = keys[row, half:]
+            sizes[free_row] = block_keys - half
+            sizes[row] = half
+            rows[index + 1], last_keys[index + 1] = free_row, last_keys[index]
+            last_keys[index] = keys[row, half - 1]
+    return num_packs

@@ -1,0 +1,210 @@
+"""Best fit decreasing: longest first, each in the fullest pack with room."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
+
+import numpy as np
+
+from brimful.compiling import compiled
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.runs import PackRuns
+from brimful.typing import Int64Array
+
+__all__ = ["best_fit_decreasing"]
+
+_MAX_COMPILED_CAPACITY = 1 << 24
+"""Tokens of a pack up to which the compiled form runs: it keeps a table with an entry for each room."""
+
+
+def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | None = None) -> PackRuns:
+    """Place items, longest first, each in the fullest pack that still has room.
+
+    ::
+
+        capacity 7     6        5        3        3        1        1
+        pack 0       6 ------ 6 ------ 6 ------ 6 ------ 6 1      6 1
+        pack 1                5 ------ 5 ------ 5 ------ 5 ------ 5         fill 19/21
+        pack 2                         3 ------ 3 3 ---- 3 3 ---- 3 3 1
+
+    Equal items go in order of position, and of equally full packs the one that was opened first is taken, so the
+    result is a function of the arguments. It is item-level best fit decreasing, run by run: once an item went
+    into the fullest pack with room, that pack is still the fullest for the next equal item, so a run of equal
+    packs with room ``r`` takes ``r // length`` copies each before the next run is looked at.
+
+    With ``max_items`` it is the cardinality-constrained form (Krause, Shen and Schwetman, 1975): a pack with that many
+    items is closed. It is close to the bound while few packs meet the limit. Where most of them would, long items
+    should be spread, which ``pack_vectors`` does::
+
+        capacity 7     6        5        3        3        1        1
+        max_items 2
+        pack 0       6 ------ 6 ------ 6 ------ 6 ------ 6 1                closed: two items
+        pack 1                5 ------ 5 ------ 5 ------ 5 ------ 5 1
+        pack 2                         3 ------ 3 3                         closed: two items
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        items: number of items of each length, none longer than the capacity.
+        capacity: tokens that a pack holds at most, at least 1.
+        max_items: items that a pack holds at most, at least 1; None for no limit.
+
+    Returns:
+        The runs; ``assign`` names the items.
+
+    Cost: O(d·p) for d distinct lengths and p distinct patterns, independent of the number of items; some ten milliseconds
+    in plain Python.
+    Source: best fit decreasing is Johnson (1973); on counts, Krell et al. (2021).
+
+    >>> items = Histogram.of_dense([0, 2, 0, 2, 0, 1, 1])  # 6 5 3 3 1 1
+    >>> best_fit_decreasing(items, capacity=7, max_items=2).num_packs
+    3
+    """
+    kernel = None
+    if max_items is None and capacity <= _MAX_COMPILED_CAPACITY:
+        kernel = compiled(_best_fit_decreasing, items.num_items)
+    if kernel is not None:
+        table, num_packs = kernel(items.lengths, items.counts, capacity)
+        return PackRuns.of_table(table, int(num_packs))
+    # A pack never holds more items than tokens, so a limit of ``capacity`` is none.
+    return _run_by_run(items, capacity, capacity if max_items is None else max_items)
+
+
+def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
+    """Place run after run, in plain Python."""
+    table: list[tuple[int, int, int, int, int]] = []
+    num_packs = 0
+    # Open packs by their room: runs (first_pack, num_packs, items_before), the one opened first on top of its heap.
+    rooms: list[int] = []  # ascending
+    open_runs: dict[int, list[tuple[int, int, int]]] = {}
+
+    def leave_open(room: int, first_pack: int, packs: int, items_before: int) -> None:
+        if room == 0 or items_before == max_items:
+            return
+        if not open_runs.get(room):
+            insort(rooms, room)
+            open_runs[room] = []
+        heappush(open_runs[room], (first_pack, packs, items_before))
+
+    for length, remaining in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
+        while remaining:
+            # The fullest packs with room: those with the least room of at least ``length``, else new ones.
+            index = bisect_left(rooms, length)
+            if index == len(rooms):
+                room, first_pack, items_before = capacity, num_packs, 0
+                packs = -(-remaining // min(capacity // length, max_items))
+                num_packs += packs
+            else:
+                room = rooms[index]
+                first_pack, packs, items_before = heappop(open_runs[room])
+                if not open_runs[room]:
+                    del rooms[index]
+            # The run falls apart: packs that take all copies, one that takes the remaining items, untouched packs.
+            copies = min(room // length, max_items - items_before)
+            num_full = min(packs, remaining // copies)
+            if num_full:
+                table.append((length, first_pack, num_full, copies, items_before))
+                leave_open(room - copies * length, first_pack, num_full, items_before + copies)
+                remaining -= num_full * copies
+            if num_full < packs and remaining:
+                table.append((length, first_pack + num_full, 1, remaining, items_before))
+                leave_open(room - remaining * length, first_pack + num_full, 1, items_before + remaining)
+                num_full, remaining = num_full + 1, 0
+            if num_full < packs:
+                leave_open(room, first_pack + num_full, packs - num_full, items_before)
+    return PackRuns.of_table(table, num_packs)
+
+
+def _best_fit_decreasing(lengths: Int64Array, counts: Int64Array, capacity: int) -> tuple[Int64Array, int]:
+    """Return the rows of ``PackRuns.of_table`` and the number of packs; to be compiled.
+
+    Runs of packs with the same room form a linked list in order of opening. A binary tree over the rooms, whose nodes
+    are true if any room below them has a run, finds the least room that suffices.
+    """
+    num_leaves = 1
+    while num_leaves < capacity + 2:
+        num_leaves *= 2
+    has_run = np.zeros(2 * num_leaves, dtype=np.bool_)  # the tree; the leaf of a room is num_leaves + room
+    head = np.full(capacity + 1, -1, dtype=np.int64)  # first run of each room
+    runs = np.empty((1024, 4), dtype=np.int64)  # rows: first_pack, packs, items_before, next run of the room
+    num_runs = 0
+    table = np.empty((1024, 5), dtype=np.int64)
+    num_rows = 0
+    num_packs = 0
+    for number in range(len(lengths) - 1, -1, -1):
+        length = lengths[number]
+        remaining = counts[number]
+        while remaining > 0:
+            # Find the leaf of the least room of at least ``length``: up until a right sibling has a run, then down.
+            node = num_leaves + length
+            if not has_run[node]:
+                while node > 1 and (node % 2 == 1 or not has_run[node + 1]):
+                    node //= 2
+                if node > 1:
+                    node += 1
+                    while node < num_leaves:
+                        node = 2 * node if has_run[2 * node] else 2 * node + 1
+            # Take the run that was opened first, or open packs for all remaining items.
+            if node <= 1:
+                room = capacity
+                copies = capacity // length
+                first_pack, packs, items_before = num_packs, (remaining + copies - 1) // copies, 0
+                num_packs += packs
+            else:
+                room = node - num_leaves
+                run = head[room]
+                first_pack, packs, items_before = runs[run, 0], runs[run, 1], runs[run, 2]
+                head[room] = runs[run, 3]
+                if head[room] < 0:
+                    has_run[node] = False
+                    node //= 2
+                    while node >= 1 and not (has_run[2 * node] or has_run[2 * node + 1]):
+                        has_run[node] = False
+                        node //= 2
+            if num_rows + 2 > len(table):
+                table = np.concatenate((table, np.empty_like(table)))
+            if num_runs + 3 > len(runs):
+                runs = np.concatenate((runs, np.empty_like(runs)))
+            copies = room // length
+            num_full = min(packs, remaining // copies)
+            remaining -= num_full * copies
+            num_partial = 1 if num_full < packs and remaining > 0 else 0
+            for part in range(3):
+                # The run falls apart: packs that take all copies, one that takes the remaining items, untouched packs.
+                if part == 0:
+                    first, count, placed_items = first_pack, num_full, copies
+                elif part == 1:
+                    first, count, placed_items = first_pack + num_full, num_partial, remaining
+                else:
+                    first = first_pack + num_full + num_partial
+                    count, placed_items = packs - num_full - num_partial, np.int64(0)
+                if count == 0:
+                    continue
+                if placed_items > 0:
+                    table[num_rows, 0], table[num_rows, 1], table[num_rows, 2] = length, first, count
+                    table[num_rows, 3], table[num_rows, 4] = placed_items, items_before
+                    num_rows += 1
+                new_room = room - placed_items * length
+                if new_room == 0:
+                    continue
+                # Insert the part among the runs of its room, in order of opening, and mark the way to the root.
+                runs[num_runs, 0], runs[num_runs, 1], runs[num_runs, 2] = first, count, items_before + placed_items
+                previous = -1
+                following = head[new_room]
+                while following >= 0 and runs[following, 0] < first:
+                    previous = following
+                    following = runs[following, 3]
+                runs[num_runs, 3] = following
+                if previous < 0:
+                    head[new_room] = num_runs
+                else:
+                    runs[previous, 3] = num_runs
+                num_runs += 1
+                node = num_leaves + new_room
+                while node >= 1 and not has_run[node]:
+                    has_run[node] = True
+                    node //= 2
+            if num_partial:
+                remaining = np.int64(0)
+    return table[:num_rows], num_packs

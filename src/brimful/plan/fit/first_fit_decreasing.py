@@ -1,0 +1,73 @@
+"""First fit decreasing: longest first, each in the first pack that has room."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.runs import PackRuns
+
+__all__ = ["first_fit_decreasing"]
+
+
+def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
+    """Place items, longest first, each in the first opened pack that has room.
+
+    ::
+
+        capacity 7     6        5        3        3        1        1
+        pack 0       6 ------ 6 ------ 6 ------ 6 ------ 6 1      6 1
+        pack 1                5 ------ 5 ------ 5 ------ 5 ------ 5 1       fill 19/21
+        pack 2                         3 ------ 3 3 ---- 3 3 ---- 3 3
+
+    Runs of equal packs are kept in order of opening; an item scans them for the first with room. As in best fit
+    decreasing, a pack that was the first with room stays so for the next equal item until it is full.
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        items: number of items of each length, none longer than the capacity.
+        capacity: tokens that a pack holds at most, at least 1.
+
+    Returns:
+        The runs; ``assign`` names the items.
+
+    Cost: O(d·p) for d distinct lengths and p runs of packs, as vectorised scans.
+    Source: Johnson (1973).
+    """
+    table: list[tuple[int, int, int, int, int]] = []
+    num_packs = 0
+    # Runs of equal packs with room, in order of opening: rows of (room, first_pack, packs, items_before).
+    runs = np.empty((0, 4), dtype=np.int64)
+    for length, remaining in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
+        for index in np.flatnonzero(runs[:, 0] >= length).tolist():
+            room, first_pack, packs, items_before = runs[index].tolist()
+            copies = room // length
+            num_full = min(packs, remaining // copies)
+            remaining -= num_full * copies
+            # The run falls apart: packs that take all copies, one that takes the remaining items, untouched packs.
+            num_partial = 1 if num_full < packs and remaining else 0
+            parts = []
+            first = first_pack
+            for count, placed in ((num_full, copies), (num_partial, remaining), (packs - num_full - num_partial, 0)):
+                if count:
+                    parts.append((room - placed * length, first, count, items_before + placed))
+                    if placed:
+                        table.append((length, first, count, placed, items_before))
+                first += count
+            # Only the last run of a length falls into several parts, so no index behind it is looked at again.
+            runs = np.concatenate([runs[:index], np.array(parts, dtype=np.int64), runs[index + 1 :]])
+            if num_partial or not remaining:
+                remaining = 0
+                break
+        if remaining:
+            # New packs: full ones, and one with the remaining items.
+            copies = capacity // length
+            num_full, num_partial_items = divmod(remaining, copies)
+            for count, placed in ((num_full, copies), (1 if num_partial_items else 0, num_partial_items)):
+                if count:
+                    table.append((length, num_packs, count, placed, 0))
+                    runs = np.concatenate([runs, [(capacity - placed * length, num_packs, count, placed)]])
+                    num_packs += count
+        runs = runs[runs[:, 0] > 0]
+    return PackRuns.of_table(table, num_packs)

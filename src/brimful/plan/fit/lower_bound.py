@@ -1,0 +1,43 @@
+"""Lower bound on the number of packs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brimful.plan.counts.histogram import Histogram
+from brimful.ragged import offsets_of
+
+__all__ = ["lower_bound"]
+
+
+def lower_bound(items: Histogram, *, capacity: int) -> int:
+    """Return a number of packs that no plan of these items can go below.
+
+    The bound L2 of Martello and Toth (1990). For a threshold k up to half the capacity C, let
+
+    * N1 be the items longer than C - k: nothing of k or more fits beside them,
+    * N2 the others longer than C / 2: one pack each,
+    * N3 those from k to C / 2; they fill the room beside N2, and what does not fit needs further packs.
+
+    Then L(k) = |N1| + |N2| + max(0, ⌈(tokens(N3) - room beside N2) / C⌉), and the bound is the maximum over k, never
+    below tokens ÷ C.
+
+    >>> lower_bound(Histogram.of(np.array([5, 5, 5])), capacity=8)  # 15 would fit two packs of 8; three items do not
+    3
+    """
+    if len(items.lengths) == 0:
+        return 0
+    counts = offsets_of(items.counts)  # items shorter than each length
+    totals = offsets_of(items.lengths * items.counts)  # tokens of them
+    half = capacity // 2
+    # The bound changes with the threshold at lengths only.
+    threshold = np.concatenate([[0], items.lengths[items.lengths <= half]])
+    below = np.searchsorted(items.lengths, threshold, side="left")
+    up_to_half = int(np.searchsorted(items.lengths, half, side="right"))
+    up_to_large = np.searchsorted(items.lengths, capacity - threshold, side="right")
+    num_alone = counts[-1] - counts[up_to_large]
+    num_large = counts[up_to_large] - counts[up_to_half]
+    room_beside_large = num_large * capacity - (totals[up_to_large] - totals[up_to_half])
+    small_tokens = totals[up_to_half] - totals[below]
+    num_small = np.maximum(0, -((room_beside_large - small_tokens) // capacity))
+    return int(max((num_alone + num_large + num_small).max(), -(-int(totals[-1]) // capacity)))

@@ -1,0 +1,227 @@
+"""From a length table to the items that are packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from brimful.errors import InvalidLengthsError, SettingsError
+from brimful.fingerprint import fingerprint_array
+from brimful.measure.table import REJECTED, LengthTable, as_lengths
+from brimful.messages import setting
+from brimful.plan.policies.budgets import Budgets
+from brimful.plan.policies.concat import cut_stream
+from brimful.plan.policies.groups import Groups, as_groups, group_items
+from brimful.plan.policies.no_target import samples_to_leave_out
+from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow
+from brimful.plan.packing import Packing
+from brimful.plan.settings import PlanSettings
+from brimful.typing import AnyIntArray, Fingerprint, Int64Array
+
+__all__ = ["Items", "as_table", "prepare_items"]
+
+
+@dataclass(frozen=True)
+class Items:
+    """Items to pack: segments of samples, or groups of them.
+
+    Attributes:
+        segments: of real lengths; ``dropped_ids`` in it names every sample that was left out.
+        sizes: ``int32[num_items]``, aligned tokens of each item, where packs are limited in tokens alone; else
+            ``int64[num_items, num_budgets]``.
+        capacities: ``int64[num_budgets]``: limits of a pack, that of tokens within what alignment leaves.
+        groups: members of each item; None if items are segments.
+        dropped_by: samples left out by budget, ``no_target`` for those without a target, and ``group_mate_rejected`` for
+            those whose group lost one to an error. Empty where samples longer than a pack are all.
+        fingerprint_of_groups: None without groups.
+    """
+
+    segments: Segments
+    sizes: AnyIntArray
+    capacities: Int64Array
+    groups: Groups | None = None
+    dropped_by: Mapping[str, int] = field(default_factory=dict)
+    fingerprint_of_groups: Fingerprint | None = None
+
+    def to_segments(self, packing: Packing) -> Packing:
+        """Turn packs of items into packs of segments."""
+        return packing if self.groups is None else self.groups.to_samples(packing)
+
+
+def as_table(lengths: LengthTable | AnyIntArray | Sequence[int]) -> LengthTable:
+    """Return lengths as a table.
+
+    Raises:
+        InvalidLengthsError: no samples, a length below 1, or no whole numbers. A table may hold rejected samples.
+    """
+    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+    tokens = table.tokens
+    if len(tokens) == 0:
+        raise InvalidLengthsError("there are no lengths: nothing to plan")
+    if int(tokens.min()) < 1:
+        may_reject = table is lengths
+        invalid = np.flatnonzero((tokens < 1) & (tokens != REJECTED) if may_reject else tokens < 1)
+        if len(invalid):
+            sample_id = int(invalid[0])
+            raise InvalidLengthsError(
+                f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at least 1 token"
+            )
+    return table
+
+
+def prepare_items(
+    table: LengthTable, settings: PlanSettings, *, groups: AnyIntArray | Sequence[int] | None = None
+) -> Items:
+    """Apply the policies of the settings, in this order of thought:
+
+    1. The capacity in tokens shrinks to what alignment can use (``Alignment.usable``), and that is the limit at which
+       the policy drops or cuts: a segment of that length is aligned already.
+    2. Samples without a target are left out, or refused.
+    3. Segments take their aligned length of the budget ``tokens``; ``samples`` and ``squares`` come from real lengths.
+    4. Members of a group become one item, of the sum of their sizes.
+    5. Items that exceed another budget, and groups that exceed any, are an error or dropped whole, counted by budget.
+
+    ``concat_split`` knows no items: its segments are the stream of all tokens, cut where packs end.
+
+    Pure: no I/O.
+
+    Raises:
+        OversizedSampleError: the policy is ``error``; names samples or a group, budget and numbers.
+        NoTargetError: samples without a target, and the policy is ``error``.
+        SettingsError: an unknown budget, a policy that cannot cut a budget, groups with an algorithm that cuts.
+    """
+    group_ids = None
+    if groups is not None:
+        group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)
+    left_out = None
+    if table.targets is not None:
+        left_out = samples_to_leave_out(
+            table,
+            capacity=settings.longest_segment,
+            overflow=settings.overflow_policy,
+            policy=settings.no_target_policy,
+            groups=group_ids,
+        )
+        table = _without(table, left_out)
+    if settings.algorithm == "concat_split":
+        if groups is not None:
+            raise SettingsError(
+                f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {setting('groups')} stay whole: leave one out"
+            )
+        items = _of_stream(table, settings)
+    elif group_ids is not None:
+        items = _of_groups(table, settings, group_ids)
+    elif settings.budgets:
+        items = _of_budgets(table, settings)
+    else:
+        items = _of_tokens(table, settings)
+    return items if left_out is None or not len(left_out) else _also_without(items, left_out)
+
+
+def _of_tokens(table: LengthTable, settings: PlanSettings) -> Items:
+    """Prepare segments that are limited in tokens alone: no matrix, and no copy where nothing is cut or aligned."""
+    segments = apply_overflow(
+        table.tokens, capacity=settings.usable, policy=settings.overflow_policy, unit=settings.row_alignment.total
+    )
+    sizes = segments.lengths
+    if settings.row_alignment.total > 1:
+        sizes = settings.row_alignment.rounded(sizes).astype(np.int32, copy=False)
+    return Items(segments, sizes, np.array([settings.usable], dtype=np.int64))
+
+
+def _of_stream(table: LengthTable, settings: PlanSettings) -> Items:
+    """Prepare the stream of what the policy keeps; under ``split`` that is every token of every sample."""
+    segments = cut_stream(table.tokens, capacity=settings.capacity, policy=settings.overflow_policy)
+    return Items(segments, segments.lengths, np.array([settings.capacity], dtype=np.int64))
+
+
+def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
+    budgets, alignment, policy = _usable_budgets(settings), settings.row_alignment, settings.overflow_policy
+    segments = apply_overflow(table.tokens, capacity=settings.usable, policy=policy, unit=alignment.total)
+    dropped_by = {"tokens": len(segments.dropped_ids)} if len(segments.dropped_ids) else {}
+    sizes = budgets.sizes(
+        table, lengths=segments.lengths, sample_ids=segments.sample_ids, rounded=alignment.rounded(segments.lengths)
+    )
+    if policy is Overflow.SPLIT and segments.starts is not None and bool(segments.starts.any()):
+        _refuse_to_divide(table, budgets, segments, settings)
+    first = budgets.first_exceeded(sizes)
+    if first is not None:
+        if policy is not Overflow.DROP:
+            budgets.refuse_oversized(sizes, sample_ids=segments.sample_ids, policy=policy)
+        # No segment is cut under the policy drop, so a sample that exceeds a budget is one segment.
+        ids, fits = segments.ids(), first < 0
+        segments = Segments(segments.lengths[fits], ids[fits], None, np.union1d(segments.dropped_ids, ids[~fits]))
+        sizes = np.ascontiguousarray(sizes[fits])
+        counts = np.bincount(first[~fits], minlength=len(budgets.names)).tolist()
+        dropped_by |= {name: count for name, count in zip(budgets.names, counts, strict=True) if count}
+    return Items(segments, sizes, budgets.capacities, dropped_by=dropped_by)
+
+
+def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array) -> Items:
+    budgets, alignment, policy = _usable_budgets(settings), settings.row_alignment, settings.overflow_policy
+    tokens = table.tokens
+    is_rejected = tokens < 0
+    # A group that lost a member to an error is left out with it: its other members are the bereft.
+    is_bereft = np.zeros(len(tokens), dtype=bool)
+    if is_rejected.any():
+        broken_groups = np.unique(group_ids[is_rejected & (group_ids >= 0)])
+        is_bereft = ~is_rejected & np.isin(group_ids, broken_groups)
+    ids = np.flatnonzero(~is_rejected & ~is_bereft)
+    lengths = tokens[ids]
+    sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths))
+    groups = group_items(sizes, group_ids[ids])
+    oversized, dropped_by = groups.oversized(
+        budgets, sizes=sizes, sample_ids=ids, policy=policy, unit=alignment.total
+    )
+    if oversized is not None:
+        rows = np.sort(groups.members[np.repeat(~oversized, np.diff(groups.offsets))])
+        ids, lengths, sizes = ids[rows], lengths[rows], sizes[rows]
+        groups = group_items(sizes, group_ids[ids])
+    if is_bereft.any():
+        dropped_by = {**dropped_by, "group_mate_rejected": int(np.count_nonzero(is_bereft))}
+    is_dropped = ~is_rejected
+    is_dropped[ids] = False
+    segments = Segments(lengths, ids, None, np.flatnonzero(is_dropped))
+    packed_sizes = groups.sizes if len(budgets.names) > 1 else groups.sizes[:, 0].astype(np.int32)
+    return Items(segments, packed_sizes, budgets.capacities, groups, dropped_by, fingerprint_array(group_ids))
+
+
+def _usable_budgets(settings: PlanSettings) -> Budgets:
+    """Return all budgets, that of tokens limited to what alignment can use."""
+    budgets = Budgets.of(settings.capacity, settings.budgets)
+    capacities = np.concatenate([[settings.usable], budgets.capacities[1:]]).astype(np.int64)
+    return replace(budgets, capacities=capacities)
+
+
+def _refuse_to_divide(table: LengthTable, budgets: Budgets, segments: Segments, settings: PlanSettings) -> None:
+    """Raise if a sample was split that takes of a stored budget: nobody knows which segment takes it."""
+    stored = [name for name in budgets.names[1:] if name in table.budgets]
+    if stored:
+        assert segments.starts is not None
+        sample_id = int(segments.ids()[np.argmax(segments.starts > 0)])
+        raise SettingsError(
+            f"{setting('overflow', 'split')} divides tokens, not {stored[0]}: of sample {sample_id} ({int(table.tokens[sample_id]):,} "
+            f"tokens, capacity {settings.usable:,}) nobody knows which segment takes them; choose drop or truncate"
+        )
+
+
+def _without(table: LengthTable, sample_ids: Int64Array) -> LengthTable:
+    """Mark samples as those that could not be read: planning passes over them."""
+    if not len(sample_ids):
+        return table
+    tokens = table.tokens.copy()
+    tokens[sample_ids] = REJECTED
+    return LengthTable({**table.budgets, "tokens": tokens})
+
+
+def _also_without(items: Items, sample_ids: Int64Array) -> Items:
+    """Count samples that were left out for want of a target among the dropped ones."""
+    dropped_ids = items.segments.dropped_ids
+    dropped_by = items.dropped_by or ({"tokens": len(dropped_ids)} if len(dropped_ids) else {})
+    return replace(
+        items,
+        segments=replace(items.segments, dropped_ids=np.union1d(dropped_ids, sample_ids)),
+        dropped_by={**dropped_by, "no_target": len(sample_ids)},
+    )

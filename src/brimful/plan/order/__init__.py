@@ -1,0 +1,1 @@
+"""Order and companions: which samples share a pack, at no cost in fill."""

@@ -1,0 +1,336 @@
+"""Segments exchanged between packs, so that packs look like the data, at no cost in fill.
+
+Decreasing algorithms place the longest first, so a pack holds lengths that are alike: long ones here, forty short ones
+there. Two things loosen that and leave the number of packs as it is: ``shuffle.companion_order`` shuffles equal lengths
+among themselves before packs are filled, and ``exchange_segments`` exchanges segments of the same total length between
+packs afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.compiling import compiled
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.order.shuffle import random_order
+from brimful.plan.packing import Packing
+from brimful.ragged import offsets_of, ranges
+from brimful.rng import RandomStream, generator
+from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets
+
+__all__ = ["exchange_segments"]
+
+_BLOCK_PACKS = 1 << 16
+"""Packs that exchange among themselves: they stay in the processor's cache, and their number fits 16 bits of a key."""
+
+_MIN_ROUNDS = 32
+"""Rounds in any case: after these, few segments still have the companions they came with."""
+
+_MAX_ROUNDS = 512
+"""Rounds at most."""
+
+_ROUNDS_BETWEEN_CHECKS = 16
+"""Rounds after which their gain is measured."""
+
+_MIN_GAIN = 0.01
+"""Share of the difference among packs that so many rounds must remove, else the exchange ends."""
+
+_FEW_PACKS = 1 << 12
+"""Packs below which all rounds are made: they cost nothing, and partners of equal sums are rare."""
+
+
+def exchange_segments(
+    packing: Packing, lengths: Lengths, *, capacity: int, seed: int, epoch: int, alikeness: float
+) -> Packing:
+    """Exchange segments between packs until packs look like the data, at no cost in fill.
+
+    ::
+
+        capacity 8          8 · 4 4 · 2 2 2 2         best fit decreasing: like joins like
+        each offers         8   4     2 2             some of its segments, at random
+        equal sums swap         └──┬──┘
+                            8 · 4 2 2 · 4 2 2         as full as before; the 8 fills a pack by itself in any plan
+
+    In each round every pack offers some of its segments, offers are sorted by their sum, and neighbours are exchanged
+    if neither pack grows over the capacity: nearly always because the sums are equal, else within a pack's room.
+    So fill and number of packs stay. The difference among packs is the alikeness of ``measure_variety``: while it is above
+    the aim, only exchanges are made that do not raise it, and then any that keep it there, for new companions. It ends
+    when the aim is reached and everything was exchanged some times, or when rounds bring nothing more: where many
+    segments fill most of a pack alone, alikeness cannot reach 1, nor does it in packs filled with shuffled samples one
+    after the other.
+
+    Sources need no attention of their own: given their lengths, which samples meet is random.
+
+    Pure: no I/O; the same arguments give the same packs on every platform. Packs that exchange are drawn at random,
+    65,536 together, so the cost grows with the number of items and not faster.
+
+    Args:
+        packing: which items share a pack, none over the capacity.
+        lengths: ``int32[num_items]``, each at least 1.
+        capacity: tokens that a pack holds at most.
+        seed: of the exchanges.
+        epoch: another epoch makes other exchanges: the same data meets new companions in every pass.
+        alikeness: the aim; 1 is as by chance, 0 exchanges as long as packs become more equal.
+
+    Returns:
+        The same number of packs, in the same order; none over the capacity, none empty, each item once. Their alikeness
+        is not above the larger of the aim and that of before.
+
+    Cost: about 50 passes over all items; memory for three times the items. Source: swaps between packs are how
+    local search for bin packing looks for fill (Alvim et al., 2004); here they keep it, and serve variety.
+
+    >>> packs = Packing(np.array([0, 1, 3, 7]), np.array([0, 1, 2, 3, 4, 5, 6]))
+    >>> lengths = np.array([8, 4, 4, 2, 2, 2, 2], dtype=np.int32)
+    >>> mixed = exchange_segments(packs, lengths, capacity=8, seed=0, epoch=0, alikeness=1)
+    >>> [lengths[pack].tolist() for pack in mixed.as_lists()]
+    [[8], [4, 2, 2], [4, 2, 2]]
+    """
+    num_packs = len(packing)
+    if num_packs < 2:
+        return packing
+    stream = generator(seed=seed, epoch=epoch, purpose="mix")
+    measure = _Difference.of(lengths, num_packs, capacity=capacity, alikeness=alikeness)
+    num_blocks = -(-num_packs // _BLOCK_PACKS)
+    order = np.arange(num_packs) if num_blocks == 1 else random_order(num_packs, stream)
+    sizes = packing.sizes.copy()
+    blocks: list[tuple[Int64Array, AnyIntArray]] = []
+    for number in range(num_blocks):
+        block_packs = order[number * num_packs // num_blocks : (number + 1) * num_packs // num_blocks]
+        packs = np.sort(block_packs).astype(np.int64, copy=False)
+        block = _Block.of(packing, packs, lengths, measure)
+        block.exchange(stream)
+        sizes[packs] = np.diff(block.offsets)
+        blocks.append((packs, block.items))
+    # Packs keep their places, but not their numbers of segments: blocks are written when all sizes are known.
+    offsets = offsets_of(sizes)
+    items = np.empty_like(packing.items)
+    for packs, block_items in blocks:
+        items[ranges(offsets[packs], sizes[packs])] = block_items
+    return Packing(offsets, items)
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """Difference among packs, in whole numbers so that no platform rounds otherwise.
+
+    It is the sum over packs of load² ÷ segments, least where all packs have the same mean length, in units of
+    2**-bits: as fine as 62 bits allow.
+
+    Attributes:
+        mean: tokens of a segment.
+        allowance: tokens² a pack by which the aim is above the minimum: variance of the lengths times alikeness.
+        bits: of the fraction; below 0 for packs of very many tokens.
+        capacity: tokens of a pack.
+    """
+
+    mean: float
+    allowance: float
+    bits: int
+    capacity: int
+
+    @classmethod
+    def of(cls, lengths: Lengths, num_packs: int, *, capacity: int, alikeness: float) -> _Difference:
+        """Derive the measure from all items, so that every block has the same aim."""
+        items = Histogram.of(lengths)
+        num_items, total = items.num_items, items.total
+        pairs = zip(items.lengths.tolist(), items.counts.tolist(), strict=True)
+        squares = sum(length * length * count for length, count in pairs)
+        variance = (squares * num_items - total * total) / (num_items * max(1, num_items - 1))
+        bits = 62 - (capacity * capacity * min(num_packs, _BLOCK_PACKS)).bit_length()
+        return cls(total / num_items, alikeness * variance * (num_packs - 1) / num_packs, bits, capacity)
+
+    def values(self, loads: Int64Array, num_segments: Int64Array) -> Int64Array:
+        """Return load² ÷ segments of each pack: ``int64[num_packs]``."""
+        squares = loads * loads
+        values: Int64Array = (squares << self.bits if self.bits >= 0 else squares >> -self.bits) // num_segments
+        return values
+
+    def minimum(self, tokens: int, num_segments: int) -> float:
+        """Return the sum over packs that hold these together, if all had the mean length of the data."""
+        return self.mean * (2 * tokens - self.mean * num_segments) * 2.0**self.bits
+
+    def aim(self, tokens: int, num_segments: int, num_packs: int) -> int:
+        """Return the sum at which packs are as alike as they may be."""
+        return int(self.minimum(tokens, num_segments) + self.allowance * num_packs * 2.0**self.bits)
+
+
+@dataclass
+class _Block:
+    """Packs that exchange among themselves.
+
+    Attributes:
+        offsets: ``int64[num_packs + 1]``; changes as packs exchange.
+        items: ``int[num_segments]``, with their ``lengths``.
+        loads: ``int64[num_packs]``, tokens of each pack.
+        sum_offers, swap: the two passes over all segments, in the form that is faster.
+    """
+
+    offsets: Offsets
+    items: AnyIntArray
+    lengths: AnyIntArray
+    loads: Int64Array
+    measure: _Difference
+    sum_offers: Callable[..., Any]
+    swap: Callable[..., Any]
+
+    @classmethod
+    def of(cls, packing: Packing, packs: Int64Array, lengths: Lengths, measure: _Difference) -> _Block:
+        """Make a block of some packs of a packing."""
+        part = packing.take(packs)
+        segment_lengths = lengths[part.items]
+        loads = np.add.reduceat(segment_lengths, part.offsets[:-1], dtype=np.int64)
+        # Each pass runs some hundred times.
+        work = 2 * len(packing.items)
+        sum_offers = compiled(_sum_offers, work, sum_calls=True) or _sum_offers_in_numpy
+        swap = compiled(_swap, work, sum_calls=True) or _swap_in_numpy
+        return cls(part.offsets, part.items, segment_lengths, loads, measure, sum_offers, swap)
+
+    def exchange(self, stream: RandomStream) -> None:
+        """Make rounds until the aim is reached, or they bring nothing more."""
+        tokens, num_segments, num_packs = int(self.loads.sum()), len(self.items), len(self.loads)
+        minimum = self.measure.minimum(tokens, num_segments)
+        aim = self.measure.aim(tokens, num_segments, num_packs)
+        last_value = int(self.measure.values(self.loads, np.diff(self.offsets)).sum())
+        for number in range(1, _MAX_ROUNDS + 1):
+            value = self._round(stream.words(num_packs), number % 2, aim)
+            if number < _MIN_ROUNDS or number % _ROUNDS_BETWEEN_CHECKS:
+                continue
+            stalled = last_value - value <= _MIN_GAIN * (value - minimum)
+            if value <= aim or (stalled and num_packs >= _FEW_PACKS):
+                return
+            last_value = value
+
+    def _round(self, words: npt.NDArray[np.uint64], first_rank: int, aim: int) -> int:
+        """Offer, pair, exchange; return the difference among packs afterwards."""
+        num_segments = np.diff(self.offsets)
+        # Of each word: 16 bits break ties, 24 say where the offer begins, 24 how many segments it has.
+        first = (words >> np.uint64(16) & np.uint64(0xFFFFFF)).astype(np.int64) % num_segments
+        count = 1 + (words >> np.uint64(40)).astype(np.int64) % np.maximum(num_segments - 1, 1)
+        sums = np.empty(len(first), dtype=np.int64)
+        self.sum_offers(self.offsets, self.lengths, first, count, sums)
+        # Neighbours in the order of sums are partners; keys are all different, so any sort gives the same order.
+        ties = (words & np.uint64(0xFFFF)).astype(np.int64)
+        order = np.sort(sums << 32 | ties << 16 | np.arange(len(sums))) & 0xFFFF
+        high = order[first_rank + 1 :: 2]
+        low = order[first_rank::2][: len(high)]
+        growth = sums[high] - sums[low]
+        moved_segments = count[high] - count[low]
+        values = self.measure.values(self.loads, num_segments)
+        new_values = self.measure.values(self.loads[low] + growth, num_segments[low] + moved_segments)
+        new_values += self.measure.values(self.loads[high] - growth, num_segments[high] - moved_segments)
+        fits = self.loads[low] + growth <= self.measure.capacity
+        rise = new_values - (values[low] + values[high])
+        accepted = fits & (rise <= 0)
+        value = int(values.sum()) + int(rise[accepted].sum())
+        if value < aim:
+            # Below the aim, exchanges may raise the difference up to it, for new companions.
+            accepted |= _within_allowance(aim - value, rise, fits & ~accepted, ties[low] ^ ties[high])
+            value = int(values.sum()) + int(rise[accepted].sum())
+        low, high, growth = low[accepted], high[accepted], growth[accepted]
+        partner = np.arange(len(sums))
+        partner[low], partner[high] = high, low
+        self.loads[low] += growth
+        self.loads[high] -= growth
+        items, lengths = np.empty_like(self.items), np.empty_like(self.lengths)
+        self.swap(self.offsets, self.items, self.lengths, first, count, partner, items, lengths)
+        self.items, self.lengths = items, lengths
+        self.offsets = offsets_of(num_segments - count + count[partner])
+        return value
+
+
+def _within_allowance(allowance: int, rise: Int64Array, candidates: BoolArray, coins: Int64Array) -> BoolArray:
+    """Accept exchanges that raise the difference, some at random, by no more than the allowance together."""
+    total = int(rise[candidates].sum())
+    drawn = np.flatnonzero(candidates & (coins < min(1 << 16, (allowance << 16) // max(1, total))))
+    accepted = np.zeros(len(rise), dtype=bool)
+    accepted[drawn[np.cumsum(rise[drawn]) <= allowance]] = True
+    return accepted
+
+
+# A pack is a ring in the passes below: it offers ``count`` segments from ``first`` on, round its end.
+
+
+def _sum_offers(offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count: Int64Array, sums: Int64Array) -> None:
+    """Write the tokens that each pack offers; to be compiled."""
+    for pack in range(len(sums)):
+        begin, end = offsets[pack], offsets[pack + 1]
+        place = begin + first[pack]
+        total = 0
+        for _ in range(count[pack]):
+            total += lengths[place]
+            place += 1
+            if place == end:
+                place = begin
+        sums[pack] = total
+
+
+def _sum_offers_in_numpy(
+    offsets: Offsets, lengths: AnyIntArray, first: Int64Array, count: Int64Array, sums: Int64Array
+) -> None:
+    """Write the same by differences of running sums: the part up to the end of the ring, and the part behind it."""
+    ends = offsets_of(lengths)
+    begin = offsets[:-1]
+    last = first + count
+    wrapped = np.maximum(last - np.diff(offsets), 0)
+    sums[:] = ends[begin + last - wrapped] - ends[begin + first] + ends[begin + wrapped] - ends[begin]
+
+
+def _swap(
+    offsets: Offsets,
+    items: AnyIntArray,
+    lengths: AnyIntArray,
+    first: Int64Array,
+    count: Int64Array,
+    partner: Int64Array,
+    new_items: AnyIntArray,
+    new_lengths: AnyIntArray,
+) -> None:
+    """Write each pack: the segments it keeps, then those its partner offers; to be compiled."""
+    target = 0
+    for pack in range(len(partner)):
+        for part in range(2):
+            giver = pack if part == 0 else partner[pack]
+            begin, end = offsets[giver], offsets[giver + 1]
+            place = begin + first[giver]
+            num_segments = count[giver]
+            if part == 0:
+                # The kept segments begin behind the offered ones.
+                place += num_segments
+                num_segments = end - begin - num_segments
+            if place >= end:
+                place -= end - begin
+            for _ in range(num_segments):
+                new_items[target] = items[place]
+                new_lengths[target] = lengths[place]
+                target += 1
+                place += 1
+                if place == end:
+                    place = begin
+
+
+def _swap_in_numpy(
+    offsets: Offsets,
+    items: AnyIntArray,
+    lengths: AnyIntArray,
+    first: Int64Array,
+    count: Int64Array,
+    partner: Int64Array,
+    new_items: AnyIntArray,
+    new_lengths: AnyIntArray,
+) -> None:
+    """Write the same in NumPy: two ranges on a ring for each pack."""
+    pack_sizes = np.diff(offsets)
+    giver = np.stack([np.arange(len(partner)), partner], axis=1).ravel()
+    begin = np.stack([(first + count) % pack_sizes, first[partner]], axis=1).ravel()
+    num_segments = np.stack([pack_sizes - count, count[partner]], axis=1).ravel()
+    place = ranges(begin, num_segments)
+    ring_sizes = np.repeat(pack_sizes[giver], num_segments)
+    place -= np.where(place >= ring_sizes, ring_sizes, 0)
+    place += np.repeat(offsets[giver], num_segments)
+    new_items[:] = items[place]
+    new_lengths[:] = lengths[place]

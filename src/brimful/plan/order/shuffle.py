@@ -1,0 +1,206 @@
+"""Random orders that are computed entry by entry: no keys to draw, nothing to sort.
+
+Shuffling a hundred million items by sorting random keys takes ten times as long as packing them. A bijection with a key
+permutes the numbers below a power of two by a few multiplications; a number that it leads out of the range is put
+through it again until it lies inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.compiling import compiled
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
+from brimful.rng import RandomStream, generator
+from brimful.typing import AnyIntArray, Int64Array, Lengths
+
+__all__ = ["companion_order", "pack_order", "random_order", "shuffle_classes"]
+
+_ROUNDS = 4
+"""Applications of multiply, add and fold that make one bijection."""
+
+_MIN_BITS = 6
+"""Bits of the numbers that the bijection permutes: fewer are too few to mix."""
+
+_MAX_BITS = 32
+"""Bits that a product needs: 32-bit arithmetic keeps the low half, and classes have less than 2**32 items."""
+
+_BLOCK = 1024
+"""Numbers that the compiled form permutes together: they stay in the first cache, and in vector registers."""
+
+_CHUNK = 1 << 16
+"""Numbers that NumPy permutes together: they and their intermediate results stay in the cache."""
+
+_Words = npt.NDArray[np.uint32]
+
+
+def companion_order(lengths: Lengths, items: Histogram, *, seed: int | None, epoch: int) -> AnyIntArray:
+    """Sort the positions of the lengths, longest first, and shuffle those of equal length among themselves.
+
+    Args:
+        lengths: ``int[num_items]``, each at least 1.
+        items: their histogram.
+        seed: None keeps equal lengths in order of position.
+        epoch: another epoch has another order.
+
+    >>> lengths = np.array([3, 3, 5, 1, 3], dtype=np.int32)
+    >>> companion_order(lengths, Histogram.of(lengths), seed=1, epoch=0).tolist()
+    [2, 1, 0, 4, 3]
+    """
+    order = decreasing_order(lengths, items)
+    if seed is not None:
+        shuffle_classes(order, items.counts[::-1], generator(seed=seed, epoch=epoch, purpose="companions"))
+    return order
+
+
+def pack_order(num_packs: int, *, seed: int | None, epoch: int) -> AnyIntArray | None:
+    """Draw an order of the packs that has nothing to do with lengths; None without a seed: the order of opening."""
+    return None if seed is None else random_order(num_packs, generator(seed=seed, epoch=epoch, purpose="pack order"))
+
+
+def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream) -> None:
+    """Shuffle each class of some items by itself, in place: the first ``counts[0]`` items, the next ``counts[1]``, ….
+
+    Pure but for the stream, from which it takes the same words for the same number of classes.
+
+    Args:
+        order: ``int[num_items]``.
+        counts: ``int64[num_classes]``, items of each class, that add up to ``num_items``.
+
+    >>> from brimful.rng import generator
+    >>> items = np.arange(8)
+    >>> shuffle_classes(items, np.array([5, 3]), generator(seed=0, epoch=0, purpose="doc"))
+    >>> items.tolist()
+    [2, 1, 3, 0, 4, 6, 7, 5]
+    """
+    _permute(counts, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype), stream)
+
+
+def random_order(count: int, stream: RandomStream) -> AnyIntArray:
+    """Return the numbers 0 to count - 1 in random order: ``int32[count]``, or int64 where they need it.
+
+    >>> from brimful.rng import generator
+    >>> random_order(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
+    [2, 1, 3, 0, 4, 5]
+    """
+    numbers: AnyIntArray = np.empty(count, dtype=np.int32 if count < 2**31 else np.int64)
+    _permute(np.array([count], dtype=np.int64), None, numbers, stream)
+    return numbers
+
+
+def _permute(counts: Int64Array, order: AnyIntArray | None, scratch: AnyIntArray, stream: RandomStream) -> None:
+    """Permute each class of ``order`` in place; without one, write a permutation of each class to ``scratch``.
+
+    Args:
+        counts: ``int64[num_classes]``.
+        order: ``int[sum(counts)]``, or None for the numbers from 0 on, which need not be looked up.
+        scratch: room for the largest class, or the result.
+    """
+    # uint32[num_classes, 2 · rounds]: an odd factor and a summand for each round.
+    keys = stream.words(len(counts) * 2 * _ROUNDS).astype(np.uint32).reshape(len(counts), 2 * _ROUNDS)
+    keys[:, ::2] |= np.uint32(1)
+    # Bits of the largest number of each class: frexp of a whole number below 2**53 is exact.
+    bits = np.maximum(np.frexp((counts - 1).astype(np.float64))[1], _MIN_BITS).astype(np.int64)
+    assert int(bits.max(initial=0)) <= _MAX_BITS, "a class of 2**32 items or more"
+    kernel = compiled(_permute_in_blocks, int(counts.sum()), sum_calls=True) or _permute_in_numpy
+    kernel(counts, keys, bits, order, scratch)
+
+
+def _permute_in_blocks(
+    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray | None, scratch: AnyIntArray
+) -> None:
+    """Permute block by block; to be compiled. Loops over a block have no branches, so that they run in vectors."""
+    result = np.empty(_BLOCK, dtype=np.uint32)
+    values = np.empty(_BLOCK, dtype=np.uint32)
+    slots = np.empty(_BLOCK, dtype=np.int64)
+    base = 0
+    for number in range(len(counts)):
+        count = counts[number]
+        size = np.uint32(count)
+        mask = np.uint32((np.int64(1) << bits[number]) - 1)
+        shift = np.uint32((bits[number] + 1) >> 1)
+        for begin in range(0, count, _BLOCK):
+            block = min(_BLOCK, count - begin)
+            for i in range(block):
+                values[i] = begin + i
+                slots[i] = i
+            # Invariant: values[:outside] belong to slots[:outside] and have not reached the range yet.
+            outside = block
+            while outside > 0:
+                for turn in range(_ROUNDS):
+                    factor, summand = keys[number, 2 * turn], keys[number, 2 * turn + 1]
+                    for i in range(outside):
+                        value = np.uint32(values[i] * factor + summand) & mask
+                        values[i] = value ^ (value >> shift)
+                still_outside = 0
+                for i in range(outside):
+                    value, slot = values[i], slots[i]
+                    result[slot] = value
+                    values[still_outside], slots[still_outside] = value, slot
+                    still_outside += 1 if value >= size else 0
+                outside = still_outside
+            if order is None:
+                for i in range(block):
+                    scratch[base + begin + i] = base + np.int64(result[i])
+            else:
+                for i in range(block):
+                    scratch[begin + i] = order[base + np.int64(result[i])]
+        # A class is read all over while its blocks are made, so it is written back when it is complete.
+        if order is not None:
+            for i in range(count):
+                order[base + i] = scratch[i]
+        base += count
+
+
+def _permute_in_numpy(
+    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray | None, scratch: AnyIntArray
+) -> None:
+    """Permute as ``_permute_in_blocks`` does: several small classes together, or a large one chunk by chunk."""
+    ends = np.cumsum(counts)
+    number = 0
+    while number < len(counts):
+        base = int(ends[number] - counts[number])
+        # The classes that fit one chunk together, at least one.
+        stop = max(int(np.searchsorted(ends, base + _CHUNK, side="right")), number + 1)
+        values = None if order is None else order[base : int(ends[stop - 1])].copy()
+        for begin in range(base, int(ends[stop - 1]), _CHUNK):
+            end = min(begin + _CHUNK, int(ends[stop - 1]))
+            owners: slice | Int64Array = slice(number, number + 1)
+            if stop > number + 1:
+                owners = np.repeat(np.arange(number, stop), counts[number:stop])
+            starts = (ends - counts)[owners]
+            places = starts + _permuted((np.arange(begin, end) - starts).astype(np.uint32), owners, counts, keys, bits)
+            if values is None or order is None:
+                scratch[begin:end] = places
+            else:
+                order[begin:end] = values[places - base]
+        number = stop
+
+
+def _permuted(
+    ranks: _Words, owners: slice | Int64Array, counts: Int64Array, keys: _Words, bits: Int64Array
+) -> Int64Array:
+    """Permute ranks within their classes; ``owners`` names the class of each, or the one class of all."""
+    sizes = np.broadcast_to(counts[owners], ranks.shape)
+    ranks = _apply_bijection(ranks, keys[owners], bits[owners])
+    outside = np.flatnonzero(ranks >= sizes)
+    while len(outside):
+        classes = owners if isinstance(owners, slice) else owners[outside]
+        ranks[outside] = _apply_bijection(ranks[outside], keys[classes], bits[classes])
+        outside = outside[ranks[outside] >= sizes[outside]]
+    return ranks.astype(np.int64)
+
+
+def _apply_bijection(numbers: _Words, keys: _Words, bits: Int64Array) -> _Words:
+    """Apply the bijection once, to each number with its key, or to all with the same; sums wrap around at 32 bits."""
+    mask = ((np.int64(1) << bits) - 1).astype(np.uint32)
+    shift = ((bits + 1) >> 1).astype(np.uint32)
+    numbers = numbers.copy()
+    for turn in range(_ROUNDS):
+        numbers *= keys[:, 2 * turn]
+        numbers += keys[:, 2 * turn + 1]
+        numbers &= mask
+        numbers ^= numbers >> shift
+    return numbers

@@ -1,0 +1,103 @@
+"""A plan as one file: the only I/O in this package.
+
+Row ``i`` is pack ``i`` with its segments as lists. If samples were dropped, one more row names them, with ``kind`` 1; if
+samples were truncated, another names those, with ``kind`` 2 and their lengths before. ``starts`` is left out if every
+segment begins at 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import CorruptFileError
+from brimful.plan.policies.truncated import Truncated
+from brimful.tables import Ragged, open_table, write_table
+from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
+
+__all__ = ["load_plan", "save_plan"]
+
+_KIND = "plan"
+_PLAIN, _WITH_TRUNCATED = 1, 2
+"""Versions. The second has a row of truncated samples, which the first did not know; without it the first is written."""
+_PACK, _DROPPED, _TRUNCATED = 0, 1, 2
+
+
+def save_plan(
+    path: str | os.PathLike[str],
+    offsets: Offsets,
+    sample_ids: AnyIntArray,
+    starts: Lengths,
+    lengths: Lengths,
+    dropped_ids: Int64Array,
+    truncated: Truncated | None,
+    description: Mapping[str, Any],
+) -> None:
+    """Write the arrays of a plan, atomically."""
+    num_packs = len(offsets) - 1
+    kind = np.full(num_packs, _PACK, dtype=np.int8)
+    further_rows = [(_DROPPED, dropped_ids, np.zeros(len(dropped_ids), dtype=np.int32))]
+    version = _PLAIN
+    if truncated is not None and len(truncated):
+        further_rows.append((_TRUNCATED, truncated.sample_ids, truncated.lengths))
+        description = {**description, "truncated_fingerprint": truncated.fingerprint}
+        version = _WITH_TRUNCATED
+    for row_kind, ids, ids_lengths in further_rows:
+        if len(ids):
+            kind = np.append(kind, np.int8(row_kind))
+            offsets = np.append(offsets, offsets[-1] + len(ids))
+            sample_ids = np.concatenate([sample_ids, ids.astype(sample_ids.dtype)])
+            starts = np.concatenate([starts, np.zeros(len(ids), dtype=np.int32)])
+            lengths = np.concatenate([lengths, ids_lengths])
+    columns: dict[str, Any] = {
+        "kind": kind,
+        "sample_ids": Ragged(sample_ids, offsets),
+        "lengths": Ragged(lengths, offsets),
+    }
+    if starts.any():
+        columns["starts"] = Ragged(starts, offsets)
+    write_table(path, columns, {"kind": _KIND, "version": version, "num_packs": num_packs, **description})
+
+
+def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Truncated | None, dict[str, Any]]:
+    """Return the arrays of a plan as views of its file, by their names in ``Plan``, its truncated samples, and its
+    description."""
+    table = open_table(path)
+    meta = table.description
+    name = os.fspath(path)
+    if meta.get("kind") != _KIND:
+        raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and no plan")
+    if meta.get("version") not in (_PLAIN, _WITH_TRUNCATED):
+        raise CorruptFileError(
+            f"{name} has plan version {meta.get('version')}; this brimful reads {_PLAIN} and {_WITH_TRUNCATED}"
+        )
+    # Opened in milliseconds, whatever the size: the arrays are held against the fingerprint when they are used.
+    ids, lengths = table.ragged("sample_ids", checked=False), table.ragged("lengths", checked=False)
+    offsets = ids.offsets[: meta["num_packs"] + 1]
+    num_segments = int(offsets[-1])
+    starts = np.broadcast_to(np.zeros(1, dtype=np.int32), (num_segments,))
+    if "starts" in table:
+        starts = table.ragged("starts", checked=False).values[:num_segments]
+    # Behind the packs come the row of dropped samples and that of truncated ones, each only if there are any.
+    kind = table.flat("kind")
+    last_row = len(kind) - 1
+    truncated = None
+    if meta["version"] == _WITH_TRUNCATED:
+        if kind[last_row] != _TRUNCATED:
+            raise CorruptFileError(f"{name}: its last row does not name the truncated samples")
+        truncated = Truncated(
+            ids.row(last_row).astype(np.int64), lengths.row(last_row), meta["truncated_fingerprint"]
+        )
+        last_row -= 1
+    dropped_ids = ids.row(last_row) if last_row >= meta["num_packs"] else ids.values[:0]
+    arrays = {
+        "offsets": offsets,
+        "sample_ids": ids.values[:num_segments],
+        "starts": starts,
+        "lengths": lengths.values[:num_segments],
+        "dropped_ids": dropped_ids.astype(np.int64),
+    }
+    return arrays, truncated, meta

@@ -1,0 +1,1 @@
+"""Policies that turn samples into items: overflow, alignment, budgets, groups, targets."""

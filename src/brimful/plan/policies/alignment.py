@@ -1,0 +1,175 @@
+"""Alignment: lengths as parallelism and number formats pad them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import lcm
+
+import numpy as np
+
+from brimful.checks import choice_of, whole_number
+from brimful.errors import SettingsError
+from brimful.messages import setting
+from brimful.typing import AnyIntArray
+
+__all__ = ["Alignment", "LowPrecision"]
+
+_FUSED_ATTENTION = 64
+"""Tokens on each rank that cuDNN's fused attention wants a multiple of, as ms-swift pads for it."""
+
+
+class LowPrecision(str, Enum):
+    """Number format of the matrix products, whose scaling blocks want a multiple of tokens on each rank."""
+
+    FP8 = "fp8"
+    """One scale for each tensor (delayed or current): 16, the block of an FP8 product in Transformer Engine."""
+    NVFP4 = "nvfp4"
+    """16, as FP8: the padding ms-swift gives every format that has no row of its own."""
+    MXFP8 = "mxfp8"
+    """A scale for each 32 values: 32."""
+    BLOCKWISE = "blockwise"
+    """A scale for each block of 128 times 128: 128."""
+
+    @property
+    def tokens(self) -> int:
+        """The multiple of tokens on each rank."""
+        return {"fp8": 16, "nvfp4": 16, "mxfp8": 32, "blockwise": 128}[self.value]
+
+    @classmethod
+    def named(cls, name: LowPrecision | str) -> LowPrecision:
+        """Return the format of that name.
+
+        Raises:
+            SettingsError: no such format.
+        """
+        return choice_of(cls, name, argument="fp8")
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Multiples that every segment, and the row as a whole, are padded up to.
+
+    Padding belongs to the length *before* packing: rounded after it, rows grow over the capacity.
+
+    ::
+
+        segment 4, total 16, capacity 40          usable: 32, the largest multiple of 16 in 40
+        lengths           5   9   3   13
+        rounded           8  12   4   16          what planning sees
+        pack              8 + 12 + 4 = 24         padded row 32: fits whatever is packed within 32
+
+    The law: where rounded lengths sum to at most ``usable(capacity)``, ``padded_total`` of the sum is at most the
+    capacity. A pack's last segment is then the padding of the row, and a multiple of ``segment`` too.
+
+    Attributes:
+        segment: tokens that each segment's length is rounded up to a multiple of.
+        total: tokens that a row's length is rounded up to a multiple of, itself a multiple of ``segment``.
+
+    Raises:
+        SettingsError: below 1, no whole number, or a total that is no multiple of ``segment``.
+
+    >>> Alignment(segment=4, total=16).rounded(np.array([5, 9, 3, 13])).tolist()
+    [8, 12, 4, 16]
+    """
+
+    segment: int = 1
+    total: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("segment", self.segment), ("total", self.total)):
+            object.__setattr__(self, name, whole_number(f"the alignment of the {name}", value, minimum=1))
+        if self.total == 1:
+            object.__setattr__(self, "total", self.segment)
+        if self.total % self.segment:
+            raise SettingsError(
+                f"the alignment of the total, {self.total}, must be a multiple of the segment's, {self.segment}: the "
+                f"padding of a row is a segment too; use {lcm(self.total, self.segment)}"
+            )
+
+    @classmethod
+    def of_parallelism(
+        cls,
+        *,
+        cp: int = 1,
+        tp: int = 1,
+        sequence_parallel: bool = False,
+        fp8: LowPrecision | str | None = None,
+        fused_attention: bool = False,
+    ) -> Alignment:
+        """Return the alignment that the rows of a model need when it is divided like this.
+
+        ============================  ==========================================================================
+        segment, ``2·cp``             cp > 1: Transformer Engine gives each rank an early and a late slice of
+                                      every segment, and cuts off what does not divide
+        segment, ``cp·tp``            sequence parallelism divides each CP slice among TP ranks; with both the
+                                      least common multiple, as Megatron-Bridge's ``pad_seq_to_mult``
+        total, ``cp·tp·16``           FP8 and NVFP4; 32 for MXFP8, 128 blockwise (ms-swift's ``get_padding_to``)
+        total, ``cp·tp·64``           at least, with fused attention (the same)
+        ============================  ==========================================================================
+
+        ``tp`` counts only with sequence parallelism: otherwise each of its ranks holds all tokens. Other trainers
+        ask for less or for more: NeMo pads a pack to 16, verl aligns each segment to the format's block and the
+        total to 128 of them; say so with ``Alignment(segment=16, total=2048)``.
+
+        Raises:
+            SettingsError: a size below 1, an unknown format.
+
+        >>> Alignment.of_parallelism(cp=2, tp=2, sequence_parallel=True)
+        Alignment(segment=4, total=4)
+        >>> Alignment.of_parallelism(cp=2, tp=2, sequence_parallel=True, fp8="blockwise")
+        Alignment(segment=4, total=512)
+        """
+        for name, value in (("cp", cp), ("tp", tp)):
+            whole_number(setting(name), value, minimum=1)
+        ranks = cp * tp if sequence_parallel else cp
+        segment = lcm(2 * cp if cp > 1 else 1, cp * tp if sequence_parallel else 1)
+        on_each_rank = 1 if fp8 is None else LowPrecision.named(fp8).tokens
+        if fused_attention:
+            on_each_rank = max(on_each_rank, _FUSED_ATTENTION)
+        return cls(segment=segment, total=lcm(segment, ranks * on_each_rank))
+
+    @property
+    def is_none(self) -> bool:
+        """True if lengths stay unpadded."""
+        return self.total == 1
+
+    def rounded(self, lengths: AnyIntArray) -> AnyIntArray:
+        """Round each length up to a multiple of ``segment``; the same dtype, the same array if nothing changes.
+
+        Raises:
+            SettingsError: a rounded length is above what the dtype holds.
+        """
+        if self.segment == 1 or len(lengths) == 0:
+            return lengths
+        longest = -(-int(lengths.max()) // self.segment) * self.segment
+        if longest > np.iinfo(lengths.dtype).max:
+            raise SettingsError(
+                f"a length of {int(lengths.max()):,} cannot be aligned to {self.segment} in {lengths.dtype}"
+            )
+        rounded: AnyIntArray = (lengths + -lengths % self.segment).astype(lengths.dtype, copy=False)
+        return rounded
+
+    def padded_total(self, tokens: int) -> int:
+        """Return the tokens of a padded row that holds ``tokens``."""
+        return -(-tokens // self.total) * self.total
+
+    def usable(self, capacity: int) -> int:
+        """Return the longest row of at most ``capacity`` that needs no padding: the limit of the sum of rounded lengths.
+
+        It is also the longest sample that can be packed, where overflow policies cut and drop, since the total is a
+        multiple of ``segment``: a sample of that length is not rounded.
+
+        Raises:
+            SettingsError: not even one multiple fits.
+
+        >>> Alignment(segment=4, total=512).usable(4100)
+        4096
+        """
+        usable = capacity // self.total * self.total
+        if usable < 1:
+            raise SettingsError(
+                f"{setting('capacity', capacity)} is below the alignment of {self.total:,} tokens ({self!r}): no row fits; "
+                f"choose a multiple of {self.total:,}"
+            )
+        return usable

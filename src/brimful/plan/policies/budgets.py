@@ -1,0 +1,152 @@
+"""Budgets: the quantities that packs are limited in, as one matrix beside its capacities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.checks import whole_number
+from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.measure.table import LengthTable
+from brimful.messages import first_few, setting
+from brimful.plan.policies.overflow import Overflow
+from brimful.typing import AnyIntArray, Int64Array
+
+__all__ = ["DERIVED", "Budgets", "examples_of"]
+
+DERIVED: Mapping[str, Callable[[Int64Array], Int64Array]] = {
+    "samples": np.ones_like,
+    "squares": np.square,
+}
+"""Budgets that follow from the tokens of a segment: 1 each, and length², which attention costs."""
+
+_MAX_CAPACITY = 2**52
+"""Largest capacity of a budget: sums up to it are exact in float64, in which the scores of packing are computed."""
+
+_WITH_LOSS_TOKENS = setting("budgets", "loss_tokens", python='budgets=["tokens", "loss_tokens"]')
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Names and capacities; ``tokens`` is always the first.
+
+    Attributes:
+        names: of the budgets, which also give the units.
+        capacities: ``int64[num_budgets]``: limit of each in a pack. Never exceeded.
+
+    >>> Budgets.of(4096, {"patches": 16384, "samples": 64})
+    Budgets(tokens 4,096, patches 16,384, samples 64)
+    """
+
+    names: tuple[str, ...]
+    capacities: Int64Array
+
+    @classmethod
+    def of(cls, capacity: int, budgets: Mapping[str, int] | None = None) -> Budgets:
+        """Make budgets of ``tokens`` with its capacity, and further ones with theirs.
+
+        Raises:
+            SettingsError: a capacity that is no whole number from 1 to 2**52, or ``tokens`` given twice.
+        """
+        if budgets and "tokens" in budgets:
+            raise SettingsError(
+                f"{setting('budgets', {'tokens': budgets['tokens']})}: the capacity in tokens is {setting('capacity')}"
+            )
+        limits = {"tokens": capacity, **(budgets or {})}
+        for name, limit in limits.items():
+            title = setting("capacity") if name == "tokens" else _one_budget(name)
+            if not 1 <= whole_number(title, limit) <= _MAX_CAPACITY:
+                raise SettingsError(f"{title} must be from 1 to {_MAX_CAPACITY:,} and is {limit:,}")
+        return cls(tuple(limits), np.array(list(limits.values()), dtype=np.int64))
+
+    def sizes(
+        self, table: LengthTable, *, lengths: AnyIntArray, sample_ids: Int64Array | None, rounded: AnyIntArray
+    ) -> Int64Array:
+        """Return the size of each segment in each budget: ``int64[num_segments, num_budgets]``.
+
+        A column of the table goes before a derived budget of the same name. A segment that was cut from its sample
+        still counts with all that the sample takes of a column: too much at worst.
+
+        Args:
+            table: the columns.
+            lengths: ``int[num_segments]``, tokens of each segment, which derived budgets follow from.
+            sample_ids: ``int64[num_segments]``; None if segment ``i`` is sample ``i``.
+            rounded: ``int[num_segments]``, the tokens that the segments take: their lengths, aligned.
+
+        Raises:
+            SettingsError: a budget that the table has not, naming those it has.
+            InvalidLengthsError: a negative size.
+        """
+        sizes = np.empty((len(lengths), len(self.names)), dtype=np.int64)
+        for column, name in enumerate(self.names):
+            if name == "tokens":
+                sizes[:, column] = rounded
+            elif name in table.budgets:
+                values = table.budgets[name]
+                sizes[:, column] = values if sample_ids is None else values[sample_ids]
+                if len(sizes) and int(sizes[:, column].min()) < 0:
+                    row = int(np.argmin(sizes[:, column]))
+                    sample = row if sample_ids is None else int(sample_ids[row])
+                    raise InvalidLengthsError(f"{name}: sample {sample} has {int(sizes[row, column])}, below 0")
+            elif name in DERIVED:
+                sizes[:, column] = DERIVED[name](np.asarray(lengths, dtype=np.int64))
+            else:
+                names = ", ".join([*(stored for stored in table.budgets if stored != "tokens"), *DERIVED])
+                ways = f"; lengths measured with {_WITH_LOSS_TOKENS} have them" if name == "loss_tokens" else ""
+                raise SettingsError(f"{_one_budget(name)} is unknown: these lengths have {names}{ways}")
+        return sizes
+
+    def first_exceeded(self, sizes: Int64Array) -> Int64Array | None:
+        """Return the first budget that each row exceeds, -1 for none: ``int64[num_rows]``; None if no row does."""
+        exceeded = sizes > self.capacities
+        if not exceeded.any():
+            return None
+        return np.where(exceeded.any(axis=1), np.argmax(exceeded, axis=1), -1)
+
+    def refuse_oversized(self, sizes: Int64Array, *, sample_ids: Int64Array | None, policy: Overflow) -> None:
+        """Raise for segments that alone exceed a capacity.
+
+        Raises:
+            OversizedSampleError: the policy is ``error``; names samples, budget and numbers.
+            SettingsError: the policy cuts tokens, and another budget is exceeded.
+        """
+        exceeded = sizes > self.capacities
+        column = int(np.argmax(exceeded.any(axis=0)))
+        name, capacity = self.names[column], int(self.capacities[column])
+        rows = np.flatnonzero(exceeded[:, column])
+        ids = rows if sample_ids is None else sample_ids[rows]
+        text = (
+            f"{len(rows):,} of {len(sizes):,} samples exceed the capacity of {capacity:,} {name}: "
+            f"sample {examples_of(ids, sizes[rows, column])}"
+        )
+        larger = self.larger(column, int(sizes[rows, column].max()))
+        if policy is Overflow.ERROR:
+            raise OversizedSampleError(f"{text}. Choose {setting('overflow', 'drop')}, or {larger}")
+        raise SettingsError(
+            f"{setting('overflow', policy.value)} cuts tokens, not {name}, and {text}. Choose drop, or {larger}"
+        )
+
+    def larger(self, column: int, size: int) -> str:
+        """Mention the setting that would let one item of this size into a pack."""
+        name = self.names[column]
+        return setting("capacity", size) if name == "tokens" else setting("budgets", {name: size})
+
+    def __repr__(self) -> str:
+        limits = zip(self.names, self.capacities.tolist(), strict=True)
+        return f"Budgets({', '.join(f'{name} {limit:,}' for name, limit in limits)})"
+
+
+def examples_of(sample_ids: AnyIntArray, sizes: AnyIntArray) -> str:
+    """List the first samples with their sizes, and count the rest.
+
+    >>> examples_of(np.array([7, 12]), np.array([9000, 4100]))
+    '7 (9,000), 12 (4,100)'
+    """
+    pairs = zip(sample_ids, sizes, strict=True)
+    return first_few((f"{sample_id} ({size:,})" for sample_id, size in pairs), len(sample_ids))
+
+
+def _one_budget(name: str) -> str:
+    return setting("budgets", name, python=f"budgets[{name!r}]")

@@ -1,0 +1,108 @@
+"""Samples that teach nothing: those without a token that is a target of the loss."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from brimful.checks import choice_of
+from brimful.errors import NoTargetError
+from brimful.measure.table import LengthTable
+from brimful.messages import first_few, setting
+from brimful.plan.policies.overflow import Overflow
+from brimful.typing import Int64Array
+
+__all__ = ["NoTarget", "samples_to_leave_out", "samples_without_target"]
+
+_NO_SAMPLES = np.empty(0, dtype=np.int64)
+
+
+class NoTarget(str, Enum):
+    """The policy for samples without a target: none of their own, or none left after truncation.
+
+    They cost what other samples cost and teach nothing; often they are the first sign that a data set was read wrongly.
+    So the default is to stop and say so.
+    """
+
+    ERROR = "error"
+    """Stop, naming the samples. The default."""
+    DROP = "drop"
+    """Leave them out, counted with their tokens."""
+    KEEP = "keep"
+    """Pack them."""
+
+    @classmethod
+    def named(cls, name: NoTarget | str) -> NoTarget:
+        """Return the policy of that name.
+
+        Raises:
+            SettingsError: no such policy.
+        """
+        return choice_of(cls, name, argument="no_target")
+
+
+def samples_to_leave_out(
+    table: LengthTable, *, capacity: int, overflow: Overflow, policy: NoTarget, groups: Int64Array | None
+) -> Int64Array:
+    """Return the samples that are left out for want of a target.
+
+    Pure: no I/O.
+
+    Args:
+        table: lengths with their targets; without them nothing is known, and nothing is left out.
+        capacity: tokens that a segment may have at most.
+        overflow: policy for longer samples; truncation may take all targets of one.
+        groups: ``int64[num_samples]``: a group stays whole as long as one of its samples has a target.
+
+    Returns:
+        ``int64``, ascending.
+
+    Raises:
+        NoTargetError: there are some and the policy is ``error``, or every sample is one of them.
+    """
+    if table.targets is None:
+        return _NO_SAMPLES
+    targetless, truncated = samples_without_target(table, capacity=capacity, overflow=overflow)
+    ids = np.union1d(targetless, truncated)
+    reasons = _reasons(table, len(targetless), len(truncated)) if len(ids) else ""
+    if len(ids) and len(ids) == int(np.count_nonzero(table.tokens > 0)):
+        raise NoTargetError(
+            f"none of {len(ids):,} samples has a target of the loss{reasons}: packs of them would teach nothing",
+            sample_id=int(ids[0]),
+        )
+    if groups is not None and len(ids):
+        has_target = table.tokens > 0
+        has_target[ids] = False
+        ids = ids[(groups[ids] < 0) | ~np.isin(groups[ids], groups[has_target])]
+    if policy is NoTarget.ERROR and len(ids):
+        raise NoTargetError(
+            f"{len(ids):,} of {len(table):,} samples have no target of the loss{reasons}: "
+            f"sample {first_few(ids, len(ids))}. Choose {setting('no_target', 'drop')} to leave them out, or "
+            f"{setting('no_target', 'keep')}",
+            sample_id=int(ids[0]),
+        )
+    return ids if policy is NoTarget.DROP else _NO_SAMPLES
+
+
+def samples_without_target(table: LengthTable, *, capacity: int, overflow: Overflow) -> tuple[Int64Array, Int64Array]:
+    """Return the samples without a target, and those that lose all of them to truncation; both ascending."""
+    targets, tokens = table.targets, table.tokens
+    assert targets is not None
+    targetless = np.flatnonzero((targets.counts == 0) & (tokens > 0))
+    if overflow not in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
+        return targetless, _NO_SAMPLES
+    longer = np.flatnonzero((tokens > capacity) & (targets.counts > 0))
+    starts = tokens[longer] - capacity if overflow is Overflow.TRUNCATE_LEFT else np.zeros(len(longer), dtype=np.int64)
+    remaining = targets.within(longer, starts, np.full(len(longer), capacity, dtype=np.int64))
+    return targetless, longer[remaining == 0]
+
+
+def _reasons(table: LengthTable, num_targetless: int, num_truncated: int) -> str:
+    """Write ``(194: it has no turn of the assistant; 367: truncation to the capacity takes them)``."""
+    reasons: list[str] = []
+    if num_targetless:
+        reasons += [f"{count:,}: {reason}" for reason, count in table.account.no_target.most_common()]
+    if num_truncated:
+        reasons.append(f"{num_truncated:,}: truncation to the capacity takes all of them")
+    return f" ({'; '.join(reasons)})" if reasons else ""

@@ -1,0 +1,115 @@
+"""Overflow policies: the fate of samples longer than a pack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from brimful.checks import choice_of
+from brimful.errors import OversizedSampleError
+from brimful.messages import first_few, setting
+from brimful.ragged import ranges
+from brimful.typing import AnyIntArray, Int64Array, Lengths
+
+__all__ = ["Overflow", "Segments", "apply_overflow"]
+
+
+class Overflow(str, Enum):
+    """The policy for a sample whose length exceeds the capacity. There is no silent default."""
+
+    ERROR = "error"
+    """Stop, naming the samples. The default."""
+    DROP = "drop"
+    """Leave the sample out, counted with its tokens."""
+    TRUNCATE = "truncate"
+    """Keep the first ``capacity`` tokens."""
+    TRUNCATE_LEFT = "truncate_left"
+    """Keep the last ``capacity`` tokens."""
+    SPLIT = "split"
+    """Cut into segments of ``capacity`` tokens and a rest; every token is kept. For documents, not for chats."""
+
+    @classmethod
+    def named(cls, name: Overflow | str) -> Overflow:
+        """Return the policy of that name.
+
+        Raises:
+            SettingsError: no such policy.
+        """
+        return choice_of(cls, name, argument="overflow")
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Segments to pack, and samples that the policy left out.
+
+    Attributes:
+        lengths: ``int32[num_segments]``, each in [1, capacity].
+        sample_ids: ``int64[num_segments]``, ascending; None if segment ``i`` is sample ``i``.
+        starts: ``int32[num_segments]``, first token of the sample in each segment; None if all begin at 0.
+        dropped_ids: ``int64``, samples left out, ascending.
+    """
+
+    lengths: Lengths
+    sample_ids: Int64Array | None
+    starts: Lengths | None
+    dropped_ids: Int64Array
+
+    def ids(self) -> Int64Array:
+        """``int64[num_segments]``: the sample of each segment."""
+        return np.arange(len(self.lengths)) if self.sample_ids is None else self.sample_ids
+
+
+_NO_SAMPLES = np.empty(0, dtype=np.int64)
+
+
+def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: int = 1) -> Segments:
+    """Turn samples into segments of at most ``capacity``. Samples of negative length (rejected) are left out.
+
+    Args:
+        lengths: of the samples.
+        capacity: tokens that a segment may have at most.
+        policy: for samples that have more.
+        unit: number that capacities are a multiple of, for the advice in the error.
+
+    Pure: no I/O.
+
+    >>> segments = apply_overflow(np.array([3, 10], np.int32), capacity=4, policy=Overflow.SPLIT)
+    >>> segments.sample_ids.tolist(), segments.starts.tolist(), segments.lengths.tolist()
+    ([0, 1, 1, 1], [0, 0, 4, 8], [3, 4, 4, 2])
+
+    Raises:
+        OversizedSampleError: the policy is ``error`` and a length exceeds the capacity; names the first ten.
+    """
+    has_rejected = int(lengths.min()) < 0
+    if not has_rejected and int(lengths.max()) <= capacity:
+        return Segments(lengths, None, None, _NO_SAMPLES)
+    oversized = lengths > capacity
+    oversized_ids = np.flatnonzero(oversized)
+    if policy is Overflow.ERROR and len(oversized_ids):
+        raise OversizedSampleError(_oversized_message(lengths, oversized_ids, capacity, unit))
+    if policy in (Overflow.ERROR, Overflow.DROP):
+        ids = np.flatnonzero((lengths > 0) & ~oversized)
+        return Segments(lengths[ids], ids, None, oversized_ids)
+    ids = np.flatnonzero(lengths > 0) if has_rejected else np.arange(len(lengths))
+    sample_lengths = lengths[ids]
+    if policy is Overflow.SPLIT:
+        parts = -(-sample_lengths.astype(np.int64) // capacity)
+        starts = (ranges(np.zeros(len(parts), dtype=np.int64), parts) * capacity).astype(np.int32)
+        segment_lengths = np.minimum(np.repeat(sample_lengths, parts) - starts, capacity).astype(np.int32)
+        return Segments(segment_lengths, np.repeat(ids, parts), starts, _NO_SAMPLES)
+    segment_lengths = np.minimum(sample_lengths, np.int32(capacity))
+    left_starts = (sample_lengths - segment_lengths).astype(np.int32) if policy is Overflow.TRUNCATE_LEFT else None
+    return Segments(segment_lengths, ids if has_rejected else None, left_starts, _NO_SAMPLES)
+
+
+def _oversized_message(lengths: AnyIntArray, oversized_ids: AnyIntArray, capacity: int, unit: int) -> str:
+    examples = (f"{sample_id} ({int(lengths[sample_id]):,})" for sample_id in oversized_ids)
+    longest = -(-int(lengths[oversized_ids].max()) // unit) * unit
+    usable = "" if unit == 1 else f", in multiples of {unit:,}"
+    return (
+        f"{len(oversized_ids):,} of {len(lengths):,} samples are longer than the capacity of {capacity:,} tokens{usable}: "
+        f"sample {first_few(examples, len(oversized_ids))}. Choose {setting('overflow', 'drop')}, truncate, "
+        f"truncate_left or split, or {setting('capacity', longest)}"
+    )

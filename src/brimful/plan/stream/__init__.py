@@ -1,0 +1,1 @@
+"""Plans of streams: a window of samples at a time."""

@@ -1,0 +1,352 @@
+"""Packs of a stream: the planner sees some samples ahead, emits full packs, and keeps the samples of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from brimful.arguments import CAPACITY_NAMES, understands
+from brimful.checks import whole_number
+from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
+from brimful.measure.table import REJECTED, as_lengths
+from brimful.messages import differences
+from brimful.plan.algorithms import ALGORITHMS
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.fit.any_fit import next_fit_upper_bound
+from brimful.plan.order.underfilled import min_load
+from brimful.plan.packing import Packing, loads_of
+from brimful.plan.policies.overflow import Overflow, apply_overflow
+from brimful.plan.stream.packs import StreamLedger, StreamPacks
+from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, SampleIds
+
+__all__ = ["LOOKAHEAD_ALGORITHMS", "Lookahead"]
+
+_VERSION = 1
+
+LOOKAHEAD_ALGORITHMS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.window_rule is not None)
+"""Names of the algorithms that can plan a stream."""
+
+
+class Lookahead:
+    """Plans packs of a stream from a window of samples, in bounded memory; stopped and resumed, the same packs.
+
+    When ``size`` samples wait, they are packed by the algorithm, as if there were no others, and packs leave in the
+    order of their oldest sample. Of the planned packs go
+
+    * those filled to ``min_fill`` or more,
+    * the fullest, until half of the samples went, so that a sample is planned about twice and not once for each pack,
+    * those with a sample that might otherwise wait too long.
+
+    The samples of the others stay and are packed again among those that come next. ``next_fit`` keeps the order of
+    the stream: all packs go but the last, which stays open unless it is the only one.
+
+    Capacity 10, size 4, best fit decreasing, min_fill 1::
+
+        add        waiting          planned         emitted    stays
+        7 6 4 2    7 6 4 2          7 2 · 6 4       6 4        7 2       half of the samples went
+        5 3        7 2 5 3          7 3 · 5 2       7 3        2 5
+        5 8        2 5 5 8          8 2 · 5 5       8 2 · 5 5            both are full
+
+    **No sample waits for more than** ``max_wait`` **packs**: that many, at most, are emitted between its arrival and
+    the pack that holds it. The window is in order of arrival, and before each planning the sample at position k of
+    the window (from 0) may still wait for k packs or more: true of a sample that just came, because ``max_wait`` is at
+    least ``size - 1``, the least that any planner can promise when no two samples share a pack. Packs go in the order
+    of their oldest sample, so at most k go before the sample at k. A sample that stays could have P packs before it,
+    P being the planned ones: whoever may not wait for k + P more is *due* and goes now; the others may wait for k
+    more afterwards, and their positions only fall. The decreasing algorithms place samples first that might be due, so
+    that they do not have to leave in half empty packs.
+
+    Under ``split`` that holds for every segment, from the arrival of its sample on, but that segment k of a sample
+    (from 0) may need as many as ``size - 1 + k`` packs, if that is more: so many segments can be before it, and no two of
+    them may share a pack.
+
+    The result depends on the order of the samples, and not on how they are divided among calls of ``add``.
+
+    Args:
+        capacity: most tokens of a pack, from 1 to 2**31 - 1. ``max_length``, ``packing_length`` and ``seq_length`` are
+            understood.
+        size: samples that may be seen before packs must be emitted: the lookahead.
+        max_wait: packs that a sample may wait for, at least ``size - 1``. Several times ``size`` leaves the algorithm
+            free; less keeps packs nearer to the order of arrival.
+        algorithm: one of ``LOOKAHEAD_ALGORITHMS``.
+        min_fill: share of the capacity, from 0 to 1, from which a pack leaves at once. 0 empties the window at each
+            planning, and 1 keeps all but the fullest half for another try.
+        overflow: what becomes of samples longer than a pack (``Overflow``).
+
+    Cost: a planning of ``size`` samples by the algorithm for each half of it that arrives, and O(size) memory.
+    Source: the window with a remainder is what streaming packers do (ms-swift, VeOmni, Energon); keeping whoever is
+    not full, with a bound on the wait, is ours.
+
+    >>> planner = Lookahead(capacity=10, size=4, max_wait=8, min_fill=1.0)
+    >>> planner.add(np.arange(6), np.array([7, 6, 4, 2, 5, 3])).as_lists()
+    [[1, 2], [0, 5]]
+    >>> planner
+    Lookahead(best_fit_decreasing, 2 of 4 samples waiting, 2 packs emitted)
+    >>> planner.finish().as_lists()
+    [[4, 3]]
+    """
+
+    @understands(capacity=CAPACITY_NAMES)
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        size: int,
+        max_wait: int,
+        algorithm: str = "best_fit_decreasing",
+        min_fill: float = 1.0,
+        overflow: Overflow | str = Overflow.ERROR,
+    ) -> None:
+        _check(capacity, size, max_wait, algorithm, min_fill)
+        self._overflow = Overflow.named(overflow)
+        self._settings: dict[str, Any] = {
+            "capacity": int(capacity),
+            "size": int(size),
+            "max_wait": int(max_wait),
+            "algorithm": algorithm,
+            "min_fill": float(min_fill),
+            "overflow": self._overflow.value,
+        }
+        self._capacity, self._size, self._max_wait, self._algorithm = int(capacity), int(size), int(max_wait), algorithm
+        self._full_load = min_load(min_fill, capacity)
+        self._counts = dict.fromkeys(StreamLedger().as_dict(), 0)
+        # The window, in order of arrival; a deadline is the number of the last pack, from 0, that may hold the segment.
+        self._num_waiting = 0
+        self._ids = np.empty(size, dtype=np.int64)
+        self._starts = np.empty(size, dtype=np.int32)
+        self._lengths = np.empty(size, dtype=np.int32)
+        self._deadlines = np.empty(size, dtype=np.int64)
+
+    def add(self, sample_ids: AnyIntArray, lengths: AnyIntArray) -> StreamPacks:
+        """Add samples in their order and return the packs that are emitted for it, often none.
+
+        Args:
+            sample_ids: ``int64[num_samples]``, any numbers.
+            lengths: ``int32[num_samples]``, tokens; -1 marks a rejected sample, which is counted and left out.
+
+        Raises:
+            InvalidLengthsError: a length below 1, no whole numbers, or not one of each; nothing was added.
+            OversizedSampleError: a length exceeds the capacity and the policy is ``error``; nothing was added.
+        """
+        ids = np.asarray(sample_ids)
+        if ids.dtype.kind not in "iu" and ids.size:
+            raise InvalidLengthsError(f"sample ids must be whole numbers and are {ids.dtype}")
+        segments, first_rows = self._segments(ids.astype(np.int64, copy=False), as_lengths(lengths))
+        ids, starts, segment_lengths = segments
+        arrivals = np.empty(len(ids), dtype=np.int64)  # packs emitted when the sample of the segment came
+        packs = []
+        row = 0
+        while row < len(ids):
+            # As many segments as the window has room for; a full window is planned, and half of it leaves.
+            count = min(self._size - self._num_waiting, len(ids) - row)
+            window, rows = slice(self._num_waiting, self._num_waiting + count), slice(row, row + count)
+            self._ids[window], self._starts[window] = ids[rows], starts[rows]
+            self._lengths[window] = segment_lengths[rows]
+            num_emitted = self._counts["packs_emitted"]
+            arrivals[rows] = num_emitted
+            arrivals[rows] = arrivals[first_rows[rows]]
+            # The segments before it in the window may always come first, one pack each; a late segment of a sample
+            # that was split into very many gets a later deadline for that.
+            num_before = np.arange(self._num_waiting, self._num_waiting + count)
+            self._deadlines[window] = np.maximum(arrivals[rows] + self._max_wait, num_emitted + num_before)
+            self._num_waiting += count
+            row += count
+            if self._num_waiting == self._size:
+                packs.append(self._plan(is_last=False))
+        return StreamPacks.of_parts(packs)
+
+    def finish(self) -> StreamPacks:
+        """End the stream and return the packs of all samples that wait, however full."""
+        return self._plan(is_last=True) if self._num_waiting else StreamPacks.of_parts([])
+
+    @property
+    def ledger(self) -> StreamLedger:
+        """Account of every sample and token until now."""
+        waiting = {
+            "segments_waiting": self._num_waiting,
+            "tokens_waiting": int(self._lengths[: self._num_waiting].sum(dtype=np.int64)),
+        }
+        return StreamLedger(**{**self._counts, **waiting})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next packs depend on, as plain numbers for JSON: settings, counts, and the window."""
+        window = slice(0, self._num_waiting)
+        deadlines, times = np.unique(self._deadlines[window], return_counts=True)
+        return {
+            "version": _VERSION,
+            **self._settings,
+            "counts": dict(self._counts),
+            "sample_ids": self._ids[window].tolist(),
+            "starts": self._starts[window].tolist() if self._starts[window].any() else None,
+            "lengths": self._lengths[window].tolist(),
+            "deadlines": [deadlines.tolist(), times.tolist()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken.
+
+        Raises:
+            StateError: the state is of other settings, which are named, or contradicts itself.
+        """
+        own_state = {"version": _VERSION, **self._settings}
+        mismatch = differences(state, own_state, own_state)
+        if mismatch:
+            raise StateError(f"the lookahead state does not fit: {mismatch}")
+        counts, window = _read_state(state, size=self._size, capacity=self._capacity, max_wait=self._max_wait)
+        self._counts = counts
+        self._num_waiting = len(window[0])
+        rows = slice(0, self._num_waiting)
+        self._ids[rows], self._starts[rows], self._lengths[rows], self._deadlines[rows] = window
+
+    def __repr__(self) -> str:
+        waiting = f"{self._num_waiting:,} of {self._size:,} samples waiting"
+        return f"Lookahead({self._algorithm}, {waiting}, {self._counts['packs_emitted']:,} packs emitted)"
+
+    def _segments(
+        self, ids: SampleIds, lengths: Lengths
+    ) -> tuple[tuple[SampleIds, Lengths, Lengths], Int64Array]:
+        """Apply the overflow policy and count its cost.
+
+        Returns:
+            Sample ids, starts and lengths of the segments; and for each the row of the first segment of its sample.
+        """
+        if ids.shape != lengths.shape:
+            raise InvalidLengthsError(f"{len(ids):,} sample ids and {len(lengths):,} lengths: one of each per sample")
+        invalid = np.flatnonzero((lengths < 1) & (lengths != REJECTED))
+        if len(invalid):
+            row = int(invalid[0])
+            raise InvalidLengthsError(f"sample {int(ids[row])} has length {int(lengths[row])}; the least is 1 token")
+        oversized = lengths > self._capacity
+        if self._overflow is Overflow.ERROR and oversized.any():
+            row = int(np.argmax(oversized))
+            raise OversizedSampleError(
+                f"sample {int(ids[row])} has {int(lengths[row]):,} tokens and a pack holds {self._capacity:,}. Choose "
+                f"overflow drop, truncate, truncate_left or split, or capacity {int(lengths[row])}"
+            )
+        counts = self._counts
+        oversized_tokens, num_oversized = int(lengths[oversized].sum(dtype=np.int64)), int(oversized.sum())
+        counts["samples_in"] += len(ids)
+        counts["tokens_in"] += int(lengths[lengths > 0].sum(dtype=np.int64))
+        counts["samples_rejected"] += int((lengths == REJECTED).sum())
+        if self._overflow is Overflow.DROP:
+            counts["samples_dropped"] += num_oversized
+            counts["tokens_dropped"] += oversized_tokens
+        elif self._overflow is Overflow.SPLIT:
+            counts["samples_split"] += num_oversized
+        else:
+            counts["samples_truncated"] += num_oversized
+            counts["tokens_truncated"] += oversized_tokens - num_oversized * self._capacity
+        starts = np.zeros(len(ids), dtype=np.int32)
+        first_rows = np.arange(len(ids))
+        if len(ids):
+            segments = apply_overflow(lengths, capacity=self._capacity, policy=self._overflow)
+            lengths = segments.lengths
+            starts = segments.starts if segments.starts is not None else np.zeros(len(lengths), dtype=np.int32)
+            if segments.sample_ids is not None:
+                ids = ids[segments.sample_ids]
+                first_rows = np.searchsorted(segments.sample_ids, segments.sample_ids)
+        counts["segments"] += len(ids)
+        return (ids, starts, lengths), first_rows
+
+    def _plan(self, *, is_last: bool) -> StreamPacks:
+        """Pack the window, take out the packs that leave, and close ranks."""
+        num_waiting = self._num_waiting
+        lengths = self._lengths[:num_waiting]
+        # Packs that each segment may wait for beyond those that its position in the window allows.
+        slack = self._deadlines[:num_waiting] - self._counts["packs_emitted"] - np.arange(num_waiting)
+        packing = _pack_window(lengths, slack, algorithm=self._algorithm, capacity=self._capacity)
+        num_packs = len(packing)
+        oldest = np.minimum.reduceat(packing.items, packing.offsets[:-1])
+        if is_last:
+            leaves = np.ones(num_packs, dtype=np.bool_)
+        elif self._algorithm == "next_fit":
+            leaves = np.arange(num_packs) < max(1, num_packs - 1)
+        else:
+            leaves = _choose_packs(lengths, slack, packing, oldest, full_load=self._full_load)
+        packs = np.flatnonzero(leaves)
+        packing = packing.take(packs[np.argsort(oldest[packs])])
+        rows = packing.items
+        emitted = StreamPacks(packing.offsets, self._ids[rows], self._starts[rows], self._lengths[rows])
+        self._counts["packs_emitted"] += len(emitted)
+        self._counts["segments_emitted"] += len(rows)
+        self._counts["tokens_emitted"] += int(emitted.lengths.sum(dtype=np.int64))
+        # The others move up in the window, in order of arrival.
+        stays = np.ones(num_waiting, dtype=np.bool_)
+        stays[rows] = False
+        self._num_waiting = num_waiting - len(rows)
+        for array in (self._ids, self._starts, self._lengths, self._deadlines):
+            array[: self._num_waiting] = array[:num_waiting][stays]
+        return emitted
+
+
+def _pack_window(lengths: Lengths, slack: Int64Array, *, algorithm: str, capacity: int) -> Packing:
+    """Pack positions in the window; decreasing algorithms place those first that might be due."""
+    rule = ALGORITHMS[algorithm].window_rule
+    assert rule is not None
+    pack, longest_first = rule
+    if not longest_first:
+        return pack(lengths, capacity=capacity)
+    order = decreasing_order(lengths)
+    is_due = slack < next_fit_upper_bound(lengths, capacity=capacity)
+    if is_due.any():
+        due_rows = is_due[order]
+        order = np.concatenate([order[due_rows], order[~due_rows]])
+    packing = pack(lengths[order], capacity=capacity)
+    return Packing(packing.offsets, order[packing.items])
+
+
+def _choose_packs(
+    lengths: Lengths, slack: Int64Array, packing: Packing, oldest: AnyIntArray, *, full_load: int
+) -> BoolArray:
+    """Choose the packs that leave: full ones, the fullest until half of the segments left, and those that are due."""
+    loads = loads_of(packing, lengths)
+    fullest_first = np.lexsort((oldest, -loads))
+    num_segments = np.cumsum(packing.sizes[fullest_first])
+    leaves: BoolArray = loads >= full_load
+    leaves[fullest_first[: int(np.searchsorted(num_segments, -(-len(lengths) // 2))) + 1]] = True
+    leaves |= np.logical_or.reduceat((slack < len(packing))[packing.items], packing.offsets[:-1])
+    return leaves
+
+
+def _check(capacity: int, size: int, max_wait: int, algorithm: str, min_fill: float) -> None:
+    for name, value, minimum in (("capacity", capacity, 1), ("size", size, 1), ("max_wait", max_wait, 0)):
+        if not minimum <= whole_number(name, value) <= 2**31 - 1:
+            raise SettingsError(f"{name} must be from {minimum} to {2**31 - 1:,} and is {value:,}")
+    if max_wait < size - 1:
+        raise SettingsError(
+            f"max_wait is {max_wait:,} packs and {size:,} samples wait, perhaps for a pack each: choose max_wait "
+            f"{size - 1:,} or more, or size {max_wait + 1:,}"
+        )
+    if algorithm not in LOOKAHEAD_ALGORITHMS:
+        raise SettingsError(
+            f"algorithm {algorithm!r} cannot plan a stream: use one of {', '.join(LOOKAHEAD_ALGORITHMS)}"
+        )
+    if not 0 <= min_fill <= 1:
+        raise SettingsError(f"min_fill must be from 0 to 1 and is {min_fill}")
+
+
+def _read_state(
+    state: Mapping[str, Any], *, size: int, capacity: int, max_wait: int
+) -> tuple[dict[str, int], tuple[Int64Array, Lengths, Lengths, Int64Array]]:
+    """Counts and window of a state, held against each other: a state may come from anywhere."""
+    try:
+        counts = {key: int(state["counts"][key]) for key in StreamLedger().as_dict()}
+        ids = np.array(state["sample_ids"], dtype=np.int64)
+        lengths = np.array(state["lengths"], dtype=np.int32)
+        starts = np.array(state["starts"] or [0] * len(ids), dtype=np.int32)
+        deadlines = np.repeat(*(np.array(part, dtype=np.int64) for part in state["deadlines"]))
+        StreamLedger(**{**counts, "segments_waiting": len(ids), "tokens_waiting": int(lengths.sum(dtype=np.int64))})
+    except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
+        raise StateError(f"the lookahead state is damaged: {type(error).__name__} {error}") from error
+    emitted = counts["packs_emitted"]
+    ranks = np.arange(len(deadlines))
+    if not len(ids) == len(lengths) == len(starts) == len(deadlines) < size:
+        shown = f"{len(ids)} sample ids, {len(lengths)} lengths, {len(deadlines)} deadlines"
+        raise StateError(f"the lookahead state is damaged: {shown}, and less than {size:,} can wait")
+    if len(ids) and not (lengths.min() >= 1 and lengths.max() <= capacity and starts.min() >= 0):
+        raise StateError(f"the lookahead state is damaged: lengths are not from 1 to {capacity:,}")
+    if (np.diff(deadlines) < 0).any() or (deadlines < emitted + ranks).any() or (deadlines > emitted + max_wait).any():
+        raise StateError("the lookahead state is damaged: a sample would wait for too long")
+    return counts, (ids, starts, lengths, deadlines)

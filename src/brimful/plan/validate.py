@@ -1,0 +1,103 @@
+"""Proof of a plan against the lengths that it was made from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from brimful.errors import PlanMismatchError
+from brimful.measure.table import LengthTable, as_lengths
+from brimful.plan.packing import Packing, loads_of
+from brimful.plan.policies.budgets import DERIVED, Budgets
+from brimful.typing import AnyIntArray, Lengths
+
+if TYPE_CHECKING:
+    from brimful.plan.plan import Plan
+
+__all__ = ["validate_plan"]
+
+
+def validate_plan(plan: Plan, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
+    """Prove a plan; arguments and errors as of ``Plan.validate``."""
+    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+    if len(table) != plan.ledger.samples_in:
+        raise PlanMismatchError(f"the plan is for {plan.ledger.samples_in:,} samples, not {len(table):,}")
+    _validate_loads(plan, table, has_columns=table is lengths)
+    sizes = np.diff(plan.offsets)
+    if plan.num_packs and int(sizes.min()) < 1:
+        raise PlanMismatchError(f"pack {int(np.argmin(sizes))} is empty")
+    _validate_samples(plan, table.tokens)
+    if groups is not None:
+        _validate_groups(plan, np.asarray(groups))
+
+
+def _validate_loads(plan: Plan, table: LengthTable, *, has_columns: bool) -> None:
+    """Hold each pack against the capacity of each budget; without a table, of those that follow from tokens."""
+    limits = plan.settings.budgets or {}
+    budgets = Budgets.of(
+        plan.alignment.usable(plan.capacity),
+        {name: limit for name, limit in limits.items() if has_columns or name in DERIVED},
+    )
+    sizes = budgets.sizes(
+        table,
+        lengths=plan.lengths,
+        sample_ids=plan.sample_ids.astype(np.int64, copy=False),
+        rounded=plan.alignment.rounded(plan.lengths),
+    )
+    loads = loads_of(Packing(plan.offsets, np.arange(plan.num_segments)), sizes)
+    for column, name in enumerate(budgets.names):
+        overfull = np.flatnonzero(loads[:, column] > budgets.capacities[column])
+        if len(overfull):
+            pack = int(overfull[0])
+            load, capacity = int(loads[pack, column]), int(budgets.capacities[column])
+            raise PlanMismatchError(f"pack {pack} holds {load:,} {name} of {capacity:,}")
+
+
+def _validate_groups(plan: Plan, groups: AnyIntArray) -> None:
+    pack = np.repeat(np.arange(plan.num_packs), np.diff(plan.offsets))
+    names = groups[plan.sample_ids]
+    rows = np.flatnonzero(names >= 0)
+    # Side by side in one pack: each name has one run of neighbouring segments, and no run goes on in the next pack.
+    begins_run = np.ones(len(rows), dtype=bool)
+    begins_run[1:] = (np.diff(names[rows]) != 0) | (np.diff(rows) != 1) | (np.diff(pack[rows]) != 0)
+    packed_names, num_runs = np.unique(names[rows][begins_run], return_counts=True)
+    if bool((num_runs > 1).any()):
+        raise PlanMismatchError(f"group {int(packed_names[np.argmax(num_runs > 1)])} is not side by side in one pack")
+    dropped_names = np.intersect1d(groups[plan.dropped_ids], packed_names)
+    if len(dropped_names):
+        raise PlanMismatchError(f"group {int(dropped_names[0])} is packed in part and dropped in part")
+
+
+def _validate_samples(plan: Plan, tokens: Lengths) -> None:
+    ids = plan.sample_ids.astype(np.int64)
+    ends = plan.starts.astype(np.int64) + plan.lengths
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= len(tokens)):
+        raise PlanMismatchError(f"the plan names samples outside 0 … {len(tokens) - 1:,}")
+    outside = (plan.lengths < 1) | (plan.starts < 0) | (ends > tokens[ids])
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise PlanMismatchError(
+            f"a segment of sample {int(ids[row])} ends at {int(ends[row]):,}, "
+            f"and the sample has {int(tokens[ids[row]]):,} tokens"
+        )
+    # In order of (sample, start), the next segment of a sample begins where the one before ended.
+    order = np.lexsort((plan.starts, ids))
+    is_same_sample = ids[order][1:] == ids[order][:-1]
+    is_gap = is_same_sample & (plan.starts[order][1:] != ends[order][:-1])
+    if is_gap.any():
+        row = int(order[1:][is_gap][0])
+        raise PlanMismatchError(f"the segments of sample {int(ids[row])} overlap or leave tokens out")
+    # Every sample is packed or dropped, and none is both.
+    is_planned = np.zeros(len(tokens), dtype=bool)
+    is_planned[ids] = True
+    if bool(is_planned[plan.dropped_ids].any()):
+        raise PlanMismatchError("a sample is both packed and dropped")
+    is_planned[plan.dropped_ids] = True
+    missing_ids = np.flatnonzero(~is_planned & (tokens >= 0))
+    if len(missing_ids):
+        raise PlanMismatchError(
+            f"{len(missing_ids):,} samples are in no pack, the first is sample {int(missing_ids[0])}"
+        )
+    if int(plan.lengths.sum(dtype=np.int64)) != plan.ledger.tokens_packed:
+        raise PlanMismatchError("the packed tokens do not add up to the plan's account")

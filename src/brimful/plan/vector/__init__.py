@@ -1,0 +1,1 @@
+"""Vector bin packing: packs under several budgets at once."""
