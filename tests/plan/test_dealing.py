@@ -9,9 +9,9 @@ from brimful import compiling
 from brimful.plan import dealing, stretches
 from brimful.plan.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.counted_best_fit import counted_best_fit_decreasing
+from brimful.plan.counts.patterns import patterns_of
 from brimful.plan.dealing import deal
 from brimful.plan.histogram import Histogram, Placements, decreasing_order
-from brimful.plan.patterns import patterns_of
 
 
 def _slowly(lengths, placements):

@@ -40,7 +40,7 @@ from brimful.plan import Alignment, Overflow, Plan
 from brimful.plan.budgets import DERIVED
 from brimful.plan.groups import as_groups
 from brimful.plan.no_target import NoTarget
-from brimful.plan.phases import Recipe
+from brimful.plan.phased import Recipe
 from brimful.plan.planner import plan_by
 from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress

@@ -7,12 +7,11 @@ lengths in their order.
 from __future__ import annotations
 
 from brimful.plan.alignment import Alignment
-from brimful.plan.cost import CostModel, pack_costs
 from brimful.plan.lookahead import Lookahead
 from brimful.plan.overflow import Overflow
 from brimful.plan.plan import Plan, Segment
 from brimful.plan.planner import plan_packs
-from brimful.plan.schedule import Tail, schedule_packs
+from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
 from brimful.plan.settings import ALGORITHMS
 from brimful.plan.stream import StreamPacks
 

@@ -35,8 +35,8 @@ def counted_best_fit_decreasing(items: Histogram, *, capacity: int, most: int) -
     Source: bin packing with a limit on cardinality is Krause, Shen and Schwetman (1975).
 
     >>> items = Histogram.of_dense([0, 2, 0, 2, 0, 1, 1])  # 6 5 3 3 1 1
-    >>> from brimful.plan.patterns import patterns_of
-    >>> patterns_of(counted_best_fit_decreasing(items, capacity=7, most=2))
+    >>> from brimful.plan.counts.patterns import patterns_of
+    >>> dict(patterns_of(counted_best_fit_decreasing(items, capacity=7, most=2)))
     {((6, 1), (1, 1)): 1, ((5, 1), (1, 1)): 1, ((3, 2),): 1}
     """
     placed: list[tuple[int, int, int, int, int]] = []

@@ -14,7 +14,7 @@ from brimful.plan.histogram import Histogram, Placements
 from brimful.plan.next_fit import next_fit
 from brimful.plan.optimal import pack_optimally
 from brimful.plan.packing import Packing
-from brimful.plan.phases import Recipe
+from brimful.plan.phased import Recipe
 from brimful.plan.worst_fit import worst_fit
 from brimful.typing import Lengths
 
@@ -35,7 +35,7 @@ _SECONDS = 60.0
 """That ``optimal`` may search, unless told otherwise."""
 
 _OPERATIONS = 2e9
-"""That ``auto`` may search, unless told otherwise (``Effort``): some seconds, and the same plan on every machine."""
+"""That ``auto`` may search, unless told otherwise (``SearchLimit``): some seconds, and the same plan on every machine."""
 
 _CLOSE_ENOUGH = 0.001
 """Distance from the bound, as a share of it, that ``auto`` leaves as it is."""

@@ -15,12 +15,12 @@ from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.measure.table import LengthTable, as_lengths
 from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import DERIVED, Budgets, loads_of
-from brimful.plan.cost import CostModel, Float64Array, pack_costs
 from brimful.plan.ledger import Ledger
 from brimful.plan.packing import Packing
+from brimful.plan.schedule import CostModel, pack_costs
 from brimful.plan.store import load_plan, save_plan
 from brimful.plan.truncated import Truncated
-from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths, Offsets
+from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 
 __all__ = ["Plan", "Segment"]
 

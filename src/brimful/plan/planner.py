@@ -28,7 +28,7 @@ from brimful.plan.mix import mix as mix_packs
 from brimful.plan.no_target import NoTarget, without_target
 from brimful.plan.overflow import Overflow, Pieces, apply_overflow
 from brimful.plan.packing import Packing
-from brimful.plan.phases import Recipe
+from brimful.plan.phased import Recipe
 from brimful.plan.placing import pack_in_order, place
 from brimful.plan.plan import Plan
 from brimful.plan.settings import IN_ORDER, PlanSettings

@@ -15,7 +15,7 @@ from brimful.plan.alignment import Alignment
 from brimful.plan.budgets import Budgets
 from brimful.plan.no_target import NoTarget
 from brimful.plan.overflow import Overflow
-from brimful.plan.phases import Recipe
+from brimful.plan.phased import Recipe
 
 __all__ = ["ALGORITHMS", "BY_COUNTS", "IN_ORDER", "PlanSettings"]
 

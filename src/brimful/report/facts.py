@@ -11,8 +11,8 @@ import numpy as np
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.plan import Alignment, Plan
-from brimful.plan.cost import CostModel
 from brimful.plan.histogram import Histogram
+from brimful.plan.schedule import CostModel
 from brimful.plan.variety import Variety, measure_variety
 from brimful.report.advisor import Advice, advise
 from brimful.report.classes import classify, percentiles, ratio_edges, step_edges
