@@ -17,22 +17,22 @@ from brimful.typing import Int64Array
 
 __all__ = ["minimum_bin_slack", "reachable_sums"]
 
-MAX_STEPS_PER_TARGET = 4000
+_MAX_STEPS_PER_TARGET = 4000
 """Steps of the search for items of one exact sum: some microseconds compiled."""
 
-MAX_TARGETS = 8
+_MAX_TARGETS = 8
 """Sums that are tried for one pattern before it is filled greedily."""
 
-MAX_ITEMS_PER_TABLE = 1 << 14
+_MAX_ITEMS_PER_TABLE = 1 << 14
 """Items in the patterns that one table of sums serves, all patterns together."""
 
-MAX_PATTERNS_PER_TABLE = MAX_ITEMS_PER_TABLE // 8
+_MAX_PATTERNS_PER_TABLE = _MAX_ITEMS_PER_TABLE // 8
 """Patterns that one table of sums serves."""
 
-OPERATIONS_PER_PATTERN = 10_000
+_OPERATIONS_PER_PATTERN = 10_000
 """Operations of the search limit that one pattern takes, about."""
 
-MAX_TABLES = 200
+_MAX_TABLES = 200
 """Tables of sums that are made early, because nothing fits exactly by an outdated one."""
 
 
@@ -67,8 +67,8 @@ def minimum_bin_slack(items: Histogram, *, capacity: int, limit: SearchLimit) ->
         if limit.exhausted:
             return Counter()
         num_tables += 1
-        contents, ends, packs = _pack_by_one_table(lengths, counts, capacity, may_stop_early=num_tables < MAX_TABLES)
-        limit.spend(len(lengths) * capacity / 16 + OPERATIONS_PER_PATTERN * len(packs))
+        contents, ends, packs = _pack_by_one_table(lengths, counts, capacity, may_stop_early=num_tables < _MAX_TABLES)
+        limit.spend(len(lengths) * capacity / 16 + _OPERATIONS_PER_PATTERN * len(packs))
         length_list = lengths.tolist()
         begin = 0
         for end, num_packs in zip(ends, packs, strict=True):
@@ -113,14 +113,14 @@ def _pack_by_one_table(
     longest_fit = np.searchsorted(lengths, np.arange(capacity + 1), side="right") - 1
     reachable = reachable_sums(lengths, counts, capacity=capacity)
     max_exhausted = max(1, len(lengths) // 20)
-    max_items = max(MAX_ITEMS_PER_TABLE, 2 * (capacity // int(lengths[0]) + 1))
-    limits = (max_exhausted, max_items, MAX_PATTERNS_PER_TABLE, MAX_TARGETS, MAX_STEPS_PER_TARGET, may_stop_early)
+    max_items = max(_MAX_ITEMS_PER_TABLE, 2 * (capacity // int(lengths[0]) + 1))
+    options = (max_exhausted, max_items, may_stop_early)
     search = compiled(_search, len(lengths) * capacity // STEPS_PER_ITEM)
     if search is not None:
-        contents, ends, packs = search(lengths, capacity, counts, reachable, longest_fit, *limits)
+        contents, ends, packs = search(lengths, capacity, counts, reachable, longest_fit, *options)
         return contents, ends, packs
     count_list = counts.tolist()
-    result = _search(lengths.tolist(), capacity, count_list, reachable.tolist(), longest_fit.tolist(), *limits)
+    result = _search(lengths.tolist(), capacity, count_list, reachable.tolist(), longest_fit.tolist(), *options)
     counts[:] = count_list
     return result
 
@@ -133,9 +133,6 @@ def _search(
     longest_fit: Sequence[int],
     max_exhausted: int,
     max_items: int,
-    max_patterns: int,
-    max_targets: int,
-    max_steps: int,
     may_stop_early: bool,
 ) -> tuple[list[int], list[int], list[int]]:
     """Find patterns of little slack until some lengths are exhausted. Plain loops, for Python and for the compiler.
@@ -146,9 +143,7 @@ def _search(
         reachable: 1 at sums of items, some of which may have gone since.
         longest_fit: position of the longest length that fits into each room, or -1.
         max_exhausted: lengths to exhaust before the end.
-        max_items, max_patterns: size of the result.
-        max_targets: sums to try for one pattern.
-        max_steps: steps of the search for one sum.
+        max_items: size of the result.
         may_stop_early: end also where nothing fits exactly and ``reachable`` may be outdated.
 
     Returns:
@@ -161,7 +156,7 @@ def _search(
     num_exhausted = 0
     shortest = 0
     longest = len(lengths) - 1
-    while num_exhausted < max_exhausted and len(packs) < max_patterns:
+    while num_exhausted < max_exhausted and len(packs) < _MAX_PATTERNS_PER_TABLE:
         while longest >= 0 and remaining[longest] == 0:
             longest -= 1
         if longest < 0 or len(contents) + max_pattern_items > max_items:
@@ -177,7 +172,7 @@ def _search(
         target = capacity - lengths[longest]
         num_targets = 0
         is_exact = target == 0
-        while not is_exact and target > 0 and num_targets < max_targets:
+        while not is_exact and target > 0 and num_targets < _MAX_TARGETS:
             if reachable[target] == 0:
                 target -= 1
                 continue
@@ -197,7 +192,7 @@ def _search(
                     room -= lengths[item]
                     upper = item
                 else:
-                    if len(contents) == begin + 1 or steps > max_steps:
+                    if len(contents) == begin + 1 or steps > _MAX_STEPS_PER_TARGET:
                         break
                     item = contents.pop()
                     remaining[item] += 1

@@ -86,22 +86,22 @@ def _fill_master_columns(
     for pattern, num_requested in sorted(requests.items(), reverse=True):
         while num_requested:
             # The content of one pack, from both parts; none of it is removed yet.
-            own: Counter[int] = Counter()
-            substitutes: Counter[int] = Counter()
+            reserved_content: Counter[int] = Counter()
+            free_content: Counter[int] = Counter()
             num_empty = 0
             for length, copies in pattern:
-                num_own = min(copies, reserved_items.counts.get(length, 0))
-                if num_own:
-                    own[length] = num_own
-                for _ in range(copies - num_own):
-                    num_empty += free_items.add_longest(length, substitutes, 1) == length
-            if (num_empty and not may_be_partial) or not (own or substitutes):
+                num_reserved = min(copies, reserved_items.counts.get(length, 0))
+                if num_reserved:
+                    reserved_content[length] = num_reserved
+                for _ in range(copies - num_reserved):
+                    num_empty += free_items.add_longest(length, free_content, 1) == length
+            if (num_empty and not may_be_partial) or not (reserved_content or free_content):
                 break
             # The same content for every further pack that both parts have items for.
-            packs = min(num_requested, reserved_items.num_packs(own), free_items.num_packs(substitutes))
-            reserved_items.remove(own, packs)
-            free_items.remove(substitutes, packs)
-            packs_made[tuple(sorted((own + substitutes).items(), reverse=True))] += packs
+            packs = min(num_requested, reserved_items.num_packs(reserved_content), free_items.num_packs(free_content))
+            reserved_items.remove(reserved_content, packs)
+            free_items.remove(free_content, packs)
+            packs_made[tuple(sorted((reserved_content + free_content).items(), reverse=True))] += packs
             num_requested -= packs
     return packs_made
 

@@ -128,6 +128,14 @@ def pack_optimally(
 
 
 @dataclass(frozen=True)
+class _ResidualInstance:
+    """Packs that are made already, and the items outside of them; together they are all items."""
+
+    fixed_packs: PatternCounts
+    items: Histogram
+
+
+@dataclass(frozen=True)
 class _Relaxation:
     """A solution of the relaxation.
 
@@ -141,11 +149,7 @@ class _Relaxation:
 
 
 class _Search:
-    """One call of ``pack_optimally``: the best packs so far, the bound so far, and the limit.
-
-    In its methods ``fixed_packs`` are made already, and ``residual`` holds the items outside of them: together they
-    are always all items.
-    """
+    """One call of ``pack_optimally``: the best packs so far, the bound so far, and the limit."""
 
     def __init__(self, items: Histogram, capacity: int, limit: SearchLimit) -> None:
         self.items = items
@@ -178,17 +182,15 @@ class _Search:
         slack_packs = minimum_bin_slack(self.items, capacity=self.capacity, limit=self.limit)
         if slack_packs:
             self.offer(slack_packs)
-        for fixed_packs, residual in self.residual_instances(slack_packs):
+        for instance in self.residual_instances(slack_packs):
             if self.is_done:
                 return
-            self.solve_and_round(
-                fixed_packs, residual, self.initial_columns(slack_packs, residual), must_meet_bound=True
-            )
+            self.solve_and_round(instance, self.initial_columns(slack_packs, instance.items), must_meet_bound=True)
         if not self.is_done:
-            self.solve_and_round(Counter(), self.items, [*start_columns, *slack_packs])
+            self.solve_and_round(_ResidualInstance(Counter(), self.items), [*start_columns, *slack_packs])
 
-    def residual_instances(self, slack_packs: PatternCounts) -> Iterator[tuple[PatternCounts, Histogram]]:
-        """Yield full packs of the longest items and the other items: those of few lengths first, then of more.
+    def residual_instances(self, slack_packs: PatternCounts) -> Iterator[_ResidualInstance]:
+        """Yield instances outside full packs of the longest items: those of few lengths first, then of more.
 
         Full packs cost nothing where the bound is tokens / capacity, and a linear programme of few rows is soon solved.
         """
@@ -207,84 +209,75 @@ class _Search:
         while max_lengths < len(counts) / 1.5:
             prefix = (run for run in runs if run[2] >= max_lengths)
             fixed_packs = Counter({pattern: packs for pattern, packs, _ in prefix if load_of(pattern) == self.capacity})
-            yield fixed_packs, remaining(self.items, fixed_packs.items())
+            yield _ResidualInstance(fixed_packs, remaining(self.items, fixed_packs.items()))
             max_lengths *= 2
 
-    def initial_columns(self, slack_packs: PatternCounts, residual: Histogram) -> list[Pattern]:
-        """Return patterns of the residual items alone, by best fit decreasing and by minimum bin slack."""
-        lengths = set(residual.lengths.tolist())
-        best_fit = patterns_of(best_fit_decreasing(residual, capacity=self.capacity))
+    def initial_columns(self, slack_packs: PatternCounts, items: Histogram) -> list[Pattern]:
+        """Return patterns of these items alone, by best fit decreasing and by minimum bin slack."""
+        lengths = set(items.lengths.tolist())
+        best_fit = patterns_of(best_fit_decreasing(items, capacity=self.capacity))
         return [*best_fit, *(pattern for pattern in slack_packs if lengths.issuperset(length for length, _ in pattern))]
 
     def solve_and_round(
-        self,
-        fixed_packs: PatternCounts,
-        residual: Histogram,
-        columns: Iterable[Pattern],
-        *,
-        must_meet_bound: bool = False,
+        self, instance: _ResidualInstance, columns: Iterable[Pattern], *, must_meet_bound: bool = False
     ) -> None:
         """Pack the residual items by column generation and rounding.
 
         With ``must_meet_bound`` the search gives up as soon as this residual instance cannot lead to the bound.
         """
-        stop_at_packs = self.bound - fixed_packs.total() + 1 if must_meet_bound else None
-        relaxation = self.relax(fixed_packs, residual, columns, stop_at_packs=stop_at_packs)
+        stop_at_packs = self.bound - instance.fixed_packs.total() + 1 if must_meet_bound else None
+        relaxation = self.relax(instance, columns, stop_at_packs=stop_at_packs)
         for share in _ROUNDING_SHARES:
-            self.round_up(fixed_packs, residual, relaxation, share)
+            self.round_up(instance, relaxation, share)
             if self.is_done or not relaxation.can_improve:
                 return
 
     def relax(
-        self,
-        fixed_packs: PatternCounts,
-        residual: Histogram,
-        columns: Iterable[Pattern],
-        *,
-        stop_at_packs: int | None = None,
+        self, instance: _ResidualInstance, columns: Iterable[Pattern], *, stop_at_packs: int | None = None
     ) -> _Relaxation:
         """Solve the relaxation for the residual items until its value rounds up to a bound, or is optimal.
 
         Args:
-            fixed_packs: packs outside of it.
-            residual: items to pack.
+            instance: the items to pack.
             columns: patterns to begin with.
             stop_at_packs: give up once the residual items are proven to take at least this number of packs; by
                 default the number with which all packs would be no fewer than the best so far.
         """
-        generation = ColumnGeneration(residual, self.capacity, columns, self.limit)
-        num_fixed = fixed_packs.total()
+        generation = ColumnGeneration(instance.items, self.capacity, columns, self.limit)
+        num_fixed = instance.fixed_packs.total()
         goes_on = can_improve = True
         while goes_on and can_improve:
             if not generation.solve_master():
                 return _Relaxation(generation.solution(), can_improve=False)
             self.rounds += 1
-            # Packs that this value leads to, if rounding succeeds: no pricing is needed once they meet a bound.
+            # The packs that rounding can reach from this value. If that meets a bound, more columns are of no use.
             num_packs = ceil(generation.value - SOLVER_TOLERANCE)
             goes_on = num_packs > max(self.bound - num_fixed, generation.bound) and generation.add_columns()
-            # A bound for a part of the items is none for all of them, but it may show that the part is hopeless.
-            if not fixed_packs:
+            # A bound for residual items holds for all items only if there are no fixed packs; it may still show that
+            # these fixed packs lead to nothing.
+            if not num_fixed:
                 self.bound = max(self.bound, generation.bound)
             elif generation.bound >= (self.num_packs - num_fixed if stop_at_packs is None else stop_at_packs):
                 can_improve = False
         return _Relaxation(generation.solution(), can_improve)
 
-    def round_up(self, fixed_packs: PatternCounts, residual: Histogram, relaxation: _Relaxation, share: float) -> None:
+    def round_up(self, instance: _ResidualInstance, relaxation: _Relaxation, share: float) -> None:
         """Make whole packs from a relaxation: its whole parts first, then from a relaxation of the other items."""
         while relaxation.packs:
-            whole_packs, residual = fix_whole_packs(residual, relaxation.packs, share)
-            fixed_packs = fixed_packs + whole_packs
-            best_fit = patterns_of(best_fit_decreasing(residual, capacity=self.capacity))
-            self.offer(fixed_packs + best_fit)
-            if self.num_packs <= self.bound or not len(residual.lengths):
+            whole_packs, items = fix_whole_packs(instance.items, relaxation.packs, share)
+            instance = _ResidualInstance(instance.fixed_packs + whole_packs, items)
+            # Both heuristics complete the packs to a packing of all items.
+            best_fit = patterns_of(best_fit_decreasing(items, capacity=self.capacity))
+            self.offer(instance.fixed_packs + best_fit)
+            if self.num_packs <= self.bound or not len(items.lengths):
                 return
-            slack_packs = minimum_bin_slack(residual, capacity=self.capacity, limit=self.limit.with_minimum())
+            slack_packs = minimum_bin_slack(items, capacity=self.capacity, limit=self.limit.with_minimum())
             if slack_packs:
-                self.offer(fixed_packs + slack_packs)
+                self.offer(instance.fixed_packs + slack_packs)
             if self.is_done or not relaxation.can_improve:
                 return
-            columns = [*best_fit, *slack_packs, *substitute_lengths(relaxation.packs, residual)]
-            relaxation = self.relax(fixed_packs, residual, columns)
+            columns = [*best_fit, *slack_packs, *substitute_lengths(relaxation.packs, items)]
+            relaxation = self.relax(instance, columns)
 
     def result(self) -> OptimalResult:
         placements = self.placements

@@ -28,6 +28,7 @@ _PHASES: dict[str, type[Phase]] = {"powers_of_two": PowersOfTwo, "finish": Finis
 _RULES: dict[str, type[SeedRule]] = {rule.name: rule for rule in (Half, TopN, SizeRange, CapacityRatio, Lengths)}
 _NAMES = ("powers_of_two", *_RULES, "finish")
 
+# A name, then everything up to the last bracket: what is between brackets is divided and checked afterwards.
 _PHASE = re.compile(r"\s*([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _WHOLE = re.compile(r"[0-9]{1,18}")
 _DECIMAL = re.compile(r"[0-9]+\.[0-9]*(?:e-?[0-9]{1,3})?|[0-9]+e-?[0-9]{1,3}", re.IGNORECASE)
@@ -90,6 +91,7 @@ def _read_settings(name: str, arguments: str, keys: list[str]) -> dict[str, Any]
 
 
 def _read_value(text: str) -> Any:
+    """Read one value by its form alone; each setting checks later that it is of its kind."""
     if text in ("true", "false"):
         return text == "true"
     if _WHOLE.fullmatch(text):

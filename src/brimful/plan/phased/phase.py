@@ -67,6 +67,7 @@ class Settings:
 
     def _check(self, names: tuple[str, ...], check: Callable[[str, Any], Any]) -> None:
         defaults = {field.name: field.default for field in fields(self)}
+        # The checked values replace the given ones: numbers of NumPy would be written as np.int64(3).
         for name in names:
             value = getattr(self, name)
             if value is not None or defaults[name] is not None:
@@ -77,6 +78,7 @@ class Settings:
 
 
 def _as_text(value: Any) -> str:
+    """Write one value as the parser reads it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

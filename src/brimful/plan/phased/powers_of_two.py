@@ -65,6 +65,7 @@ class PowersOfTwo(Phase):
             return Placed([], items, "no item has the capacity or what halving it gives")
         content_of = _diverse_content if self.diversity else _greedy_content
         packs: list[PatternRun] = []
+        # Invariant: counts are the items outside of packs. A pattern is repeated until one of its lengths runs short.
         while _can_fill(capacity, counts):
             content = content_of(capacity, counts)
             num_packs = min(counts[length] // copies for length, copies in content.items())

@@ -113,6 +113,7 @@ class Recipe:
     phases: tuple[Phase, ...]
 
     def __init__(self, phases: Iterable[Phase]) -> None:
+        # The generated __init__ would keep an iterator, which is empty after the first run.
         object.__setattr__(self, "phases", tuple(phases))
         for phase in self.phases:
             if not isinstance(phase, Phase):

@@ -98,6 +98,7 @@ class Seeded(Phase):
         """Run the rounds; see the class."""
         packs: list[PatternRun] = []
         notes: list[str] = []
+        # Each round sees the items that the rounds before it left: their mean and their longest lengths are others.
         for number in range(1, self.rounds + 1):
             num_items = items.num_items
             if num_items <= self.only_over:

@@ -59,6 +59,7 @@ class Half(SeedRule):
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
+        # Whole numbers on both sides: half of an odd capacity would be rounded.
         if self.threshold is None:
             return 2 * lengths >= capacity
         if isinstance(self.threshold, str):
@@ -159,4 +160,5 @@ class Lengths(SeedRule):
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
+        # No item is longer than the capacity; a length of the user that is may not even fit into 64 bits.
         return np.isin(lengths, np.array([length for length in self.lengths if length <= capacity], dtype=np.int64))
