@@ -12,10 +12,10 @@ import time
 import numpy as np
 from compare import describe_machine
 
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.bound import lower_bound
-from brimful.plan.histogram import Histogram
-from brimful.plan.phases import Recipe
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.phased import Recipe
 
 
 def shapes(number: int, capacity: int) -> dict[str, np.ndarray]:

@@ -25,7 +25,8 @@ from peers import installed_peers
 
 from brimful import plan_packs
 from brimful.plan import kernels as kernels_module
-from brimful.plan.histogram import Histogram, decreasing_order
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
 from brimful.plan.plan import Plan
 
 __all__ = ["measure"]

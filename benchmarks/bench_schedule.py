@@ -20,9 +20,7 @@ import numpy as np
 from compare import Row, describe_machine
 
 from brimful import plan_packs
-from brimful.plan.balance import Barrier, imbalance
-from brimful.plan.cost import CostModel, pack_costs
-from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
+from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Barrier, CostModel, Tail, imbalance, pack_costs, schedule_packs
 
 __all__ = ["measure"]
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 
 from brimful import plan_packs
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.bound import lower_bound
-from brimful.plan.histogram import Histogram
-from brimful.plan.patterns import patterns_of, remaining
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.counts.patterns import patterns_of, remaining
+from brimful.plan.counts.histogram import Histogram
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
 

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError
-from brimful.plan.alignment import Alignment
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.histogram import Histogram, decreasing_order
-from brimful.plan.overflow import Overflow, apply_overflow
+from brimful.plan.policies.alignment import Alignment
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.policies.overflow import Overflow, apply_overflow
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.measure.table import LengthTable
 from brimful.plan import kernels_budgets
-from brimful.plan.alignment import Alignment
-from brimful.plan.budgets import Budgets, loads_of, over_any
+from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.budgets import Budgets, loads_of, over_any
 from brimful.plan.counted_best_fit import counted_best_fit_decreasing
-from brimful.plan.histogram import Histogram, decreasing_order
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
 from brimful.plan.many_budgets import items_of
-from brimful.plan.overflow import Overflow
-from brimful.plan.vector_packing import _fill_packs, bound_of_budgets, pack_vectors
+from brimful.plan.policies.overflow import Overflow
+from brimful.plan.vector.pack_vectors import _fill_packs, bound_of_budgets, pack_vectors
 from brimful.rng import generator
 from brimful.testing import reference
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from brimful import plan_packs
 from brimful.errors import SettingsError
-from brimful.plan.cost import CostModel, pack_costs, pack_squares
+from brimful.plan.schedule import CostModel, pack_costs, pack_squares
 from brimful.testing.strategies import capacities_and_lengths
 
 QWEN3_06B = {

@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 
 from brimful import compiling
 from brimful.plan import dealing, stretches
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.counted_best_fit import counted_best_fit_decreasing
+from brimful.plan.counts.patterns import patterns_of
 from brimful.plan.dealing import deal
-from brimful.plan.histogram import Histogram, Placements, decreasing_order
-from brimful.plan.patterns import patterns_of
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.runs import PackRuns
 
 
 def _slowly(lengths, placements):
@@ -69,7 +71,7 @@ def test_places_beyond_four_bytes_on_the_way_come_out_right(monkeypatch):
     monkeypatch.setattr(compiling, "WORTH_COMPILING", 1 << 62)
     lengths = np.concatenate([np.full(30, 7), np.ones(3_000_000, dtype=np.int64)]).astype(np.int32)
     items = Histogram.of(lengths)
-    placements = Placements.of_patterns([([7, *[1] * 100_000], 30)])
+    placements = PackRuns.of_patterns([([7, *[1] * 100_000], 30)])
     dealt = deal(lengths, items, placements)
     assert np.array_equal(np.sort(dealt.items), np.arange(len(lengths)))
     assert lengths[dealt.items[dealt.offsets[:-1]]].tolist() == [7] * 30

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.measure.table import LengthTable
-from brimful.plan.alignment import Alignment
-from brimful.plan.budgets import Budgets
-from brimful.plan.groups import ALONE, as_groups, group_items
+from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.budgets import Budgets
+from brimful.plan.policies.groups import ALONE, as_groups, group_items
 from brimful.plan.many_budgets import items_of
-from brimful.plan.overflow import Overflow
+from brimful.plan.policies.overflow import Overflow
 from brimful.plan.packing import Packing
-from brimful.plan.vector_packing import pack_vectors
+from brimful.plan.vector.pack_vectors import pack_vectors
 
 NONE = Alignment()
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from brimful import compiling, plan_packs
 from brimful.plan import kernels as kernels_module
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.counted_best_fit import counted_best_fit_decreasing
-from brimful.plan.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram
 from brimful.testing.strategies import capacities_and_lengths
 
 pytest.importorskip("numba")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from brimful import compiling
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
-from brimful.plan.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
-from brimful.plan.next_fit import next_fit
-from brimful.plan.stream import StreamLedger, StreamPacks
+from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
+from brimful.plan.fit.next_fit import next_fit
+from brimful.plan.stream.packs import StreamLedger, StreamPacks
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from brimful import compiling
 from brimful.plan import mix as mix_module
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.histogram import Histogram
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.counts.histogram import Histogram
 from brimful.plan.kernels_mix import passes
-from brimful.plan.mix import companion_order, mix, pack_order
-from brimful.plan.next_fit import next_fit
+from brimful.plan.order.exchange import companion_order, mix, pack_order
+from brimful.plan.fit.next_fit import next_fit
 from brimful.plan.packing import Packing
-from brimful.plan.variety import companions_again, measure_variety
+from brimful.plan.order.diversity import companions_again, measure_variety
 from brimful.testing.strategies import capacities_and_lengths
 
 LONG_TAIL = np.clip(np.rint(np.random.default_rng(0).lognormal(np.log(350), 1.0, 20_000)), 1, 4096).astype(np.int32)

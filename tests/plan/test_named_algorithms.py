@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from brimful import compiling
 from brimful.plan import best_fit as best_fit_module
 from brimful.plan import next_fit as next_fit_module
-from brimful.plan.best_fit import best_fit
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.concat_split import concat_split
-from brimful.plan.first_fit import first_fit
-from brimful.plan.first_fit_decreasing import first_fit_decreasing
-from brimful.plan.histogram import Histogram, decreasing_order
-from brimful.plan.next_fit import next_fit
-from brimful.plan.worst_fit import worst_fit
+from brimful.plan.fit.best_fit import best_fit
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.concat_split import concat_split
+from brimful.plan.fit.first_fit import first_fit
+from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit.next_fit import next_fit
+from brimful.plan.fit.worst_fit import worst_fit
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
 

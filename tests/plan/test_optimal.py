@@ -9,20 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brimful import compiling
 from brimful.errors import MissingExtraError
-from brimful.plan import effort as effort_module
-from brimful.plan import generation as generation_module
-from brimful.plan import optimal as optimal_module
-from brimful.plan import pricing as pricing_module
-from brimful.plan import programme as programme_module
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.bound import lower_bound
-from brimful.plan.effort import Effort
-from brimful.plan.generation import ColumnGeneration
-from brimful.plan.histogram import Histogram, Placements, decreasing_order
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.counts.patterns import patterns_of, runs_of
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.runs import PackRuns
+from brimful.plan.optimal import column_generation as column_generation_module
 from brimful.plan.optimal import pack_optimally
-from brimful.plan.patterns import packs_of, patterns_of, placements_of, to_the_brim
-from brimful.plan.pricing import Knapsack, reachable_sums
+from brimful.plan.optimal import search as search_module
+from brimful.plan.optimal import search_limit as search_limit_module
+from brimful.plan.optimal.column_generation import ColumnGeneration
+from brimful.plan.optimal.knapsack import Knapsack
+from brimful.plan.optimal.master_problem import ScipyMaster
+from brimful.plan.optimal.minimum_bin_slack import minimum_bin_slack, reachable_sums
+from brimful.plan.optimal.search_limit import SearchLimit
 
 pytest.importorskip("scipy", reason="needs the extra brimful[optimal]")
 
@@ -142,10 +145,10 @@ def test_a_bound_from_any_prices_holds(lengths, factors):
     """Prices come from floating point: any prices at all, however wrong, must not prove too much."""
     capacity = 20
     items = Histogram.of(np.array(lengths))
-    generation = ColumnGeneration(items, capacity, [((length, 1),) for length in items.lengths.tolist()], Effort())
-    assert generation.solve()
-    generation.programme.prices = lambda: np.array(factors[: len(items.lengths)]) - 0.5
-    generation.improve()
+    generation = ColumnGeneration(items, capacity, [((length, 1),) for length in items.lengths.tolist()], SearchLimit())
+    assert generation.solve_master()
+    generation.master.prices = np.array(factors[: len(items.lengths)]) - 0.5
+    generation.add_columns()
     assert 0 < generation.bound <= fewest_packs(tuple(lengths), capacity)
 
 
@@ -170,9 +173,9 @@ def test_no_time_is_best_fit_decreasing_with_the_bound_by_counting():
 def test_a_better_start_is_kept():
     """Whoever has a packing already never gets a worse one."""
     items = histogram(HARD_FOR_DECREASING)
-    start = Placements.of_patterns([([51, 26, 23], 6), ([27, 27, 23, 23], 3)])
+    start = PackRuns.of_patterns([([51, 26, 23], 6), ([27, 27, 23, 23], 3)])
     assert pack_optimally(items, capacity=100, start=start, time_limit=0).num_packs == 9
-    worse = Placements.of_patterns([([51], 6), ([27], 6), ([26], 6), ([23], 12)])
+    worse = PackRuns.of_patterns([([51], 6), ([27], 6), ([26], 6), ([23], 12)])
     assert pack_optimally(items, capacity=100, start=worse, time_limit=0).num_packs == 11
 
 
@@ -192,7 +195,7 @@ def test_a_limit_in_operations_does_not_depend_on_the_machine(monkeypatch, opera
     items = Histogram.of(np.random.default_rng(5).integers(2000, 4096, 50_000))
     results = []
     for pace in (0.0, 1000.0):
-        monkeypatch.setattr(effort_module.time, "perf_counter", lambda pace=pace: pace * time.process_time())
+        monkeypatch.setattr(search_limit_module.time, "perf_counter", lambda pace=pace: pace * time.process_time())
         results.append(pack_optimally(items, capacity=8192, time_limit=None, operations=operations))
     first, again = results
     assert (first.num_packs, first.bound, first.rounds) == (again.num_packs, again.bound, again.rounds)
@@ -213,10 +216,9 @@ def test_same_packs_with_and_without_numba(monkeypatch):
     """A plan must not depend on what else is installed."""
     pytest.importorskip("numba")
     items = Histogram.of(np.random.default_rng(2).integers(100, 480, 2000))
-    compiled = pricing_module._load()
     results = []
-    for functions in (compiled, None):
-        monkeypatch.setattr(pricing_module, "_compiled", lambda work, functions=functions: functions)
+    for limit in (0, 1 << 62):
+        monkeypatch.setattr(compiling, "WORTH_COMPILING", limit)
         results.append(pack_optimally(items, capacity=1000, time_limit=60))
     assert results[0].rounds == results[1].rounds > 0
     assert patterns_of(results[0].placements) == patterns_of(results[1].placements)
@@ -227,7 +229,7 @@ def test_scipy_alone_does_as_well(monkeypatch, seed):
     """Without highspy the same programme is solved afresh in each round."""
     items = Histogram.of(np.random.default_rng(seed).integers(100, 480, 300))
     kept = pack_optimally(items, capacity=1000, time_limit=60)
-    monkeypatch.setattr(generation_module, "programme_of", programme_module._Afresh)
+    monkeypatch.setattr(column_generation_module, "master_problem_of", ScipyMaster)
     afresh = pack_optimally(items, capacity=1000, time_limit=60)
     assert afresh.bound == kept.bound
     assert max(afresh.gap, kept.gap) <= 1
@@ -237,7 +239,7 @@ def test_scipy_alone_does_as_well(monkeypatch, seed):
 
 def test_without_a_solver_it_says_what_to_install(monkeypatch):
     """Not a ModuleNotFoundError from the depth, and not only on data that happen to need the solver."""
-    monkeypatch.setattr(optimal_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(search_module, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"algorithm=\"optimal\" needs scipy.*pip install 'brimful\[optimal\]'"):
         pack_optimally(histogram({5: 2}), capacity=10, time_limit=60)
 
@@ -252,24 +254,24 @@ def test_squad_at_384():
     assert (result.num_packs, result.bound) == (40_195, 40_195)
 
 
-def test_to_the_brim_fills_exactly_where_it_can():
+def test_minimum_bin_slack_fills_exactly_where_it_can():
     """The drawing of the docstring: best fit decreasing would put the two 4s together."""
     items = histogram({4: 2, 3: 4})
-    assert to_the_brim(items, capacity=10, effort=Effort()) == {((4, 1), (3, 2)): 2}
+    assert minimum_bin_slack(items, capacity=10, limit=SearchLimit()) == {((4, 1), (3, 2)): 2}
 
 
 @given(counts=st.dictionaries(st.integers(1, 60), st.integers(1, 50), min_size=1, max_size=20))
-def test_to_the_brim_packs_every_item_once(counts):
+def test_minimum_bin_slack_packs_every_item_once(counts):
     """Its search takes items and puts them back; none may stay behind."""
     items = histogram(counts)
-    packed = to_the_brim(items, capacity=60, effort=Effort())
-    optimal_module._check(placements_of(packed), items, 60)
-    assert packs_of(packed) >= lower_bound(items, capacity=60)
+    packed = minimum_bin_slack(items, capacity=60, limit=SearchLimit())
+    search_module._check(runs_of(packed.items()), items, 60)
+    assert packed.total() >= lower_bound(items, capacity=60)
 
 
-def test_to_the_brim_stops_at_the_deadline():
+def test_minimum_bin_slack_stops_at_the_deadline():
     """No result rather than half a packing."""
-    assert to_the_brim(histogram({3: 5}), capacity=10, effort=Effort(seconds=0)) == {}
+    assert minimum_bin_slack(histogram({3: 5}), capacity=10, limit=SearchLimit(seconds=0)) == {}
 
 
 @given(counts=st.dictionaries(st.integers(1, 40), st.integers(1, 9), max_size=8), capacity=st.integers(1, 80))
@@ -295,14 +297,14 @@ def test_knapsack_against_the_recurrence(values, capacity):
         best[size] = max([best[size - length] + values[length] for length in values if length <= size], default=0)
     tables = []
     with pytest.MonkeyPatch.context() as monkeypatch:
-        for functions in {pricing_module._load(), None}:
-            monkeypatch.setattr(pricing_module, "_compiled", lambda work, functions=functions: functions)
+        for limit in (0, 1 << 62):
+            monkeypatch.setattr(compiling, "WORTH_COMPILING", limit)
             knapsack = Knapsack(lengths, np.array([values[int(length)] for length in lengths]), capacity=capacity)
-            assert knapsack.solve(Effort())
+            assert knapsack.solve(SearchLimit())
             assert knapsack.best.tolist() == best
-            content = [int(lengths[at]) for at in knapsack.contents(capacity)]
+            content = [int(lengths[at]) for at in knapsack.best_content(capacity)]
             assert sum(content) <= capacity
             assert sum(values[length] for length in content) == best[capacity]
             tables.append(knapsack.last.tolist())
     assert tables[0] == tables[-1]
-    assert not knapsack.solve(effort=Effort(seconds=0))
+    assert not knapsack.solve(SearchLimit(seconds=0))

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.histogram import Histogram, decreasing_order
-from brimful.plan.patterns import patterns_of
-from brimful.plan.phases import (
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.counts.patterns import patterns_of
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.phased import (
     CapacityRatio,
     Finish,
     Half,
@@ -24,7 +25,7 @@ from brimful.plan.phases import (
     SizeRange,
     TopN,
 )
-from brimful.plan.phases.powers_of_two import halvings
+from brimful.plan.phased.powers_of_two import halvings
 from brimful.testing.strategies import capacities_and_lengths
 
 

@@ -16,8 +16,8 @@ from brimful.errors import (
     SettingsError,
 )
 from brimful.plan import ALGORITHMS
-from brimful.plan.bound import lower_bound
-from brimful.plan.histogram import Histogram
+from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.counts.histogram import Histogram
 from brimful.testing.strategies import capacities_and_lengths
 
 SOLVER = find_spec("highspy") is not None or find_spec("scipy") is not None

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from brimful import plan_packs
 from brimful.errors import SettingsError
-from brimful.plan.balance import Barrier, imbalance, quantise
-from brimful.plan.cost import CostModel, pack_costs
-from brimful.plan.schedule import Tail, schedule_packs
+from brimful.plan.schedule import Barrier, CostModel, Tail, imbalance, pack_costs, quantise, schedule_packs
 
 
 def schedule(num_packs, *, world=1, micro=1, each=1, epoch=0, seed=0, tail=Tail.PAD, **more):

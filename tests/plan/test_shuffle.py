@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import compiling
-from brimful.plan.shuffle import random_order, shuffle_classes
+from brimful.plan.order.shuffle import random_order, shuffle_classes
 from brimful.rng import generator
 
 

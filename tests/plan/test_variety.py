@@ -11,7 +11,7 @@ from brimful.errors import InvalidLengthsError, PlanMismatchError
 from brimful.plan import variety as variety_module
 from brimful.plan.packing import Packing
 from brimful.plan.schedule import Tail, schedule_packs
-from brimful.plan.variety import companions_again, measure_variety
+from brimful.plan.order.diversity import companions_again, measure_variety
 
 OFFSETS = np.array([0, 1, 3, 7])
 LENGTHS = np.array([8, 4, 4, 2, 2, 2, 2], dtype=np.int32)

@@ -6,8 +6,8 @@ import pytest
 from brimful import plan_packs
 from brimful.errors import OversizedSampleError, SettingsError
 from brimful.plan import Alignment, Lookahead, Tail, schedule_packs
-from brimful.plan.bound import lower_bound
-from brimful.plan.histogram import Histogram
+from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.counts.histogram import Histogram
 
 ONE_EACH = {"micro_batches": 1, "packs_per_micro_batch": 1, "epoch": 0, "seed": None}
 

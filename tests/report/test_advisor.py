@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.measure import LengthTable
-from brimful.plan.cost import CostModel
-from brimful.plan.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.schedule import CostModel
 from brimful.report.advice import describe_advice, draw_choices
 from brimful.report.advisor import _chances_of_longest, advise
 from brimful.report.models import MODELS, cost_model_from_config, cost_model_named

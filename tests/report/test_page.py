@@ -14,7 +14,7 @@ from brimful import plan_packs
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
-from brimful.plan.cost import CostModel
+from brimful.plan.schedule import CostModel
 from brimful.report.charts import Axis, Bar, Chart, decade_axis, linear_axis, log_axis, round_ticks
 from brimful.report.facts import Run, gather_facts
 from brimful.report.page import DATA_ID, render_page

@@ -17,7 +17,7 @@ from brimful.encode import Encoder, Mode, Reasoning, encoder_for
 from brimful.errors import InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
-from brimful.plan.no_target import NoTarget
+from brimful.plan.policies.no_target import NoTarget
 from brimful.progress import Progress, make_progress
 from brimful.sources import Source, open_source
 from brimful.sources.formats import FORMATS

@@ -37,11 +37,11 @@ from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.messages import setting
 from brimful.plan import Alignment, Overflow, Plan
-from brimful.plan.budgets import DERIVED
-from brimful.plan.groups import as_groups
-from brimful.plan.no_target import NoTarget
-from brimful.plan.phases import Recipe
+from brimful.plan.phased import Recipe
 from brimful.plan.planner import plan_by
+from brimful.plan.policies.budgets import DERIVED
+from brimful.plan.policies.groups import as_groups
+from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
 from brimful.shards import StreamLog

@@ -1,32 +1,45 @@
-"""Lengths to packs: ``plan_packs`` and the ``Plan`` it makes. Pure, but for ``store``.
+"""Lengths to packs: ``plan_packs`` and the ``Plan`` it makes. Pure, but for ``plan_file``.
 
-One file per algorithm. The decreasing ones work on counts of lengths (``histogram``), the others on the
-lengths in their order.
+::
+
+    LengthTable ─► Items ──────► PackResult ──────────────► Plan ─► Schedule
+      planner      items         algorithms   order/        plan    schedule/
+      settings     policies/     fit/ vector/ optimal/      ledger
+                   counts/       phased/      stream/       validate
+
+``algorithms`` is the one table of all algorithms; each has a file of its own. The decreasing ones work on counts of
+lengths (``counts``), the others on the lengths in their order.
 """
 
 from __future__ import annotations
 
-from brimful.plan.alignment import Alignment
-from brimful.plan.cost import CostModel, pack_costs
-from brimful.plan.lookahead import Lookahead
-from brimful.plan.overflow import Overflow
+from brimful.plan.algorithms import ALGORITHMS
+from brimful.plan.outcome import PlanOutcome
 from brimful.plan.plan import Plan, Segment
-from brimful.plan.planner import plan_packs
-from brimful.plan.schedule import Tail, schedule_packs
-from brimful.plan.settings import ALGORITHMS
-from brimful.plan.stream import StreamPacks
+from brimful.plan.planner import plan_packs, plan_with
+from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.no_target import NoTarget
+from brimful.plan.policies.overflow import Overflow
+from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
+from brimful.plan.settings import PlanSettings
+from brimful.plan.stream.lookahead import Lookahead
+from brimful.plan.stream.packs import StreamPacks
 
 __all__ = [
     "ALGORITHMS",
     "Alignment",
     "CostModel",
     "Lookahead",
+    "NoTarget",
     "Overflow",
     "Plan",
+    "PlanOutcome",
+    "PlanSettings",
     "Segment",
     "StreamPacks",
     "Tail",
     "pack_costs",
     "plan_packs",
+    "plan_with",
     "schedule_packs",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from brimful.plan.counts.histogram import Histogram
@@ -13,14 +13,12 @@ from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.concat_split import concat_split
 from brimful.plan.fit.first_fit import first_fit
 from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.fit.next_fit import next_fit
 from brimful.plan.fit.worst_fit import worst_fit
 from brimful.plan.optimal import pack_optimally
 from brimful.plan.outcome import PlanOutcome
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
-from brimful.typing import Lengths
 
 __all__ = ["ALGORITHMS", "Algorithm", "CountOptions", "algorithm_named"]
 
@@ -115,16 +113,14 @@ def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> 
 def _search(
     items: Histogram, options: CountOptions, *, start: PackRuns | None, seconds: float | None, operations: float | None
 ) -> PackResult[PackRuns]:
-    result = pack_optimally(
-        items, capacity=options.capacity, start=start, time_limit=seconds, operations=operations
-    )
-    return PackResult(result.placements, result.bound, PlanOutcome(result.status, solver=_solver()))
+    result = pack_optimally(items, capacity=options.capacity, start=start, time_limit=seconds, operations=operations)
+    return replace(result, outcome=replace(result.outcome, solver=_solver()))
 
 
 def _pack_in_phases(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
     recipe = options.recipe or Recipe.default()
     phased = recipe.run(items, capacity=options.capacity)
-    return PackResult(phased.placements, bound, PlanOutcome(phase_reports=tuple(phased.describe())))
+    return PackResult(phased.runs, bound, PlanOutcome(phase_reports=tuple(phased.describe())))
 
 
 def _solver() -> str:
@@ -223,16 +219,3 @@ def algorithm_named(name: str) -> Algorithm | None:
     'best_fit_decreasing'
     """
     return ALGORITHMS.get(_NAMES.get(name, name))
-
-
-def pack_counts(algorithm: Algorithm, items: Histogram, options: CountOptions) -> PackResult[PackRuns]:
-    """Pack counts by an algorithm that looks at counts alone."""
-    assert algorithm.on_counts is not None
-    return algorithm.on_counts(items, options, lower_bound(items, capacity=options.capacity))
-
-
-def pack_in_order(algorithm: Algorithm, lengths: Lengths, *, capacity: int) -> PackResult[Packing]:
-    """Pack items in their order."""
-    assert algorithm.in_order is not None
-    bound = lower_bound(Histogram.of(lengths), capacity=capacity)
-    return PackResult(algorithm.in_order(lengths, capacity=capacity), bound)

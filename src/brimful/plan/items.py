@@ -11,12 +11,12 @@ from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array
 from brimful.measure.table import REJECTED, LengthTable, as_lengths
 from brimful.messages import setting
+from brimful.plan.packing import Packing
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.concat import cut_stream
 from brimful.plan.policies.groups import Groups, as_groups, group_items
 from brimful.plan.policies.no_target import samples_to_leave_out
 from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow
-from brimful.plan.packing import Packing
 from brimful.plan.settings import PlanSettings
 from brimful.typing import AnyIntArray, Fingerprint, Int64Array
 
@@ -172,9 +172,7 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
     lengths = tokens[ids]
     sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths))
     groups = group_items(sizes, group_ids[ids])
-    oversized, dropped_by = groups.oversized(
-        budgets, sizes=sizes, sample_ids=ids, policy=policy, unit=alignment.total
-    )
+    oversized, dropped_by = groups.oversized(budgets, sizes=sizes, sample_ids=ids, policy=policy, unit=alignment.total)
     if oversized is not None:
         rows = np.sort(groups.members[np.repeat(~oversized, np.diff(groups.offsets))])
         ids, lengths, sizes = ids[rows], lengths[rows], sizes[rows]

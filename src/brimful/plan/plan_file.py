@@ -88,9 +88,7 @@ def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Truncated |
     if meta["version"] == _WITH_TRUNCATED:
         if kind[last_row] != _TRUNCATED:
             raise CorruptFileError(f"{name}: its last row does not name the truncated samples")
-        truncated = Truncated(
-            ids.row(last_row).astype(np.int64), lengths.row(last_row), meta["truncated_fingerprint"]
-        )
+        truncated = Truncated(ids.row(last_row).astype(np.int64), lengths.row(last_row), meta["truncated_fingerprint"])
         last_row -= 1
     dropped_ids = ids.row(last_row) if last_row >= meta["num_packs"] else ids.values[:0]
     arrays = {

@@ -18,7 +18,6 @@ from brimful.plan.ledger import ledger_of
 from brimful.plan.order.exchange import exchange_segments
 from brimful.plan.order.shuffle import companion_order, pack_order
 from brimful.plan.order.underfilled import repack_underfilled
-from brimful.plan.outcome import PlanOutcome
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
 from brimful.plan.plan import Plan
@@ -28,7 +27,7 @@ from brimful.plan.policies.overflow import Overflow
 from brimful.plan.policies.truncated import Truncated
 from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
-from brimful.typing import AnyIntArray, Lengths
+from brimful.typing import AnyIntArray
 
 __all__ = ["plan_packs", "plan_with"]
 
@@ -141,8 +140,7 @@ def plan_with(
 
 def _pack(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack items; packs that are not full enough come last."""
-    sizes = items.sizes
-    result = _pack_tokens(sizes, settings) if sizes.ndim == 1 else _pack_budgets(sizes, items, settings)
+    result = _pack_tokens(items, settings) if items.sizes.ndim == 1 else _pack_budgets(items, settings)
     if not settings.min_fill:
         return result
 
@@ -154,13 +152,14 @@ def _pack(items: Items, settings: PlanSettings) -> PackResult[Packing]:
         return runs.assign(companion_order(some_sizes, counts, seed=settings.seed, epoch=settings.epoch))
 
     packing, below = repack_underfilled(
-        result.packs, sizes, capacities=items.capacities, min_fill=settings.min_fill, repack=repack
+        result.packs, items.sizes, capacities=items.capacities, min_fill=settings.min_fill, repack=repack
     )
     return PackResult(packing, result.bound, replace(result.outcome, packs_below_min_fill=below))
 
 
-def _pack_tokens(lengths: Lengths, settings: PlanSettings) -> PackResult[Packing]:
+def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack by tokens alone, each item with its aligned length."""
+    lengths = items.sizes
     capacity, seed, epoch = settings.usable, settings.seed, settings.epoch
     counts = Histogram.of(lengths)
     bound = lower_bound(counts, capacity=capacity)
@@ -177,9 +176,9 @@ def _pack_tokens(lengths: Lengths, settings: PlanSettings) -> PackResult[Packing
     return PackResult(packing, result.bound, result.outcome)
 
 
-def _pack_budgets(sizes: AnyIntArray, items: Items, settings: PlanSettings) -> PackResult[Packing]:
+def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack under several budgets."""
-    result = pack_vectors(sizes, capacities=items.capacities, seed=settings.seed or 0)
+    result = pack_vectors(items.sizes, capacities=items.capacities, seed=settings.seed or 0)
     order = pack_order(len(result.packs), seed=settings.seed, epoch=settings.epoch)
     return result if order is None else replace(result, packs=result.packs.take(order))
 

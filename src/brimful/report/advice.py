@@ -20,7 +20,7 @@ def describe_advice(advice: Advice) -> list[str]:
     """A few lines: what a step sees now, and what to set so that it sees what it saw.
 
     >>> from brimful.plan import plan_packs
-    >>> from brimful.plan.cost import CostModel
+    >>> from brimful.plan.schedule import CostModel
     >>> from brimful.report.advisor import advise
     >>> plan = plan_packs([4, 4, 2, 2], capacity=8, algorithm="next_fit")
     >>> for line in describe_advice(advise(None, plan, dp_world_size=1, micro_batch_size=1,

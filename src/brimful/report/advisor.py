@@ -24,9 +24,10 @@ from brimful.errors import PlanMismatchError, SettingsError
 from brimful.measure import LengthTable
 from brimful.messages import setting
 from brimful.plan import Plan
-from brimful.plan.cost import CostModel, Float64Array, pack_costs
-from brimful.plan.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.schedule import CostModel, pack_costs
 from brimful.report.notes import Note, is_same, write_notes
+from brimful.typing import Float64Array
 
 __all__ = ["Advice", "Choice", "Padded", "StepSize", "advise"]
 

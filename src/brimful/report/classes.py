@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.plan.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram
 from brimful.typing import AnyIntArray, Int64Array
 
 __all__ = ["Class", "classify", "percentiles", "ratio_edges", "step_edges"]

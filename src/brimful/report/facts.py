@@ -11,9 +11,9 @@ import numpy as np
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.plan import Alignment, Plan
-from brimful.plan.cost import CostModel
-from brimful.plan.histogram import Histogram
-from brimful.plan.variety import Variety, measure_variety
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.order.diversity import Variety, measure_variety
+from brimful.plan.schedule import CostModel
 from brimful.report.advisor import Advice, advise
 from brimful.report.classes import classify, percentiles, ratio_edges, step_edges
 from brimful.report.lost import Lost

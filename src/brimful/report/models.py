@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 from brimful.messages import setting
-from brimful.plan.cost import CostModel
+from brimful.plan.schedule import CostModel
 
 __all__ = ["DEFAULT_MODEL", "MODELS", "cost_model_from_config", "cost_model_named"]
 

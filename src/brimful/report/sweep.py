@@ -9,8 +9,8 @@ import numpy as np
 
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.histogram import Histogram
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.ledger import MUCH_LOST
 from brimful.report.markup import percent
 

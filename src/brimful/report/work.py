@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.plan import Plan
-from brimful.plan.balance import Barrier, imbalance
-from brimful.plan.cost import CostModel, Float64Array, pack_costs, pack_squares
-from brimful.plan.schedule import Tail, schedule_packs
-from brimful.typing import Int64Array
+from brimful.plan.schedule import Barrier, CostModel, Tail, imbalance, pack_costs, pack_squares, schedule_packs
+from brimful.typing import Float64Array, Int64Array
 
 __all__ = ["Schedule", "StepSpan", "Work", "weigh_steps"]
 

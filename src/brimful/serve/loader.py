@@ -13,8 +13,7 @@ from brimful.checks import check_type
 from brimful.errors import SettingsError, StateError
 from brimful.fingerprint import fingerprint_array
 from brimful.messages import counted
-from brimful.plan.balance import quantise
-from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
+from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, quantise, schedule_packs
 from brimful.shards import Pack
 from brimful.typing import Fingerprint, Int64Array
 

@@ -58,8 +58,10 @@ class PackRuns:
     @classmethod
     def of_table(cls, table: Int64Array | Sequence[tuple[int, int, int, int, int]], num_packs: int) -> PackRuns:
         """Make runs of rows (length, first_pack, packs_in_run, copies_per_pack, items_before), longest first."""
-        columns = np.ascontiguousarray(np.asarray(table, dtype=np.int64).reshape(-1, 5).T)
-        return cls(*columns, num_packs=num_packs)
+        length, first_pack, packs_in_run, copies_per_pack, items_before = np.ascontiguousarray(
+            np.asarray(table, dtype=np.int64).reshape(-1, 5).T
+        )
+        return cls(length, first_pack, packs_in_run, copies_per_pack, items_before, num_packs)
 
     def pack_sizes(self) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Return the items of each pack, ``[num_packs]``, in the narrowest type: they are looked up at random."""
@@ -93,9 +95,7 @@ class PackRuns:
         return Packing(offsets, items)
 
 
-def _offsets_in_order(
-    sizes: AnyIntArray, pack_order: AnyIntArray, dtype: np.dtype[Any]
-) -> tuple[Offsets, AnyIntArray]:
+def _offsets_in_order(sizes: AnyIntArray, pack_order: AnyIntArray, dtype: np.dtype[Any]) -> tuple[Offsets, AnyIntArray]:
     """Return the offsets of reordered packs, and the first place of each pack by its number before the reordering."""
     begins = np.empty(len(sizes), dtype=dtype)
     kernel = compiled(_begin_in_order, len(sizes))

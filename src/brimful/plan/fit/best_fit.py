@@ -133,7 +133,9 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         if num_blocks == 0:
             last_keys[0] = key
             num_blocks = 1
-        index = min(np.searchsorted(last_keys[:num_blocks], key), num_blocks - 1)
+        index = np.searchsorted(last_keys[:num_blocks], key)
+        if index == num_blocks:
+            index -= 1
         row = rows[index]
         size = sizes[row]
         place = np.searchsorted(keys[row, :size], key)

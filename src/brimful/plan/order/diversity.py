@@ -1,4 +1,4 @@
-"""How far packs, and the steps made of them, look like the data: measured against chance.
+"""Diversity of packs, and of the steps made of them, measured against chance.
 
 Decreasing algorithms put like lengths together. Whether that matters shows in one number, ``alikeness``: 1 if the
 segments of a pack have no more to do with each other than if they had been dealt at random.
@@ -10,24 +10,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.errors import InvalidLengthsError, PlanMismatchError
-from brimful.plan.packing import Packing
+from brimful.ragged import offsets_of, ranges
 from brimful.rng import generator
-from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
+from brimful.typing import AnyIntArray, Float64Array, Int64Array, Lengths, Offsets
 
-__all__ = ["Spread", "Variety", "companions_again", "measure_variety"]
+__all__ = ["Spread", "Variety", "measure_variety"]
 
 _CHUNK = 1 << 22
 """Segments, or groups times sources, that are looked at together."""
 
-_Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Spread:
-    """How the packs of a plan, or its steps, differ from each other, and how far they would by chance.
+    """Differences among the packs of a plan, or among its steps, beside those that chance would give.
 
     By chance: the same segments, dealt at random to groups (packs, or steps) of as many segments as these have.
     Written below: a group g has n_g segments of L_g tokens together, m_g = L_g / n_g; N segments in all, of mean
@@ -76,7 +73,7 @@ class Spread:
     sources_by_chance: float | None = None
 
     def describe(self, name: str) -> list[str]:
-        """In words; ``name`` is ``pack`` or ``step``."""
+        """Write the figures in words; ``name`` is ``pack`` or ``step``."""
         lines = [
             f"segments in a {name}: {self.segments:.1f}, give or take {100 * self.segments_cv:.0f} % "
             f"({100 * self.segments_cv_by_chance:.0f} % by chance)",
@@ -100,7 +97,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Variety:
-    """How varied a plan is.
+    """Diversity of a plan.
 
     Attributes:
         packs: of the packs of the plan.
@@ -171,45 +168,22 @@ def measure_variety(
         raise PlanMismatchError(
             f"the schedule names packs {int(flat.min()):,} … {int(flat.max()):,} and the plan has {num_packs:,}"
         )
-    held = np.count_nonzero(flat >= 0, axis=1)
-    bounds = np.concatenate([[0], np.cumsum(held[held > 0])])
+    packs_per_step = np.count_nonzero(flat >= 0, axis=1)
+    bounds = offsets_of(packs_per_step[packs_per_step > 0])
     return Variety(packs, _spread(columns, flat[flat >= 0], bounds) if len(bounds) > 1 else None)
-
-
-def companions_again(one: Packing, other: Packing) -> float:
-    """Of all pairs of items that share a pack in ``one``, the share that also do in ``other``; 0 without pairs.
-
-    Two epochs of the same packs have 1. By chance it is about segments of a pack ÷ segments.
-
-    >>> packs = Packing(np.array([0, 3, 5]), np.array([0, 1, 2, 3, 4]))
-    >>> companions_again(packs, Packing(np.array([0, 2, 5]), np.array([0, 1, 2, 3, 4])))
-    0.5
-    """
-    most = max(int(one.items.max(initial=-1)), int(other.items.max(initial=-1))) + 1
-    home = len(other) + np.arange(most)  # an item that the other has not shares a pack with nobody there
-    home[other.items] = np.repeat(np.arange(len(other)), np.diff(other.offsets))
-    sizes = np.diff(one.offsets)
-    pairs = int((sizes * (sizes - 1)).sum())
-    again = 0
-    for first, last in _chunks(one.offsets):
-        pack = np.repeat(np.arange(last - first), sizes[first:last])
-        keys = np.sort(pack * (len(other) + most) + home[one.items[one.offsets[first] : one.offsets[last]]])
-        together = np.diff(np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1], [True]])))
-        again += int((together * (together - 1)).sum())
-    return again / pairs if pairs else 0.0
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Segments in the order of their packs, their sums by pack, and the same segments dealt at random."""
+    """Segments in the order of their packs, their sums by pack, and a random order of them."""
 
     offsets: Offsets
     lengths: Lengths
     sources: AnyIntArray | None
     loss_tokens: AnyIntArray | None
     tokens: Int64Array
-    squares: _Floats
-    dealt: Int64Array | None
+    squares: Float64Array
+    random_order: Int64Array | None
 
     @classmethod
     def of(
@@ -219,36 +193,37 @@ class _Columns:
         for first, last in _chunks(offsets):
             values = lengths[offsets[first] : offsets[last]].astype(np.float64)
             squares[first:last] = np.add.reduceat(values * values, offsets[first:last] - offsets[first])
-        dealt = None
+        random_order = None
         if sources is not None or loss_tokens is not None:
-            dealt = generator(seed=0, epoch=0, purpose="variety").permutation(len(lengths))
-        return cls(offsets, lengths, sources, loss_tokens, _by_pack(lengths, offsets), squares, dealt)
+            random_order = generator(seed=0, epoch=0, purpose="variety").permutation(len(lengths))
+        return cls(offsets, lengths, sources, loss_tokens, _by_pack(lengths, offsets), squares, random_order)
 
 
 def _spread(columns: _Columns, packs: Int64Array, bounds: Int64Array) -> Spread:
-    """Of groups of packs: group ``g`` is ``packs[bounds[g]:bounds[g + 1]]``, none empty."""
+    """Measure groups of packs: group ``g`` is ``packs[bounds[g]:bounds[g + 1]]``, none empty."""
     begins = bounds[:-1]
     segments = np.add.reduceat(np.diff(columns.offsets)[packs], begins)
     tokens = np.add.reduceat(columns.tokens[packs], begins)
-    groups, number, total = len(segments), int(segments.sum()), int(tokens.sum())
-    mean, means = total / number, tokens / segments
-    within = max(0.0, float(columns.squares[packs].sum()) - mean * total)
+    num_groups, num_segments, total = len(segments), int(segments.sum()), int(tokens.sum())
+    mean, means = total / num_segments, tokens / segments
+    # Sums of squares of lengths within all groups, and of group means between them.
+    within_groups = max(0.0, float(columns.squares[packs].sum()) - mean * total)
     between = float((segments * (means - mean) ** 2).sum())
-    variance = within / max(1, number - 1)
-    chance = variance * (groups - 1) / number
+    variance = within_groups / max(1, num_segments - 1)
+    between_by_chance = variance * (num_groups - 1) / num_segments
     figures: dict[str, float] = {}
     if columns.loss_tokens is not None:
         figures |= _loss_figures(columns, columns.loss_tokens, packs, begins, tokens)
     if columns.sources is not None:
         figures |= _source_figures(columns, columns.sources, packs, bounds)
     return Spread(
-        groups=groups,
-        segments=number / groups,
-        segments_cv=float(segments.std()) * groups / number,
-        segments_cv_by_chance=float(np.sqrt(variance * groups / number)) / mean,
-        mean_length_sd=float(np.sqrt(between / number)),
-        mean_length_sd_by_chance=float(np.sqrt(chance)),
-        alikeness=between / number / chance if chance > 0 else 1.0,
+        groups=num_groups,
+        segments=num_segments / num_groups,
+        segments_cv=float(segments.std()) * num_groups / num_segments,
+        segments_cv_by_chance=float(np.sqrt(variance * num_groups / num_segments)) / mean,
+        mean_length_sd=float(np.sqrt(between / num_segments)),
+        mean_length_sd_by_chance=float(np.sqrt(between_by_chance)),
+        alikeness=between / num_segments / between_by_chance if between_by_chance > 0 else 1.0,
         order_correlation=_rank_correlation(means),
         **figures,
     )
@@ -257,31 +232,32 @@ def _spread(columns: _Columns, packs: Int64Array, bounds: Int64Array) -> Spread:
 def _loss_figures(
     columns: _Columns, loss_tokens: AnyIntArray, packs: Int64Array, begins: Int64Array, tokens: Int64Array
 ) -> dict[str, float]:
-    """Shares of loss tokens, as they are and dealt at random."""
+    """Measure shares of loss tokens, in these packs and in random ones of the same sizes."""
     loss = np.add.reduceat(_by_pack(loss_tokens, columns.offsets)[packs], begins)
     share = float(loss.sum() / tokens.sum())
 
     def deviation(loss: Int64Array, tokens: Int64Array) -> float:
         return float(np.sqrt((tokens * (loss / tokens - share) ** 2).sum() / tokens.sum()))
 
-    dealt_loss = np.add.reduceat(_by_pack(loss_tokens[columns.dealt], columns.offsets)[packs], begins)
-    dealt_tokens = np.add.reduceat(_by_pack(columns.lengths[columns.dealt], columns.offsets)[packs], begins)
+    order = columns.random_order
+    random_loss = np.add.reduceat(_by_pack(loss_tokens[order], columns.offsets)[packs], begins)
+    random_tokens = np.add.reduceat(_by_pack(columns.lengths[order], columns.offsets)[packs], begins)
     return {
         "loss_share": share,
         "loss_share_sd": deviation(loss, tokens),
-        "loss_share_sd_by_chance": deviation(dealt_loss, dealt_tokens),
+        "loss_share_sd_by_chance": deviation(random_loss, random_tokens),
     }
 
 
 def _source_figures(columns: _Columns, sources: AnyIntArray, packs: Int64Array, bounds: Int64Array) -> dict[str, float]:
-    """Shares of sources, as they are and dealt at random."""
-    mean, most, number = _source_shares(columns, columns.lengths, sources, packs, bounds)
-    assert columns.dealt is not None
-    dealt = columns.lengths[columns.dealt], sources[columns.dealt]
-    mean_by_chance, _, number_by_chance = _source_shares(columns, *dealt, packs, bounds)
+    """Measure shares of sources, in these packs and in random ones of the same sizes."""
+    mean, maximum, number = _source_shares(columns, columns.lengths, sources, packs, bounds)
+    order = columns.random_order
+    assert order is not None
+    mean_by_chance, _, number_by_chance = _source_shares(columns, columns.lengths[order], sources[order], packs, bounds)
     return {
         "source_distance": mean,
-        "source_distance_max": most,
+        "source_distance_max": maximum,
         "source_distance_by_chance": mean_by_chance,
         "sources": number,
         "sources_by_chance": number_by_chance,
@@ -291,38 +267,41 @@ def _source_figures(columns: _Columns, sources: AnyIntArray, packs: Int64Array, 
 def _source_shares(
     columns: _Columns, lengths: Lengths, sources: AnyIntArray, packs: Int64Array, bounds: Int64Array
 ) -> tuple[float, float, float]:
-    """Mean and largest distance from all tokens, and mean effective number."""
-    kinds = int(sources.max()) + 1
+    """Return the mean and the largest distance from all tokens, and the mean effective number of sources."""
+    num_sources = int(sources.max()) + 1
     sizes = np.diff(columns.offsets)
-    times = np.bincount(packs, minlength=len(sizes))  # a schedule may leave packs out, and repeat some
-    whole = np.zeros(kinds)
+    # Tokens of each source in all groups; a schedule may leave packs out, and repeat some.
+    repeats = np.bincount(packs, minlength=len(sizes))
+    totals = np.zeros(num_sources)
     for first, last in _chunks(columns.offsets):
-        part = slice(columns.offsets[first], columns.offsets[last])
-        weights = lengths[part] * np.repeat(times[first:last], sizes[first:last])
-        whole += np.bincount(sources[part], weights=weights, minlength=kinds)
-    ends = np.concatenate([[0], np.cumsum(sizes[packs])])[bounds]
-    distance = most = number = 0.0
-    for first, last in _chunks(ends, most_groups=max(1, _CHUNK // kinds)):
-        held = packs[bounds[first] : bounds[last]]
-        starts = np.cumsum(sizes[held]) - sizes[held]
-        at = np.arange(ends[last] - ends[first]) + np.repeat(columns.offsets[held] - starts, sizes[held])
-        keys = np.repeat(np.arange(last - first), np.diff(ends[first : last + 1])) * kinds + sources[at]
-        table = np.bincount(keys, weights=lengths[at], minlength=(last - first) * kinds).reshape(-1, kinds)
+        segments = slice(columns.offsets[first], columns.offsets[last])
+        weights = lengths[segments] * np.repeat(repeats[first:last], sizes[first:last])
+        totals += np.bincount(sources[segments], weights=weights, minlength=num_sources)
+    group_ends = offsets_of(sizes[packs])[bounds]
+    distance = max_distance = effective_number = 0.0
+    # A chunk of groups at a time: a table of tokens by group and source.
+    for first, last in _chunks(group_ends, max_groups=max(1, _CHUNK // num_sources)):
+        group_packs = packs[bounds[first] : bounds[last]]
+        rows = ranges(columns.offsets[group_packs], sizes[group_packs])
+        groups = np.repeat(np.arange(last - first), np.diff(group_ends[first : last + 1]))
+        keys = groups * num_sources + sources[rows]
+        table = np.bincount(keys, weights=lengths[rows], minlength=(last - first) * num_sources)
+        table = table.reshape(-1, num_sources)
         shares = table / table.sum(axis=1, keepdims=True)
-        distances = np.abs(shares - whole / whole.sum()).sum(axis=1) / 2
+        distances = np.abs(shares - totals / totals.sum()).sum(axis=1) / 2
         distance += float(distances.sum())
-        most = max(most, float(distances.max()))
-        number += float((1 / (shares * shares).sum(axis=1)).sum())
-    groups = len(bounds) - 1
-    return distance / groups, most, number / groups
+        max_distance = max(max_distance, float(distances.max()))
+        effective_number += float((1 / (shares * shares).sum(axis=1)).sum())
+    num_groups = len(bounds) - 1
+    return distance / num_groups, max_distance, effective_number / num_groups
 
 
-def _chunks(offsets: Offsets, most_groups: int = _CHUNK) -> Iterator[tuple[int, int]]:
-    """Ranges of groups, first and last + 1, with ``_CHUNK`` members together or a single group."""
-    first, groups = 0, len(offsets) - 1
-    while first < groups:
+def _chunks(offsets: Offsets, max_groups: int = _CHUNK) -> Iterator[tuple[int, int]]:
+    """Yield ranges of groups, first and last + 1, with ``_CHUNK`` members together or a single group."""
+    first, num_groups = 0, len(offsets) - 1
+    while first < num_groups:
         last = int(np.searchsorted(offsets, offsets[first] + _CHUNK, side="right")) - 1
-        last = min(max(last, first + 1), first + most_groups, groups)
+        last = min(max(last, first + 1), first + max_groups, num_groups)
         yield first, last
         first = last
 
@@ -332,10 +311,10 @@ def _by_pack(column: AnyIntArray, offsets: Offsets) -> Int64Array:
     return sums
 
 
-def _rank_correlation(values: _Floats) -> float:
-    """Spearman's, of values with their places; 0 if all are equal."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # equal values share the mean of their ranks
+def _rank_correlation(values: Float64Array) -> float:
+    """Return Spearman's rank correlation of values with their places; 0 if all values are equal."""
+    _, rank, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[rank]  # equal values share the mean of their ranks
     ranks -= ranks.mean()
     places = np.arange(len(values)) - (len(values) - 1) / 2
     scale = float(np.sqrt((ranks * ranks).sum() * (places * places).sum()))

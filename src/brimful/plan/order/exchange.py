@@ -21,7 +21,7 @@ from brimful.plan.order.shuffle import random_order
 from brimful.plan.packing import Packing
 from brimful.ragged import offsets_of, ranges
 from brimful.rng import RandomStream, generator
-from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets
+from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 
 __all__ = ["exchange_segments"]
 
@@ -45,7 +45,7 @@ _FEW_PACKS = 1 << 12
 
 
 def exchange_segments(
-    packing: Packing, lengths: Lengths, *, capacity: int, seed: int, epoch: int, alikeness: float
+    packing: Packing, lengths: AnyIntArray, *, capacity: int, seed: int, epoch: int, alikeness: float
 ) -> Packing:
     """Exchange segments between packs until packs look like the data, at no cost in fill.
 
@@ -134,7 +134,7 @@ class _Difference:
     capacity: int
 
     @classmethod
-    def of(cls, lengths: Lengths, num_packs: int, *, capacity: int, alikeness: float) -> _Difference:
+    def of(cls, lengths: AnyIntArray, num_packs: int, *, capacity: int, alikeness: float) -> _Difference:
         """Derive the measure from all items, so that every block has the same aim."""
         items = Histogram.of(lengths)
         num_items, total = items.num_items, items.total
@@ -179,7 +179,7 @@ class _Block:
     swap: Callable[..., Any]
 
     @classmethod
-    def of(cls, packing: Packing, packs: Int64Array, lengths: Lengths, measure: _Difference) -> _Block:
+    def of(cls, packing: Packing, packs: Int64Array, lengths: AnyIntArray, measure: _Difference) -> _Block:
         """Make a block of some packs of a packing."""
         part = packing.take(packs)
         segment_lengths = lengths[part.items]

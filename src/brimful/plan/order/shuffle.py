@@ -14,7 +14,7 @@ from brimful.compiling import compiled
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.rng import RandomStream, generator
-from brimful.typing import AnyIntArray, Int64Array, Lengths
+from brimful.typing import AnyIntArray, Int64Array
 
 __all__ = ["companion_order", "pack_order", "random_order", "shuffle_classes"]
 
@@ -36,7 +36,7 @@ _CHUNK = 1 << 16
 _Words = npt.NDArray[np.uint32]
 
 
-def companion_order(lengths: Lengths, items: Histogram, *, seed: int | None, epoch: int) -> AnyIntArray:
+def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None, epoch: int) -> AnyIntArray:
     """Sort the positions of the lengths, longest first, and shuffle those of equal length among themselves.
 
     Args:

@@ -9,9 +9,9 @@ import numpy as np
 
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.messages import setting
+from brimful.plan.packing import Packing
 from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.overflow import Overflow
-from brimful.plan.packing import Packing
 from brimful.ragged import offsets_of, ranges
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 

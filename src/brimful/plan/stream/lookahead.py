@@ -204,9 +204,7 @@ class Lookahead:
         waiting = f"{self._num_waiting:,} of {self._size:,} samples waiting"
         return f"Lookahead({self._algorithm}, {waiting}, {self._counts['packs_emitted']:,} packs emitted)"
 
-    def _segments(
-        self, ids: SampleIds, lengths: Lengths
-    ) -> tuple[tuple[SampleIds, Lengths, Lengths], Int64Array]:
+    def _segments(self, ids: SampleIds, lengths: Lengths) -> tuple[tuple[SampleIds, Lengths, Lengths], Int64Array]:
         """Apply the overflow policy and count its cost.
 
         Returns:

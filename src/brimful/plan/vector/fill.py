@@ -13,7 +13,7 @@ import numpy as np
 from brimful.compiling import compiled
 from brimful.plan.packing import Packing
 from brimful.rng import generator
-from brimful.typing import Float64Array, Int64Array
+from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
 __all__ = ["fill_packs", "total_sizes"]
 
@@ -72,7 +72,7 @@ class _Weights:
         return cls(scale, square, weight, square * square * square / capacities, binding)
 
 
-def total_sizes(sizes: Int64Array) -> Float64Array:
+def total_sizes(sizes: AnyIntArray) -> Float64Array:
     """Add up the sizes of all items: ``float64[num_budgets]``, from whole numbers, also beyond 2**63 (length² is)."""
     high = (sizes >> 32).sum(axis=0).tolist()
     low = (sizes & 0xFFFFFFFF).sum(axis=0).tolist()

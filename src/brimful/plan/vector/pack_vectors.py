@@ -13,7 +13,7 @@ from brimful.plan.packing import Packing, PackResult, any_exceeds
 from brimful.plan.vector.fill import fill_packs, total_sizes
 from brimful.plan.vector.repack import repair_overfull, ruin_and_recreate
 from brimful.rng import generator
-from brimful.typing import Int64Array
+from brimful.typing import AnyIntArray, Int64Array
 
 __all__ = ["bound_of_budgets", "pack_vectors"]
 
@@ -30,7 +30,7 @@ _REPACK_ROUNDS = ((10_000, 8), (200_000, 4))
 """Pairs (items at most, rounds of ruin and recreate); more items leave little to gain."""
 
 
-def bound_of_budgets(sizes: Int64Array, *, capacities: Int64Array) -> int:
+def bound_of_budgets(sizes: AnyIntArray, *, capacities: Int64Array) -> int:
     """Return a number of packs that no packing goes below: the largest ``lower_bound`` of any one budget.
 
     >>> bound_of_budgets(np.array([[1, 5], [1, 5], [1, 5]]), capacities=np.array([8, 8]))
@@ -47,7 +47,7 @@ def bound_of_budgets(sizes: Int64Array, *, capacities: Int64Array) -> int:
     return max(bounds)
 
 
-def pack_vectors(sizes: Int64Array, *, capacities: Int64Array, seed: int = 0) -> PackResult[Packing]:
+def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -> PackResult[Packing]:
     """Put items into few packs, none of which exceeds any of its capacities.
 
     Cheap ways come first, each taken where it meets the bound: best fit decreasing by the binding budget, if no other
@@ -103,18 +103,21 @@ def pack_vectors(sizes: Int64Array, *, capacities: Int64Array, seed: int = 0) ->
     if not is_limiting.any():
         single = Packing(np.array([0, num_items], dtype=np.int64), np.arange(num_items, dtype=np.int64))
         return PackResult(single, bound, PlanOutcome("one pack"))
-    sizes, capacities = np.ascontiguousarray(sizes[:, is_limiting]), capacities[is_limiting]
+    limited_sizes = np.ascontiguousarray(sizes[:, is_limiting], dtype=np.int64)
+    capacities = capacities[is_limiting]
     binding = int(np.argmax(total[is_limiting] / capacities))
     best = _Best(bound)
-    if int(sizes[:, binding].min()) > 0:
-        _try_cheap_ways(best, sizes, capacities, binding, seed)
+    if int(limited_sizes[:, binding].min()) > 0:
+        _try_cheap_ways(best, limited_sizes, capacities, binding, seed)
     weights: tuple[float, ...] = _STRAIGHTNESS
     if not best.is_close and num_items > 2 * _SAMPLE_ITEMS:
-        weights = (_weight_for_sample(sizes, capacities, seed),)
+        weights = (_weight_for_sample(limited_sizes, capacities, seed),)
     for weight in weights:
         if best.is_close:
             break
-        best.offer(fill_packs(sizes, capacities, weight, seed), f"filled along the budgets, straightness {weight}")
+        best.offer(
+            fill_packs(limited_sizes, capacities, weight, seed), f"filled along the budgets, straightness {weight}"
+        )
     assert best.packing is not None
     assert len(best.packing.items) == num_items
     packing = best.packing
@@ -122,7 +125,7 @@ def pack_vectors(sizes: Int64Array, *, capacities: Int64Array, seed: int = 0) ->
         if _is_close(packing, bound):
             break
         straightness = _STRAIGHTNESS[turn % len(_STRAIGHTNESS)]
-        packing = ruin_and_recreate(packing, sizes, capacities, straightness, turn, seed)
+        packing = ruin_and_recreate(packing, limited_sizes, capacities, straightness, turn, seed)
     return PackResult(packing, bound, PlanOutcome(best.description))
 
 

@@ -4,20 +4,21 @@
 
     items ─► powers_of_two ─► half(…) ─► top_n(…) ─► … ─► finish ─► packs
                  │                │           │               │
-                 └─ full packs    └─ packs    └─ packs        └─ everything that is left
+                 └─ full packs    └─ packs    └─ packs        └─ all remaining items
 
 Each phase takes counts of lengths, makes packs of some of the items and hands on the counts that remain. One file per
-phase: ``powers_of_two``, ``seeded`` (``seeds`` says which lengths are seeds), ``finish``; ``recipe`` runs them.
+phase: ``powers_of_two``, ``seed_and_fill`` (with the rules of ``seed_rules``), ``finish``. ``recipe`` runs them,
+``parser`` reads them from text.
 """
 
 from __future__ import annotations
 
-from brimful.plan.phases.finish import Finish
-from brimful.plan.phases.phase import Phase, Placed
-from brimful.plan.phases.powers_of_two import PowersOfTwo
-from brimful.plan.phases.recipe import Phased, PhaseReport, Recipe
-from brimful.plan.phases.seeded import Seeded
-from brimful.plan.phases.seeds import CapacityRatio, Half, Lengths, SeedRule, SizeRange, TopN
+from brimful.plan.phased.finish import Finish
+from brimful.plan.phased.phase import Phase, Placed
+from brimful.plan.phased.powers_of_two import PowersOfTwo
+from brimful.plan.phased.recipe import Phased, PhaseReport, Recipe
+from brimful.plan.phased.seed_and_fill import Seeded
+from brimful.plan.phased.seed_rules import CapacityRatio, Half, Lengths, SeedRule, SizeRange, TopN
 
 __all__ = [
     "CapacityRatio",

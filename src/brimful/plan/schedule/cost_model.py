@@ -1,4 +1,4 @@
-"""What a pack costs to compute: two packs with equally many tokens may differ several times.
+"""The cost of computing a pack: two packs with the same number of tokens may differ several times.
 
 Everything but attention grows with the tokens; attention grows with the square of each segment, since no segment
 looks into another::
@@ -9,7 +9,7 @@ looks into another::
     cost = linear · tokens + quadratic · squares
 
 With ``linear = 2, quadratic = 1``, A costs 80 and B costs 32. A rank that has B waits for the rank that has A;
-``balance`` puts equals beside each other.
+``schedule.balance`` puts packs of equal cost beside each other.
 
 The formulae count multiplications and additions of matrix products in the forward pass, as in FlexSP, Skrull and
 WLB-LLM (2025). Real kernels run short attention below the speed of matrix products, so attention weighs more
@@ -25,21 +25,22 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from brimful.checks import check_share, is_number, whole_number
 from brimful.errors import SettingsError
-from brimful.plan.model_config import require_whole, sizes_of_config
-from brimful.typing import AnyIntArray, Int64Array, Offsets
+from brimful.plan.schedule.model_config import sizes_of_config
+from brimful.ragged import offsets_of
+from brimful.typing import AnyIntArray, Float64Array, Int64Array, Offsets
 
-__all__ = ["DEFAULT_TILE", "CostModel", "Float64Array", "pack_costs", "pack_squares"]
+__all__ = ["DEFAULT_TILE", "CostModel", "check_finite", "pack_costs", "pack_squares"]
 
-Float64Array: TypeAlias = npt.NDArray[np.float64]
 AnyRealArray: TypeAlias = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
 
 DEFAULT_TILE = 128
 """Queries that a FlashAttention kernel takes at once; a shorter segment costs as much as one of this length."""
 
-_LEAST_POINTS = 3
-_LEAST_INDEPENDENCE = 1e-6
-"""Least ratio of the singular values of the scaled points; below it the two terms cannot be told apart."""
+_MIN_TIMINGS = 3
+_MIN_SINGULAR_VALUE_RATIO = 1e-6
+"""Smallest ÷ largest singular value of the scaled timings; below it the two terms cannot be told apart."""
 
 
 @dataclass(frozen=True)
@@ -89,21 +90,18 @@ class CostModel:
         coefficients = ("linear", "quadratic", "encoder_linear", "encoder_quadratic")
         for name in coefficients:
             value = getattr(self, name)
-            if not _is_number(value) or not 0 <= value < float("inf"):
+            if not is_number(value) or not 0 <= value < float("inf"):
                 raise SettingsError(f"{name} must be a finite number of at least 0 and is {value!r}")
         if not any(getattr(self, name) for name in coefficients):
             raise SettingsError("linear and quadratic are both 0: every pack would cost nothing")
-        require_whole("tile", self.tile)
-        if self.window is not None:
-            require_whole("window", self.window)
-        if not _is_number(self.windowed_share) or not 0 <= self.windowed_share <= 1:
-            raise SettingsError(f"windowed_share must be from 0 to 1 and is {self.windowed_share!r}")
+        _check_tiling(self.tile, self.window)
+        check_share("windowed_share", self.windowed_share)
 
     @property
     def crossover_length(self) -> float:
-        """Tokens at which attention costs as much as everything else: linear ÷ quadratic.
+        """Tokens of a segment at which attention costs as much as everything else: linear ÷ quadratic.
 
-        Of the model, without tile and window; infinite without attention. Below about a tenth of it, packs full
+        Of the coefficients alone, without tile and window; infinite without attention. Below about a tenth of it, packs full
         of tokens are equal in cost and balancing gains nothing.
         """
         return self.linear / self.quadratic if self.quadratic else float("inf")
@@ -162,17 +160,17 @@ class CostModel:
             ("head_dim", head_dim),
             ("experts_per_token", experts_per_token),
         ):
-            require_whole(name, value)
-        require_whole("vocab_size", vocab_size, least=0)
-        if not _is_number(intermediate_size) or not 0 < intermediate_size < float("inf"):
+            whole_number(name, value, minimum=1)
+        whole_number("vocab_size", vocab_size, minimum=0)
+        if not is_number(intermediate_size) or not 0 < intermediate_size < float("inf"):
             raise SettingsError(f"intermediate_size must be a number above 0 and is {intermediate_size!r}")
-        queries = num_attention_heads * head_dim
-        keys = num_key_value_heads * head_dim
-        projections = 2 * hidden_size * queries + 2 * hidden_size * keys
+        query_width = num_attention_heads * head_dim
+        key_width = num_key_value_heads * head_dim
+        projections = 2 * hidden_size * query_width + 2 * hidden_size * key_width
         layer = 2 * (projections + 3 * hidden_size * intermediate_size * experts_per_token)
         return cls(
             linear=float(num_layers * layer + 2 * hidden_size * vocab_size),
-            quadratic=float(num_layers * queries * (2 if causal else 4)),
+            quadratic=float(num_layers * query_width * (2 if causal else 4)),
             tile=tile,
             window=window,
             windowed_share=windowed_share,
@@ -212,9 +210,13 @@ class CostModel:
         tile: int = 1,
         window: int | None = None,
     ) -> CostModel:
-        """Least squares with coefficients of at least 0: seconds ≈ linear · tokens + quadratic · squares.
+        """Fit timings by least squares with coefficients of at least 0.
 
-        Where a free fit makes one coefficient negative, the best fit lies on the edge where it is 0: of the two
+        ::
+
+            seconds ≈ linear · tokens + quadratic · squares
+
+        If a free fit makes one coefficient negative, the best fit lies on the edge where it is 0: of the two
         edges, the one with less error is taken (Lawson and Hanson, "Solving least squares problems", 1974, for two
         unknowns). There is no constant term: packs of a plan are equally full, and among them a constant cannot be
         told from the linear term, which takes it in.
@@ -246,43 +248,51 @@ class CostModel:
         ... # doctest: +ELLIPSIS
         CostModel(linear=0.002..., quadratic=1...e-06, tile=1, ..., r_squared=1.0, unit='seconds')
         """
-        columns = {}
-        for name, values in (("tokens", tokens), ("squares", squares), ("seconds", seconds)):
-            columns[name] = _checked_reals(name, values, np.shape(tokens)[0] if np.ndim(tokens) == 1 else None)
-        number = len(columns["tokens"])
-        if number < _LEAST_POINTS:
-            raise SettingsError(f"{number} timings are too few to fit two coefficients: give at least {_LEAST_POINTS}")
+        size = np.shape(tokens)[0] if np.ndim(tokens) == 1 else None
+        arrays = {"tokens": tokens, "squares": squares, "seconds": seconds}
+        columns = {name: _real_array(name, values, size) for name, values in arrays.items()}
+        num_timings = len(columns["tokens"])
+        if num_timings < _MIN_TIMINGS:
+            raise SettingsError(
+                f"{num_timings} timings are too few to fit two coefficients: give at least {_MIN_TIMINGS}"
+            )
+
+        # Squares are thousands of times larger than tokens: both columns are scaled to a maximum of 1.
         points = np.stack([columns["tokens"], columns["squares"]], axis=1)
         scale = points.max(axis=0)
         if not scale.all():
             name = "tokens" if not scale[0] else "squares"
             raise SettingsError(f"{name} are all 0: nothing to fit")
-        scaled, measured = points / scale, columns["seconds"]
-        values = np.linalg.svd(scaled, compute_uv=False)
-        if values[1] < _LEAST_INDEPENDENCE * values[0]:
+        points, targets = points / scale, columns["seconds"]
+        singular_values = np.linalg.svd(points, compute_uv=False)
+        if singular_values[1] < _MIN_SINGULAR_VALUE_RATIO * singular_values[0]:
             raise SettingsError(
                 "the timings cannot tell tokens from squares: squares ÷ tokens is the same in all of them; time packs "
                 "of one long segment and packs of many short ones"
             )
-        solution = np.linalg.lstsq(scaled, measured, rcond=None)[0]
-        if solution.min() < 0:
+
+        def squared_error(coefficients: Float64Array) -> float:
+            return float(((points @ coefficients - targets) ** 2).sum())
+
+        coefficients = np.linalg.lstsq(points, targets, rcond=None)[0]
+        if coefficients.min() < 0:
             edges = [np.zeros(2), np.zeros(2)]
             for axis, edge in enumerate(edges):
-                column = scaled[:, axis]
-                edge[axis] = max(0.0, float(column @ measured) / float(column @ column))
-            solution = min(edges, key=lambda edge: float(((scaled @ edge - measured) ** 2).sum()))
-        if not solution.any():
+                column = points[:, axis]
+                edge[axis] = max(0.0, float(column @ targets) / float(column @ column))
+            coefficients = min(edges, key=squared_error)
+        if not coefficients.any():
             raise SettingsError("seconds are all 0: nothing to fit")
-        error = float(((scaled @ solution - measured) ** 2).sum())
-        spread = float(((measured - measured.mean()) ** 2).sum())
-        explained = 1.0 - error / spread if spread else float(error == 0.0)
-        linear, quadratic = (solution / scale).tolist()
+        error = squared_error(coefficients)
+        spread = float(((targets - targets.mean()) ** 2).sum())
+        r_squared = 1.0 - error / spread if spread else float(error == 0.0)
+        linear, quadratic = (coefficients / scale).tolist()
         return cls(
             linear=linear,
             quadratic=quadratic,
             tile=tile,
             window=window,
-            r_squared=round(explained, 6),
+            r_squared=round(r_squared, 6),
             unit="seconds",
         )
 
@@ -290,7 +300,7 @@ class CostModel:
 def pack_squares(
     plan_offsets: Offsets, plan_lengths: AnyIntArray, *, tile: int = 1, window: int | None = None
 ) -> Int64Array:
-    """Squares of the lengths of the segments, summed by pack; what attention is proportional to.
+    """Return the sum of squared segment lengths of each pack: attention is proportional to it.
 
     Pure: no I/O. Whole numbers, so that the sum is the same on every platform.
 
@@ -304,8 +314,8 @@ def pack_squares(
     Args:
         plan_offsets: ``int64[num_packs + 1]``, as ``Plan.offsets``.
         plan_lengths: ``int[num_segments]``, tokens, as ``Plan.lengths``.
-        tile: tokens; each length is multiplied by itself rounded up to whole tiles.
-        window: tokens; takes off the square of what a segment is longer; None takes off nothing.
+        tile: tokens; the square of a length is the length times itself rounded up to whole tiles.
+        window: tokens; subtracts (length - window)² for each segment that is longer; None subtracts nothing.
 
     Returns:
         ``int64[num_packs]``, tokens². A pack without segments has 0.
@@ -316,9 +326,7 @@ def pack_squares(
     >>> pack_squares(np.array([0, 1, 5]), np.array([8, 2, 2, 2, 2]), tile=4).tolist()
     [64, 32]
     """
-    require_whole("tile", tile)
-    if window is not None:
-        require_whole("window", window)
+    _check_tiling(tile, window)
     _check_plan(plan_offsets, plan_lengths)
     lengths = plan_lengths.astype(np.int64)
     areas = lengths * lengths if tile == 1 else -(-lengths // tile) * tile * lengths
@@ -335,7 +343,7 @@ def pack_costs(
     patches: AnyRealArray | None = None,
     patch_squares: AnyRealArray | None = None,
 ) -> Float64Array:
-    """What each pack costs.
+    """Return the cost of each pack.
 
     Pure: no I/O. Sums are of whole numbers, and the coefficients are applied once a pack: the same bits everywhere.
 
@@ -363,30 +371,32 @@ def pack_costs(
     tokens = _sum_by_pack(plan_offsets, plan_lengths.astype(np.int64))
     squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile).astype(np.float64)
     if model.window is not None and model.windowed_share:
-        inside = pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=model.window)
-        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * inside
+        windowed_squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=model.window)
+        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * windowed_squares
     costs: Float64Array = model.linear * tokens + model.quadratic * squares
-    for name, given, coefficient in (
-        ("patches", patches, model.encoder_linear),
-        ("patch_squares", patch_squares, model.encoder_quadratic),
+    for name, values, term in (
+        ("patches", patches, "encoder_linear"),
+        ("patch_squares", patch_squares, "encoder_quadratic"),
     ):
-        if given is None:
+        if values is None:
             continue
+        coefficient = getattr(model, term)
         if not coefficient:
-            term = "encoder_linear" if name == "patches" else "encoder_quadratic"
             raise SettingsError(f"{name} are given and the cost model has {term} = 0: set it, or leave {name} out")
-        costs = costs + coefficient * _checked_reals(name, given, len(tokens))
+        costs = costs + coefficient * _real_array(name, values, len(tokens))
     return costs
 
 
 def _sum_by_pack(offsets: Offsets, values: Int64Array) -> Int64Array:
-    """``reduceat`` gives an empty group the value that follows it, so empty packs are left out of it."""
-    sums = np.zeros(len(offsets) - 1, dtype=np.int64)
-    starts = np.asarray(offsets[:-1], dtype=np.int64)
-    filled = np.flatnonzero(offsets[1:] > offsets[:-1])
-    if len(filled):
-        sums[filled] = np.add.reduceat(values, starts[filled])
-    return sums
+    """Return the sum of the values of each pack; 0 for a pack without segments."""
+    sums_before = offsets_of(values)
+    return sums_before[offsets[1:]] - sums_before[offsets[:-1]]
+
+
+def _check_tiling(tile: int, window: int | None) -> None:
+    whole_number("tile", tile, minimum=1)
+    if window is not None:
+        whole_number("window", window, minimum=1)
 
 
 def _check_plan(offsets: Offsets, lengths: AnyIntArray) -> None:
@@ -401,18 +411,19 @@ def _check_plan(offsets: Offsets, lengths: AnyIntArray) -> None:
         raise SettingsError(f"plan_lengths holds {int(lengths.min())}; a length is at least 0")
 
 
-def _checked_reals(name: str, values: AnyRealArray, size: int | None) -> Float64Array:
-    """As ``float64[size]``, each finite and at least 0."""
+def _real_array(name: str, values: AnyRealArray, size: int | None) -> Float64Array:
+    """Return the values as ``float64[size]``, each finite and at least 0."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or (size is not None and len(array) != size):
         shape = "flat" if size is None else f"flat with {size:,} entries"
         raise SettingsError(f"{name} must be {shape} and has shape {array.shape}")
-    wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
-    if len(wrong):
-        at = int(wrong[0])
-        raise SettingsError(f"{name}[{at}] is {array[at]}: every entry must be finite and at least 0")
+    check_finite(name, array, "entry")
     return array
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+def check_finite(name: str, array: Float64Array, noun: str) -> None:
+    """Refuse an array with a negative, infinite or undefined number; name the first of them."""
+    bad_positions = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    if len(bad_positions):
+        position = int(bad_positions[0])
+        raise SettingsError(f"{name}[{position}] is {array[position]}: every {noun} must be finite and at least 0")

@@ -1,4 +1,4 @@
-"""Which packs at which step on which rank: one pure function to one array."""
+"""The schedule of an epoch: packs to steps and ranks, by one pure function to one array."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from brimful.checks import choice_of
 from brimful.errors import SettingsError
-from brimful.plan.balance import balance_partial_step, balance_steps, quantise
+from brimful.plan.schedule.balance import balance_partial_step, balance_steps, quantise
 from brimful.rng import generator
 from brimful.typing import Int64Array
 
@@ -17,11 +17,11 @@ __all__ = ["DEFAULT_WINDOW_STEPS", "Tail", "schedule_packs"]
 
 DEFAULT_WINDOW_STEPS = 80
 """Steps within which packs are exchanged for balance: brings 64 ranks with one pack each within 2 % of equal, even with
-a 0.6B model at 128k tokens. Fewer do for larger models, shorter packs, or several micro-batches."""
+a 0.6B model at 128k tokens. Fewer steps are enough for larger models, shorter packs, or several micro-batches."""
 
 
 class Tail(str, Enum):
-    """What becomes of the packs that do not fill a last step."""
+    """The policy for the packs that do not fill a last step."""
 
     PAD = "pad"
     """The last step has empty places (-1), which a loader serves as batches without loss."""
@@ -32,7 +32,7 @@ class Tail(str, Enum):
 
     @classmethod
     def named(cls, name: Tail | str) -> Tail:
-        """The member of that name."""
+        """Return the member of that name."""
         return choice_of(cls, name, argument="tail")
 
 
@@ -50,12 +50,13 @@ def schedule_packs(
 ) -> Int64Array:
     """Divide one epoch's packs among steps and ranks.
 
-    Every rank computes the same array and takes its own column: equal numbers of steps everywhere, without talking.
+    Every rank computes the same array and takes its own column: the same number of steps everywhere, without any
+    communication.
 
     Pure: no I/O; the same arguments give the same array on every platform.
 
     With ``costs``, packs are exchanged so that at each micro-batch all ranks have nearly equal work, and over the
-    step too (``balance`` draws how). The seeded order is cut into windows of consecutive steps, and a pack stays in
+    step too (drawn in ``schedule.balance``). The seeded order is cut into windows of consecutive steps, and a pack stays in
     its window: the step that it is served in differs from the one it has without costs by less than
     ``window_steps``. Within the window, steps, micro-batches and ranks are in seeded order, so cost is no curriculum.
     With one pack on a rank in a step, a step's packs are all of like cost; with more, each step has heavy and light
@@ -78,7 +79,7 @@ def schedule_packs(
         epoch: number of the pass; shuffles differently each time.
         seed: of the order; None keeps the order of the plan, but for what balancing exchanges. Under ``drop`` and
             ``repeat`` an unshuffled epoch begins where the one before left off dropping or repeating, and goes round.
-        tail: what becomes of packs that fill no step.
+        tail: the policy for packs that do not fill a last step.
         costs: ``float64[num_packs]``, as ``pack_costs`` gives them, in any unit; None leaves the order as it is.
         window_steps: most steps of a window. Twice the window, about half the imbalance; so do twice the micro-batches.
 
@@ -92,7 +93,7 @@ def schedule_packs(
     ...                tail=Tail.PAD).reshape(-1, 2).tolist()
     [[0, 1], [2, 3], [4, -1]]
     """
-    for name, value, least in (
+    for name, value, minimum in (
         ("num_packs", num_packs, 0),
         ("dp_world_size", dp_world_size, 1),
         ("micro_batches", micro_batches, 1),
@@ -100,62 +101,59 @@ def schedule_packs(
         ("epoch", epoch, 0),
         ("window_steps", window_steps, 1),
     ):
-        if value < least:
-            raise SettingsError(f"{name} must be at least {least} and is {value}")
-    per_step = dp_world_size * micro_batches * packs_per_micro_batch
-    rest = num_packs % per_step
-    order = _order(num_packs, per_step, epoch=epoch, seed=seed, tail=tail)
-    shape = (-1, dp_world_size, micro_batches, packs_per_micro_batch)
+        if value < minimum:
+            raise SettingsError(f"{name} must be at least {minimum} and is {value}")
+    step_shape = (dp_world_size, micro_batches, packs_per_micro_batch)
+    step_size = dp_world_size * micro_batches * packs_per_micro_batch
+    order = _order(num_packs, step_size, epoch=epoch, seed=seed, tail=tail)
     if costs is None:
-        places = np.full(-(-len(order) // per_step) * per_step, -1, dtype=np.int64)
+        places = np.full(-(-len(order) // step_size) * step_size, -1, dtype=np.int64)
         places[: len(order)] = order
-        return places.reshape(shape)
+        return places.reshape(-1, *step_shape)
+
+    # Without a seed too, the order within a window is random: sorted by cost, it would be a curriculum.
     weights = quantise(costs, num_packs)
-    step = {
-        "dp_world_size": dp_world_size,
-        "micro_batches": micro_batches,
-        "packs_per_micro_batch": packs_per_micro_batch,
-    }
-    # Nothing is unshuffled within a window: sorted by cost, it would be a curriculum.
     stream = generator(seed=0 if seed is None else seed, epoch=epoch, purpose="balance")
-    whole = num_packs - rest
-    parts = [
-        balance_steps(order[:whole].reshape(-1, per_step), weights, window_steps=window_steps, stream=stream, **step)
-    ]
-    if rest and tail is Tail.PAD:
-        parts.append(balance_partial_step(order[whole:], weights, **step))
-    elif rest and tail is Tail.REPEAT:
+    num_tail = num_packs % step_size
+    num_regular = num_packs - num_tail
+    regular_steps = order[:num_regular].reshape(-1, step_size)
+    steps = [balance_steps(regular_steps, weights, step_shape, window_steps=window_steps, stream=stream)]
+    if num_tail and tail is Tail.PAD:
+        steps.append(balance_partial_step(order[num_regular:], weights, step_shape))
+    elif num_tail and tail is Tail.REPEAT:
         # By itself: exchanged with the beginning of the epoch, a pack and its repeat would meet, being equal in cost.
-        last = order[whole:].reshape(1, per_step)
-        parts.append(balance_steps(last, weights, window_steps=1, stream=stream, **step))
-    return np.concatenate(parts)
+        last_step = order[num_regular:].reshape(1, step_size)
+        steps.append(balance_steps(last_step, weights, step_shape, window_steps=1, stream=stream))
+    return np.concatenate(steps)
 
 
-def _order(num_packs: int, per_step: int, *, epoch: int, seed: int | None, tail: Tail) -> Int64Array:
-    """The packs of the epoch one after the other: without those dropped, with those repeated at the end.
+def _order(num_packs: int, step_size: int, *, epoch: int, seed: int | None, tail: Tail) -> Int64Array:
+    """Return the packs of the epoch in order: without the dropped ones, with the repeated ones at the end.
 
-    Which packs are dropped or repeated goes round a fixed circle of all packs, epoch after epoch::
+    The packs to drop or to repeat go round a fixed circle of all packs, epoch after epoch::
 
         circle           3 0 4 1 2        five packs, steps of three, so two are dropped
         epoch 0, 1, 2    drop 3 0, then 4 1, then 2 3
 
-    So between epochs none is dropped twice in a row, and in the long run all are as often.
+    So between epochs none is dropped twice in a row, and in the long run all are dropped equally often.
     """
-    rest = num_packs % per_step
-    concerned = {Tail.PAD: 0, Tail.DROP: rest, Tail.REPEAT: per_step - rest if rest else 0}[tail]
-    begin = epoch * concerned % num_packs if num_packs else 0
+    num_tail = num_packs % step_size
+    # Packs that the epoch drops or repeats: the next ones on the circle.
+    num_affected = {Tail.PAD: 0, Tail.DROP: num_tail, Tail.REPEAT: step_size - num_tail if num_tail else 0}[tail]
+    begin = epoch * num_affected % num_packs if num_packs else 0
     if seed is None:
         # The circle is the plan itself: an epoch begins with what it repeats, and ends with what it drops.
         order = np.roll(np.arange(num_packs, dtype=np.int64), -begin)
     else:
         order = generator(seed=seed, epoch=epoch, purpose="schedule").permutation(num_packs)
-        if concerned:
+        if num_affected:
             circle = generator(seed=seed, epoch=0, purpose="tail").permutation(num_packs)
-            chosen = np.zeros(num_packs, dtype=bool)
-            chosen[circle[(begin + np.arange(min(concerned, num_packs))) % num_packs]] = True
-            late = chosen[order] if tail is Tail.DROP else ~chosen[order]
-            order = np.concatenate([order[~late], order[late]])
+            is_affected = np.zeros(num_packs, dtype=bool)
+            is_affected[circle[(begin + np.arange(min(num_affected, num_packs))) % num_packs]] = True
+            # The dropped packs go to the end, where they are cut off; the repeated ones to the beginning.
+            is_late = is_affected[order] if tail is Tail.DROP else ~is_affected[order]
+            order = np.concatenate([order[~is_late], order[is_late]])
     if tail is Tail.DROP:
-        return order[: num_packs - concerned]
-    # What is repeated stands first, so it is far from its repeat.
-    return np.concatenate([order, np.resize(order, concerned)]) if concerned else order
+        return order[: num_packs - num_affected]
+    # From the beginning to the end of the epoch: a pack is far from its repeat.
+    return np.concatenate([order, np.resize(order, num_affected)]) if num_affected else order

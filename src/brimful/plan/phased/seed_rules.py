@@ -1,4 +1,4 @@
-"""Which lengths open packs: one small rule each. A rule says nothing about how full a pack must be."""
+"""Rules that choose the lengths that open packs. A rule says nothing about how full a pack must be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from math import ceil, floor
 
 import numpy as np
 
-from brimful.plan.phases.phase import Settings, check_share, check_whole, complaint, tokens_of
+from brimful.checks import is_whole_number
+from brimful.plan.phased.phase import Settings, tokens_of
 from brimful.typing import BoolArray, Int64Array
 
 __all__ = ["CapacityRatio", "Half", "Lengths", "SeedRule", "SizeRange", "TopN"]
@@ -16,11 +17,19 @@ __all__ = ["CapacityRatio", "Half", "Lengths", "SeedRule", "SizeRange", "TopN"]
 
 @dataclass(frozen=True)
 class SeedRule(Settings, ABC):
-    """Chooses seed lengths among those that are left; all others are fillers."""
+    """A choice of seed lengths among the remaining ones; all others are fillers."""
 
     @abstractmethod
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
-        """``bool[d]``: which of the distinct lengths (``int64[d]``, ascending, at least one) are seeds."""
+        """Mark the seeds among the distinct lengths.
+
+        Args:
+            lengths: ``int64[d]``, of the remaining items, ascending, at least one.
+            capacity: most that a pack holds.
+
+        Returns:
+            ``bool[d]``: true for a seed.
+        """
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Half(SeedRule):
     """Lengths of at least half the capacity, or of at least a threshold.
 
     Attributes:
-        threshold: None for half the capacity; ``mean`` for the mean of the distinct lengths that are left, rounded
+        threshold: None for half the capacity; ``mean`` for the mean of the remaining distinct lengths, rounded
             down, which sinks from phase to phase; or a length.
 
     >>> Half().choose(np.array([3, 5, 9]), capacity=10).tolist()
@@ -37,22 +46,20 @@ class Half(SeedRule):
     [False, False, True]
     """
 
+    name = "half"
+
     threshold: int | str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.threshold, str):
             if self.threshold != "mean":
-                raise complaint(self.name, "threshold", "a length or mean", self.threshold)
+                raise self.complaint("threshold", "a length or mean")
         else:
-            check_whole(self, "threshold", least=1)
-
-    @property
-    def name(self) -> str:
-        """``half``."""
-        return "half"
+            self.require_whole("threshold", minimum=1)
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
+        # Whole numbers on both sides: half of an odd capacity would be rounded.
         if self.threshold is None:
             return 2 * lengths >= capacity
         if isinstance(self.threshold, str):
@@ -68,15 +75,12 @@ class TopN(SeedRule):
     [False, True, True]
     """
 
+    name = "top_n"
+
     n: int = 5
 
     def __post_init__(self) -> None:
-        check_whole(self, "n", least=1)
-
-    @property
-    def name(self) -> str:
-        """``top_n``."""
-        return "top_n"
+        self.require_whole("n", minimum=1)
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
@@ -95,24 +99,21 @@ class SizeRange(SeedRule):
     [False, True, False]
     """
 
+    name = "size_range"
+
     least: int | None = None
     most: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole(self, "least", "most", least=1)
+        self.require_whole("least", "most", minimum=1)
         if self.least is not None and self.most is not None and self.least > self.most:
-            raise complaint(self.name, "least", f"at most most={self.most}", self.least)
-
-    @property
-    def name(self) -> str:
-        """``size_range``."""
-        return "size_range"
+            raise self.complaint("least", f"at most most={self.most}")
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
-        lowest = 3 * lengths >= capacity if self.least is None else lengths >= self.least
-        chosen: BoolArray = lowest & (lengths <= (capacity if self.most is None else self.most))
-        return chosen
+        is_long_enough = 3 * lengths >= capacity if self.least is None else lengths >= self.least
+        is_seed: BoolArray = is_long_enough & (lengths <= (capacity if self.most is None else self.most))
+        return is_seed
 
 
 @dataclass(frozen=True)
@@ -123,18 +124,15 @@ class CapacityRatio(SeedRule):
     [False, True, False]
     """
 
+    name = "capacity_ratio"
+
     least: float = 0.3
     most: float = 1.0
 
     def __post_init__(self) -> None:
-        check_share(self, "least", "most")
+        self.require_share("least", "most")
         if self.least > self.most:
-            raise complaint(self.name, "least", f"at most most={self.most}", self.least)
-
-    @property
-    def name(self) -> str:
-        """``capacity_ratio``."""
-        return "capacity_ratio"
+            raise self.complaint("least", f"at most most={self.most}")
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
@@ -150,21 +148,17 @@ class Lengths(SeedRule):
     [True, False, True]
     """
 
+    name = "lengths"
+
     lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        given = self.lengths
-        values = (given,) if isinstance(given, (int, np.integer)) else tuple(given)
-        whole = all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in values)
-        if not values or not whole or min(values) < 1:
-            raise complaint(self.name, "lengths", "lengths of at least 1, such as 300 400 500", given)
+        values = (self.lengths,) if isinstance(self.lengths, (int, np.integer)) else tuple(self.lengths)
+        if not values or not all(map(is_whole_number, values)) or min(values) < 1:
+            raise self.complaint("lengths", "lengths of at least 1, such as 300 400 500")
         object.__setattr__(self, "lengths", tuple(sorted({int(value) for value in values})))
-
-    @property
-    def name(self) -> str:
-        """``lengths``."""
-        return "lengths"
 
     def choose(self, lengths: Int64Array, *, capacity: int) -> BoolArray:
         """See the class."""
+        # No item is longer than the capacity; a length of the user that is may not even fit into 64 bits.
         return np.isin(lengths, np.array([length for length in self.lengths if length <= capacity], dtype=np.int64))

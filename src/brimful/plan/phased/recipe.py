@@ -1,18 +1,18 @@
-"""Phases in a row: run them, count what each did, and write or read the row as one line of text."""
+"""Recipes: phases in a row, run and counted, written and read as one line of text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from brimful.errors import SettingsError
 from brimful.messages import setting
-from brimful.plan.histogram import Histogram, Placements
-from brimful.plan.phases.finish import Finish
-from brimful.plan.phases.phase import Packs, Phase, Placed
-from brimful.plan.phases.text import read_phases
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.patterns import PatternRun, load_of, runs_of
+from brimful.plan.counts.runs import PackRuns
+from brimful.plan.phased.finish import Finish
+from brimful.plan.phased.parser import read_phases
+from brimful.plan.phased.phase import Phase, Placed
 
 __all__ = ["PhaseReport", "Phased", "Recipe"]
 
@@ -32,13 +32,13 @@ finish(min_fill=0.95,every=5,last=20)
 
 @dataclass(frozen=True)
 class PhaseReport:
-    """What one phase did.
+    """The result of one phase in numbers.
 
     Attributes:
         phase: the phase as text.
-        packs, items, tokens: what it placed.
+        packs, items, tokens: the packs that it made, and their content.
         mean_fill, least_fill: of its packs, from 0 to 1; None if it made none.
-        items_left, tokens_left: what it handed on.
+        items_left, tokens_left: the items that it handed on, and their tokens.
         note: why it did nothing, or less than it might.
     """
 
@@ -54,18 +54,17 @@ class PhaseReport:
 
     @classmethod
     def of(cls, phase: Phase, placed: Placed, capacity: int) -> PhaseReport:
-        """Count."""
-        totals = [sum(length * copies for length, copies in pattern) for pattern, _ in placed.packs]
-        times = [times for _, times in placed.packs]
-        packs = sum(times)
-        tokens = sum(total * number for total, number in zip(totals, times, strict=True))
+        """Count the packs and items of one phase."""
+        loads = [load_of(pattern) for pattern, _ in placed.packs]
+        packs = sum(number for _, number in placed.packs)
+        tokens = sum(load * number for load, (_, number) in zip(loads, placed.packs, strict=True))
         return cls(
             phase=str(phase),
             packs=packs,
             items=sum(number * sum(copies for _, copies in pattern) for pattern, number in placed.packs),
             tokens=tokens,
             mean_fill=tokens / (packs * capacity) if packs else None,
-            least_fill=min(totals) / capacity if packs else None,
+            least_fill=min(loads) / capacity if packs else None,
             items_left=placed.left.num_items,
             tokens_left=placed.left.total,
             note=placed.note,
@@ -73,36 +72,37 @@ class PhaseReport:
 
     def __str__(self) -> str:
         if self.mean_fill is None or self.least_fill is None:
-            did = "no packs"
+            result = "no packs"
         else:
-            did = (
+            result = (
                 f"{self.packs:,} packs of {self.items:,} items, fill {100 * self.mean_fill:.2f} %, "
                 f"least {100 * self.least_fill:.2f} %"
             )
-        return f"{self.phase}: {did}; {self.items_left:,} items left" + (f" ({self.note})" if self.note else "")
+        return f"{self.phase}: {result}; {self.items_left:,} items left" + (f" ({self.note})" if self.note else "")
 
 
 @dataclass(frozen=True)
 class Phased:
-    """What a recipe made: the packs, those of the first phase first, and a report of each phase."""
+    """The result of a recipe: the packs, those of the first phase first, and a report of each phase."""
 
-    placements: Placements
+    runs: PackRuns
     reports: tuple[PhaseReport, ...]
 
     def describe(self) -> list[str]:
-        """One line a phase."""
+        """Return one line for each phase."""
         return [str(report) for report in self.reports]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Phases in order, the last of which packs whatever is left.
+    """Phases in order, the last of which packs all remaining items.
 
     >>> recipe = Recipe.parse("powers_of_two; half(min_fill=0.9); finish")
     >>> print(recipe)
     powers_of_two; half(min_fill=0.9); finish
-    >>> done = recipe.run(Histogram.of(np.array([8, 8, 4, 4, 7, 6, 5, 3, 2])), capacity=8)
-    >>> print("\\n".join(done.describe()))
+    >>> import numpy as np
+    >>> result = recipe.run(Histogram.of(np.array([8, 8, 4, 4, 7, 6, 5, 3, 2])), capacity=8)
+    >>> print("\\n".join(result.describe()))
     powers_of_two: 3 packs of 4 items, fill 100.00 %, least 100.00 %; 5 items left
     half(min_fill=0.9): 2 packs of 4 items, fill 100.00 %, least 100.00 %; 1 items left
     finish: 1 packs of 1 items, fill 87.50 %, least 87.50 %; 0 items left
@@ -114,6 +114,7 @@ class Recipe:
     phases: tuple[Phase, ...]
 
     def __init__(self, phases: Iterable[Phase]) -> None:
+        # The generated __init__ would keep an iterator, which is empty after the first run.
         object.__setattr__(self, "phases", tuple(phases))
         for phase in self.phases:
             if not isinstance(phase, Phase):
@@ -130,7 +131,7 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
-        """From text: phases divided by ``;``, each ``name`` or ``name(setting=value, …)``; see docs/phased-recipe.md.
+        """Read a recipe from text: phases divided by ``;``, each ``name`` or ``name(setting=value, …)``; see docs/phased-recipe.md.
 
         Raises:
             SettingsError: names the word that is wrong, and the choices.
@@ -139,14 +140,14 @@ class Recipe:
 
     @classmethod
     def default(cls) -> Recipe:
-        """The order and the settings that the phased recipe of LLaVA-OneVision-1.5 was published with."""
+        """Return the recipe that LLaVA-OneVision-1.5 published: its phases, their order and their settings."""
         return cls.parse(_DEFAULT)
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.phases))
 
     def run(self, items: Histogram, *, capacity: int) -> Phased:
-        """Let each phase pack some of what the phases before it left.
+        """Let each phase pack some of the items that the phases before it left.
 
         Pure: no I/O, no randomness: the result is a function of the counts.
 
@@ -154,32 +155,18 @@ class Recipe:
             items: how many there are of each length, none longer than the capacity.
             capacity: most that a pack holds, at least 1.
 
-        Cost: O(phases · distinct lengths · lengths in a pack), whatever the number of items.
+        Cost: O(phases · distinct lengths · lengths in a pack), for any number of items.
         """
-        packs: Packs = []
+        packs: list[PatternRun] = []
         reports: list[PhaseReport] = []
-        left = items
         for phase in self.phases:
-            placed = phase.place(left, capacity=capacity)
+            placed = phase.place(items, capacity=capacity)
             report = PhaseReport.of(phase, placed, capacity)
-            assert report.items + report.items_left == left.num_items, f"{phase} lost items"
-            assert report.tokens + report.tokens_left == left.total, f"{phase} lost tokens"
+            # A phase may be the user's own: nothing may get lost or be packed twice in any of them.
+            assert report.items + report.items_left == items.num_items, f"{phase} lost items"
+            assert report.tokens + report.tokens_left == items.total, f"{phase} lost tokens"
             packs += placed.packs
             reports.append(report)
-            left = placed.left
-        assert left.num_items == 0, "the last phase left items"
-        return Phased(_placements(packs), tuple(reports))
-
-
-def _placements(packs: Packs) -> Placements:
-    """Runs of the packs in the order in which they were made."""
-    rows: list[tuple[int, int, int, int, int]] = []
-    first = 0
-    for pattern, times in packs:
-        slot = 0
-        for length, copies in pattern:
-            rows.append((length, first, times, copies, slot))
-            slot += copies
-        first += times
-    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-    return Placements.of_table(table[np.lexsort((table[:, 1], -table[:, 0]))], first)
+            items = placed.left
+        assert items.num_items == 0, "the last phase left items"
+        return Phased(runs_of(packs), tuple(reports))

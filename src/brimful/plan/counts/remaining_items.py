@@ -1,0 +1,100 @@
+"""The items that can still go into packs: counts of lengths that shrink while packs are made."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+
+import numpy as np
+
+from brimful.plan.counts.histogram import Histogram
+from brimful.typing import Float64Array
+
+__all__ = ["RemainingItems"]
+
+
+class RemainingItems:
+    """Counts of lengths, and three rules that choose among them.
+
+    A rule adds items to ``content`` (copies of each length in one pack that is being made) and leaves the counts as
+    they are: ``remove`` takes the items, for any number of equal packs. A pack that is not accepted is forgotten.
+    Each rule adds at most ``max_items`` items and returns the room that remains.
+    """
+
+    def __init__(self, items: Histogram) -> None:
+        self._all_lengths = items.lengths
+        self.lengths: list[int] = items.lengths.tolist()
+        """Lengths with items, ascending."""
+        self.counts: dict[int, int] = dict(zip(self.lengths, items.counts.tolist(), strict=True))
+        """Items of each length; 0 once they are used up."""
+        self._rates: Float64Array | None = None  # count / length of each of _all_lengths, from the first use on
+
+    def add_longest(self, room: int, content: dict[int, int], max_items: int) -> int:
+        """Add the longest item that fits, again and again."""
+        position = bisect_right(self.lengths, room) - 1
+        while position >= 0 and max_items:
+            length = self.lengths[position]
+            copies = self._add(length, room, content, max_items)
+            room -= copies * length
+            max_items -= copies
+            position = bisect_right(self.lengths, room, 0, position) - 1
+        return room
+
+    def add_shortest(self, room: int, content: dict[int, int], max_items: int) -> int:
+        """Add the shortest item, again and again."""
+        for length in self.lengths:
+            if length > room or not max_items:
+                break
+            copies = self._add(length, room, content, max_items)
+            room -= copies * length
+            max_items -= copies
+        return room
+
+    def _add(self, length: int, room: int, content: dict[int, int], max_items: int) -> int:
+        """Add as much as possible of one length; return the number of copies."""
+        copies = min(self.counts[length] - content.get(length, 0), room // length, max_items)
+        if copies > 0:
+            content[length] = content.get(length, 0) + copies
+        return max(copies, 0)
+
+    def add_commonest(self, room: int, content: dict[int, int], max_items: int) -> int:
+        """Add the item with the highest count / length, again and again; the shortest of equal ones.
+
+        That is the item with the largest count · room / length, since the room is the same for all. Counts are without
+        the items of the content.
+        """
+        if self._rates is None:
+            counts = np.array([self.counts[length] for length in self._all_lengths.tolist()], dtype=np.int64)
+            self._rates = np.asarray(counts / self._all_lengths, dtype=np.float64)
+        # Rates are those of the counts, between calls; here they are lowered by the content, and restored at the end.
+        for length, copies in content.items():
+            self._rate(length, self.counts[length] - copies)
+        while max_items:
+            rates = self._rates[: np.searchsorted(self._all_lengths, room, side="right")]
+            position = int(rates.argmax()) if len(rates) else 0
+            if not len(rates) or rates[position] <= 0:
+                break
+            length = int(self._all_lengths[position])
+            content[length] = content.get(length, 0) + 1
+            self._rate(length, self.counts[length] - content[length])
+            room -= length
+            max_items -= 1
+        for length in content:
+            self._rate(length, self.counts[length])
+        return room
+
+    def num_packs(self, content: Mapping[int, int]) -> int:
+        """Return the number of packs of this content that there are items for."""
+        return min((self.counts[length] // copies for length, copies in content.items()), default=2**63 - 1)
+
+    def remove(self, content: Mapping[int, int], num_packs: int) -> None:
+        """Take the items of this number of packs."""
+        for length, copies in content.items():
+            self.counts[length] -= copies * num_packs
+            if self.counts[length] == 0:
+                del self.lengths[bisect_left(self.lengths, length)]
+            self._rate(length, self.counts[length])
+
+    def _rate(self, length: int, count: int) -> None:
+        if self._rates is not None:
+            self._rates[np.searchsorted(self._all_lengths, length)] = count / length

@@ -1,0 +1,20 @@
+"""Optimal packs: few packs, and a bound that proves that no plan has fewer.
+
+::
+
+    search ─► minimum_bin_slack                       packs without waste, by a heuristic
+       │
+       └────► column_generation ◄─► master_problem    a linear programme over patterns; its duals are prices
+                     │   ▲
+                     └───┴── knapsack                 the pricing problem: the patterns worth most, and a bound
+                     │
+                     └─► rounding                     whole packs from fractions
+
+``search_limit`` ends all of them.
+"""
+
+from __future__ import annotations
+
+from brimful.plan.optimal.search import OptimalResult, pack_optimally
+
+__all__ = ["OptimalResult", "pack_optimally"]

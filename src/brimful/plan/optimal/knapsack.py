@@ -1,0 +1,100 @@
+"""The pricing problem of column generation: the unbounded knapsack, solved for all sizes at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brimful.compiling import compiled
+from brimful.plan.optimal.search_limit import SearchLimit
+from brimful.typing import Int32Array, Int64Array
+
+__all__ = ["STEPS_PER_ITEM", "Knapsack"]
+
+STEPS_PER_ITEM = 100
+"""Steps of a search (distinct lengths times capacity) that take as long as one item of ``compiling.compiled``."""
+
+_STEPS_PER_BLOCK = 100_000_000
+"""Steps of the compiled form between two looks at the search limit: some tenths of a second."""
+
+
+class Knapsack:
+    """The most valuable content of a pack of every size up to the capacity, any number of each length.
+
+    With a value for each length (its price in packs) the best content of size ``capacity`` is the pattern of least
+    reduced cost. Lengths 2 and 3 of value 4 and 7, capacity 7::
+
+        size    0  1  2  3  4  5  6  7
+        best    0  0  4  7  8 11 14 15      15: 2 + 2 + 3
+        last    -  -  0  1  0  1  1  1      position of a length that is in the best content
+
+        best[s] = max(0, max over lengths l ≤ s of best[s - l] + value[l])
+
+    Values are whole numbers and sums are exact, so the result can carry a proof. An item may be taken more often than
+    there are items: that makes ``best`` no smaller, so bounds from it hold.
+
+    Attributes:
+        best: ``int64[capacity + 1]``, value of the best content of each size.
+        last: ``int32[capacity + 1]``, positions in ``lengths``; -1 where the best content is empty.
+
+    Cost: O(distinct lengths · capacity) steps. Source: Gilmore and Gomory (1966), the unbounded knapsack.
+    """
+
+    def __init__(self, lengths: Int64Array, values: Int64Array, *, capacity: int) -> None:
+        self.lengths = lengths
+        self.values = values
+        self.capacity = capacity
+        self.best: Int64Array = np.zeros(capacity + 1, dtype=np.int64)
+        self.last: Int32Array = np.full(capacity + 1, -1, dtype=np.int32)
+
+    def solve(self, limit: SearchLimit) -> bool:
+        """Fill the tables; return false if the search limit was exhausted first."""
+        num_lengths = len(self.lengths)
+        fill_tables = (
+            compiled(_fill_tables, num_lengths * self.capacity // STEPS_PER_ITEM, sum_calls=True)
+            or _fill_tables_in_numpy
+        )
+        block_size = max(1, _STEPS_PER_BLOCK // (self.capacity + 1))
+        for first in range(0, num_lengths, block_size):
+            if limit.exhausted:
+                return False
+            stop = min(first + block_size, num_lengths)
+            limit.spend((stop - first) * self.capacity)
+            fill_tables(self.lengths, self.values, first, stop, self.best, self.last)
+        return True
+
+    def best_content(self, size: int) -> list[int]:
+        """Return positions of the lengths in the best content of a pack of that size."""
+        positions = []
+        while (position := int(self.last[size])) >= 0:
+            positions.append(position)
+            size -= int(self.lengths[position])
+        return positions
+
+
+def _fill_tables(
+    lengths: Int64Array, values: Int64Array, first: int, stop: int, best: Int64Array, last: Int32Array
+) -> None:
+    """Offer the lengths ``first … stop - 1`` to packs of every size, as plain loops for the compiler."""
+    for position in range(first, stop):
+        length = lengths[position]
+        value = values[position]
+        # Ascending sizes let best[size - length] hold copies of this length already: any number of them.
+        for size in range(length, len(best)):
+            candidate = best[size - length] + value
+            if candidate > best[size]:
+                best[size] = candidate
+                last[size] = position
+
+
+def _fill_tables_in_numpy(
+    lengths: Int64Array, values: Int64Array, first: int, stop: int, best: Int64Array, last: Int32Array
+) -> None:
+    """Do the same by whole arrays: 1, 2, 4, … further copies in one operation each."""
+    previous = np.empty_like(best)
+    for position in range(first, stop):
+        previous[:] = best
+        length, value = int(lengths[position]), int(values[position])
+        while length < len(best):
+            best[length:] = np.maximum(best[length:], best[:-length] + value)
+            length, value = 2 * length, 2 * value
+        last[best > previous] = position

@@ -1,0 +1,104 @@
+"""The parser of recipes: phases from one line of text, by a small strict grammar; nothing is evaluated.
+
+::
+
+    recipe  = phase { ";" phase } [ ";" ]
+    phase   = name [ "(" [ setting { "," setting } ] ")" ]
+    setting = name "=" value
+    value   = true | false | whole number | decimal number | word | whole numbers divided by spaces
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+from brimful.errors import SettingsError
+from brimful.messages import setting
+from brimful.plan.phased.finish import Finish
+from brimful.plan.phased.phase import Phase
+from brimful.plan.phased.powers_of_two import PowersOfTwo
+from brimful.plan.phased.seed_and_fill import Seeded
+from brimful.plan.phased.seed_rules import CapacityRatio, Half, Lengths, SeedRule, SizeRange, TopN
+
+__all__ = ["read_phases"]
+
+_PHASES: dict[str, type[Phase]] = {"powers_of_two": PowersOfTwo, "finish": Finish}
+_RULES: dict[str, type[SeedRule]] = {rule.name: rule for rule in (Half, TopN, SizeRange, CapacityRatio, Lengths)}
+_NAMES = ("powers_of_two", *_RULES, "finish")
+
+# A name, then everything up to the last bracket: what is between brackets is divided and checked afterwards.
+_PHASE = re.compile(r"\s*([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_WHOLE = re.compile(r"[0-9]{1,18}")
+_DECIMAL = re.compile(r"[0-9]+\.[0-9]*(?:e-?[0-9]{1,3})?|[0-9]+e-?[0-9]{1,3}", re.IGNORECASE)
+
+
+def read_phases(text: str) -> list[Phase]:
+    """Read the phases of a recipe; ``Recipe`` checks their order.
+
+    >>> read_phases("top_n(n=20, min_items=4); finish")[1]
+    Finish(min_fill=None, every=1, last=None, seeds_per_length=10)
+
+    Raises:
+        SettingsError: names the word that is wrong, and the choices.
+    """
+    parts = text.split(";")
+    if len(parts) > 1 and not parts[-1].strip():
+        parts.pop()
+    return [_read_phase(part) for part in parts]
+
+
+def _read_phase(text: str) -> Phase:
+    match = _PHASE.fullmatch(text)
+    if match is None:
+        raise SettingsError(f"{setting('phases')}: {text.strip()!r} is no phase: write name or name(setting=value, …)")
+    name, arguments = match.group(1), match.group(2) or ""
+    if name not in _NAMES:
+        raise SettingsError(f"{setting('phases')}: {name!r} is no phase: use some of {', '.join(_NAMES)}")
+    if name in _PHASES:
+        phase = _PHASES[name]
+        return phase(**_read_settings(name, arguments, [field.name for field in fields(phase)]))
+
+    # A seed rule: its own settings stand beside those of the phase that it is for.
+    rule = _RULES[name]
+    rule_names = [field.name for field in fields(rule)]
+    phase_names = [field.name for field in fields(Seeded) if field.name != "by"]
+    settings = _read_settings(name, arguments, [*rule_names, *phase_names])
+    if rule is Lengths and "lengths" not in settings:
+        raise SettingsError(
+            f"{setting('phases')}: {text.strip()!r} names no lengths: write lengths(lengths=300 400 500)"
+        )
+    rule_settings = {key: settings.pop(key) for key in rule_names if key in settings}
+    return Seeded(rule(**rule_settings), **settings)
+
+
+def _read_settings(name: str, arguments: str, keys: list[str]) -> dict[str, Any]:
+    """Read ``key=value, …``; the name is that of the phase, for messages."""
+    settings: dict[str, Any] = {}
+    for part in arguments.split(",") if arguments.strip() else []:
+        key, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not value:
+            raise SettingsError(
+                f"{setting('phases')}: {part.strip()!r} in {name}(…) is no setting: write setting=value"
+            )
+        if key not in keys:
+            raise SettingsError(f"{setting('phases')}: {name} has no setting {key!r}: use some of {', '.join(keys)}")
+        if key in settings:
+            raise SettingsError(f"{setting('phases')}: {name} has {key} twice: keep one")
+        settings[key] = _read_value(value)
+    return settings
+
+
+def _read_value(text: str) -> Any:
+    """Read one value by its form alone; each setting checks later that it is of its kind."""
+    if text in ("true", "false"):
+        return text == "true"
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _DECIMAL.fullmatch(text):
+        return float(text)
+    words = text.split()
+    if len(words) > 1 and all(_WHOLE.fullmatch(word) for word in words):
+        return tuple(map(int, words))
+    return text

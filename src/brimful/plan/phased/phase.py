@@ -1,0 +1,109 @@
+"""The contract of a phase: counts in, packs and the remaining counts out; and its settings, checked and as text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from brimful.checks import check_share, whole_number
+from brimful.errors import SettingsError
+from brimful.messages import setting
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.patterns import PatternRun
+
+__all__ = ["Phase", "Placed", "Settings", "tokens_of"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The result of a phase.
+
+    Attributes:
+        packs: the packs in the order in which they were made; none is over the capacity.
+        left: the items that are in none of them.
+        note: why it did nothing, or less than it might; empty if there is nothing to say.
+    """
+
+    packs: list[PatternRun]
+    left: Histogram
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A frozen dataclass that writes itself as ``name(setting=value,…)``, without settings at their default."""
+
+    name: ClassVar[str]
+    """The word for it in ``Recipe.parse``."""
+
+    def changed(self) -> dict[str, Any]:
+        """Return the settings that are not at their default, in the order of the class."""
+        values = ((field, getattr(self, field.name)) for field in fields(self))
+        return {field.name: value for field, value in values if value != field.default}
+
+    def __str__(self) -> str:
+        text = ",".join(f"{name}={_as_text(value)}" for name, value in self.changed().items())
+        return f"{self.name}({text})" if text else self.name
+
+    def complaint(self, name: str, requirement: str) -> SettingsError:
+        """Return the error for one setting.
+
+        >>> from brimful.plan.phased import TopN
+        >>> print(TopN(3).complaint("n", "at least 4"))
+        phases top_n(n=…) must be at least 4 and is 3
+        """
+        return SettingsError(f"{self._label(name)} must be {requirement} and is {getattr(self, name)!r}")
+
+    def require_whole(self, *names: str, minimum: int) -> None:
+        """Check settings that are whole numbers of at least the minimum, or None where that is their default."""
+        self._check(names, lambda label, value: whole_number(label, value, minimum=minimum))
+
+    def require_share(self, *names: str) -> None:
+        """Check settings that are numbers from 0 to 1, or None where that is their default."""
+        self._check(names, check_share)
+
+    def _check(self, names: tuple[str, ...], check: Callable[[str, Any], Any]) -> None:
+        defaults = {field.name: field.default for field in fields(self)}
+        # The checked values replace the given ones: numbers of NumPy would be written as np.int64(3).
+        for name in names:
+            value = getattr(self, name)
+            if value is not None or defaults[name] is not None:
+                object.__setattr__(self, name, check(self._label(name), value))
+
+    def _label(self, name: str) -> str:
+        return f"{setting('phases')} {self.name}({name}=…)"
+
+
+def _as_text(value: Any) -> str:
+    """Write one value as the parser reads it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Phase(Settings, ABC):
+    """One step of a recipe. Pure: no I/O, no clock, no randomness; cost by distinct lengths, not by items."""
+
+    @abstractmethod
+    def place(self, items: Histogram, *, capacity: int) -> Placed:
+        """Make packs of some of the items.
+
+        Args:
+            items: the remaining items of earlier phases, none longer than the capacity.
+            capacity: most that a pack holds, at least 1.
+        """
+
+
+def tokens_of(share: float, capacity: int) -> Fraction:
+    """Return that share of the capacity, exactly, by the decimal number that was written.
+
+    >>> tokens_of(0.07, 100)  # 0.07 * 100 is 7.000000000000001 in floating point
+    Fraction(7, 1)
+    """
+    return Fraction(repr(float(share))) * capacity

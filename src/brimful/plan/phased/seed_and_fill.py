@@ -1,0 +1,170 @@
+"""Packs around seeds: an item of a seed length first, then fillers, kept if there are enough items and tokens."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from brimful.errors import SettingsError
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.patterns import PatternRun, remaining
+from brimful.plan.counts.remaining_items import RemainingItems
+from brimful.plan.phased.phase import Phase, Placed, tokens_of
+from brimful.plan.phased.seed_rules import Half, SeedRule
+
+__all__ = ["Seeded"]
+
+
+@dataclass(frozen=True)
+class Seeded(Phase):
+    """Packs that open with a seed and are filled with other lengths; those that stay too empty are put back.
+
+    ::
+
+        capacity 10, items 7 7 6 3 3 2 1 1        half(min_items=3): seeds 7 7 6, fillers 3 3 2 1 1
+
+        shortest until 3 items    then longest that fits    kept from 9.5 tokens on
+        7 1 1                     nothing                   no, 9: the 1 1 go back
+        6 1 1                     6 1 1 2                   yes, 10
+                                                            left 7 7 3 3
+
+    Seeds are those of the rule, and an item of a seed length never fills a pack of the same phase. Seed lengths go in
+    descending order of their potential, longer ones first among equals::
+
+        room            = capacity - length
+        max_items       = 1 + min(room // shortest filler, filler items // 2)
+        fitting_share   = share of the distinct filler lengths that are at most room
+        potential       = 0.5 · min(max_items / min_items, 1) + 0.3 · length / capacity + 0.2 · fitting_share
+                          and 0 if room = 0
+
+    Behind the seed come, as long as something fits: the shortest until there are 0.8 · min_items items; the one with
+    the most items for its length until there are min_items; then the longest that fits. A pack is kept if it has
+    ``min_items`` items (the seed is one) and ``min_fill`` of the capacity; there is no other limit unless ``max_items``
+    sets one. A kept pattern is made while there are items for it, then the next one is computed; a seed that fails
+    is left for the next phase with all of its length. For the rules *shortest* and *longest* that is the same as one
+    pack at a time, because a choice stays what it was as long as its items last.
+
+    Attributes:
+        by: the rule that chooses the seed lengths.
+        min_items: fewest items of a pack.
+        min_fill: smallest share of the capacity that a pack must hold, from 0 to 1.
+        max_items: most items of a pack; None for no limit.
+        rounds: most rounds, each with newly chosen seeds; a round that places nothing is the last.
+        min_placed: stop after a round that placed fewer items.
+        only_over: run only while more items than this are left.
+
+    Cost: one attempt for each pattern that is kept, and one for each seed length; a pattern is made until a length runs
+    out, or has less than half of its items left and too few for one more. So attempts grow with the distinct lengths
+    and not with the items; one costs the lengths that it holds.
+    Source: steps 2 to m - 1 of the phased recipe for multimodal data of LLaVA-OneVision-1.5, on counts.
+
+    >>> import numpy as np
+    >>> items = Histogram.of(np.array([7, 7, 6, 3, 3, 2, 1, 1]))
+    >>> Seeded(Half(), min_items=3).place(items, capacity=10)
+    Placed(packs=[(((6, 1), (2, 1), (1, 2)), 1)], left=Histogram({3: 2, 7: 2}), note='')
+    """
+
+    by: SeedRule = field(default_factory=Half)
+    min_items: int = 1
+    min_fill: float = 0.95
+    max_items: int | None = None
+    rounds: int = 1
+    min_placed: int = 1
+    only_over: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.by, SeedRule):
+            raise SettingsError(f"Seeded(by=…) must be a rule such as Half() or TopN(20) and is {self.by!r}")
+        self.require_whole("min_items", "max_items", "rounds", "min_placed", minimum=1)
+        self.require_whole("only_over", minimum=0)
+        self.require_share("min_fill")
+        if self.max_items is not None and self.max_items < self.min_items:
+            raise self.complaint("max_items", f"at least min_items={self.min_items}")
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the rule: ``half``, ``top_n``, …."""
+        return self.by.name
+
+    def changed(self) -> dict[str, Any]:
+        """Return the settings of the rule, then of the phase."""
+        own_settings = super().changed()
+        own_settings.pop("by", None)
+        return {**self.by.changed(), **own_settings}
+
+    def place(self, items: Histogram, *, capacity: int) -> Placed:
+        """Run the rounds; see the class."""
+        packs: list[PatternRun] = []
+        notes: list[str] = []
+        # Each round sees the items that the rounds before it left: their mean and their longest lengths are others.
+        for number in range(1, self.rounds + 1):
+            num_items = items.num_items
+            if num_items <= self.only_over:
+                reason = f"{num_items:,} items are left, and it runs only over {self.only_over:,}"
+                notes.append(reason if self.only_over else "nothing was left")
+                break
+            result = self._round(items, capacity)
+            packs += result.packs
+            items = result.left
+            num_placed = num_items - items.num_items
+            if result.note:
+                notes.append(result.note)
+            if num_placed < self.min_placed and number < self.rounds:
+                notes.append(f"round {number} placed {num_placed:,} items: no further round")
+                break
+        return Placed(packs, items, "; ".join(notes))
+
+    def _round(self, items: Histogram, capacity: int) -> Placed:
+        is_seed = self.by.choose(items.lengths, capacity=capacity)
+        if not is_seed.any():
+            return Placed([], items, "no seeds")
+        if is_seed.all():
+            return Placed([], items, "no fillers: all lengths are seeds")
+        seeds = Histogram(items.lengths[is_seed], items.counts[is_seed])
+        filler_items = Histogram(items.lengths[~is_seed], items.counts[~is_seed])
+        fillers = RemainingItems(filler_items)
+        min_load = ceil(tokens_of(self.min_fill, capacity))
+        packs: list[PatternRun] = []
+        for seed, num_seeds in self._by_potential(seeds, filler_items, capacity):
+            # Equal packs at once, until a filler is used up; the first failure ends this seed length: fillers only
+            # become fewer.
+            while num_seeds:
+                content, load = self._fill(seed, fillers, capacity)
+                if 1 + sum(content.values()) < self.min_items or load < min_load:
+                    break
+                num_packs = min(num_seeds, fillers.num_packs(content))
+                assert num_packs > 0, "a pack holds more items than there are"
+                fillers.remove(content, num_packs)
+                num_seeds -= num_packs
+                packs.append((tuple(sorted([(seed, 1), *content.items()], reverse=True)), num_packs))
+        return Placed(packs, remaining(items, packs), "" if packs else "no seed led to min_items and min_fill")
+
+    def _fill(self, seed: int, fillers: RemainingItems, capacity: int) -> tuple[dict[int, int], int]:
+        """Choose the fillers behind a seed; return copies of each length, and the tokens of seed and fillers."""
+        content: dict[int, int] = {}
+        # The seed is one of the items that are asked for; -(-4 * m // 5) is 0.8 · m, rounded up.
+        room = fillers.add_shortest(capacity - seed, content, -(-4 * self.min_items // 5) - 1)
+        num_missing = self.min_items - 1 - sum(content.values())
+        if num_missing:
+            room = fillers.add_commonest(room, content, num_missing)
+        max_further = capacity if self.max_items is None else self.max_items - 1 - sum(content.values())
+        room = fillers.add_longest(room, content, max_further)
+        return content, capacity - room
+
+    def _by_potential(self, seeds: Histogram, fillers: Histogram, capacity: int) -> list[tuple[int, int]]:
+        """Return the seed lengths with their counts, highest potential first."""
+        filler_lengths: list[int] = fillers.lengths.tolist()
+        num_fillers = fillers.num_items
+
+        def potential(length: int) -> float:
+            room = capacity - length
+            if room == 0:
+                return 0.0
+            max_items = 1 + min(room // filler_lengths[0], num_fillers // 2)
+            fitting_share = bisect_right(filler_lengths, room) / len(filler_lengths)
+            return 0.5 * min(max_items / self.min_items, 1.0) + 0.3 * (length / capacity) + 0.2 * fitting_share
+
+        counts = zip(seeds.lengths.tolist(), seeds.counts.tolist(), strict=True)
+        return sorted(counts, key=lambda entry: (potential(entry[0]), entry[0]), reverse=True)

@@ -1,0 +1,124 @@
+"""The sizes of a model, read from its ``config.json``: its arithmetic is counted from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from brimful.checks import check_type, whole_number
+from brimful.errors import SettingsError
+
+__all__ = ["sizes_of_config"]
+
+
+def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the arguments of ``CostModel.from_config`` from a Hugging Face configuration, under any of their names.
+
+    Args:
+        config: the parsed file, or the part of it on the decoder under ``text_config``.
+
+    Raises:
+        SettingsError: a number is missing (named, with the names looked for), or the attention is of a kind that
+            a sum of lengths and of squares does not describe.
+
+    >>> config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+    ...           "vocab_size": 100, "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"]}
+    >>> sizes = sizes_of_config(config)
+    >>> sizes["head_dim"], sizes["window"], sizes["windowed_share"]
+    (16, 32, 0.5)
+    """
+    check_type("config", config, Mapping, "the mapping of a config.json", "read the file by json.load")
+    text_config = config.get("text_config")
+    if isinstance(text_config, Mapping):
+        config = text_config
+    if config.get("kv_lora_rank"):
+        raise SettingsError(
+            "the config has kv_lora_rank: attention with compressed keys is not described by these formulae; "
+            "give linear and quadratic to CostModel, or use CostModel.fit"
+        )
+    num_layers = _number(config, "num_hidden_layers", "num_layers")
+    hidden_size = _number(config, "hidden_size")
+    num_heads = _number(config, "num_attention_heads")
+    window, windowed_share = _window_of(config, num_layers)
+    return {
+        "hidden_size": hidden_size,
+        "num_layers": num_layers,
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": _number(config, "num_key_value_heads", default=num_heads),
+        "head_dim": _number(config, "head_dim", default=hidden_size // num_heads),
+        "intermediate_size": _active_intermediate_size(config, num_layers),
+        "vocab_size": _number(config, "vocab_size", minimum=0),
+        "window": window,
+        "windowed_share": windowed_share,
+    }
+
+
+def _number(config: Mapping[str, Any], *names: str, default: int | None = None, minimum: int = 1) -> int:
+    """Return the number under the first of these names that the config has, else the default."""
+    for name in names:
+        if config.get(name) is not None:
+            return whole_number(name, config[name], minimum=minimum)
+    if default is None:
+        raise SettingsError(f"the config has no {' or '.join(names)}; it has {_listed(config)}")
+    return default
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = sorted(names)
+    return ", ".join(names[:12]) + (", …" if len(names) > 12 else "") if names else "nothing"
+
+
+def _active_intermediate_size(config: Mapping[str, Any], num_layers: int) -> float:
+    """Return the width of the MLP that one token passes, mean over the layers.
+
+    ::
+
+        (sparse_layers · (experts_per_token · expert_size + shared_size) + dense_layers · dense_size) / num_layers
+    """
+    dense_size = _number(config, "intermediate_size", "moe_intermediate_size")
+    names = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token")
+    experts_per_token = _number(config, *names, default=0, minimum=0)
+    if not experts_per_token:
+        return dense_size
+    expert_size = _number(config, "moe_intermediate_size", default=dense_size)
+    # Shared experts are a number of experts in DeepSeek's files, a width in Qwen's.
+    shared_size = _number(config, "n_shared_experts", "num_shared_experts", default=0, minimum=0) * expert_size
+    shared_size = _number(config, "shared_expert_intermediate_size", default=shared_size, minimum=0)
+    # A layer has experts if it is at a step of the pattern, not among the first ones, and not excepted by number.
+    sparse_step = _number(config, "decoder_sparse_step", default=1)
+    first_sparse = _number(config, "first_k_dense_replace", default=0, minimum=0)
+    dense_layers = set(config.get("mlp_only_layers") or ())
+    num_sparse = sum(
+        layer >= first_sparse and (layer + 1) % sparse_step == 0 and layer not in dense_layers
+        for layer in range(num_layers)
+    )
+    sparse_size = experts_per_token * expert_size + shared_size
+    return (num_sparse * sparse_size + (num_layers - num_sparse) * dense_size) / num_layers
+
+
+def _window_of(config: Mapping[str, Any], num_layers: int) -> tuple[int | None, float]:
+    """Return the sliding window and the share of the layers that have it; None and 1 without a window."""
+    # Qwen's files carry a window that is not used unless they say so; Mistral's say nothing and use it.
+    is_used = config.get("use_sliding_window", not str(config.get("model_type", "")).startswith("qwen"))
+    kinds = config.get("layer_types")
+    if kinds:
+        # The list of layers says more than any other field.
+        undescribed_kinds = sorted(set(kinds) - {"full_attention", "sliding_attention"})
+        if undescribed_kinds:
+            raise SettingsError(
+                f"the config has layers of type {', '.join(undescribed_kinds)}, which these formulae do not describe; "
+                f"give linear and quadratic to CostModel, or use CostModel.fit"
+            )
+        num_windowed = sum(kind == "sliding_attention" for kind in kinds)
+        if not num_windowed:
+            return None, 1.0
+        return _number(config, "sliding_window"), num_windowed / len(kinds)
+    if not is_used or config.get("sliding_window") is None:
+        return None, 1.0
+    if config.get("sliding_window_pattern"):
+        # Every n-th layer sees all tokens, as in Gemma.
+        num_full = num_layers // _number(config, "sliding_window_pattern")
+    else:
+        # The first layers see all tokens, as in Qwen.
+        num_full = min(num_layers, _number(config, "max_window_layers", default=0, minimum=0))
+    return _number(config, "sliding_window"), (num_layers - num_full) / num_layers
