@@ -11,9 +11,8 @@ import pytest
 
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
-from tests.cli.test_bad_input import done, refused, save_tokenizer, write_rows
-
 from brimful import pack_dataset
+from tests.cli.bad_input.tools import done, refused, save_tokenizer, write_rows
 
 TEMPLATE = (
     "{% if day %}{{ day }}\n{% endif %}{% if dated %}{{ strftime_now('%d %b %Y') }}\n{% endif %}"

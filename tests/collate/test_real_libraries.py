@@ -8,14 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.trainers import tiny  # noqa: E402
-
 from brimful import Pack, PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.collate.dialects.megatron import build_packed_seq_params  # noqa: E402
 from brimful.collate.dialects.trl import trl_example  # noqa: E402
 from brimful.collate.layout import indexed_mask  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
+from tests.trainers import tiny  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
 

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from brimful import columns
+from brimful import tables
 from brimful.encode import EncodedSample
 from brimful.encode import stored as stored_module
 from brimful.encode.stored import StoredSamples, is_stored, write_stored
@@ -100,8 +100,8 @@ def test_stored_tokens_are_checked_once_in_a_process(tmp_path, monkeypatch):
         write_stored(tmp_path / f"{number}.arrow", [_encoded([number], [True])])
         parts.append((number, str(tmp_path / f"{number}.arrow")))
     asked = []
-    real = columns._checksum
-    monkeypatch.setattr(columns, "_checksum", lambda column: asked.append(column) or real(column))
+    real = tables._checksum
+    monkeypatch.setattr(tables, "_checksum", lambda column: asked.append(column) or real(column))
     stored = StoredSamples(parts)
     assert [row.tolist() for row in stored.signed([0, 1, 2, 0, 1, 2])] == [[0], [1], [2]] * 2
     assert len(asked) == 3

@@ -22,7 +22,7 @@ import brimful.cli.pack as pack_command
 from brimful import pack_dataset
 from brimful.cli import main
 from brimful.testing.toys import toy_chat_encoder
-from tests.cli.test_bad_input import write_rows
+from tests.cli.bad_input.tools import write_rows
 from tests.materialize.test_write import tree
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
-from tests.encode.templates import STYLES, tokenizer_of
-
 from brimful import ChatEncoder, measure_lengths, open_packs, open_source, pack_dataset
 from brimful.errors import BadSampleError, NoTargetError, OversizedSampleError, SourceError
+from tests.encode.templates import STYLES, tokenizer_of
 
 CHATML = STYLES["chatml"]
 KNOWN = ("user", "assistant", "system")

@@ -5,11 +5,14 @@ They shrink to small, readable cases, and mix in the corners: lengths of 1, of e
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["capacities_and_lengths", "conversations"]
+from brimful.plan import ALGORITHMS, Overflow, Plan, plan_packs
+
+__all__ = ["capacities_and_lengths", "conversations", "lengths_and_plans", "plans"]
 
 
 @st.composite
@@ -35,3 +38,43 @@ def conversations(draw: st.DrawFn, *, max_turns: int = 6) -> list[dict[str, Any]
     for number in range(draw(st.integers(1, max_turns))):
         turns.append({"role": "user" if number % 2 == 0 else "assistant", "content": draw(text)})
     return turns
+
+
+@st.composite
+def _plan_options(draw: st.DrawFn, capacity: int) -> dict[str, Any]:
+    """Options of ``plan_packs`` that go with each other and with any lengths; ``split`` keeps every sample."""
+    # ``optimal`` needs a solver and seconds, and proves what ``auto`` finds for so few samples.
+    algorithm = draw(st.sampled_from([name for name in ALGORITHMS if name != "optimal"]))
+    options: dict[str, Any] = {
+        "capacity": capacity,
+        "algorithm": algorithm,
+        "overflow": draw(st.sampled_from([policy for policy in Overflow if policy is not Overflow.ERROR])),
+        "seed": draw(st.none() | st.integers(0, 3)),
+        "epoch": draw(st.integers(0, 2)),
+    }
+    keeps_order = algorithm in ("next_fit", "first_fit", "best_fit", "worst_fit", "concat_split")
+    if algorithm not in ("next_fit", "concat_split"):
+        options["min_fill"] = draw(st.sampled_from([0.0, 0.5, 1.0]))
+    if algorithm != "concat_split":
+        options["alignment"] = draw(st.sampled_from([1, 1, 2, 4])) if capacity >= 4 else 1
+    if algorithm == "auto":
+        budgets = {"samples": draw(st.integers(1, 5)), "squares": capacity**2}
+        options["budgets"] = draw(st.sampled_from([None, None, budgets]))
+    if options["seed"] is not None and not keeps_order and not options.get("budgets"):
+        options["mix"] = draw(st.booleans())
+    return options
+
+
+@st.composite
+def lengths_and_plans(draw: st.DrawFn, *, max_capacity: int = 64, max_samples: int = 40) -> tuple[list[int], Plan]:
+    """Lengths of samples, some above the capacity, with a plan of them under random options."""
+    capacity, lengths = draw(capacities_and_lengths(max_capacity=max_capacity, max_samples=max_samples, oversized=True))
+    return lengths, plan_packs(lengths, **draw(_plan_options(capacity)))
+
+
+def plans(*, max_capacity: int = 64, max_samples: int = 40) -> st.SearchStrategy[Plan]:
+    """Plans of random lengths, by any algorithm but ``optimal``, under options that go with each other.
+
+    A plan may be empty, where every sample was dropped.
+    """
+    return lengths_and_plans(max_capacity=max_capacity, max_samples=max_samples).map(itemgetter(1))

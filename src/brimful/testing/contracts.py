@@ -1,0 +1,354 @@
+"""Contracts of the three things that others can add: a source of rows, a blob store, and a dialect.
+
+Each contract is a class of tests. Derive from it in a test module, say how one of yours is made, and pytest runs all
+of its tests on it::
+
+    from brimful.testing.contracts import RowsContract
+
+    class TestCsvRows(RowsContract):
+        def make_rows(self, folder, texts):
+            path = folder / "rows.csv"
+            path.write_text("text\n" + "".join(f'"{text}"\n' for text in texts))
+            return CsvRows(path)
+
+Failures explain themselves if a ``conftest.py`` calls ``pytest.register_assert_rewrite("brimful.testing.contracts")``
+before the first import of this module.
+"""
+
+from __future__ import annotations
+
+import abc
+import pickle
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from brimful.blobs import BlobStore
+from brimful.shards import Pack
+from brimful.sources.block import BLOCK_ROWS
+from brimful.sources.rows import Rows
+from brimful.testing.toys import toy_pack
+
+if TYPE_CHECKING:
+    from brimful.collate.padding import Padding
+
+__all__ = ["BlobStoreContract", "DialectContract", "RowsContract"]
+
+
+class RowsContract(abc.ABC):
+    """Tests of a class that derives from ``brimful.sources.rows.Rows``.
+
+    Attributes:
+        texts: the texts of the rows that the small tests store; override it where the storage cannot hold one of them.
+        num_rows: rows of the large tests: more than one block.
+        knows_prefixes: whether ``prefix_fingerprints`` finds what the source was before rows were appended. Without it a
+            data set that grows is measured anew as a whole.
+    """
+
+    texts: Sequence[str] = ("a", "two words", "é 漢 🙂", "quotes \"' and \\", "a", "tab\tand, comma")
+    num_rows: int = BLOCK_ROWS + 100
+    knows_prefixes: bool = True
+
+    @abc.abstractmethod
+    def make_rows(self, folder: Path, texts: Sequence[str]) -> Rows:
+        """Store one row for each text in an empty folder, and open them."""
+
+    def text_of(self, row: Any) -> str:
+        """Return the text that a row was made of."""
+        text: str = row["text"]
+        return text
+
+    def _read(self, rows: Rows) -> list[str]:
+        return [self.text_of(row) for row in rows.read(0, len(rows))]
+
+    def _large(self, tmp_path: Path, name: str, texts: Sequence[str]) -> Rows:
+        folder = tmp_path / name
+        folder.mkdir()
+        return self.make_rows(folder, texts)
+
+    def test_rows_come_in_order(self, tmp_path: Path) -> None:
+        """A source that loses, doubles or reorders rows trains on another data set than it names."""
+        rows = self.make_rows(tmp_path, self.texts)
+        assert len(rows) == len(self.texts)
+        assert self._read(rows) == list(self.texts)
+        assert self._read(rows) == list(self.texts), "the second reading gives other rows"
+
+    def test_every_run_of_rows_is_read(self, tmp_path: Path) -> None:
+        """Worker processes read runs, and shuffled packs read single rows."""
+        rows = self.make_rows(tmp_path, self.texts)
+        for start in range(len(rows) + 1):
+            for stop in range(start, len(rows) + 1):
+                found = [self.text_of(row) for row in rows.read(start, stop)]
+                assert found == list(self.texts[start:stop]), (start, stop)
+        assert [self.text_of(rows.get(index)) for index in range(len(rows))] == list(self.texts)
+
+    def test_two_readings_at_once_do_not_disturb_each_other(self, tmp_path: Path) -> None:
+        """A reader that keeps one position for all would skip rows as soon as two packs are built at once."""
+        rows = self.make_rows(tmp_path, self.texts)
+        first, second = rows.read(0, len(rows)), rows.read(0, len(rows))
+        found = [(self.text_of(a), self.text_of(b)) for a, b in zip(first, second, strict=True)]
+        assert found == [(text, text) for text in self.texts]
+
+    def test_every_row_has_a_place_of_its_own(self, tmp_path: Path) -> None:
+        """An error names the row by ``where``: two rows of one name send a person to the wrong line."""
+        rows = self.make_rows(tmp_path, self.texts)
+        places = [rows.where(index) for index in range(len(rows))]
+        assert len(set(places)) == len(places)
+        assert all(place and "\n" not in place for place in places)
+        assert rows.title
+
+    def test_members_count_all_rows(self, tmp_path: Path) -> None:
+        """Reports give each file its share by these numbers."""
+        rows = self.make_rows(tmp_path, self.texts)
+        assert sum(count for _, count in rows.members) == len(rows)
+
+    def test_blocks_cut_all_rows(self, tmp_path: Path) -> None:
+        """Blocks are the tasks of measuring: a gap is a sample that nobody measures."""
+        rows = self._large(tmp_path, "rows", [f"row {number}" for number in range(self.num_rows)])
+        blocks = list(rows.blocks)
+        assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
+        assert blocks[-1].stop == len(rows) == self.num_rows
+        assert all(0 < len(block) <= BLOCK_ROWS for block in blocks)
+        assert len({block.fingerprint for block in blocks}) == len(blocks)
+
+    def test_fingerprints_are_of_content(self, tmp_path: Path) -> None:
+        """A fingerprint of a path or a date measures the same data again, or serves lengths of other data."""
+        changed = [*self.texts[:-1], "changed"]
+        swapped = [self.texts[1], self.texts[0], *self.texts[2:]]
+        names = ("one", "two", "changed", "swapped", "shorter")
+        contents = (self.texts, self.texts, changed, swapped, self.texts[:-1])
+        one, two, *others = (self._large(tmp_path, *pair) for pair in zip(names, contents, strict=True))
+        assert one.fingerprint == two.fingerprint
+        assert [block.fingerprint for block in one.blocks] == [block.fingerprint for block in two.blocks]
+        for other in others:
+            assert other.fingerprint != one.fingerprint
+            assert [block.fingerprint for block in other.blocks] != [block.fingerprint for block in one.blocks]
+
+    def test_a_changed_row_changes_its_block_alone(self, tmp_path: Path) -> None:
+        """Lengths are cached by block: one edited row must not cost the whole data set."""
+        texts = [f"row {number}" for number in range(self.num_rows)]
+        before = list(self._large(tmp_path, "before", texts).blocks)
+        after = list(self._large(tmp_path, "after", [*texts[:-1], "row edited"]).blocks)
+        assert [block.fingerprint for block in before[:-1]] == [block.fingerprint for block in after[:-1]]
+        assert before[-1].fingerprint != after[-1].fingerprint
+
+    def test_appended_rows_are_seen_as_appended(self, tmp_path: Path) -> None:
+        """Without it a data set that grows every night is measured anew every night."""
+        shorter = self._large(tmp_path, "shorter", self.texts[:-2])
+        longer = self._large(tmp_path, "longer", self.texts)
+        assert longer.fingerprint in longer.prefix_fingerprints(len(longer))
+        assert longer.fingerprint not in longer.prefix_fingerprints(len(shorter))
+        if self.knows_prefixes:
+            assert shorter.fingerprint in longer.prefix_fingerprints(len(shorter))
+        other = self._large(tmp_path, "other", ["another beginning", *self.texts[1:]])
+        assert shorter.fingerprint not in other.prefix_fingerprints(len(shorter))
+
+    def test_worker_processes_open_the_same(self, tmp_path: Path) -> None:
+        """Processes get the source by pickle: an open file in it ends every job with ``num_proc`` above 1."""
+        rows = self.make_rows(tmp_path, self.texts)
+        for _ in range(2):  # the second time what has been read from is pickled, with its files open
+            copy = pickle.loads(pickle.dumps(rows))
+            assert self._read(copy) == list(self.texts)
+            assert (copy.fingerprint, len(copy), copy.title) == (rows.fingerprint, len(rows), rows.title)
+            assert self._read(rows) == list(self.texts)
+
+
+class BlobStoreContract:
+    """Tests of a class that derives from ``brimful.blobs.BlobStore``.
+
+    Override the fixture ``store``, by one that yields where something is to be removed afterwards.
+    """
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> BlobStore:
+        """An empty store, of its own for each test."""
+        raise NotImplementedError(f"{type(self).__name__} has no fixture 'store' that makes an empty store")
+
+    def test_every_operation(self, store: BlobStore) -> None:
+        """Without it a directory and an object store would behave differently under the same calls."""
+        assert (store.list("log/"), store.size("log/1")) == ([], None)
+        store.put_atomic("log/2", b"two")
+        assert store.put_if_absent("log/1", b"first") is True
+        assert store.put_if_absent("log/1", b"second") is False
+        store.put_atomic("log/2", b"TWO!")
+        store.put_atomic("shards/00/a", memoryview(b"0123456789"))
+        store.put_atomic("log/empty", b"")
+        assert store.get("log/1") == b"first"
+        assert store.get("log/2") == b"TWO!"
+        assert store.get("log/empty") == b""
+        assert store.size("log/2") == 4
+        assert store.list("log/") == store.list("log") == ["log/1", "log/2", "log/empty"]
+        store.delete("log/1")
+        store.delete("log/1")
+        assert store.list("log/") == ["log/2", "log/empty"]
+        assert store.list("tmp/") == []
+        with pytest.raises(FileNotFoundError):
+            store.get("log/1")
+
+    def test_put_if_absent_of_eight_threads_has_exactly_one_winner(self, store: BlobStore) -> None:
+        """Without it two jobs could both believe that their commit counts, and one would be lost."""
+        for number in range(5):
+            winners = self._race(store, f"log/{number}")
+            assert len(winners) == 1
+            assert store.get(f"log/{number}") == b"%d" % winners[0]
+        assert store.list("tmp/") == []
+
+    @staticmethod
+    def _race(store: BlobStore, key: str) -> list[int]:
+        """Return which of eight threads were told that they published the key."""
+        barrier = threading.Barrier(8)
+        winners: list[int] = []
+
+        def put(number: int) -> None:
+            barrier.wait()
+            if store.put_if_absent(key, b"%d" % number):
+                winners.append(number)
+
+        threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return winners
+
+    def test_a_blob_is_written_in_pieces_and_appears_when_it_is_published(self, store: BlobStore) -> None:
+        """A shard is named by its hash, which is known at its end: nothing may be seen of it before."""
+        pieces = [b"ab", bytes(200_000), b"", b"c" * 70_000, b"end"]
+        with store.blob("a shard") as blob:
+            for piece in pieces:
+                assert blob.write(piece) == len(piece)
+            assert store.list("shards/") == []
+            assert blob.size == sum(map(len, pieces))
+            key = f"shards/{blob.xxh3_128}"
+            blob.publish(key)
+        assert store.get(key) == b"".join(pieces)
+        assert store.size(key) == sum(map(len, pieces))
+        assert store.list("tmp/") == []
+
+    def test_a_blob_that_is_not_published_leaves_nothing(self, store: BlobStore) -> None:
+        """Without it every failed job would leave a shard that nobody names."""
+        with store.blob("a shard") as blob:
+            blob.write(bytes(200_000))
+        assert store.list("shards/") == store.list("tmp/") == []
+
+    def test_a_published_blob_replaces_what_was_there(self, store: BlobStore) -> None:
+        """A damaged shard is healed by writing it again under its name."""
+        store.put_atomic("shards/a", b"damaged")
+        with store.blob("a shard") as blob:
+            blob.write(b"whole")
+            blob.publish("shards/a")
+        assert store.get("shards/a") == b"whole"
+
+    def test_a_job_may_say_that_it_works_here(self, store: BlobStore) -> None:
+        """What jobs leave in ``tmp/`` goes at the end, and nothing that was published goes with it."""
+        with store.used("encoded"):
+            store.put_atomic("log/1", b"1")
+        assert store.get("log/1") == b"1"
+        assert store.list("tmp/") == []
+
+    def test_a_local_path_leads_to_the_bytes(self, store: BlobStore) -> None:
+        """Readers map shards into memory by it; a store without local files says None."""
+        store.put_atomic("shards/a", b"bytes")
+        path = store.local_path("shards/a")
+        assert path is None or Path(path).read_bytes() == b"bytes"
+
+
+_PACKS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+class DialectContract(abc.ABC):
+    """Tests of one dialect, read as its trainer reads it: boundaries, loss tokens and targets.
+
+    The reader takes nothing but the batch, and nothing from the dialect's own code: it is the second opinion.
+
+    Attributes:
+        dialect: the name in ``DIALECTS``.
+        shapes: the keys of a batch of one row of 12 tokens, and of each its dtype and shape, or its value. The row holds
+            segments of 3 and 2 tokens, each with padding up to 4 behind it, and 4 tokens of padding at the end.
+        knows_gaps: whether the dialect can say that padding behind a segment is no part of it.
+    """
+
+    dialect: str
+    shapes: Mapping[str, Any]
+    knows_gaps: bool = False
+
+    @abc.abstractmethod
+    def segments(self, batch: Mapping[str, Any]) -> list[list[int]]:
+        """Return the tokens of every segment as the trainer finds them, padding that the dialect marks left out."""
+
+    @abc.abstractmethod
+    def targets(self, batch: Mapping[str, Any]) -> list[tuple[int, int]]:
+        """Return each token that has to predict, with the token that it has to predict, in order."""
+
+    @abc.abstractmethod
+    def loss_tokens(self, batch: Mapping[str, Any]) -> int:
+        """Return the number that the trainer divides the loss by: the targets of the batch."""
+
+    def collate(self, packs: Sequence[Any], padding: Padding | None = None) -> Mapping[str, Any]:
+        """Return the batch of some packs or samples; override it for a collator of your own."""
+        from brimful import PackCollator
+
+        return PackCollator(dialect=self.dialect, padding=padding)(packs)
+
+    def test_keys_dtypes_and_shapes(self) -> None:
+        """A trainer takes its keys by name and its kernels by dtype: int64 where int32 is expected is another kernel."""
+        from brimful.collate import Padding
+
+        batch = self.collate([toy_pack([3, 2])], Padding(to=12, segment_multiple_of=4))
+        assert _described(batch) == dict(self.shapes)
+
+    @settings(max_examples=15, suppress_health_check=[HealthCheck.differing_executors])
+    @given(packs=_PACKS, unit=st.sampled_from([1, 1, 4]), is_fixed=st.booleans())
+    def test_each_sample_is_read_with_its_tokens_and_targets(
+        self, packs: list[list[int]], unit: int, is_fixed: bool
+    ) -> None:
+        """Each sample is there with its tokens and none of the padding; targets are those of the samples one by one."""
+        from brimful.collate import Padding
+
+        made = [toy_pack(lengths, first_sample=10 * number, seed=number) for number, lengths in enumerate(packs)]
+        batch = self.collate(made, Padding(to=160 if is_fixed else None, segment_multiple_of=unit))
+        samples = [pack.segment(place).tolist() for pack in made for place in range(pack.num_segments)]
+        self._check_segments(batch, samples, unit)
+        self._check_targets(batch, samples, made)
+
+    def _check_segments(self, batch: Mapping[str, Any], samples: list[list[int]], unit: int) -> None:
+        """Compare the segments that the reader finds with the samples; tokens of samples are never 0, padding is."""
+        found = self.segments(batch)
+        if self.knows_gaps:
+            assert [segment for segment in found if any(segment)] == samples
+            return
+        # Padding behind a segment belongs to it here, and what follows the last sample is padding alone.
+        assert [segment[: len(sample)] for segment, sample in zip(found, samples, strict=False)] == samples
+        assert [len(segment) for segment in found[: len(samples)]] == [-(-len(each) // unit) * unit for each in samples]
+        assert not any(token for segment in found[len(samples) :] for token in segment)
+
+    def _check_targets(self, batch: Mapping[str, Any], samples: list[list[int]], packs: Sequence[Pack]) -> None:
+        expected = [pair for sample in samples for pair in pairwise(sample)]
+        assert self.loss_tokens(batch) == len(expected) == sum(pack.num_loss_tokens for pack in packs)
+        assert self.targets(batch) == expected
+
+    def test_the_first_label_of_a_segment_is_never_a_target(self) -> None:
+        """Not even if a sample says so: nothing before it may predict it."""
+        rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}, {"input_ids": [8, 9], "labels": [8, 9]}]
+        assert self.targets(self.collate(rows)) == [(5, 6), (6, 7), (8, 9)]
+
+
+def _described(value: Any) -> Any:
+    """Return a batch with each tensor as its dtype and shape, and everything else as it is."""
+    if isinstance(value, Mapping):
+        return {key: _described(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_described(inner) for inner in value]
+    if hasattr(value, "is_nested"):
+        return (value.dtype, f"{value.size(0)} samples" if value.is_nested else tuple(value.shape))
+    if type(value).__name__ == "BlockMask":
+        return tuple(value.shape)
+    assert not isinstance(value, (np.generic, np.ndarray)), "trainers take tensors and Python numbers"
+    return value

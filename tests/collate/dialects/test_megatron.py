@@ -1,0 +1,33 @@
+"""Megatron-Core: rows of one dimension, places from the padded boundaries, lengths from the real ones; the loss mask counts."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+from brimful.testing.contracts import DialectContract  # noqa: E402
+from tests.collate.dialects.reading import BOOL, BOUNDARIES, F32, I32, I64, at_places, pairs  # noqa: E402
+
+
+class TestMegatron(DialectContract):
+    dialect = "megatron"
+    knows_gaps = True
+    shapes = {
+        "tokens": (I64, (12,)), "labels": (I64, (12,)), "position_ids": (I64, (12,)), "loss_mask": (F32, (12,)),
+        "padding_mask": (BOOL, (12,)), "cu_seqlens": BOUNDARIES, "cu_seqlens_padded": BOUNDARIES,
+        "max_seqlen": (I32, (1,)),
+        "packed_seq_params": {
+            "qkv_format": "thd", "cu_seqlens_q": BOUNDARIES, "cu_seqlens_kv": BOUNDARIES,
+            "cu_seqlens_q_padded": BOUNDARIES, "cu_seqlens_kv_padded": BOUNDARIES, "max_seqlen_q": 4, "max_seqlen_kv": 4,
+        },
+    }  # fmt: skip
+
+    def segments(self, batch):
+        return at_places(batch["tokens"], batch["cu_seqlens_padded"], batch["cu_seqlens"])
+
+    def targets(self, batch):
+        labels = torch.where(batch["loss_mask"] > 0, batch["labels"], -100)
+        return pairs(batch["tokens"], labels, labels_shifted=True)
+
+    def loss_tokens(self, batch):
+        return int((batch["loss_mask"] > 0).sum())

@@ -1,0 +1,33 @@
+"""Megatron-Bridge before THD: boundaries in a row that is filled up, cut at its ``argmin``."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+from brimful.testing.contracts import DialectContract  # noqa: E402
+from tests.collate.dialects.reading import F32, I32, I64, ROW, at_places, pairs  # noqa: E402
+
+
+class TestMegatronBridgeLegacy(DialectContract):
+    dialect = "megatron_bridge_legacy"
+    knows_gaps = True
+    shapes = {
+        "tokens": ROW, "labels": ROW, "position_ids": ROW, "loss_mask": (F32, (1, 12)), "attention_mask": None,
+        "cu_seqlens": (I32, (1, 5)), "cu_seqlens_argmin": (I64, (1, 1)), "cu_seqlens_unpadded": (I32, (1, 5)),
+        "cu_seqlens_unpadded_argmin": (I64, (1, 1)), "max_seqlen": (I32, (1, 1)), "token_count": [12],
+    }  # fmt: skip
+
+    def segments(self, batch):
+        places = batch["cu_seqlens"][0, : batch["cu_seqlens_argmin"].item()]
+        real = places
+        if "cu_seqlens_unpadded" in batch:
+            real = batch["cu_seqlens_unpadded"][0, : batch["cu_seqlens_unpadded_argmin"].item()]
+        return at_places(batch["tokens"][0], places, real)
+
+    def targets(self, batch):
+        labels = torch.where(batch["loss_mask"] > 0, batch["labels"], -100)
+        return pairs(batch["tokens"], labels, labels_shifted=True)
+
+    def loss_tokens(self, batch):
+        return int((batch["loss_mask"] > 0).sum())
