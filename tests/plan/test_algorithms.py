@@ -6,18 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import compiling, plan_packs
-from brimful.plan import best_fit as best_fit_module
-from brimful.plan import next_fit as next_fit_module
-from brimful.plan.best_fit import best_fit
-from brimful.plan.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.bound import lower_bound
-from brimful.plan.concat_split import concat_split
-from brimful.plan.first_fit import first_fit
-from brimful.plan.first_fit_decreasing import first_fit_decreasing
-from brimful.plan.histogram import Histogram, decreasing_order
-from brimful.plan.next_fit import next_fit
-from brimful.plan.patterns import patterns_of, remaining
-from brimful.plan.worst_fit import worst_fit
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.patterns import patterns_of, remaining
+from brimful.plan.fit import best_fit as best_fit_module
+from brimful.plan.fit import next_fit as next_fit_module
+from brimful.plan.fit.best_fit import best_fit
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.concat_split import concat_split
+from brimful.plan.fit.first_fit import first_fit
+from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
+from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.fit.next_fit import next_fit
+from brimful.plan.fit.worst_fit import worst_fit
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
 
@@ -27,7 +28,7 @@ LARGEST = 2**31 - 1
 
 def by_counts(algorithm):
     def run(lengths, *, capacity):
-        return algorithm(Histogram.of(lengths), capacity=capacity).fill(decreasing_order(lengths))
+        return algorithm(Histogram.of(lengths), capacity=capacity).assign(decreasing_order(lengths))
 
     run.__name__ = algorithm.__name__
     return run
@@ -61,7 +62,7 @@ def form(request, monkeypatch):
 def use(form, monkeypatch):
     if form == "compiled":
         pytest.importorskip("numba")
-    monkeypatch.setattr(compiling, "WORTH_COMPILING", 0 if form == "compiled" else 1 << 62)
+    monkeypatch.setattr(compiling, "_choice", form == "compiled")
     assert (compiling.compiled(best_fit_module._best_fit, 1) is not None) == (form == "compiled"), (
         "the form under test is not taken"
     )
@@ -94,7 +95,7 @@ def test_same_packs_as_the_slow_reference(algorithm, form, case):
     capacity, lengths = case
     with pytest.MonkeyPatch.context() as monkeypatch:
         use(form, monkeypatch)
-        monkeypatch.setattr(best_fit_module, "_BLOCK", 4)  # blocks that split, empty and are used again
+        monkeypatch.setattr(best_fit_module, "_BLOCK_KEYS", 4)  # blocks that split, empty and are used again
         monkeypatch.setattr(next_fit_module, "_CHUNK_ITEMS", 3)
         found = both_ways(algorithm, lengths, capacity)
     expected = getattr(reference, algorithm.__name__)(lengths, capacity)
@@ -109,7 +110,7 @@ def test_both_forms_agree_on_many_items(algorithm):
     for form in ("compiled", "plain"):
         with pytest.MonkeyPatch.context() as monkeypatch:
             use(form, monkeypatch)
-            monkeypatch.setattr(best_fit_module, "_BLOCK", 32)
+            monkeypatch.setattr(best_fit_module, "_BLOCK_KEYS", 32)
             found.append(algorithm(lengths, capacity=1 << 20))
     assert found[0].offsets.tolist() == found[1].offsets.tolist()
     assert found[0].items.tolist() == found[1].items.tolist()
@@ -162,7 +163,7 @@ def test_names_that_other_packers_give_to_something_else(form):
 def test_names_that_other_projects_use_are_understood(alias, algorithm):
     """And the plan carries the textbook's name, so that two plans can be compared."""
     plan = plan_packs(TELL_TALE, capacity=7, algorithm=alias, seed=None)
-    assert plan.settings["algorithm"] == algorithm
+    assert plan.settings.algorithm == algorithm
     assert plan.fingerprint == plan_packs(TELL_TALE, capacity=7, algorithm=algorithm, seed=None).fingerprint
 
 
@@ -212,7 +213,7 @@ def test_a_billion_samples_by_the_counts_of_many_machines():
     whole = sum(parts, start=Histogram(np.empty(0, np.int64), np.empty(0, np.int64)))
     assert whole.num_items == 64 * 20_000 * 800 > 1_000_000_000
     placements = best_fit_decreasing(whole, capacity=8192)
-    assert not len(remaining(whole, patterns_of(placements)).lengths)
+    assert not len(remaining(whole, patterns_of(placements).items()).lengths)
     for pattern in patterns_of(placements):
         assert sum(length * copies for length, copies in pattern) <= 8192
     bound = lower_bound(whole, capacity=8192)

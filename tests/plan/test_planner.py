@@ -16,8 +16,8 @@ from brimful.errors import (
     SettingsError,
 )
 from brimful.plan import ALGORITHMS
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit.lower_bound import lower_bound
 from brimful.testing.strategies import capacities_and_lengths
 
 SOLVER = find_spec("highspy") is not None or find_spec("scipy") is not None
@@ -181,10 +181,10 @@ def test_a_saved_plan_opens_as_it_was(case, policy, tmp_path_factory):
     opened = Plan.open(path)
     for name in ("offsets", "sample_ids", "starts", "lengths", "dropped_ids"):
         assert getattr(opened, name).tolist() == getattr(plan, name).tolist()
-    assert (opened.fingerprint, opened.ledger, opened.settings, opened.bound, repr(opened)) == (
+    assert (opened.fingerprint, opened.ledger, opened.record, opened.bound, repr(opened)) == (
         plan.fingerprint,
         plan.ledger,
-        plan.settings,
+        plan.record,
         plan.bound,
         repr(plan),
     )

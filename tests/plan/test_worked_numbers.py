@@ -6,8 +6,8 @@ import pytest
 from brimful import plan_packs
 from brimful.errors import OversizedSampleError, SettingsError
 from brimful.plan import Alignment, Lookahead, Tail, schedule_packs
-from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit.lower_bound import lower_bound
 
 ONE_EACH = {"micro_batches": 1, "packs_per_micro_batch": 1, "epoch": 0, "seed": None}
 
@@ -91,7 +91,7 @@ def test_powers_of_two_lose_and_repeat_nothing():
     plan = plan_packs([64] * 5 + [4] * 5, capacity=64, algorithm="phased", seed=None)
     plan.validate(np.array([64] * 5 + [4] * 5))
     assert sorted(lengths_of(plan)) == [[4] * 5, *([[64]] * 5)]
-    assert plan.settings["phase_reports"][0].startswith("powers_of_two: 5 packs of 5 items, fill 100.00 %")
+    assert plan.outcome.phase_reports[0].startswith("powers_of_two: 5 packs of 5 items, fill 100.00 %")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ class _Weights:
 
 def total_sizes(sizes: AnyIntArray) -> Float64Array:
     """Add up the sizes of all items: ``float64[num_budgets]``, from whole numbers, also beyond 2**63 (length² is)."""
+    sizes = sizes.astype(np.int64, copy=False)
     high = (sizes >> 32).sum(axis=0).tolist()
     low = (sizes & 0xFFFFFFFF).sum(axis=0).tolist()
     return np.array([float((upper << 32) + lower) for upper, lower in zip(high, low, strict=True)])

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError
-from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.counts.patterns import patterns_of
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.patterns import patterns_of
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.phased import (
     CapacityRatio,
     Finish,
@@ -446,7 +446,7 @@ def recipes(draw):
 
 
 def packs_of(phased, lengths):
-    return phased.placements.fill(decreasing_order(lengths)).as_lists()
+    return phased.runs.assign(decreasing_order(lengths)).as_lists()
 
 
 @settings(max_examples=80)
@@ -586,7 +586,7 @@ def test_lengths_over_sixty_four_thousand():
 def test_few_leftovers_are_packed_too():
     """Another packer drops the last hundred."""
     done = Recipe.default().run(histogram({7000: 60, 6999: 40}), capacity=8192)
-    assert (done.placements.num_packs, done.reports[-1].packs) == (100, 100)
+    assert (done.runs.num_packs, done.reports[-1].packs) == (100, 100)
 
 
 @pytest.mark.parametrize("shape", ["lognormal", "uniform", "bimodal"])
@@ -601,7 +601,7 @@ def test_the_default_recipe_is_close_to_best_fit_decreasing(shape):
     }[shape]
     items = Histogram.of(np.rint(lengths).clip(1, capacity).astype(np.int64))
     done = Recipe.default().run(items, capacity=capacity)
-    assert done.placements.num_packs <= 1.004 * best_fit_decreasing(items, capacity=capacity).num_packs
+    assert done.runs.num_packs <= 1.004 * best_fit_decreasing(items, capacity=capacity).num_packs
 
 
 def test_a_hundred_million_samples_are_as_quick_as_their_lengths_are_few():

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import InvalidLengthsError, PlanMismatchError
-from brimful.plan import variety as variety_module
+from brimful.plan.order import diversity as diversity_module
+from brimful.plan.order.diversity import measure_variety
 from brimful.plan.packing import Packing
 from brimful.plan.schedule import Tail, schedule_packs
-from brimful.plan.order.diversity import companions_again, measure_variety
+from brimful.testing.overlap import co_packing_overlap
 
 OFFSETS = np.array([0, 1, 3, 7])
 LENGTHS = np.array([8, 4, 4, 2, 2, 2, 2], dtype=np.int32)
@@ -144,7 +145,7 @@ def test_same_figures_as_slow_loops(packs, world, tail, chunk):
         len(packs), dp_world_size=world, micro_batches=1, packs_per_micro_batch=1, epoch=0, seed=0, tail=tail
     )
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(variety_module, "_CHUNK", chunk)
+        monkeypatch.setattr(diversity_module, "_CHUNK", chunk)
         found = measure(offsets, lengths, sources=sources, loss_tokens=loss, steps=steps)
     groups = [[i for pack in step.ravel() if pack >= 0 for i in numbers[pack]] for step in steps]
     for spread, expected in ((found.packs, numbers), (found.steps, groups)):
@@ -159,10 +160,10 @@ def test_companions_that_meet_again():
     """Of 0-1, 0-2, 1-2 and 3-4, the pairs 0-1 and 3-4 meet again."""
     one = Packing(np.array([0, 3, 5]), np.array([0, 1, 2, 3, 4]))
     other = Packing(np.array([0, 2, 5]), np.array([1, 0, 4, 2, 3]))
-    assert companions_again(one, other) == 0.5
-    assert companions_again(one, one) == 1
+    assert co_packing_overlap(one, other) == 0.5
+    assert co_packing_overlap(one, one) == 1
     alone = Packing(np.arange(6), np.arange(5))
-    assert companions_again(alone, one) == 0
+    assert co_packing_overlap(alone, one) == 0
 
 
 def test_in_words():

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError
-from brimful.plan.policies.alignment import Alignment
-from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.overflow import Overflow, apply_overflow
 
 
@@ -85,12 +85,12 @@ def test_no_padded_row_exceeds_the_capacity(lengths, segment, times, capacity, p
         with pytest.raises(SettingsError, match=f"capacity={capacity} is below the alignment"):
             alignment.usable(capacity)
         return
-    pieces = apply_overflow(np.array(lengths, dtype=np.int32), capacity=alignment.longest(capacity), policy=policy)
-    rounded = alignment.rounded(pieces.lengths)
+    segments = apply_overflow(np.array(lengths, dtype=np.int32), capacity=alignment.usable(capacity), policy=policy)
+    rounded = alignment.rounded(segments.lengths)
     usable = alignment.usable(capacity)
-    packing = best_fit_decreasing(Histogram.of(rounded), capacity=usable).fill(decreasing_order(rounded))
+    packing = best_fit_decreasing(Histogram.of(rounded), capacity=usable).assign(decreasing_order(rounded))
     for pack in packing.as_lists():
-        row = sum(-(-int(pieces.lengths[item]) // segment) * segment for item in pack)
+        row = sum(-(-int(segments.lengths[item]) // segment) * segment for item in pack)
         assert row <= alignment.padded_total(row) <= usable <= capacity
         assert alignment.padded_total(row) % alignment.total == 0
         assert (alignment.padded_total(row) - row) % segment == 0, "the padding is a segment like others"

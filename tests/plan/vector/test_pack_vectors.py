@@ -1,6 +1,5 @@
 """Several budgets at once: none is ever exceeded, and few packs are needed."""
 
-import re
 from functools import cache
 from pathlib import Path
 
@@ -9,22 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.compiling import compiled, compiled_forms
 from brimful.measure.table import LengthTable
-from brimful.plan import kernels_budgets
-from brimful.plan.policies.alignment import Alignment
-from brimful.plan.policies.budgets import Budgets, loads_of, over_any
-from brimful.plan.counted_best_fit import counted_best_fit_decreasing
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.many_budgets import items_of
-from brimful.plan.policies.overflow import Overflow
-from brimful.plan.vector.pack_vectors import _fill_packs, bound_of_budgets, pack_vectors
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.items import prepare_items
+from brimful.plan.packing import any_exceeds, loads_of
+from brimful.plan.settings import PlanSettings
+from brimful.plan.vector.fill import _fill, fill_packs
+from brimful.plan.vector.pack_vectors import bound_of_budgets, pack_vectors
 from brimful.rng import generator
 from brimful.testing import reference
 
-LENGTHS = Path(__file__).parents[2].parent / "shared" / "data" / "lengths"
-NONE = Alignment()
+LENGTHS = Path(__file__).parents[3].parent / "shared" / "data" / "lengths"
 
 
 def matrix(rows):
@@ -34,7 +31,7 @@ def matrix(rows):
 def check(sizes, capacities, packing):
     """Every item once, no capacity exceeded, no pack empty."""
     assert sorted(packing.items.tolist()) == list(range(len(sizes)))
-    assert not over_any(packing, sizes, capacities=capacities).any()
+    assert not any_exceeds(packing, sizes, capacities=capacities).any()
     assert not len(packing) or int(np.diff(packing.offsets).min()) >= 1
 
 
@@ -77,10 +74,10 @@ def test_no_capacity_is_ever_exceeded(case):
     """The laws, for any number of budgets, and a bound that is one."""
     sizes, capacities = case
     result = pack_vectors(sizes, capacities=capacities)
-    check(sizes, capacities, result.packing)
-    assert bound_of_budgets(sizes, capacities=capacities) == result.bound <= len(result.packing)
+    check(sizes, capacities, result.packs)
+    assert bound_of_budgets(sizes, capacities=capacities) == result.bound <= len(result.packs)
     again = pack_vectors(sizes, capacities=capacities)
-    assert again.packing.as_lists() == result.packing.as_lists()
+    assert again.packs.as_lists() == result.packs.as_lists()
 
 
 @given(case=vectors(max_items=7, max_budgets=3))
@@ -89,33 +86,36 @@ def test_at_most_one_pack_more_than_the_best_of_all(case):
     sizes, capacities = case
     result = pack_vectors(sizes, capacities=capacities)
     fewest = fewest_packs(sizes, capacities)
-    assert result.bound <= fewest <= len(result.packing) <= fewest + 1
+    assert result.bound <= fewest <= len(result.packs) <= fewest + 1
 
 
 def test_two_shapes_that_need_each_other():
     """Long text beside large images: largest first by either budget puts like to like and needs five packs."""
     sizes = matrix([[6, 2], [6, 2], [6, 2], [2, 6], [2, 6], [2, 6]])
     result = pack_vectors(sizes, capacities=matrix([8, 8]))
-    assert len(result.packing) == result.bound == 3
-    assert all(sorted(sizes[pack].tolist()) == [[2, 6], [6, 2]] for pack in result.packing.as_lists())
+    assert len(result.packs) == result.bound == 3
+    assert all(sorted(sizes[pack].tolist()) == [[2, 6], [6, 2]] for pack in result.packs.as_lists())
 
 
 def test_one_budget_is_best_fit_decreasing():
     """Where the others never bind, packs are those of the textbook: 3 3 5 6 1 1 at 7."""
     sizes = matrix([[3, 1], [3, 1], [5, 1], [6, 1], [1, 1], [1, 1]])
     result = pack_vectors(sizes, capacities=matrix([7, 5]))
-    assert result.packing.as_lists() == [[3, 4], [2], [0, 1, 5]]
-    assert result.outcome == "best_fit_decreasing by one budget keeps within all"
+    assert result.packs.as_lists() == [[3, 4], [2], [0, 1, 5]]
+    assert result.outcome.description == "best_fit_decreasing by one budget keeps within all"
 
 
 def test_a_limit_of_eight_is_a_limit():
     """[7] · 8 with limit 8: verl#7553 had a micro-batch of 14. So do squares: 7² twice exceeds 64."""
     sevens = LengthTable.from_lengths([7] * 8)
-    for budgets in (Budgets.of(8), Budgets.of(100, {"squares": 64})):
-        items = items_of(sevens, budgets, policy=Overflow.ERROR, alignment=NONE)
+    for budgets in (
+        PlanSettings(capacity=8, budgets={"samples": 9}),
+        PlanSettings(capacity=100, budgets={"squares": 64}),
+    ):
+        items = prepare_items(sevens, budgets)
         result = pack_vectors(items.sizes, capacities=items.capacities)
-        assert len(result.packing) == 8 == len(result.packing.items)
-    assert len(result.packing) == result.bound
+        assert len(result.packs) == 8 == len(result.packs.items)
+    assert len(result.packs) == result.bound
 
 
 def test_crops_bind_where_tokens_do_not():
@@ -124,12 +124,12 @@ def test_crops_bind_where_tokens_do_not():
     crops = generator(seed=0, epoch=0, purpose="crops").integers(4000, below=7)
     tokens = 144 * crops + 20 + generator(seed=0, epoch=0, purpose="text").integers(4000, below=300)
     sizes = np.stack([tokens, crops], axis=1)
-    alone = pack_vectors(sizes[:, :1], capacities=matrix([4096])).packing
+    alone = pack_vectors(sizes[:, :1], capacities=matrix([4096])).packs
     assert loads_of(alone, sizes)[:, 1].max() > 24
     result = pack_vectors(sizes, capacities=matrix([4096, 20]))
-    check(sizes, matrix([4096, 20]), result.packing)
+    check(sizes, matrix([4096, 20]), result.packs)
     assert int(np.argmax(sizes.sum(axis=0) / [4096, 20])) == 1, "crops bind"
-    assert len(result.packing) <= 1.01 * result.bound
+    assert len(result.packs) <= 1.01 * result.bound
 
 
 @pytest.mark.parametrize("name", ["mathvision", "coco_val2017_5captions"])
@@ -144,8 +144,8 @@ def test_text_and_images_of_real_data(name, capacity):
     capacities = matrix([capacity, -(-4 * capacity * images.sum() // sizes[:, 0].sum())])
     sizes = sizes[(sizes <= capacities).all(axis=1)]
     result = pack_vectors(sizes, capacities=capacities)
-    check(sizes, capacities, result.packing)
-    assert len(result.packing) <= 1.01 * result.bound + 1
+    check(sizes, capacities, result.packs)
+    assert len(result.packs) <= 1.01 * result.bound + 1
 
 
 @given(case=vectors(max_items=60, max_budgets=3), weight=st.sampled_from([0.3, 0.7, 1.5]))
@@ -154,24 +154,23 @@ def test_compiled_and_numpy_fill_alike(case, weight):
     pytest.importorskip("numba")
     sizes, capacities = case
     packs = []
-    for limit in (0, 1 << 62):
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(kernels_budgets, "WORTH_COMPILING", limit)
-            assert (kernels_budgets.filler(5) is not kernels_budgets._fill_numpy) == (limit == 0)
-            packs.append(_fill_packs(sizes, capacities, weight, 0).as_lists())
+    for use in (True, False):
+        with compiled_forms(use):
+            assert (compiled(_fill, 5) is not None) == use, "the form under test is not taken"
+            packs.append(fill_packs(sizes, capacities, weight, 0).as_lists())
     assert packs[0] == packs[1]
 
 
-def test_compiled_and_numpy_fill_alike_on_many(monkeypatch):
+def test_compiled_and_numpy_fill_alike_on_many():
     """More items than candidates: the window moves, and packs of hundreds take items as they come."""
     pytest.importorskip("numba")
     draw = generator(seed=1, epoch=0, purpose="sizes")
     sizes = np.stack([1 + draw.integers(5000, below=60), draw.integers(5000, below=40)], axis=1)
     for capacities in (matrix([300, 200]), matrix([9000, 6000])):
         packs = []
-        for limit in (0, 1 << 62):
-            monkeypatch.setattr(kernels_budgets, "WORTH_COMPILING", limit)
-            packing = _fill_packs(sizes, capacities, 0.7, 0)
+        for use in (True, False):
+            with compiled_forms(use):
+                packing = fill_packs(sizes, capacities, 0.7, 0)
             check(sizes, capacities, packing)
             packs.append((packing.offsets.tolist(), packing.items.tolist()))
         assert packs[0] == packs[1]
@@ -182,8 +181,8 @@ def test_what_exceeds_no_sum_of_int64():
     sizes = np.full((3000, 1), 2**51, dtype=np.int64)
     sizes = np.concatenate([sizes, sizes], axis=1)
     result = pack_vectors(sizes, capacities=matrix([2**52, 2**52]))
-    assert len(result.packing) == 1500
-    check(sizes, matrix([2**52, 2**52]), result.packing)
+    assert len(result.packs) == 1500
+    check(sizes, matrix([2**52, 2**52]), result.packs)
     many = np.broadcast_to(matrix([[2**51]]), (5000, 1))
     assert bound_of_budgets(many, capacities=matrix([2**52])) >= 2499
 
@@ -209,14 +208,14 @@ def counted_reference(lengths, capacity, most):
     lengths=st.lists(st.integers(1, 30) | st.sampled_from([1, 10, 15, 16, 30]), min_size=1, max_size=60),
     most=st.integers(1, 6),
 )
-def test_counted_best_fit_is_that_of_single_items(lengths, most):
+def test_a_limit_on_items_as_item_by_item(lengths, most):
     """On counts as item by item, sample for sample; without a limit that binds, best fit decreasing itself."""
     items = Histogram.of(np.array(lengths))
-    placements = counted_best_fit_decreasing(items, capacity=30, most=most)
-    packs = placements.fill(decreasing_order(np.array(lengths))).as_lists()
+    runs = best_fit_decreasing(items, capacity=30, max_items=most)
+    packs = runs.assign(decreasing_order(np.array(lengths))).as_lists()
     assert packs == counted_reference(lengths, 30, most)
-    free = counted_best_fit_decreasing(items, capacity=30, most=30)
-    packs = free.fill(decreasing_order(np.array(lengths))).as_lists()
+    free = best_fit_decreasing(items, capacity=30, max_items=30)
+    packs = free.assign(decreasing_order(np.array(lengths))).as_lists()
     assert packs == reference.best_fit_decreasing(lengths, 30)
 
 
@@ -224,90 +223,5 @@ def test_at_most_two_samples():
     """Whole output: 6 1 · 5 1 · 3 3."""
     sizes = matrix([[3, 1], [3, 1], [5, 1], [6, 1], [1, 1], [1, 1]])
     result = pack_vectors(sizes, capacities=matrix([7, 2]))
-    assert result.packing.as_lists() == [[3, 4], [2, 5], [0, 1]]
-    assert result.outcome == "best_fit_decreasing with a limit on samples"
-
-
-# --- from a table to items -------------------------------------------------------------------------------------------
-
-
-TABLE = LengthTable.from_lengths([30, 50, 10, 70], patches=[0, 64, 300, 128])
-
-
-def test_columns_and_derived_budgets():
-    """Tokens aligned, patches from the table, samples and squares from real lengths."""
-    budgets = Budgets.of(100, {"patches": 400, "samples": 3, "squares": 6000})
-    items = items_of(TABLE, budgets, policy=Overflow.ERROR, alignment=Alignment(segment=8, total=32))
-    assert items.sizes.tolist() == [[32, 0, 1, 900], [56, 64, 1, 2500], [16, 300, 1, 100], [72, 128, 1, 4900]]
-    assert items.capacities.tolist() == [96, 400, 3, 6000], "96 is what 32 can use of 100"
-    assert repr(budgets) == "Budgets(tokens 100, patches 400, samples 3, squares 6,000)"
-
-
-def test_squares_do_not_wrap():
-    """Lengths are int32; 50,000² is not."""
-    items = items_of(
-        LengthTable.from_lengths([50_000]),
-        Budgets.of(65_536, {"squares": 2**32}),
-        policy=Overflow.ERROR,
-        alignment=NONE,
-    )
-    assert items.sizes.tolist() == [[50_000, 2_500_000_000]]
-
-
-@pytest.mark.parametrize(
-    ("budgets", "message"),
-    [
-        ({"frames": 5}, "budgets['frames'] is unknown: these lengths have patches, samples, squares"),
-        ({"patches": 0}, "budgets['patches'] must be from 1"),
-        ({"patches": 1.5}, "budgets['patches'] must be a whole number"),
-        ({"tokens": 5}, "the capacity in tokens is capacity"),
-        ({"patches": 2**53}, "budgets['patches'] must be from 1"),
-    ],
-)
-def test_impossible_budgets(budgets, message):
-    """Each refusal names the budget and what would do."""
-    with pytest.raises(SettingsError, match=re.escape(message)):
-        items_of(TABLE, Budgets.of(100, budgets), policy=Overflow.ERROR, alignment=NONE)
-
-
-def test_a_sample_over_another_budget():
-    """Named with its number; dropped and counted by budget; not to be cut."""
-    budgets = Budgets.of(60, {"patches": 200})
-    with pytest.raises(OversizedSampleError, match=r"longer than the capacity of 60 tokens: sample 3 \(70\)"):
-        items_of(TABLE, budgets, policy=Overflow.ERROR, alignment=NONE)
-    with pytest.raises(OversizedSampleError) as caught:
-        items_of(TABLE, Budgets.of(100, {"patches": 200}), policy=Overflow.ERROR, alignment=NONE)
-    assert str(caught.value) == (
-        "1 of 4 samples exceed the capacity of 200 patches: sample 2 (300). "
-        'Choose overflow="drop", or budgets={"patches": 300}'
-    )
-    items = items_of(TABLE, budgets, policy=Overflow.DROP, alignment=NONE)
-    assert (items.dropped, items.pieces.dropped.tolist()) == ({"tokens": 1, "patches": 1}, [2, 3])
-    assert items.sizes.tolist() == [[30, 0], [50, 64]]
-    assert items.pieces.sample_ids.tolist() == [0, 1]
-    with pytest.raises(SettingsError, match=r"overflow=\"truncate\" cuts tokens, not patches, .* sample 2 \(300\)"):
-        items_of(TABLE, budgets, policy=Overflow.TRUNCATE, alignment=NONE)
-    with pytest.raises(SettingsError, match=r"overflow=\"split\" divides tokens, not patches: of sample 3 \(70 tokens"):
-        items_of(TABLE, Budgets.of(60, {"patches": 400}), policy=Overflow.SPLIT, alignment=NONE)
-
-
-def test_policies_cut_at_the_usable_capacity():
-    """Capacity 100, aligned to 32: a sample of 110 is cut at 96, and is then aligned."""
-    table = LengthTable.from_lengths([110, 97, 96])
-    alignment = Alignment(segment=16, total=32)
-    cut = items_of(table, Budgets.of(100, {"samples": 9}), policy=Overflow.SPLIT, alignment=alignment)
-    assert cut.pieces.lengths.tolist() == [96, 14, 96, 1, 96]
-    assert cut.sizes.tolist() == [[96, 1], [16, 1], [96, 1], [16, 1], [96, 1]]
-    kept = items_of(table, Budgets.of(100), policy=Overflow.DROP, alignment=alignment)
-    assert (kept.pieces.dropped.tolist(), kept.dropped) == ([0, 1], {"tokens": 2})
-
-
-def test_a_negative_size_names_the_sample():
-    """A column that marks something with -1 is not a budget."""
-    with pytest.raises(InvalidLengthsError, match="frames: sample 1 has -1"):
-        items_of(
-            LengthTable.from_lengths([3, 4], frames=[0, -1]),
-            Budgets.of(8, {"frames": 5}),
-            policy=Overflow.ERROR,
-            alignment=NONE,
-        )
+    assert result.packs.as_lists() == [[3, 4], [2, 5], [0, 1]]
+    assert result.outcome.description == "best_fit_decreasing with a limit on samples"

@@ -23,7 +23,7 @@ def test_no_budget_is_ever_exceeded():
     plan.validate(table)
     assert plan.num_packs == 2
     assert all(sum(table.budgets["patches"][ids]) <= 8 for ids in ids_of(plan))
-    assert plan.settings["budgets"] == {"patches": 8}
+    assert plan.settings.budgets == {"patches": 8}
 
 
 def test_a_limit_on_samples_and_on_squares():
@@ -108,7 +108,7 @@ def test_a_plan_is_held_against_its_groups():
     groups = np.array([0, 1, 0, 1, -1])
     plan = plan_packs([3, 3, 4, 4, 1], capacity=8, groups=groups, seed=None)
     plan.validate(np.array([3, 3, 4, 4, 1]), groups=groups)
-    assert len(plan.settings["groups"]) == 32
+    assert len(plan.outcome.groups) == 32
     apart = plan_packs([3, 3, 4, 4, 1], capacity=8, seed=None)
     with pytest.raises(PlanMismatchError, match="is not side by side in one pack"):
         apart.validate(np.array([3, 3, 4, 4, 1]), groups=np.array([0, -1, 0, -1, -1]))
@@ -121,7 +121,7 @@ def test_mix_keeps_the_number_of_packs_and_every_sample():
     mixed.validate(lengths)
     assert mixed.num_packs == plain.num_packs
     assert mixed.fingerprint != plain.fingerprint
-    assert mixed.settings["mix"] is True
+    assert mixed.settings.mix is True
 
 
 def test_membership_changes_with_the_epoch_only_where_it_is_given():
@@ -146,13 +146,14 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     """Settings come from configurations and arrays; a plan made with them must be saved all the same."""
     plan = plan_packs([3, 4], capacity=np.int64(5), seed=np.int64(2), epoch=np.int32(3), min_fill=np.float32(0.5))
     plan.save(tmp_path / "plan.arrow")
-    assert Plan.open(tmp_path / "plan.arrow").settings == plan.settings
+    opened = Plan.open(tmp_path / "plan.arrow")
+    assert (opened.settings, opened.outcome, opened.record) == (plan.settings, plan.outcome, plan.record)
 
 
 def test_a_pack_exactly_at_the_least_fill_is_full_enough():
     """0.55 times 100 is a little above 55 in floating point."""
     plan = plan_packs([55] * 4 + [100], capacity=100, algorithm="best_fit", min_fill=0.55)
-    assert "packs_below_min_fill" not in plan.settings or plan.settings["packs_below_min_fill"] == [0, 0]
+    assert plan.outcome.packs_below_min_fill in (None, (0, 0))
 
 
 def test_packs_below_the_least_fill_come_last_and_nothing_is_dropped():
@@ -161,7 +162,7 @@ def test_packs_below_the_least_fill_come_last_and_nothing_is_dropped():
     plan = plan_packs(lengths, capacity=10, algorithm="first_fit", min_fill=0.7, seed=None)
     plan.validate(np.array(lengths))
     assert ids_of(plan) == [[0, 3, 4], [1], [5], [2]]
-    assert plan.settings["packs_below_min_fill"] == [1, 1]
+    assert plan.outcome.packs_below_min_fill == (1, 1)
 
 
 @given(

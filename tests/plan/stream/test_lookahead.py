@@ -1,6 +1,8 @@
 """The planner of streams: its packs, its promise about waiting, and that stopping it changes nothing."""
 
 import json
+from collections import defaultdict
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -8,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brimful import compiling
+from brimful.compiling import compiled_forms
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
-from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
 from brimful.plan.fit.next_fit import next_fit
+from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS, Lookahead
 from brimful.plan.stream.packs import StreamLedger, StreamPacks
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
@@ -261,10 +264,11 @@ def test_compiled_and_plain_emit_the_same(algorithm):
     pytest.importorskip("numba")
     lengths = np.random.default_rng(1).integers(1, 900, 6000)
     found = []
-    for limit in (0, 3000, 1 << 62):
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(compiling, "WORTH_COMPILING", limit)
-            monkeypatch.setattr(compiling, "_passed", {})
+    for use in (True, None, False):
+        with pytest.MonkeyPatch.context() as monkeypatch, compiled_forms(use) if use is not None else nullcontext():
+            # In the middle of the stream: 3,000 items are missing to what pays.
+            monkeypatch.setattr(compiling, "_loaded", set())
+            monkeypatch.setattr(compiling, "_work_done", defaultdict(lambda: compiling.WORTH_COMPILING - 3000))
             found.append(bytes_of(whole(lengths, capacity=1000, size=500, max_wait=600, algorithm=algorithm)))
     assert found[0] == found[1] == found[2]
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.measure.table import LengthTable
-from brimful.plan.policies.alignment import Alignment
-from brimful.plan.policies.budgets import Budgets
-from brimful.plan.policies.groups import ALONE, as_groups, group_items
-from brimful.plan.many_budgets import items_of
-from brimful.plan.policies.overflow import Overflow
+from brimful.plan.items import prepare_items
 from brimful.plan.packing import Packing
+from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.groups import ALONE, as_groups, group_items
+from brimful.plan.policies.overflow import Overflow
+from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
 
 NONE = Alignment()
@@ -24,10 +24,11 @@ def column(lengths):
 
 def items_and_packs(tokens, groups, capacity, policy=Overflow.ERROR, alignment=NONE, **others):
     table = LengthTable({"tokens": np.array(tokens, dtype=np.int32)})
-    checked = as_groups(groups, num_samples=len(tokens), policy=policy)
-    items = items_of(table, Budgets.of(capacity, others), policy=policy, alignment=alignment, groups=checked)
-    packing = items.expand(pack_vectors(items.sizes, capacities=items.capacities).packing)
-    return items, [[int(items.pieces.sample_ids[row]) for row in pack] for pack in packing.as_lists()]
+    settings = PlanSettings(capacity=capacity, budgets=others, overflow=policy, alignment=alignment)
+    items = prepare_items(table, settings, groups=groups)
+    sizes = items.sizes.reshape(len(items.sizes), -1)
+    packing = items.to_segments(pack_vectors(sizes, capacities=items.capacities).packs)
+    return items, [[int(items.segments.sample_ids[row]) for row in pack] for pack in packing.as_lists()]
 
 
 def test_five_samples_become_three_items():
@@ -36,7 +37,7 @@ def test_five_samples_become_three_items():
     assert groups.sizes.tolist() == [[6], [2], [5]]
     assert groups.names.tolist() == [7, ALONE, 3]
     assert groups.members.tolist() == [0, 3, 1, 2, 4]
-    packed = groups.expand(Packing(np.array([0, 1, 3]), np.array([2, 1, 0])))
+    packed = groups.to_samples(Packing(np.array([0, 1, 3]), np.array([2, 1, 0])))
     assert packed.as_lists() == [[2, 4], [1, 0, 3]]
 
 
@@ -56,8 +57,8 @@ def test_groups_are_whole_or_absent(tokens, data, segment):
     groups = data.draw(st.lists(st.integers(-1, 8), min_size=len(tokens), max_size=len(tokens)))
     items, packs = items_and_packs(tokens, groups, 32, Overflow.DROP, Alignment(segment=segment), samples=4)
     seen = [sample for pack in packs for sample in pack]
-    assert sorted([*seen, *items.pieces.dropped.tolist()]) == list(range(len(tokens)))
-    assert sum(items.dropped.values()) == len(items.pieces.dropped)
+    assert sorted([*seen, *items.segments.dropped_ids.tolist()]) == list(range(len(tokens)))
+    assert sum(items.dropped_by.values()) == len(items.segments.dropped_ids)
     for pack in packs:
         assert len(pack) <= 4
         assert sum(-(-tokens[sample] // segment) * segment for sample in pack) <= 32
@@ -88,7 +89,7 @@ def test_a_group_too_large_is_an_error_with_its_samples():
 def test_dropping_takes_the_whole_group():
     """All samples of it are counted, by the budget that was exceeded."""
     items, packs = items_and_packs([6, 1, 7, 2, 1, 1, 1], [5, ALONE, 5, ALONE, 9, 9, 9], 10, Overflow.DROP, samples=2)
-    assert items.pieces.dropped.tolist() == [0, 2, 4, 5, 6]
+    assert items.segments.dropped_ids.tolist() == [0, 2, 4, 5, 6]
     assert items.dropped == {"tokens": 2, "samples": 3}
     assert packs == [[1, 3]] or packs == [[3, 1]]
 
@@ -96,7 +97,7 @@ def test_dropping_takes_the_whole_group():
 def test_a_rejected_member_takes_its_group_along():
     """Half a pair is no pair; the half that was readable counts as dropped, the other was rejected before."""
     items, packs = items_and_packs([5, -1, 4], [3, 3, ALONE], 10)
-    assert (packs, items.pieces.dropped.tolist(), items.dropped) == ([[2]], [0], {"group_mate_rejected": 1})
+    assert (packs, items.segments.dropped_ids.tolist(), items.dropped) == ([[2]], [0], {"group_mate_rejected": 1})
 
 
 @pytest.mark.parametrize("policy", [Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT, Overflow.SPLIT])
@@ -119,7 +120,7 @@ def test_a_million_pairs_expand():
     """Vectorised: in Python loops this alone would take seconds."""
     number = 1_000_000
     groups = group_items(column(np.ones(2 * number)), np.arange(2 * number) % number)
-    packing = groups.expand(Packing(np.arange(0, number + 1, 4), np.arange(number)[::-1].copy()))
+    packing = groups.to_samples(Packing(np.arange(0, number + 1, 4), np.arange(number)[::-1].copy()))
     assert packing.items[:4].tolist() == [number - 1, 2 * number - 1, number - 2, 2 * number - 2]
     assert np.array_equal(np.sort(packing.items), np.arange(2 * number))
     assert set(np.diff(packing.offsets).tolist()) == {8}

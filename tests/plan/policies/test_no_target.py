@@ -47,7 +47,7 @@ def test_truncation_may_take_all_targets(overflow, left_out):
     plan = plan_packs(table, capacity=capacity, overflow=overflow, no_target="drop")
     assert plan.dropped_ids.tolist() == left_out
     plan.validate(table)
-    assert plan.settings["dropped_by"]["no_target"] == len(left_out)
+    assert plan.outcome.dropped_by["no_target"] == len(left_out)
 
 
 def test_kept_samples_are_counted():
@@ -85,7 +85,7 @@ def test_lengths_without_targets_are_planned_as_before():
     assert (plan.ledger.targets_in, "targets_in" in plan.ledger.as_dict()) == (None, False)
     known = table_of(["011", "011"])
     assert plan_packs(known, capacity=8).fingerprint == plan.fingerprint
-    assert plan_packs(known, capacity=8).settings == plan.settings
+    assert plan_packs(known, capacity=8).record == plan.record
 
 
 def test_the_account_is_kept_with_the_plan(tmp_path):
