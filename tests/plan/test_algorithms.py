@@ -19,6 +19,8 @@ from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.fit.next_fit import next_fit
 from brimful.plan.fit.worst_fit import worst_fit
+from brimful.plan.policies.concat import cut_stream
+from brimful.plan.policies.overflow import Overflow
 from brimful.testing import reference
 from brimful.testing.strategies import capacities_and_lengths
 
@@ -36,6 +38,12 @@ def by_counts(algorithm):
 
 IN_ORDER = [next_fit, first_fit, best_fit, worst_fit]
 ALL = [*IN_ORDER, by_counts(first_fit_decreasing), by_counts(best_fit_decreasing)]
+
+
+def cut_and_pack(lengths, *, capacity):
+    """Segments of the stream of tokens, and their packs."""
+    segments = cut_stream(lengths, capacity=capacity, policy=Overflow.SPLIT)
+    return segments, concat_split(segments.lengths, capacity=capacity)
 
 
 def name_of(value):
@@ -212,16 +220,16 @@ def test_a_billion_samples_by_the_counts_of_many_machines():
         parts.append(Histogram(lengths, counts * 800))
     whole = sum(parts, start=Histogram(np.empty(0, np.int64), np.empty(0, np.int64)))
     assert whole.num_items == 64 * 20_000 * 800 > 1_000_000_000
-    placements = best_fit_decreasing(whole, capacity=8192)
-    assert not len(remaining(whole, patterns_of(placements).items()).lengths)
-    for pattern in patterns_of(placements):
+    runs = best_fit_decreasing(whole, capacity=8192)
+    assert not len(remaining(whole, patterns_of(runs).items()).lengths)
+    for pattern in patterns_of(runs):
         assert sum(length * copies for length, copies in pattern) <= 8192
     bound = lower_bound(whole, capacity=8192)
-    assert bound <= placements.num_packs <= bound * 1.001
+    assert bound <= runs.num_packs <= bound * 1.001
     # In whichever order the counts arrive:
     again = best_fit_decreasing(sum(reversed(parts), start=parts[0].of(np.empty(0, np.int64))), capacity=8192)
-    assert [run.tolist() for run in (again.length, again.packs, again.copies)] == [
-        run.tolist() for run in (placements.length, placements.packs, placements.copies)
+    assert [run.tolist() for run in (again.length, again.packs_in_run, again.copies_per_pack)] == [
+        run.tolist() for run in (runs.length, runs.packs_in_run, runs.copies_per_pack)
     ]
 
 
@@ -237,7 +245,7 @@ def test_concat_split_is_the_stream_of_tokens(case):
     """Every token once and in order, however it is cut. TRL's ``wrapped`` once lost and doubled tokens (trl#6669)
     while the numbers of rows and of tokens stayed right, so counting is not enough."""
     capacity, lengths = case
-    found = tokens_of(*concat_split(np.array(lengths, dtype=np.int32), capacity=capacity))
+    found = tokens_of(*cut_and_pack(np.array(lengths, dtype=np.int32), capacity=capacity))
     assert found == reference.concat_split(lengths, capacity)
 
 
@@ -257,7 +265,7 @@ def test_concat_split_fills_every_pack_and_keeps_every_token():
 def test_concat_split_fills_every_pack_but_the_last(case):
     """Exactly full, and no cut but where a pack ends: at most one piece of a sample begins inside it for each pack."""
     capacity, lengths = case
-    pieces, packing = concat_split(np.array(lengths, dtype=np.int32), capacity=capacity)
+    pieces, packing = cut_and_pack(np.array(lengths, dtype=np.int32), capacity=capacity)
     loads = np.add.reduceat(pieces.lengths, packing.offsets[:-1])
     assert (loads[:-1] == capacity).all()
     assert loads[-1] == (sum(lengths) - 1) % capacity + 1
@@ -267,7 +275,7 @@ def test_concat_split_fills_every_pack_but_the_last(case):
 
 def test_concat_split_in_full():
     """A sample over three packs, one that ends where a pack does, and one that begins there."""
-    pieces, packing = concat_split(np.array([3, 9, 4, 1], dtype=np.int32), capacity=4)
+    pieces, packing = cut_and_pack(np.array([3, 9, 4, 1], dtype=np.int32), capacity=4)
     assert pieces.sample_ids.tolist() == [0, 1, 1, 1, 2, 3]
     assert pieces.starts.tolist() == [0, 0, 1, 5, 0, 0]
     assert pieces.lengths.tolist() == [3, 1, 4, 4, 4, 1]
@@ -277,16 +285,16 @@ def test_concat_split_in_full():
 
 def test_concat_split_leaves_rejected_samples_out():
     """A length of -1 marks a row that could not be read: it takes no token of the stream."""
-    pieces, packing = concat_split(np.array([-1, 3, -1, 2], dtype=np.int32), capacity=4)
+    pieces, packing = cut_and_pack(np.array([-1, 3, -1, 2], dtype=np.int32), capacity=4)
     assert pieces.sample_ids.tolist() == [1, 3, 3]
     assert packing.as_lists() == [[0, 1], [2]]
-    pieces, packing = concat_split(np.array([-1, -1], dtype=np.int32), capacity=4)
+    pieces, packing = cut_and_pack(np.array([-1, -1], dtype=np.int32), capacity=4)
     assert (len(pieces.lengths), packing.as_lists()) == (0, [])
 
 
 def test_concat_split_has_no_seam_every_thousand_samples():
     """TRL cuts within batches of 1,000 rows, and each leaves an unfilled pack; here there is one stream."""
-    pieces, packing = concat_split(np.full(5000, 3, dtype=np.int32), capacity=1024)
+    pieces, packing = cut_and_pack(np.full(5000, 3, dtype=np.int32), capacity=1024)
     assert len(packing) == -(-15_000 // 1024)
     assert int(pieces.lengths.sum()) == 15_000
 
@@ -297,7 +305,7 @@ def test_concat_split_has_no_seam_every_thousand_samples():
 )
 def test_concat_split_beyond_32_bits(lengths, capacity):
     """Positions in the stream leave 32 bits long before those in a sample do."""
-    pieces, packing = concat_split(np.array(lengths, dtype=np.int32), capacity=capacity)
+    pieces, packing = cut_and_pack(np.array(lengths, dtype=np.int32), capacity=capacity)
     loads = np.add.reduceat(pieces.lengths, packing.offsets[:-1], dtype=np.int64)
     assert (loads[:-1] == capacity).all()
     assert int(loads.sum()) == sum(lengths)

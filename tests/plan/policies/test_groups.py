@@ -26,7 +26,7 @@ def items_and_packs(tokens, groups, capacity, policy=Overflow.ERROR, alignment=N
     table = LengthTable({"tokens": np.array(tokens, dtype=np.int32)})
     settings = PlanSettings(capacity=capacity, budgets=others, overflow=policy, alignment=alignment)
     items = prepare_items(table, settings, groups=groups)
-    sizes = items.sizes.reshape(len(items.sizes), -1)
+    sizes = items.sizes if items.sizes.ndim > 1 else items.sizes[:, None]
     packing = items.to_segments(pack_vectors(sizes, capacities=items.capacities).packs)
     return items, [[int(items.segments.sample_ids[row]) for row in pack] for pack in packing.as_lists()]
 
@@ -90,14 +90,14 @@ def test_dropping_takes_the_whole_group():
     """All samples of it are counted, by the budget that was exceeded."""
     items, packs = items_and_packs([6, 1, 7, 2, 1, 1, 1], [5, ALONE, 5, ALONE, 9, 9, 9], 10, Overflow.DROP, samples=2)
     assert items.segments.dropped_ids.tolist() == [0, 2, 4, 5, 6]
-    assert items.dropped == {"tokens": 2, "samples": 3}
+    assert items.dropped_by == {"tokens": 2, "samples": 3}
     assert packs == [[1, 3]] or packs == [[3, 1]]
 
 
 def test_a_rejected_member_takes_its_group_along():
     """Half a pair is no pair; the half that was readable counts as dropped, the other was rejected before."""
     items, packs = items_and_packs([5, -1, 4], [3, 3, ALONE], 10)
-    assert (packs, items.segments.dropped_ids.tolist(), items.dropped) == ([[2]], [0], {"group_mate_rejected": 1})
+    assert (packs, items.segments.dropped_ids.tolist(), items.dropped_by) == ([[2]], [0], {"group_mate_rejected": 1})
 
 
 @pytest.mark.parametrize("policy", [Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT, Overflow.SPLIT])

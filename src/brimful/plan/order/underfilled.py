@@ -57,8 +57,8 @@ def repack_underfilled(
     thresholds = np.array([min_load(min_fill, capacity) for capacity in capacities.tolist()])
 
     def is_below(some_packs: Packing, some_sizes: AnyIntArray) -> BoolArray:
-        loads = loads_of(some_packs, some_sizes).reshape(len(some_packs), -1)
-        below: BoolArray = np.asarray((loads < thresholds).all(axis=1))
+        loads = loads_of(some_packs, some_sizes)
+        below: BoolArray = np.asarray((loads.reshape(-1, len(thresholds)) < thresholds).all(axis=1))
         return below
 
     underfilled = is_below(packing, sizes)
