@@ -91,7 +91,7 @@ def test_a_billion_samples_by_the_counts_of_many_machines():
     whole = sum(parts, start=Histogram(np.empty(0, np.int64), np.empty(0, np.int64)))
     assert whole.num_items == 64 * 20_000 * 800 > 1_000_000_000
     placements = best_fit_decreasing(whole, capacity=8192)
-    assert not len(remaining(whole, patterns_of(placements)).lengths)
+    assert not len(remaining(whole, patterns_of(placements).items()).lengths)
     for pattern in patterns_of(placements):
         assert sum(length * copies for length, copies in pattern) <= 8192
     bound = lower_bound(whole, capacity=8192)
