@@ -550,7 +550,6 @@ def test_a_tokenizer_without_chat_template_says_what_to_do(chats: Path, plain_to
         (["--max-length", "64", "--algorithm", "phased", "--phases", "magic"], "magic"),
         (["--max-length", "64", "--epoch", "-1"], "--epoch must be at least 0"),
         (["--max-length", "64", "--seed", "x"], "--seed"),
-        (["--max-length", "64", "--lanes", "0"], "--lanes must be at least 1 and is 0"),
     ],
 )
 def test_a_wrong_option_of_pack_is_named(
@@ -946,7 +945,6 @@ def test_a_log_record_that_is_gone_is_not_passed_over(store: Path) -> None:
         (["--max-length", "64", "--algorithm", "next_fit"], "settings algorithm (auto there, next_fit now)"),
         (["--max-length", "64", "--seed", "7"], "settings seed (0 there, 7 now)"),
         (["--max-length", "64", "--train-on", "all"], "encoder ("),
-        (["--max-length", "64", "--lanes", "2"], "lanes (1 there, 2 now)"),
         (["--max-length", "64", "other data"], "source ("),
     ],
 )

@@ -11,6 +11,7 @@ from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
 from brimful.shards import (
     BATCH_ROWS,
+    LANES,
     EndRecord,
     PackRows,
     ShardReader,
@@ -139,6 +140,17 @@ def test_a_directory_belongs_to_one_identity(tmp_path):
     log.begin(identity, {"source": "elsewhere"})
     with pytest.raises(StoreMismatchError, match=r"plan \(aaaaaaa there, bbbbbbb now\)"):
         log.begin({**identity, "plan": "b" * 32}, {})
+
+
+def test_lanes_of_earlier_stores_do_not_matter(tmp_path):
+    """Earlier versions could write others into the header; no reader used them, and the packs are the same."""
+    log = StreamLog(open_blob_store(tmp_path))
+    identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 3}
+    log.begin(identity, {})
+    log.begin({**identity, "lanes": LANES}, {})
+    assert log.header()["identity"]["lanes"] == 3
+    with pytest.raises(StoreMismatchError, match=r"made otherwise: capacity \(8 there, 9 now\)\. Choose"):
+        log.begin({**identity, "lanes": LANES, "capacity": 9}, {})
 
 
 def test_files_of_other_names_in_the_log_are_no_records(tmp_path):
