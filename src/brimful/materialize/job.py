@@ -109,9 +109,10 @@ def pack_dataset(
         epoch=epoch,
         time_limit=time_limit,
     )
-    requested = PlanSettings.asked(settings.as_dict())
+    # The header holds only what was asked for; what a search found is in the plan's fingerprint.
+    plan_request = PlanSettings.asked(settings.as_dict())
     if groups is not None:
-        requested["groups"] = fingerprint_array(as_groups(groups, num_samples=len(source), policy=settings.policy))
+        plan_request["groups"] = fingerprint_array(as_groups(groups, num_samples=len(source), policy=settings.policy))
     for name in budgets or ():
         if name not in (*DERIVED, _LOSS_TOKENS):
             raise SettingsError(
@@ -119,7 +120,7 @@ def pack_dataset(
                 f"{', '.join(DERIVED)}"
             )
     log = StreamLog(store)
-    is_claimed, is_finished = _check_claim(log, source, encoder, capacity, requested)
+    is_claimed, is_finished = _check_claim(log, source, encoder, capacity, plan_request)
     with store.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,
@@ -191,12 +192,12 @@ def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str
     """
     if not table.rejects:
         return ""
-    sample_id, where, reason = table.rejects[0]
+    sample_id, place, reason = table.rejects[0]
     try:
         encoder.encode(source[sample_id])
     except BadSampleError as error:
-        return error.message if error.where else error.located(where).message
-    return f"{where} (sample {sample_id}): {reason}"
+        return error.message if error.where else error.located(place).message
+    return f"{place} (sample {sample_id}): {reason}"
 
 
 def _make_plan(

@@ -100,13 +100,14 @@ class PackSummary:
         if ledger.targets_in is None:
             return "targets        not counted: measured by an earlier brimful"
         share = 100 * ledger.targets_in / max(1, ledger.tokens_in)
+        # Lost is counted in targets, not in samples: a cut may take a part of them.
         num_lost = (ledger.targets_dropped or 0) + (ledger.targets_cut or 0)
         loss = f"; {num_lost:,} lost with what was dropped and cut" if num_lost else ""
         reasons = "; ".join(
             f"{count:,} samples: {reason}" for reason, count in self.table.account.no_target.most_common()
         )
-        lacking = f"without any: {reasons}" if reasons else "every sample has one"
-        return f"targets        {ledger.targets_in:,} ({share:.1f} % of the tokens){loss}; {lacking}"
+        no_target = f"without any: {reasons}" if reasons else "every sample has one"
+        return f"targets        {ledger.targets_in:,} ({share:.1f} % of the tokens){loss}; {no_target}"
 
     def _unread_lines(self) -> list[str]:
         """Return the line that names columns which no format read; none if all were read."""

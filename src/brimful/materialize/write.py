@@ -114,7 +114,7 @@ def write_packs(
         per_shard = packs_per_shard(plan, shard_bytes)
         log.begin(identity_of(plan, source, encoder, per_shard), notes or {})
         num_shards = -(-plan.num_packs // per_shard)
-        pending = _pending_shards(store, log, num_shards)
+        pending_shards = _pending_shards(store, log, num_shards)
         edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
         if num_proc is None:
             small_job = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
@@ -133,16 +133,16 @@ def write_packs(
             producer_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
         )
         with progress.stage("write", total=plan.num_packs, unit="packs"):
-            progress.advance(plan.num_packs - int(np.diff(edges)[pending].sum()), resumed=True)
+            progress.advance(plan.num_packs - int(np.diff(edges)[pending_shards].sum()), resumed=True)
             # One shard is gathered while another is flushed; encoders are not asked from two threads.
             threads = 2 if encoded is not None else 1
-            tasks = run_tasks(_write_shard, pending, context=context, num_proc=num_proc, threads=threads)
+            tasks = run_tasks(_write_shard, pending_shards, context=context, num_proc=num_proc, threads=threads)
             with closing(tasks) as results:
                 for _, (num_packs, num_tokens) in results:
                     progress.advance(num_packs, tokens=num_tokens)
         # Every shard is committed here: run_tasks raises if one task fails.
         log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
-        return len(pending)
+        return len(pending_shards)
 
 
 def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
@@ -152,9 +152,8 @@ def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
 
 def identity_of(plan: Plan, source: Source, encoder: Encoder, per_shard: int) -> dict[str, Any]:
     """Return the settings and fingerprints that two jobs must share to write the same files."""
-    aligned = {} if plan.alignment.is_none else {"alignment": plan.settings["alignment"]}
     return {
-        **aligned,
+        **({} if plan.alignment.is_none else {"alignment": plan.settings["alignment"]}),
         "settings": PlanSettings.asked(plan.settings),
         "capacity": plan.capacity,
         "plan": plan.fingerprint,

@@ -106,9 +106,9 @@ class MicroBatchComposer:
         num_carried = sum(segment.samples for segment in self._waiting)
         return replace(self._ledger, samples_carried=num_carried, tokens_carried=self._length).check()
 
-    def restore(self, waiting: Iterable[SampleSegment], ledger: BatchLedger) -> None:
-        """Go back to the moment at which ``waiting`` and ``ledger`` were read."""
-        self._waiting, self._step_segments = list(waiting), None
+    def restore(self, segments: Iterable[SampleSegment], ledger: BatchLedger) -> None:
+        """Go back to the moment at which ``segments`` waited and the account was ``ledger``."""
+        self._waiting, self._step_segments = list(segments), None
         self._length, self._counted, _ = _sums(self._waiting)
         self._ledger = replace(ledger)
 
@@ -324,10 +324,10 @@ def _exact_fit(waiting: list[SampleSegment], budget: int) -> tuple[list[SampleSe
             break
     total = reachable.bit_length() - 1
     # Walk back from the best sum: a segment is needed if the sum cannot be reached by those before it.
-    chosen = {0}
+    indices = {0}
     for i in range(len(history), 0, -1):
         if not history[i - 1] >> total & 1:
-            chosen.add(i)
+            indices.add(i)
             total -= waiting[i].length
-    batch = [segment for i, segment in enumerate(waiting) if i in chosen]
-    return batch, [segment for i, segment in enumerate(waiting) if i not in chosen]
+    batch = [segment for i, segment in enumerate(waiting) if i in indices]
+    return batch, [segment for i, segment in enumerate(waiting) if i not in indices]

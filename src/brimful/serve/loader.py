@@ -17,7 +17,6 @@ from brimful.messages import counted, differences
 from brimful.plan.balance import quantise
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
 from brimful.shards import FingerprintedPacks, Pack
-from brimful.typing import Int64Array
 
 __all__ = ["PackLoader"]
 
@@ -101,17 +100,6 @@ class PackLoader:
                 f"'repeat', or fewer ranks"
             )
 
-    def _schedule(self) -> Int64Array:
-        return schedule_packs(
-            len(self._dataset),
-            epoch=self._epoch,
-            seed=self._seed,
-            tail=self._tail,
-            costs=self._costs,
-            window_steps=self._window_steps,
-            **self._shape,
-        )
-
     @property
     def steps_per_epoch(self) -> int:
         """Number of optimizer steps of one epoch: the same on every rank."""
@@ -142,7 +130,16 @@ class PackLoader:
         self._epoch, self._num_delivered = int(epoch), 0
 
     def __iter__(self) -> Iterator[Any]:
-        schedule = self._schedule()
+        # int64[steps, ranks, micro-batches, packs]: the same array on every rank, -1 for no pack.
+        schedule = schedule_packs(
+            len(self._dataset),
+            epoch=self._epoch,
+            seed=self._seed,
+            tail=self._tail,
+            costs=self._costs,
+            window_steps=self._window_steps,
+            **self._shape,
+        )
         filler = int(schedule[0, 0, 0, 0])
         rank_batches = schedule[:, self._dp_rank].reshape(-1, self._shape["packs_per_micro_batch"])
         while self._num_delivered < len(rank_batches):

@@ -53,21 +53,19 @@ class SampleFeed(abc.ABC):
         """Let go of the tokens of all samples but these."""
 
     @abc.abstractmethod
-    def mark(self) -> Any:
-        """Return the position, for ``save``."""
+    def position(self) -> dict[str, Any]:
+        """Return the position in the epoch, for ``save``."""
 
-    def save(self, mark: Any, waiting: Sequence[SampleSegment], filler: SampleSegment | None) -> dict[str, Any]:
-        """Return a position and the segments of that moment, for JSON.
+    def save(
+        self, position: dict[str, Any], waiting: Sequence[SampleSegment], filler: SampleSegment | None
+    ) -> dict[str, Any]:
+        """Return for JSON a position, and the segments that waited there.
 
         Raises:
-            StateError: the source cannot say its position.
+            StateError: the source cannot go back to its position.
         """
-        return {
-            **self._save_position(mark),
-            "waiting": [list(segment) for segment in waiting],
-            "filler": None if filler is None else list(filler),
-            **self._save_tokens(mark, [*waiting, filler] if filler else waiting),
-        }
+        segments = [list(segment) for segment in waiting]
+        return {**position, "waiting": segments, "filler": None if filler is None else list(filler)}
 
     def load(self, state: dict[str, Any], epoch: int) -> tuple[list[SampleSegment], SampleSegment | None]:
         """Go to a saved position; return the waiting segments and the filler.
@@ -79,13 +77,6 @@ class SampleFeed(abc.ABC):
         filler = None if state["filler"] is None else SampleSegment(*map(int, state["filler"]))
         self._load(state, [*waiting, filler] if filler else waiting, epoch)
         return waiting, filler
-
-    @abc.abstractmethod
-    def _save_position(self, mark: Any) -> dict[str, Any]: ...
-
-    def _save_tokens(self, mark: Any, segments: Sequence[SampleSegment]) -> dict[str, Any]:
-        """Return the tokens of segments that the source cannot give again; none for samples by index."""
-        return {}
 
     @abc.abstractmethod
     def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
@@ -120,7 +111,7 @@ class IndexedSampleFeed(SampleFeed):
             "counted": fingerprint_array(self._budget_tokens),
             "seed": seed,
         }
-        self._epoch = self._num_taken = 0
+        self._num_taken = 0
 
     def __repr__(self) -> str:
         return f"{self._num_taken:,} of {counted(len(self._lengths), 'sample')} taken"
@@ -131,7 +122,6 @@ class IndexedSampleFeed(SampleFeed):
 
     def begin(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
-        self._epoch = epoch
         self._order: Int64Array | None = None
         if self._seed is not None:
             rng = generator(seed=self._seed, epoch=epoch, purpose="token budget")
@@ -187,12 +177,9 @@ class IndexedSampleFeed(SampleFeed):
                 )
         return _packs_of(segments, items)
 
-    def mark(self) -> int:
+    def position(self) -> dict[str, Any]:
         """Return the number of samples taken in this epoch."""
-        return self._num_taken
-
-    def _save_position(self, mark: int) -> dict[str, Any]:
-        return {"taken": mark}
+        return {"taken": self._num_taken}
 
     def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
         num_taken, num_samples = int(state["taken"]), len(self._lengths)
@@ -256,21 +243,25 @@ class StreamSampleFeed(SampleFeed):
         """Return the segments as packs: loose samples in one, packs of the stream as they are."""
         return _packs_of(segments, [self._items[segment.key] for segment in segments])
 
-    def mark(self) -> dict[str, Any]:
-        """Return the state of the stream, if it has one, and the items that wait."""
+    def position(self) -> dict[str, Any]:
+        """Return the number of samples taken, the state of the stream (None if it has none), and the items held."""
         source_state = copy.deepcopy(self._source.state_dict()) if hasattr(self._source, "state_dict") else None
-        return {"taken": self._num_taken, "source": source_state, "items": dict(self._items)}
+        return {"taken": self._num_taken, "source_state": source_state, "items": dict(self._items)}
 
-    def _save_position(self, mark: dict[str, Any]) -> dict[str, Any]:
-        if mark["source"] is None or not hasattr(self._source, "load_state_dict"):
+    def save(
+        self, position: dict[str, Any], waiting: Sequence[SampleSegment], filler: SampleSegment | None
+    ) -> dict[str, Any]:
+        """Return for JSON a position, and the segments that waited there with their tokens."""
+        if position["source_state"] is None or not hasattr(self._source, "load_state_dict"):
             raise StateError(
                 f"the stream {type(self._source).__name__} cannot say where it stands: give it state_dict() and "
                 f"load_state_dict(), or give a source by index with lengths"
             )
-        return {"taken": mark["taken"], "source_state": mark["source"]}
-
-    def _save_tokens(self, mark: dict[str, Any], segments: Sequence[SampleSegment]) -> dict[str, Any]:
-        return {"items": {str(key): _to_json(mark["items"][key]) for key in _keys(segments)}}
+        # Items of the position, not of now: numbers begin again with each epoch, and the filler may be of the last one.
+        keys = _keys([*waiting, filler] if filler else waiting)
+        items = {str(key): _to_json(position["items"][key]) for key in keys}
+        position = {name: value for name, value in position.items() if name != "items"}
+        return {**super().save(position, waiting, filler), "items": items}
 
     def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
         items = {int(key): _from_json(value) for key, value in state["items"].items()}
@@ -340,9 +331,9 @@ def _packs_of(segments: Sequence[SampleSegment], items: Sequence[EncodedSample |
             packs.append(item)
             continue
         # A pack of one sample may hold a part of it, and the segment a part of that: both starts add up.
-        sample_id, item_start = (
-            (int(item.sample_ids[0]), int(item.starts[0])) if isinstance(item, Pack) else (segment.key, 0)
-        )
+        sample_id, item_start = segment.key, 0
+        if isinstance(item, Pack):
+            sample_id, item_start = int(item.sample_ids[0]), int(item.starts[0])
         tokens = slice(segment.start, segment.start + segment.length)
         ids.append(item.input_ids[tokens])
         masks.append(item.loss_mask[tokens])

@@ -87,6 +87,7 @@ class TokenBudget:
         assign(self, "fit", choice_of(Fit, self.fit, argument="fit"))
         assign(self, "overflow", Overflow.named(self.overflow))
         _check_positive("token budget", tokens=self.tokens)
+        # Targets are often the smaller part of a sample: half as much again leaves room for the other tokens.
         if self.capacity is None:
             assign(self, "capacity", self.tokens if self.count is Count.TOTAL else -(-3 * self.tokens // 2))
         _check_positive("token budget", capacity=self.capacity, min_buffered=self.min_buffered)

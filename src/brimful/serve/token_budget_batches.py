@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful.checks import check_type
 from brimful.errors import CollateError, SettingsError, StateError
@@ -21,6 +21,15 @@ __all__ = ["TokenBudgetBatches"]
 
 _VERSION = 1
 """Version in every state; states of others are refused."""
+
+
+class _StepMark(NamedTuple):
+    """Position between two steps, as references: only a state that is asked for is copied into JSON."""
+
+    position: dict[str, Any]
+    waiting: Sequence[SampleSegment]
+    filler: SampleSegment | None
+    ledger: BatchLedger
 
 
 class TokenBudgetBatches:
@@ -107,7 +116,7 @@ class TokenBudgetBatches:
         self._first_step = 0  # of this epoch
         # Both of the step in progress, and None between steps. A batch that is None has no loss.
         self._rank_batches: list[list[SampleSegment] | None] | None = None
-        self._step_mark: dict[str, Any] | None = None
+        self._step_mark: _StepMark | None = None
         self._feed.begin(0)
 
     @property
@@ -226,14 +235,8 @@ class TokenBudgetBatches:
                 break
         return num_batches // num_places if self._tail is Tail.DROP else -(-num_batches // num_places)
 
-    def _mark(self) -> dict[str, Any]:
-        """Return the position between two steps as references, not yet as JSON."""
-        return {
-            "feed": self._feed.mark(),
-            "waiting": self._composer.waiting,
-            "filler": self._filler,
-            "ledger": self._composer.ledger,
-        }
+    def _mark(self) -> _StepMark:
+        return _StepMark(self._feed.position(), self._composer.waiting, self._filler, self._composer.ledger)
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -261,8 +264,8 @@ class TokenBudgetBatches:
             "step": self._step,
             "first_step_of_epoch": self._first_step,
             "micro_batches_delivered": self._num_delivered,
-            "ledger": mark["ledger"].as_dict(),
-            **self._feed.save(mark["feed"], mark["waiting"], mark["filler"]),
+            "ledger": mark.ledger.as_dict(),
+            **self._feed.save(mark.position, mark.waiting, mark.filler),
         }
 
     def __repr__(self) -> str:

@@ -103,9 +103,7 @@ def _record_batch(rows: PackRows, schema: Any) -> Any:
     columns = [
         _list_array(rows.input_ids, rows.tokens.astype(np.int32)),
         pa.Array.from_buffers(pa.binary(), len(rows), mask_buffers),
-        _list_array(rows.lengths, segment_offsets),
-        _list_array(rows.sample_ids, segment_offsets),
-        _list_array(rows.starts, segment_offsets),
+        *(_list_array(values, segment_offsets) for values in (rows.lengths, rows.sample_ids, rows.starts)),
         pa.array(np.array(checksums, dtype=np.uint64)),
     ]
     return pa.record_batch(columns, schema=schema)
