@@ -47,7 +47,7 @@ def test_loss_tokens_under_a_capacity():
         composer.add(key, length, targets)
     assert composer.is_ready(0)
     assert [piece.key for piece in composer.take(0)] == [1, 3]
-    assert composer.waiting_tokens == (2, 6)
+    assert [(segment.counted, segment.length) for segment in composer.waiting] == [(2, 6)]
 
 
 def test_samples_without_targets_do_not_break_the_capacity():

@@ -9,6 +9,7 @@ import pytest
 
 from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
+from brimful.ragged import offsets_of
 from brimful.shards import (
     BATCH_ROWS,
     LANES,
@@ -23,11 +24,22 @@ from brimful.shards import (
 from brimful.testing.toys import toy_pack
 
 
+def rows_of(packs):
+    return PackRows(
+        np.concatenate([pack.input_ids for pack in packs]),
+        np.concatenate([pack.loss_mask for pack in packs]),
+        np.concatenate([np.diff(pack.cu_seqlens) for pack in packs]),
+        np.concatenate([pack.sample_ids for pack in packs]),
+        np.concatenate([pack.starts for pack in packs]),
+        offsets_of([pack.num_segments for pack in packs]),
+    )
+
+
 def shard_bytes(packs):
     sink = io.BytesIO()
     writer = ShardWriter(sink)
     for begin in range(0, len(packs), BATCH_ROWS):
-        writer.add(PackRows.of_packs(packs[begin : begin + BATCH_ROWS]))
+        writer.add(rows_of(packs[begin : begin + BATCH_ROWS]))
     writer.close()
     return sink.getvalue()
 

@@ -32,7 +32,9 @@ class StoreCheck:
 def check_store(
     directory: str | os.PathLike[str], *, plan: Plan | None = None, progress: Progress | None = None
 ) -> StoreCheck:
-    """Read every byte of a store: hashes, row checksums, running sums and, given the plan, every segment.
+    """Read every byte of a store and check it.
+
+    Hashes, row checksums and running sums are held against the log, and every segment against the plan, if there is one.
 
     Raises:
         CorruptFileError: names the file and row.
@@ -56,7 +58,7 @@ def check_store(
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
             path = store.local_path(record.file)
-            # The hash covers the file as bytes; the reader below checks what those bytes say, row by row.
+            # The hash covers the bytes of the file; the reader below checks the meaning of each row.
             if xxhash.xxh3_128_hexdigest(store.get(record.file)) != record.xxh3_128:
                 raise CorruptFileError(f"{store.url}/{record.file} has other bytes than were committed")
             assert path is not None, "only local stores can be checked so far"

@@ -1,31 +1,16 @@
-"""List of the samples that a plan left out: place in the source, length, and reason."""
+"""List of the samples that a plan dropped, each with its place, length and reason."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from typing import Any
 
 from brimful.blobs import atomic_file
 from brimful.measure.table import LengthTable
 from brimful.plan import Plan
 from brimful.sources.source import Source
 
-__all__ = ["dropped_samples", "why_dropped", "write_dropped"]
-
-
-def dropped_samples(plan: Plan, table: LengthTable, source: Source) -> Iterator[dict[str, Any]]:
-    """Yield one object for each dropped sample, in the order of their ids."""
-    for sample_id in plan.dropped_ids.tolist():
-        num_targets = _num_targets(table, sample_id)
-        yield {
-            "sample_id": sample_id,
-            "where": source.where(sample_id),
-            "tokens": int(table.tokens[sample_id]),
-            **({} if num_targets is None else {"targets": num_targets}),
-            "reason": why_dropped(plan, table, sample_id),
-        }
+__all__ = ["why_dropped", "write_dropped"]
 
 
 def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
@@ -43,15 +28,23 @@ def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
 
 
 def _num_targets(table: LengthTable, sample_id: int) -> int | None:
-    """Return the targets of a sample; None in tables of earlier versions, which did not count them."""
+    """Return the targets of a sample. None in tables of earlier versions, which did not count them."""
     return None if table.targets is None else int(table.targets.counts[sample_id])
 
 
 def write_dropped(path: str | os.PathLike[str], plan: Plan, table: LengthTable, source: Source) -> None:
-    """Write the dropped samples as JSON lines; no file if there are none."""
+    """Write one JSON line for each dropped sample, in the order of their ids; no file if there are none."""
     # A file that an earlier job left is replaced even by an empty one.
     if len(plan.dropped_ids) == 0 and not os.path.exists(path):
         return
     with atomic_file(path) as file:
-        for sample in dropped_samples(plan, table, source):
+        for sample_id in plan.dropped_ids.tolist():
+            num_targets = _num_targets(table, sample_id)
+            sample = {
+                "sample_id": sample_id,
+                "where": source.where(sample_id),
+                "tokens": int(table.tokens[sample_id]),
+                **({} if num_targets is None else {"targets": num_targets}),
+                "reason": why_dropped(plan, table, sample_id),
+            }
             file.write(json.dumps(sample, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")

@@ -109,7 +109,7 @@ def pack_dataset(
         epoch=epoch,
         time_limit=time_limit,
     )
-    # The header holds only what was asked for; what a search found is in the plan's fingerprint.
+    # The header compares requested options; results of a search enter it through the plan's fingerprint.
     plan_request = PlanSettings.asked(settings.as_dict())
     if groups is not None:
         plan_request["groups"] = fingerprint_array(as_groups(groups, num_samples=len(source), policy=settings.policy))
@@ -186,7 +186,7 @@ def pack_dataset(
 
 
 def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str:
-    """Return the place and reason of the first row that was skipped; empty if none was.
+    """Return the place and reason of the first skipped row; empty if there is none.
 
     The row is encoded once more: the table keeps the reason in Python's words, and the summary may be shown elsewhere.
     """
@@ -222,7 +222,7 @@ def _make_plan(
 
 
 def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
-    """Return the plan that the header names, if its file is there and of these lengths.
+    """Return the saved plan if the header names it and it is of these lengths.
 
     Planned again it might differ: searches may be limited in time, and another solver finds other packs.
     """
@@ -237,7 +237,7 @@ def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
 def _check_claim(
     log: StreamLog, source: Source, encoder: Encoder, capacity: int, settings: dict[str, Any]
 ) -> tuple[bool, bool]:
-    """Return two flags, claimed by this job and finished; refuse the directory of another job before any work."""
+    """Return two flags: claimed by this job, and finished. Refuse the directory of another job before any work."""
     try:
         log.header()
     except NotAPackStoreError:

@@ -52,6 +52,7 @@ class PackSummary:
         excess = plan.num_packs - plan.bound
         gap = f"{100 * excess / plan.bound:.3f} % above" if excess else "at"
         num_read = ledger.samples_in - ledger.samples_rejected
+        # Only stages that had something to do have seconds: a finished job has none.
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
         unit = f", {self.unit}" if self.unit else ""
         first_rejected = f"; first: {self.first_rejected}" if self.first_rejected else ""
@@ -96,6 +97,7 @@ class PackSummary:
         return lines
 
     def _targets_line(self) -> str:
+        """Return the line on targets of the loss: number, losses, and samples without any."""
         ledger = self.plan.ledger
         if ledger.targets_in is None:
             return "targets        not counted: measured by an earlier brimful"
@@ -154,7 +156,7 @@ def _tokens(count: int, total: int) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a share in per cent; a part below the whole is never rounded to 100 %."""
+    """Return a share in per cent: two decimals, none for 0 and from 99.95 % on."""
     return f"{100 * share:.2f} %" if 0 < share < 0.9995 else f"{100 * share:.0f} %"
 
 

@@ -1,4 +1,4 @@
-"""Writer of the packs of a finished plan: every shard a task, every task safe to run twice."""
+"""Writer of the packs of a finished plan. Every shard is a task that is safe to run twice."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def write_packs(
 
 
 def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
-    """Return the packs of one shard file, at least one; a token counts as 4 bytes."""
+    """Return the number of packs in one shard, at 4 bytes a token; at least one."""
     return max(1, min(shard_bytes // (4 * plan.capacity), plan.num_packs))
 
 
@@ -166,7 +166,7 @@ def identity_of(plan: Plan, source: Source, encoder: Encoder, per_shard: int) ->
 
 
 def _pending_shards(store: BlobStore, log: StreamLog, num_shards: int) -> list[int]:
-    """Return shards that are not committed or whose file was deleted or cut short since: writing repairs them."""
+    """Return the shards to write: not committed, or with a file that was deleted or cut short since."""
     committed_shards = log.committed()
     return [
         seq
@@ -213,7 +213,9 @@ _open_plans: dict[Fingerprint, Plan] = {}
 
 
 def _open_plan(context: _Context) -> Plan:
-    """Open and check the plan once in a worker process: another may have been saved over it meanwhile.
+    """Open and check the plan, once in each worker process.
+
+    Another plan may have been saved over it meanwhile.
 
     Raises:
         PlanMismatchError: the file is gone, or holds another plan.
@@ -239,7 +241,7 @@ def _open_plan(context: _Context) -> Plan:
 
 
 def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRows:
-    """Return the packs ``first … end - 1`` of the plan, their tokens in one flat array."""
+    """Return the packs ``first … end - 1`` of the plan as flat columns."""
     rows = slice(int(plan.offsets[first]), int(plan.offsets[end]))
     sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
@@ -257,7 +259,7 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
 
 
 def _signed_samples(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
-    """Return the signed tokens of the sample of each segment, kept by measuring or encoded now."""
+    """Return the signed tokens of each segment's sample, kept by measuring or encoded now."""
     if context.encoded is not None:
         return context.encoded.signed(sample_ids.tolist())
     # A sample that was split into several of these segments is encoded once.

@@ -15,7 +15,7 @@ __all__ = ["BatchLedger", "MicroBatchComposer", "SampleSegment", "compose"]
 
 
 class SampleSegment(NamedTuple):
-    """A sample, or the part of it that the overflow policy kept; also a whole pack of a stream of packs."""
+    """A sample or a part of one, as the overflow policy left it. Also a whole pack from a stream."""
 
     key: int
     """Number of the sample in its source."""
@@ -31,7 +31,11 @@ class SampleSegment(NamedTuple):
 
 @dataclass
 class BatchLedger:
-    """Account of samples and tokens: in = packed + dropped + carried (+ rejected by sample, + truncated by token)."""
+    """Account of samples and tokens.
+
+    ``samples_in = samples_packed + samples_dropped + samples_carried + samples_rejected`` and
+    ``tokens_in = tokens_packed + tokens_dropped + tokens_carried + tokens_truncated``; checked at every look.
+    """
 
     samples_in: int = 0
     tokens_in: int = 0
@@ -96,11 +100,6 @@ class MicroBatchComposer:
         return tuple(self._waiting)
 
     @property
-    def waiting_tokens(self) -> tuple[int, int]:
-        """Tokens of the waiting segments: those counted against the budget, and all."""
-        return self._counted, self._length
-
-    @property
     def ledger(self) -> BatchLedger:
         """Copy of the account; asserts that it adds up."""
         num_carried = sum(segment.samples for segment in self._waiting)
@@ -117,7 +116,7 @@ class MicroBatchComposer:
         self._step_segments, self._step_ledger = list(self._waiting), replace(self._ledger)
 
     def reject(self) -> None:
-        """Account for a sample that could not be read."""
+        """Count a sample that could not be read."""
         self._ledger.samples_in += 1
         self._ledger.samples_rejected += 1
 
@@ -203,7 +202,7 @@ class MicroBatchComposer:
         return batch
 
     def next_batch(self, step: int, pull: Callable[[MicroBatchComposer], bool]) -> list[SampleSegment] | None:
-        """Take in samples until a micro-batch is ready or they end; return it, or None if no sample waits.
+        """Pull samples until a micro-batch is ready, and return it. At the end of the samples the last ones; then None.
 
         Args:
             step: of the micro-batch, for the warm-up.
@@ -257,6 +256,7 @@ def compose(
     pairs = ((length, length) for length in lengths) if loss_tokens is None else zip(lengths, loss_tokens, strict=True)
     samples = enumerate(pairs)
 
+    # The same loop as of the loader: pull while too few samples wait, and use up the last ones at the end.
     def pull(composer: MicroBatchComposer) -> bool:
         sample = next(samples, None)
         if sample is None:
@@ -284,15 +284,15 @@ def _sums(segments: Iterable[SampleSegment]) -> tuple[int, int, int]:
 
 
 def _first_fit(
-    waiting: list[SampleSegment], budget: int, capacity: int
+    segments: list[SampleSegment], budget: int, capacity: int
 ) -> tuple[list[SampleSegment], list[SampleSegment]]:
-    """Return the oldest segment with every later one that still fits, in order; and the segments that stay."""
-    budget_room, token_room = budget - waiting[0].counted, capacity - waiting[0].length
-    batch, remaining = waiting[:1], []
+    """Return the oldest segment with all later ones that still fit, and the segments that stay."""
+    budget_room, token_room = budget - segments[0].counted, capacity - segments[0].length
+    batch, remaining = segments[:1], []
     i = 1
     # Stop at a full micro-batch: the segments behind stay as one slice and are not looked at.
-    while i < len(waiting) and budget_room > 0 and token_room > 0:
-        segment = waiting[i]
+    while i < len(segments) and budget_room > 0 and token_room > 0:
+        segment = segments[i]
         i += 1
         _, _, length, budget_tokens, _ = segment
         if budget_tokens <= budget_room and length <= token_room:
@@ -301,10 +301,10 @@ def _first_fit(
             token_room -= length
         else:
             remaining.append(segment)
-    return batch, remaining + waiting[i:]
+    return batch, remaining + segments[i:]
 
 
-def _exact_fit(waiting: list[SampleSegment], budget: int) -> tuple[list[SampleSegment], list[SampleSegment]]:
+def _exact_fit(segments: list[SampleSegment], budget: int) -> tuple[list[SampleSegment], list[SampleSegment]]:
     """Return the oldest segment with those that fill the budget best, and the segments that stay.
 
     Candidates are the shortest run behind the oldest that fills the budget to the last token; else all segments.
@@ -312,12 +312,12 @@ def _exact_fit(waiting: list[SampleSegment], budget: int) -> tuple[list[SampleSe
 
         room 7, segments 3 5 6 4     reachable sums 0 · 0 3 · 0 3 5 · 0 3 5 6 · 0 3 4 5 6 7      chosen: 3 and 4
     """
-    room = budget - waiting[0].length
+    room = budget - segments[0].length
     if room <= 0:
-        return waiting[:1], waiting[1:]
+        return segments[:1], segments[1:]
     mask = (1 << (room + 1)) - 1
     reachable, history = 1, []  # history[i]: the sums of segments 1 … i
-    for segment in waiting[1:]:
+    for segment in segments[1:]:
         history.append(reachable)
         reachable |= (reachable << segment.length) & mask
         if reachable >> room:
@@ -328,6 +328,6 @@ def _exact_fit(waiting: list[SampleSegment], budget: int) -> tuple[list[SampleSe
     for i in range(len(history), 0, -1):
         if not history[i - 1] >> total & 1:
             indices.add(i)
-            total -= waiting[i].length
-    batch = [segment for i, segment in enumerate(waiting) if i in indices]
-    return batch, [segment for i, segment in enumerate(waiting) if i not in indices]
+            total -= segments[i].length
+    batch = [segment for i, segment in enumerate(segments) if i in indices]
+    return batch, [segment for i, segment in enumerate(segments) if i not in indices]

@@ -1,4 +1,4 @@
-"""Map-style data set of packs, from a pack store or encoded on the fly from source and plan."""
+"""Map-style data set of packs, from a pack store or from source and plan."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PackedDataset(IndexedPacks):
     def from_plan(
         cls, source: Source | Any, encoder: Encoder | str | os.PathLike[str] | Any, plan: Plan
     ) -> PackedDataset:
-        """Return packs that are encoded at each access: the same as in a pack store, without one.
+        """Return a data set that encodes each pack at access. Its packs are those of the pack store.
 
         Args:
             source: the samples, or anything that ``open_source`` takes.

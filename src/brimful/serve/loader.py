@@ -76,6 +76,7 @@ class PackLoader:
         if collate_fn is not None and not callable(collate_fn):
             check_type("collate_fn", collate_fn, (), "a function of a list of packs, such as PackCollator()")
         check_type("dp_rank", dp_rank, (int, np.integer), "a whole number")
+        # The cut of the schedule, one axis each; saved states must have the same.
         shape = {
             "dp_world_size": dp_world_size,
             "packs_per_micro_batch": packs_per_micro_batch,
@@ -155,7 +156,7 @@ class PackLoader:
                 return
 
     def _batch(self, indices: list[int], filler: int) -> Any:
-        """Return the batch of packs with these indices, of which -1 is none; without any, ``filler`` without loss."""
+        """Return the batch of these packs. Index -1 is no pack; without any pack it is ``filler`` without loss."""
         packs = [self._dataset[index] for index in indices if index >= 0]
         return self._collate(packs or [without_loss(self._dataset[filler])])
 
@@ -199,7 +200,7 @@ class PackLoader:
 
 
 def without_loss(pack: Pack) -> Pack:
-    """Return the same pack without targets: keeps a rank in step that has no pack of its own."""
+    """Return the same pack without targets. It keeps a rank in step that has no pack of its own."""
     return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, pack.sample_ids, pack.starts)
 
 

@@ -47,7 +47,7 @@ class SampleFeed(abc.ABC):
 
     @abc.abstractmethod
     def packs(self, segments: Sequence[SampleSegment]) -> list[Pack]:
-        """Return the segments as packs: loose samples in one, packs of the source as they are."""
+        """Return the segments as packs: all single samples in one, others as they are."""
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:  # noqa: B027  # most feeds hold nothing
         """Let go of the tokens of all samples but these."""
@@ -57,15 +57,15 @@ class SampleFeed(abc.ABC):
         """Return the position in the epoch, for ``save``."""
 
     def save(
-        self, position: dict[str, Any], waiting: Sequence[SampleSegment], filler: SampleSegment | None
+        self, position: dict[str, Any], segments: Sequence[SampleSegment], filler: SampleSegment | None
     ) -> dict[str, Any]:
-        """Return for JSON a position, and the segments that waited there.
+        """Return a position and the segments that waited there, for JSON.
 
         Raises:
             StateError: the source cannot go back to its position.
         """
-        segments = [list(segment) for segment in waiting]
-        return {**position, "waiting": segments, "filler": None if filler is None else list(filler)}
+        rows = [list(segment) for segment in segments]
+        return {**position, "waiting": rows, "filler": None if filler is None else list(filler)}
 
     def load(self, state: dict[str, Any], epoch: int) -> tuple[list[SampleSegment], SampleSegment | None]:
         """Go to a saved position; return the waiting segments and the filler.
@@ -73,10 +73,10 @@ class SampleFeed(abc.ABC):
         Raises:
             StateError: the source does not have these segments or this position.
         """
-        waiting = [SampleSegment(*map(int, row)) for row in state["waiting"]]
+        segments = [SampleSegment(*map(int, row)) for row in state["waiting"]]
         filler = None if state["filler"] is None else SampleSegment(*map(int, state["filler"]))
-        self._load(state, [*waiting, filler] if filler else waiting, epoch)
-        return waiting, filler
+        self._load(state, [*segments, filler] if filler else segments, epoch)
+        return segments, filler
 
     @abc.abstractmethod
     def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
@@ -133,8 +133,9 @@ class IndexedSampleFeed(SampleFeed):
         self._upcoming: Iterator[tuple[int, int, int]] = iter(())
 
     def _next(self) -> tuple[int, int, int] | None:
-        """Return number, length and budget tokens of the next sample; None at the end of the epoch."""
+        """Return number, length and budget tokens of the next sample; None at the end."""
         sample = next(self._upcoming, None)
+        # Lists of Python numbers are several times faster to read one by one than arrays.
         if sample is None and self._num_taken < len(self._lengths):
             stop = min(self._num_taken + _LOOKUP_SAMPLES, len(self._lengths))
             ids = np.arange(self._num_taken, stop) if self._order is None else self._order[self._num_taken : stop]
@@ -215,7 +216,7 @@ class StreamSampleFeed(SampleFeed):
         self._num_taken, self._upcoming = 0, None
 
     def pull(self, composer: MicroBatchComposer) -> bool:
-        """Give the composer one more sample, or wait for it as the stream does; return false at the end."""
+        """Give the composer one more sample, which may block; return false at the end."""
         if self._upcoming is None:
             self._upcoming = iter(self._source)
         item = next(self._upcoming, None)
@@ -240,28 +241,28 @@ class StreamSampleFeed(SampleFeed):
         self._items = {key: self._items[key] for key in _keys(segments)}
 
     def packs(self, segments: Sequence[SampleSegment]) -> list[Pack]:
-        """Return the segments as packs: loose samples in one, packs of the stream as they are."""
+        """Return the segments as packs: all single samples in one, others as they are."""
         return _packs_of(segments, [self._items[segment.key] for segment in segments])
 
     def position(self) -> dict[str, Any]:
-        """Return the number of samples taken, the state of the stream (None if it has none), and the items held."""
+        """Return the number of samples taken, the stream's state or None, and the held items."""
         source_state = copy.deepcopy(self._source.state_dict()) if hasattr(self._source, "state_dict") else None
         return {"taken": self._num_taken, "source_state": source_state, "items": dict(self._items)}
 
     def save(
-        self, position: dict[str, Any], waiting: Sequence[SampleSegment], filler: SampleSegment | None
+        self, position: dict[str, Any], segments: Sequence[SampleSegment], filler: SampleSegment | None
     ) -> dict[str, Any]:
-        """Return for JSON a position, and the segments that waited there with their tokens."""
+        """Return a position and the segments that waited there with their tokens, for JSON."""
         if position["source_state"] is None or not hasattr(self._source, "load_state_dict"):
             raise StateError(
                 f"the stream {type(self._source).__name__} cannot say where it stands: give it state_dict() and "
                 f"load_state_dict(), or give a source by index with lengths"
             )
         # Items of the position, not of now: numbers begin again with each epoch, and the filler may be of the last one.
-        keys = _keys([*waiting, filler] if filler else waiting)
+        keys = _keys([*segments, filler] if filler else segments)
         items = {str(key): _to_json(position["items"][key]) for key in keys}
         position = {name: value for name, value in position.items() if name != "items"}
-        return {**super().save(position, waiting, filler), "items": items}
+        return {**super().save(position, segments, filler), "items": items}
 
     def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
         items = {int(key): _from_json(value) for key, value in state["items"].items()}
@@ -286,7 +287,7 @@ def _is_within(segment: SampleSegment, length: int) -> bool:
 
 
 def _item_of(item: Any, key: int) -> EncodedSample | Pack:
-    """Return a sample or a pack of a source as it is, and a plain sample in our own form.
+    """Return a plain sample in our own form, and samples and packs as they are.
 
     Raises:
         CollateError: the plain sample cannot be read, or has fields that packs do not carry; names the key.
@@ -305,6 +306,7 @@ def _item_of(item: Any, key: int) -> EncodedSample | Pack:
                 f"sample {key} has {name!r}, which packs made by a token budget do not carry: leave it out, or collate "
                 f"plain samples without a token budget"
             )
+    # A row that was packed elsewhere becomes a pack; its segments share the number of the row.
     num_segments = len(sample.cu_seqlens) - 1
     if num_segments == 1:
         return EncodedSample(sample.input_ids, sample.loss_mask)
@@ -318,7 +320,7 @@ def _item_of(item: Any, key: int) -> EncodedSample | Pack:
 
 
 def _packs_of(segments: Sequence[SampleSegment], items: Sequence[EncodedSample | Pack]) -> list[Pack]:
-    """Return packs of several samples as they are, and one pack of all single samples; their sample ids are kept."""
+    """Return packs of several samples as they are, and all single samples as one pack."""
     packs: list[Pack] = []
     ids, masks, sample_ids, starts = [], [], [], []
     for segment, item in zip(segments, items, strict=True):
@@ -349,7 +351,7 @@ _KINDS: dict[str, type[Any]] = {"EncodedSample": EncodedSample, "Pack": Pack}
 
 
 def _to_json(item: EncodedSample | Pack) -> dict[str, Any]:
-    """Return an item as text: dtype, shape, base64 and a checksum for each array, little-endian on every machine."""
+    """Return an item as text: little-endian dtype, shape, base64 and checksum of each array."""
     arrays = {}
     for field in fields(item):
         array = getattr(item, field.name)

@@ -33,7 +33,7 @@ class Fit(str, Enum):
 
 @dataclass(frozen=True)
 class Warmup:
-    """Growth of the budget from ``start`` at step 0 to its full size at step ``steps``, linear, rounded down.
+    """Growth of the budget over the first steps: budget(step) = start + ⌊(whole − start) · step ÷ steps⌋.
 
     >>> [Warmup(steps=100, start=200).budget(step, 8192) for step in (0, 1, 50, 99, 100, 5000)]
     [200, 279, 4196, 8112, 8192, 8192]

@@ -1,4 +1,4 @@
-"""Loader of one rank's micro-batches by a token budget, from samples by index or from a live stream."""
+"""Loader of one rank's micro-batches by a token budget, from samples or a live stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _VERSION = 1
 
 
 class _StepMark(NamedTuple):
-    """Position between two steps, as references: only a state that is asked for is copied into JSON."""
+    """Position between two steps, as references. It becomes JSON only when a state is asked for."""
 
     position: dict[str, Any]
     waiting: Sequence[SampleSegment]
@@ -121,7 +121,7 @@ class TokenBudgetBatches:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the next batch; it moves on once iterating reaches the end of an epoch."""
+        """Epoch of the next batch. It moves on once iterating reaches the end of an epoch."""
         return self._epoch
 
     @property
@@ -131,7 +131,7 @@ class TokenBudgetBatches:
 
     @property
     def ledger(self) -> BatchLedger:
-        """Account of samples and tokens on all ranks that share the source, up to the step that is being served."""
+        """Account of samples and tokens on all ranks that share the source, this step included."""
         return self._composer.ledger
 
     def set_epoch(self, epoch: int) -> None:
@@ -202,7 +202,7 @@ class TokenBudgetBatches:
             return None
         if batches and batches[0]:
             self._filler = batches[0][0]
-        # Every rank gets the same number of micro-batches, whatever the last step holds.
+        # Every rank gets the same number of micro-batches, also in a last step that is not full.
         if not is_full:
             substitutes = batches if self._tail is Tail.REPEAT and batches else [None]
             batches += [substitutes[place % len(substitutes)] for place in range(num_places - len(batches))]
@@ -217,7 +217,7 @@ class TokenBudgetBatches:
         return [without_loss(pack) for pack in self._feed.packs([self._filler])]
 
     def count_steps(self) -> int:
-        """Count the steps of the epoch from its beginning, composed from the lengths: for learning rates and progress.
+        """Count the steps of the whole epoch, composed from the lengths. For learning rates and progress.
 
         The same at any moment of the epoch, and with ``step`` served before it, so that a warm-up keeps its place.
 
@@ -296,12 +296,12 @@ class TokenBudgetBatches:
                     f"delivered"
                 )
             ledger = BatchLedger(**state["ledger"])
-            waiting, filler = self._feed.load(state, epoch)
+            segments, filler = self._feed.load(state, epoch)
         except StateError:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"the loader state is damaged ({type(error).__name__}: {error})") from error
-        self._composer.restore(waiting, ledger)
+        self._composer.restore(segments, ledger)
         self._filler, self._epoch, self._step, self._first_step = filler, epoch, step, first_step
         # The step is composed again when iterating goes on.
         self._rank_batches, self._step_mark, self._num_delivered = None, None, num_delivered

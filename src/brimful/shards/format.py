@@ -1,4 +1,4 @@
-"""The file of packs: an Arrow IPC file in batches of 64 rows, one row a pack.
+"""File format of packs: Arrow IPC in batches of 64 rows, one row a pack.
 
 ===============  ==================  ==========================================================
 ``input_ids``    list<int32>         tokens
@@ -62,7 +62,7 @@ def _schema() -> Any:
 
 
 class ShardWriter:
-    """Writer of one shard file, a batch of rows at a time, so that a batch stays in the processor's cache.
+    """Writer of one shard file, a batch of rows at a time. A batch stays in the processor's cache.
 
     Args:
         sink: anything with ``write``.
@@ -116,7 +116,7 @@ def _list_array(values: _Array, offsets: _Array) -> Any:
 
 
 class _BatchViews:
-    """NumPy views of the columns of one batch, made once; a row is then a few slices."""
+    """NumPy views of the columns of one batch. Made once, they give a row by a few slices."""
 
     def __init__(self, batch: Any) -> None:
         # A flipped bit may lie in the offsets and buffer sizes: validate before any column is touched.

@@ -2,7 +2,7 @@
 
 ::
 
-    stream.json                       what the packs are; written once
+    stream.json                       the header: identity of the packs; written once
     shards/00000000-<xxh16>.arrow     named by content, never overwritten
     log/000000000000.json             one record a shard: THE commit point
     log/<last>.json                   the end record: nothing can follow it
@@ -101,6 +101,7 @@ class StreamLog:
                 f"{name} has format {header.get('format')!r} version {header.get('version')!r}; "
                 f"this brimful reads {FORMAT!r} version {FORMAT_VERSION}"
             )
+        # Equal contents have an equal checksum; the keys are looked at first for a better message.
         identity, notes = header.get("identity"), header.get("notes")
         absent = [key for key in IDENTITY_KEYS if not isinstance(identity, dict) or key not in identity]
         if absent or not isinstance(notes, dict):
@@ -169,7 +170,7 @@ class StreamLog:
         return {int(match[1]) for key in self.store.list("log/") if (match := _RECORD.fullmatch(key))}
 
     def records(self) -> tuple[list[ShardRecord], EndRecord | None]:
-        """Return all shard records in order up to the first gap, and the end if it follows them.
+        """Return the shard records up to the first gap, and the end if it follows them.
 
         Raises:
             CorruptFileError: a record is damaged, or the running sums do not add up.
@@ -216,7 +217,7 @@ class StreamLog:
 
 
 def shard_key(seq: int, xxh3_128: str) -> str:
-    """Return the key of a shard: its number and the first 16 digits of its hash."""
+    """Return the key of a shard, with its number and 16 digits of its hash."""
     return f"shards/{seq:08d}-{xxh3_128[:16]}.arrow"
 
 

@@ -16,7 +16,7 @@ __all__ = ["FingerprintedPacks", "Pack", "PackSequence", "assemble_pack"]
 
 
 class _NoDictionary:
-    """Refusal of ``vars(pack)``, by which collators for other samples look for the keys of a sample."""
+    """Refusal of ``vars(pack)``, by which other collators look for the keys of a sample."""
 
     __slots__ = ()
 
@@ -100,7 +100,7 @@ class PackSequence(Protocol):
 
 
 class FingerprintedPacks(PackSequence, Protocol):
-    """A sequence of packs that names its contents, so that a loader state fits no other."""
+    """A sequence of packs with a fingerprint, by which a loader state refuses others."""
 
     @property
     def fingerprint(self) -> Fingerprint: ...

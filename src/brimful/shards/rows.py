@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from brimful.ragged import offsets_of
-from brimful.shards.pack import Pack
 from brimful.typing import Lengths, LossMask, Offsets, SampleIds, TokenIds
 
 __all__ = ["PackRows"]
@@ -42,19 +38,8 @@ class PackRows:
 
     def __post_init__(self) -> None:
         assert self._token_offsets[-1] == len(self.input_ids)
+        # A token is predicted from those before it in its segment, and the first has none.
         self.loss_mask[self._token_offsets[:-1]] = False
-
-    @classmethod
-    def of_packs(cls, packs: Sequence[Pack]) -> PackRows:
-        """Return the rows of packs in memory, which stay as they are."""
-        return cls(
-            np.concatenate([pack.input_ids for pack in packs]),
-            np.concatenate([pack.loss_mask for pack in packs]),
-            np.concatenate([np.diff(pack.cu_seqlens) for pack in packs]),
-            np.concatenate([pack.sample_ids for pack in packs]),
-            np.concatenate([pack.starts for pack in packs]),
-            offsets_of([pack.num_segments for pack in packs]),
-        )
 
     @cached_property
     def _token_offsets(self) -> Offsets:
