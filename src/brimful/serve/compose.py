@@ -324,10 +324,11 @@ def _exact_fit(segments: list[SampleSegment], budget: int) -> tuple[list[SampleS
             break
     total = reachable.bit_length() - 1
     # Walk back from the best sum: a segment is needed if the sum cannot be reached by those before it.
+    stop = len(history) + 1
     indices = {0}
-    for i in range(len(history), 0, -1):
+    for i in range(stop - 1, 0, -1):
         if not history[i - 1] >> total & 1:
             indices.add(i)
             total -= segments[i].length
-    batch = [segment for i, segment in enumerate(segments) if i in indices]
-    return batch, [segment for i, segment in enumerate(segments) if i not in indices]
+    remaining = [segments[i] for i in range(stop) if i not in indices]
+    return [segments[i] for i in sorted(indices)], remaining + segments[stop:]

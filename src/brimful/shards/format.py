@@ -203,5 +203,8 @@ class ShardReader:
         # The views share the mapped file, which may change under an open reader: check at every read.
         if _checksum(ids, bits, lengths, sample_ids, starts) != batch.checksums[i]:
             raise CorruptFileError(f"{self.path}: row {row} has other bytes than were written: write the shard again")
+        # Summed in int32 at once: every read comes through here.
+        cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=cu_seqlens[1:])
         mask = np.unpackbits(bits, count=len(ids), bitorder="little").view(np.bool_)
-        return Pack(ids, mask, offsets_of(lengths).astype(np.int32), sample_ids, starts)
+        return Pack(ids, mask, cu_seqlens, sample_ids, starts)

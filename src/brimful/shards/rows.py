@@ -23,6 +23,7 @@ class PackRows:
         starts: ``int32[num_segments]``.
         segments: ``int64[num_packs + 1]``, first segment of each pack, and the end.
 
+    >>> import numpy as np
     >>> rows = PackRows(np.array([5, 6, 7], np.int32), np.ones(3, bool), np.array([2, 1], np.int32),
     ...                 np.array([4, 2]), np.zeros(2, np.int32), np.array([0, 2]))
     >>> rows.loss_mask.tolist(), rows.tokens.tolist()
