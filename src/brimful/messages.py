@@ -58,14 +58,24 @@ def first_few(examples: Iterable[object], total: int) -> str:
     return f"{shown} and {total - EXAMPLES_SHOWN:,} more" if total > EXAMPLES_SHOWN else shown
 
 
-def differences(state: Mapping[str, Any], own: Mapping[str, Any], keys: Iterable[str]) -> str:
+def differences(
+    state: Mapping[str, Any], own: Mapping[str, Any], keys: Iterable[str], *, show: Callable[[Any], str] = repr
+) -> str:
     """Describe the values in which a saved state differs from the object that loads it; empty if in none.
+
+    Args:
+        state: the saved values; an absent one counts as None.
+        own: the values of the object.
+        keys: to compare, in the order of the text.
+        show: the text of a value.
 
     >>> differences({"seed": 1, "dp_world_size": 8}, {"seed": 0, "dp_world_size": 8}, ["seed", "dp_world_size"])
     'seed (1 in the state, 0 here)'
     """
     return ", ".join(
-        f"{key} ({state.get(key)!r} in the state, {own[key]!r} here)" for key in keys if state.get(key) != own[key]
+        f"{key} ({show(state.get(key))} in the state, {show(own[key])} here)"
+        for key in keys
+        if state.get(key) != own[key]
     )
 
 

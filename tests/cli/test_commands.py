@@ -317,13 +317,12 @@ def test_pack_goes_on_where_it_was_stopped(chats: Path, packs: Path, tokenizer: 
     assert len(open_packs(packs)) == 4
 
 
-def test_pack_writes_the_lanes_and_labels_that_are_asked_for(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
-    """Without it --lanes and --train-on are taken and forgotten."""
+def test_pack_writes_the_labels_that_are_asked_for(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Without it --train-on is taken and forgotten."""
     base = ("pack", chats, "--tokenizer", tokenizer, "--max-length", 70, "--quiet")
-    run(*base, "-o", tmp_path / "some", "--lanes", 3)
+    run(*base, "-o", tmp_path / "some")
     run(*base, "-o", tmp_path / "all", "--train-on", "all")
     some, every = open_packs(tmp_path / "some"), open_packs(tmp_path / "all")
-    assert (some.lanes, every.lanes) == (3, 1)
     assert sum(pack.num_loss_tokens for pack in some) == sum(length - 22 for length in LENGTHS)
     assert sum(pack.num_loss_tokens for pack in every) == sum(LENGTHS) - 6  # the first token of a sample has no context
 

@@ -61,7 +61,7 @@ command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 12)
 if stalling("solving"):
     job.plan_by = lambda *_, **options: solve()
 job.plan_by = stalling_in(job.plan_by, "planning")
-write._build = stalling_in(write._build, "writing")
+write._gather_rows = stalling_in(write._gather_rows, "writing")
 
 if __name__ == "__main__":
     main()

@@ -22,6 +22,7 @@ from brimful import (
     plan_packs,
     write_packs,
 )
+from brimful.blobs import open_blob_store
 from brimful.errors import (
     CorruptFileError,
     LengthChangedError,
@@ -34,6 +35,7 @@ from brimful.errors import (
 from brimful.materialize import job as job_module
 from brimful.materialize import write as write_module
 from brimful.plan import Alignment
+from brimful.shards import StreamLog
 from brimful.testing.faults import full_disk
 from brimful.testing.toys import toy_chat_encoder
 
@@ -164,7 +166,7 @@ def test_a_plan_that_was_saved_over_is_not_written_under_the_name_of_the_other(t
     plan.save(path)
     write_packs(plan, source, encoder, tmp_path / "whole", num_proc=2)  # one shard: a process is not worth it
     other.save(path)
-    write_module._plans.clear()
+    write_module._open_plans.clear()
     with pytest.raises(
         PlanMismatchError, match=rf"plan\.arrow holds plan {other.fingerprint[:7]} by now, and the packs"
     ):
@@ -289,6 +291,21 @@ def test_a_full_disk_loses_nothing(tmp_path, after_bytes):
     assert not (tmp_path / "packs" / "tmp").exists()
     write_packs(plan, source, encoder, tmp_path / "packs", shard_bytes=384)
     assert tree(tmp_path / "packs") == tree(tmp_path / "whole")
+
+
+def test_a_store_with_lanes_of_an_earlier_version_is_finished_and_read(tmp_path):
+    """Its header says 3 and nothing else differs: refused, days of packing would be lost to an option without a reader."""
+    source, encoder = open_source(texts(*range(2, 30))), toy_chat_encoder()
+    plan = plan_packs(measure_lengths(source, encoder), capacity=32)
+    write_packs(plan, source, encoder, tmp_path / "new", shard_bytes=512)
+    log = StreamLog(open_blob_store(tmp_path / "old"))
+    header = StreamLog(open_blob_store(tmp_path / "new")).header()
+    log.begin({**header["identity"], "lanes": 3}, {})
+    assert write_packs(plan, source, encoder, tmp_path / "old", shard_bytes=512) > 2
+    assert write_packs(plan, source, encoder, tmp_path / "old", shard_bytes=512) == 0
+    assert list(open_packs(tmp_path / "old")) == list(open_packs(tmp_path / "new"))
+    assert log.header()["identity"]["lanes"] == 3
+    check_store(tmp_path / "old", plan=plan)
 
 
 def test_check_store_finds_a_swapped_shard(tmp_path):

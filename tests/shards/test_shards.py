@@ -9,8 +9,10 @@ import pytest
 
 from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
+from brimful.ragged import offsets_of
 from brimful.shards import (
     BATCH_ROWS,
+    LANES,
     EndRecord,
     PackRows,
     ShardReader,
@@ -22,11 +24,22 @@ from brimful.shards import (
 from brimful.testing.toys import toy_pack
 
 
+def rows_of(packs):
+    return PackRows(
+        np.concatenate([pack.input_ids for pack in packs]),
+        np.concatenate([pack.loss_mask for pack in packs]),
+        np.concatenate([np.diff(pack.cu_seqlens) for pack in packs]),
+        np.concatenate([pack.sample_ids for pack in packs]),
+        np.concatenate([pack.starts for pack in packs]),
+        offsets_of([pack.num_segments for pack in packs]),
+    )
+
+
 def shard_bytes(packs):
     sink = io.BytesIO()
     writer = ShardWriter(sink)
     for begin in range(0, len(packs), BATCH_ROWS):
-        writer.add(PackRows.of_packs(packs[begin : begin + BATCH_ROWS]))
+        writer.add(rows_of(packs[begin : begin + BATCH_ROWS]))
     writer.close()
     return sink.getvalue()
 
@@ -139,6 +152,17 @@ def test_a_directory_belongs_to_one_identity(tmp_path):
     log.begin(identity, {"source": "elsewhere"})
     with pytest.raises(StoreMismatchError, match=r"plan \(aaaaaaa there, bbbbbbb now\)"):
         log.begin({**identity, "plan": "b" * 32}, {})
+
+
+def test_lanes_of_earlier_stores_do_not_matter(tmp_path):
+    """Earlier versions could write others into the header; no reader used them, and the packs are the same."""
+    log = StreamLog(open_blob_store(tmp_path))
+    identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 3}
+    log.begin(identity, {})
+    log.begin({**identity, "lanes": LANES}, {})
+    assert log.header()["identity"]["lanes"] == 3
+    with pytest.raises(StoreMismatchError, match=r"made otherwise: capacity \(8 there, 9 now\)\. Choose"):
+        log.begin({**identity, "lanes": LANES, "capacity": 9}, {})
 
 
 def test_files_of_other_names_in_the_log_are_no_records(tmp_path):

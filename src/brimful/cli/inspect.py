@@ -140,7 +140,6 @@ def _store_as_dict(packs: PackStore, plan: Plan | None) -> dict[str, Any]:
         "shards": packs.num_shards,
         "tokens": packs.num_tokens,
         "fill_ratio": packs.fill_ratio,
-        "lanes": packs.lanes,
         "identity": packs.identity,
         "notes": packs.notes,
         **({} if plan is None else plan.ledger.as_dict()),

@@ -36,7 +36,6 @@ __all__ = ["pack"]
 @grouped(
     "Output",
     click.option("-o", "--output", metavar="DIR", help="Directory of the packs."),
-    click.option("--lanes", type=int, default=1, show_default=True, help="How ranks may divide the shards."),
 )
 @job_options
 def pack(source: tuple[str, ...], output: str | None, groups: str | None, capacity: int | None, **options: Any) -> None:
@@ -60,7 +59,6 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, capaci
         capacity=int(capacity or 0),
         groups=None if groups is None else numbers_from_npy(groups),
         **plan_arguments(options),
-        lanes=options["lanes"],
         num_proc=options["num_proc"],
         cache_dir=options["cache_dir"],
         on_bad_sample=options["on_bad_sample"],

@@ -37,7 +37,6 @@ __all__ = ["write"]
 @grouped(
     "Output",
     click.option("-o", "--output", metavar="DIR", help="Directory of the packs."),
-    click.option("--lanes", type=int, default=1, show_default=True, help="How ranks may divide the shards."),
 )
 @job_options
 def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
@@ -58,7 +57,6 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         data,
         encoder,
         str(output),
-        lanes=options["lanes"],
         num_proc=options["num_proc"],
         notes={**tokenizer_note(encoder), "source": data.title},
         progress=make_reporter(options["as_json"], options["quiet"]),

@@ -1,10 +1,10 @@
-"""A plan to packs on disk: ``write_packs``, and ``pack_dataset`` for the whole job."""
+"""Packs on disk from a plan: ``write_packs``, and ``pack_dataset`` for the whole job."""
 
 from __future__ import annotations
 
+from brimful.materialize.check import check_store
 from brimful.materialize.job import pack_dataset
 from brimful.materialize.summary import PackSummary
-from brimful.materialize.verify import check_store
 from brimful.materialize.write import write_packs
 
 __all__ = ["PackSummary", "check_store", "pack_dataset", "write_packs"]

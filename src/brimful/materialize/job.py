@@ -1,4 +1,4 @@
-"""The whole job in one call: measure, plan, write, and the account of it."""
+"""The whole job in one call: measure, plan, write and summarise."""
 
 from __future__ import annotations
 
@@ -27,12 +27,7 @@ from brimful.errors import (
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
 from brimful.materialize.summary import PackSummary
-from brimful.materialize.write import (
-    SHARD_BYTES,
-    identity_of,
-    packs_per_shard,
-    write_packs,
-)
+from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.messages import setting
@@ -53,7 +48,7 @@ from brimful.typing import AnyIntArray
 __all__ = ["pack_dataset"]
 
 _LOSS_TOKENS = "loss_tokens"
-"""The one budget beside tokens that measuring can make."""
+"""The one column that measuring can add to the table; other budgets must follow from lengths."""
 
 
 @understands(capacity=CAPACITY_NAMES)
@@ -75,7 +70,6 @@ def pack_dataset(
     seed: int | None = 0,
     epoch: int = 0,
     time_limit: float | None = None,
-    lanes: int = 1,
     shard_bytes: int = SHARD_BYTES,
     num_proc: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -85,14 +79,12 @@ def pack_dataset(
 ) -> PackSummary:
     """Measure, plan and write in one call; every sample is tokenised once.
 
-    Killed at any point, the same call finishes the job; on a finished directory it only reads the account. The
+    Killed at any point, the same call finishes the job; on a finished directory it only reads the summary. The
     directory then holds the packs, ``plan.arrow``, ``lengths.arrow``, ``summary.json`` and, if there are any,
     ``rejects.jsonl`` (rows that could not be read or encoded) and ``dropped.jsonl`` (samples that were left out).
 
     Args: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
-    if lanes < 1:
-        raise SettingsError(f"{setting('lanes')} must be at least 1 and is {lanes}")
     source = open_source(source, cache_dir=cache_dir)
     encoder = as_encoder(source, encoder)
     progress = progress or Progress()
@@ -102,7 +94,7 @@ def pack_dataset(
             f"{setting('directory', store.url)}: pack into a local directory and copy it, or call write_packs"
         )
     home = Path(store.directory)
-    encoded_dir = home / "tmp" / "encoded"
+    encoded_dir, plan_path = home / "tmp" / "encoded", home / "plan.arrow"
     settings = PlanSettings(
         capacity=capacity,
         algorithm=algorithm,
@@ -117,21 +109,24 @@ def pack_dataset(
         epoch=epoch,
         time_limit=time_limit,
     )
-    asked = PlanSettings.asked(settings.as_dict())
+    # The header compares requested options; results of a search enter it through the plan's fingerprint.
+    plan_request = PlanSettings.asked(settings.as_dict())
     if groups is not None:
-        asked["groups"] = fingerprint_array(as_groups(groups, num_samples=len(source), policy=settings.policy))
-    unknown = [name for name in budgets or {} if name not in (*DERIVED, _LOSS_TOKENS)]
-    if unknown:
-        raise SettingsError(
-            f"{setting('budgets', unknown[0], python=f'budgets {unknown[0]!r}')} is unknown: packing can measure {_LOSS_TOKENS}, {', '.join(DERIVED)}"
-        )
-    claimed, finished = _claimed(StreamLog(store), source, encoder, capacity, asked)
+        plan_request["groups"] = fingerprint_array(as_groups(groups, num_samples=len(source), policy=settings.policy))
+    for name in budgets or ():
+        if name not in (*DERIVED, _LOSS_TOKENS):
+            raise SettingsError(
+                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure {_LOSS_TOKENS}, "
+                f"{', '.join(DERIVED)}"
+            )
+    log = StreamLog(store)
+    is_claimed, is_finished = _check_claim(log, source, encoder, capacity, plan_request)
     with store.used(encoded_dir.name):
-        measured = measure_and_keep(
+        measurement = measure_and_keep(
             source,
             encoder,
             budgets=("tokens", _LOSS_TOKENS) if budgets and _LOSS_TOKENS in budgets else ("tokens",),
-            targets=not finished,  # a finished store of before is read as it is
+            targets=not is_finished,  # stores of earlier versions have none, and are only read here
             path=home / "lengths.arrow",
             cache_dir=cache_dir,
             num_proc=num_proc,
@@ -139,108 +134,114 @@ def pack_dataset(
             rejects_path=home / "rejects.jsonl",
             on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
             progress=progress,
-            encoded_dir=None if finished else encoded_dir,
+            encoded_dir=None if is_finished else encoded_dir,
         )
-        job = source, encoder, measured.table
-        if not np.any(measured.table.tokens > 0):
-            raise SourceError(f"no row of {source.title} can be packed; the first is {_first_rejected(*job)}")
-        log = StreamLog(store)
+        table = measurement.table
+        if not np.any(table.tokens > 0):
+            raise SourceError(
+                f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
+            )
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
-            claimed = claimed or log.is_begun()
-            plan = _planned_before(home / "plan.arrow", log, measured.table)
-            fresh = plan is None
+            is_claimed = is_claimed or log.is_begun()
+            plan = _saved_plan(plan_path, log, table)
+            is_new = plan is None
             if plan is None:
-                plan = _planned(measured.table, settings, groups, source)
+                plan = _make_plan(table, settings, groups, source)
             progress.advance(len(source))
-            if fresh and not claimed:
-                plan.save(home / "plan.arrow")  # before the directory is claimed for it: searches may not find it again
-            log.begin(identity_of(plan, source, encoder, lanes, packs_per_shard(plan, shard_bytes)), notes or {})
-            if fresh and claimed:
-                plan.save(home / "plan.arrow")
-        written = write_packs(
+            # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
+            if is_new and not is_claimed:
+                plan.save(plan_path)
+            log.begin(identity_of(plan, source, encoder, packs_per_shard(plan, shard_bytes)), notes or {})
+            # In a claimed directory the header is checked first: the plan of another job must not be written over.
+            if is_new and is_claimed:
+                plan.save(plan_path)
+        num_written = write_packs(
             plan,
             source,
             encoder,
             directory,
-            encoded=measured.encoded,
-            lanes=lanes,
+            encoded=measurement.encoded,
             shard_bytes=shard_bytes,
             num_proc=num_proc,
             notes=notes,
             progress=progress,
         )
-        write_dropped(home / "dropped.jsonl", plan, measured.table, source)
-        stages = {stage.name: round(stage.seconds, 2) for stage in progress.stages}
+        write_dropped(home / "dropped.jsonl", plan, table, source)
+        seconds = {stage.name: round(stage.seconds, 2) for stage in progress.stages}
         summary = PackSummary(
             source=source.title,
             format=source.format_name,
             unit=source.unit,
-            first_rejected=_first_rejected(*job),
+            first_rejected=_first_rejected(source, encoder, table),
             directory=os.fspath(directory),
             capacity=capacity,
             plan=plan,
-            table=measured.table,
+            table=table,
             shards=len(log.records()[0]),
-            seconds=stages if written or not finished else {},
+            seconds=seconds if num_written or not is_finished else {},
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
 
 
 def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str:
-    """Where the first row that was skipped lies, and why; empty if none was.
+    """Return the place and reason of the first skipped row; empty if there is none.
 
-    The row is looked at once more: the reason that the table keeps is told in Python's words, for whoever reads files.
+    The row is encoded once more: the table keeps the reason in Python's words, and the summary may be shown elsewhere.
     """
     if not table.rejects:
         return ""
-    sample_id, where, reason = table.rejects[0]
+    sample_id, place, reason = table.rejects[0]
     try:
         encoder.encode(source[sample_id])
     except BadSampleError as error:
-        return error.message if error.where else error.located(where).message
-    return f"{where} (sample {sample_id}): {reason}"
+        return error.message if error.where else error.located(place).message
+    return f"{place} (sample {sample_id}): {reason}"
 
 
-def _planned(
+def _make_plan(
     table: LengthTable, settings: PlanSettings, groups: AnyIntArray | Sequence[int] | None, source: Source
 ) -> Plan:
+    """Plan the packs; refuse a plan without any, and name the longest sample."""
     try:
         plan = plan_by(table, settings, groups=groups)
     except NoTargetError as error:
         raise error.located(source.where(error.sample_id)) from error
     if plan.num_packs == 0:
         longest = int(np.argmax(table.tokens))
-        by_line = source.unit == TextFiles.unit and f", or {setting('text_unit', 'line')} if each line is a document"
+        hint = (
+            f", or {setting('text_unit', 'line')} if each line is a document" if source.unit == TextFiles.unit else ""
+        )
         raise OversizedSampleError(
             f"no sample is left to pack: {plan.ledger.samples_dropped:,} were dropped; the longest is "
             f"{source.where(longest)} (sample {longest}) with {int(table.tokens[longest]):,} tokens. Choose "
-            f"{setting('overflow', 'split')}, a larger {setting('capacity')}{by_line or ''}"
+            f"{setting('overflow', 'split')}, a larger {setting('capacity')}{hint}"
         )
     return plan
 
 
-def _planned_before(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
-    """The plan that the directory was claimed for, if it is there and of these lengths.
+def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
+    """Return the saved plan if the header names it and it is of these lengths.
 
-    Made again it might be another: searches may be limited in time, and another solver finds other packs.
+    Planned again it might differ: searches may be limited in time, and another solver finds other packs.
     """
     try:
-        wanted = log.header()["identity"]["plan"]
+        fingerprint = log.header()["identity"]["plan"]
         plan = Plan.open(path)
     except (NotAPackStoreError, FileNotFoundError, CorruptFileError):
         return None
-    return plan if (plan.fingerprint, plan.length_fingerprint) == (wanted, table.fingerprint) else None
+    return plan if (plan.fingerprint, plan.length_fingerprint) == (fingerprint, table.fingerprint) else None
 
 
-def _claimed(
-    log: StreamLog, source: Source, encoder: Encoder, capacity: int, asked: dict[str, Any]
+def _check_claim(
+    log: StreamLog, source: Source, encoder: Encoder, capacity: int, settings: dict[str, Any]
 ) -> tuple[bool, bool]:
-    """Whether the directory is this job's, and whether it is complete; refuses one of another before any work."""
+    """Return two flags: claimed by this job, and finished. Refuse the directory of another job before any work."""
     try:
         log.header()
     except NotAPackStoreError:
         return False, False
-    log.expect({"source": source.fingerprint, "encoder": encoder.fingerprint, "capacity": capacity, "settings": asked})
+    fingerprints = {"source": source.fingerprint, "encoder": encoder.fingerprint}
+    log.expect({**fingerprints, "capacity": capacity, "settings": settings})
     return True, log.records()[1] is not None

@@ -1,4 +1,4 @@
-"""What a job did: for people as some lines, for machines as JSON."""
+"""Summary of a job: lines for people, JSON for machines."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from brimful.plan.ledger import MUCH_LOST, drop_reason
 __all__ = ["PackSummary"]
 
 _COLUMNS_SHOWN = 8
+"""Unread columns that the summary names; the rest are counted."""
 
 
 @dataclass(frozen=True)
 class PackSummary:
-    """What the job did.
+    """Result of ``pack_dataset``; its text is the summary that ``brimful pack`` prints.
 
     Attributes:
-        source: what the data set is called.
+        source: title of the data set.
         format: of its rows.
-        unit: what one document is, for files of text; empty for others.
+        unit: the document of a text file (``TextFiles.unit``); empty for other sources.
         directory: of the packs.
-        capacity: most tokens of a pack.
+        capacity: largest number of tokens in a pack.
         plan, table: of the job.
-        shards: files of packs.
-        first_rejected: where the first row that was skipped lies, and why; its settings marked (``brimful.messages``).
+        shards: number of files of packs.
+        first_rejected: place and reason of the first row that was skipped; its settings marked (``brimful.messages``).
         seconds: of each stage that had something to do.
     """
 
@@ -45,83 +46,87 @@ class PackSummary:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """The summary that ``brimful pack`` prints."""
+        """Return the summary as lines, with settings marked."""
         ledger, plan = self.plan.ledger, self.plan
         sizes = np.diff(plan.offsets)
-        over = plan.num_packs - plan.bound
-        gap = f"{100 * over / plan.bound:.3f} % above" if over else "at"
-        percent = 100 / max(ledger.samples_in, 1)
-        read = ledger.samples_in - ledger.samples_rejected
+        excess = plan.num_packs - plan.bound
+        gap = f"{100 * excess / plan.bound:.3f} % above" if excess else "at"
+        num_read = ledger.samples_in - ledger.samples_rejected
+        # Only stages that had something to do have seconds: a finished job has none.
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
         unit = f", {self.unit}" if self.unit else ""
+        first_rejected = f"; first: {self.first_rejected}" if self.first_rejected else ""
         return [
             f"samples        {ledger.samples_in:,} in {self.source} (format {self.format}{unit})",
-            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(read, 1):,.0f} a sample",
+            f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a sample",
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",
-            f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs ({_how(plan)})",
+            f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs ({_algorithm(plan)})",
             f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
-            f"dropped        {counted(ledger.samples_dropped, 'sample')} ({ledger.samples_dropped * percent:.2f} %), "
-            f"{_tokens(ledger.tokens_dropped, ledger.tokens_in)}: {_why_dropped(plan)}{self._dropped_note()}",
+            f"dropped        {counted(ledger.samples_dropped, 'sample')} "
+            f"({100 * ledger.samples_dropped / max(ledger.samples_in, 1):.2f} %), "
+            f"{_tokens(ledger.tokens_dropped, ledger.tokens_in)}: {_drop_reasons(plan)}"
+            f"{self._listed('dropped.jsonl', ledger.samples_dropped)}",
             f"cut            {ledger.samples_truncated:,} truncated, {_tokens(ledger.tokens_truncated, ledger.tokens_in)} "
             f"lost; {ledger.samples_split:,} split into segments",
-            f"rejected       {counted(ledger.samples_rejected, 'row')}{self._rejects_note()}",
-            *self._unread_line(),
+            f"rejected       {counted(ledger.samples_rejected, 'row')}"
+            f"{self._listed('rejects.jsonl', ledger.samples_rejected, first_rejected)}",
+            *self._unread_lines(),
             f"time           {stages or 'nothing to do: all was there'}",
             *self.warnings(),
         ]
 
     def warnings(self) -> list[str]:
-        """A line for each loss that is much."""
+        """Return a line for each large loss."""
         ledger = self.plan.ledger
-        found = []
+        lines = []
         if ledger.lost_ratio >= MUCH_LOST:
-            found.append(
+            lines.append(
                 f"warning        {100 * ledger.lost_ratio:.2f} % of the tokens are in no pack: see dropped and cut; a "
                 f"larger pack loses fewer"
             )
+        # Targets are lost with tokens: a second warning is for losses that fall on targets above all.
         if ledger.targets_lost_ratio >= max(MUCH_LOST, 1.5 * ledger.lost_ratio):
-            found.append(f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no pack")
+            lines.append(f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no pack")
         if ledger.samples_without_target:
-            found.append(
+            lines.append(
                 f"warning        {counted(ledger.samples_without_target, 'sample')} in the packs have no target and "
                 f"teach nothing"
             )
-        return found
+        return lines
 
     def _targets_line(self) -> str:
+        """Return the line on targets of the loss: number, losses, and samples without any."""
         ledger = self.plan.ledger
         if ledger.targets_in is None:
             return "targets        not counted: measured by an earlier brimful"
         share = 100 * ledger.targets_in / max(1, ledger.tokens_in)
-        lost = (ledger.targets_dropped or 0) + (ledger.targets_cut or 0)
-        gone = f"; {lost:,} lost with what was dropped and cut" if lost else ""
-        none = self.table.account.no_target
-        reasons = "; ".join(f"{count:,} samples: {reason}" for reason, count in none.most_common())
-        without = f"; without any: {reasons}" if reasons else "; every sample has one"
-        return f"targets        {ledger.targets_in:,} ({share:.1f} % of the tokens){gone}{without}"
+        # Lost is counted in targets, not in samples: a cut may take a part of them.
+        num_lost = (ledger.targets_dropped or 0) + (ledger.targets_cut or 0)
+        loss = f"; {num_lost:,} lost with what was dropped and cut" if num_lost else ""
+        reasons = "; ".join(
+            f"{count:,} samples: {reason}" for reason, count in self.table.account.no_target.most_common()
+        )
+        no_target = f"without any: {reasons}" if reasons else "every sample has one"
+        return f"targets        {ledger.targets_in:,} ({share:.1f} % of the tokens){loss}; {no_target}"
 
-    def _unread_line(self) -> list[str]:
-        unread = self.table.account.unread.most_common()
-        if not unread:
+    def _unread_lines(self) -> list[str]:
+        """Return the line that names columns which no format read; none if all were read."""
+        columns = self.table.account.unread.most_common()
+        if not columns:
             return []
-        samples = max(1, self.plan.ledger.samples_in)
-        shown = ", ".join(f"{name} ({_percent(count / samples)})" for name, count in unread[:_COLUMNS_SHOWN])
-        more = f" and {len(unread) - _COLUMNS_SHOWN} more" if len(unread) > _COLUMNS_SHOWN else ""
-        return [f"not read       columns {shown}{more} of the rows"]
+        num_samples = max(1, self.plan.ledger.samples_in)
+        text = ", ".join(f"{name} ({_percent(count / num_samples)})" for name, count in columns[:_COLUMNS_SHOWN])
+        remainder = f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
+        return [f"not read       columns {text}{remainder} of the rows"]
 
-    def _dropped_note(self) -> str:
-        return f", listed in {self.directory}/dropped.jsonl" if self.plan.ledger.samples_dropped else ""
-
-    def _rejects_note(self) -> str:
-        if not self.plan.ledger.samples_rejected:
-            return ""
-        first = f"; first: {self.first_rejected}" if self.first_rejected else ""
-        return f", listed in {self.directory}/rejects.jsonl{first}"
+    def _listed(self, file_name: str, count: int, note: str = "") -> str:
+        """Return the hint to the file that lists samples; empty for none."""
+        return f", listed in {self.directory}/{file_name}{note}" if count else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the summary for JSON, as ``summary.json`` holds it."""
         return {
             "source": self.source,
             "format": self.format,
@@ -146,25 +151,29 @@ class PackSummary:
         return f"PackSummary({self.directory!r}, {self.plan!r})"
 
 
-def _tokens(lost: int, of: int) -> str:
-    return f"{lost:,} tokens ({_percent(lost / max(1, of))})"
+def _tokens(count: int, total: int) -> str:
+    return f"{count:,} tokens ({_percent(count / max(1, total))})"
 
 
 def _percent(share: float) -> str:
+    """Return a share in per cent: two decimals, none for 0 and from 99.95 % on."""
     return f"{100 * share:.2f} %" if 0 < share < 0.9995 else f"{100 * share:.0f} %"
 
 
-def _how(plan: Plan) -> str:
-    """The algorithm and, where there was a choice, what came of it."""
+def _algorithm(plan: Plan) -> str:
+    """Return the algorithm and, for ``auto``, its outcome."""
     outcome = plan.settings.get("outcome")
     return f"{plan.settings['algorithm']}: {outcome}" if outcome else str(plan.settings["algorithm"])
 
 
-def _why_dropped(plan: Plan) -> str:
-    """``longer than a pack; 108 for squares``."""
-    by = plan.settings.get("dropped_by", {"tokens": None})
+def _drop_reasons(plan: Plan) -> str:
+    """Return the reasons for which samples were dropped, with counts if there are several.
+
+    One budget gives ``longer than a pack``, two give ``27 longer than a pack; 108 for squares``.
+    """
+    counts = plan.settings.get("dropped_by", {"tokens": None})
     reasons = []
-    for name, count in by.items():
-        number = "" if count is None or len(by) == 1 else f"{count:,} "
+    for name, count in counts.items():
+        number = "" if count is None or len(counts) == 1 else f"{count:,} "
         reasons.append(number + drop_reason(name))
     return "; ".join(reasons)

@@ -1,4 +1,4 @@
-"""Writing the packs of a finished plan: every shard a task, every task safe to run twice."""
+"""Writer of the packs of a finished plan. Every shard is a task that is safe to run twice."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.encode.stored import StoredSamples, signed, unsigned
-from brimful.errors import BadSampleError, PlanMismatchError, SettingsError
+from brimful.errors import BadSampleError, PlanMismatchError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
-from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
-from brimful.shards import BATCH_ROWS, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
+from brimful.shards import BATCH_ROWS, LANES, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint, Int64Array, TokenIds
@@ -31,18 +30,24 @@ from brimful.typing import Fingerprint, Int64Array, TokenIds
 __all__ = ["write_packs"]
 
 SHARD_BYTES = 64 << 20
-"""Aim for the size of a shard: few enough files for any file system, small enough to build in memory."""
+"""Target size of a shard in bytes: few enough files for any file system, small enough to build in memory."""
 
 _ENCODE_SAMPLES = 512
+"""Samples in one call of the encoder; bounds the memory of a worker."""
+
 _IN_PROCESS_TOKENS = 30_000_000
+"""Tokens below which one process copies a job faster than several start."""
+
 _ENCODING_COST = 10
-"""What encoding a token costs more than copying one that measuring left, at least."""
+"""Least time to encode a token ÷ time to copy one that measuring kept; lowers the bound above where tokens are encoded."""
 
 
 @dataclass(frozen=True)
 class _Context:
+    """Everything that a task needs beside the number of its shard; travels to worker processes."""
+
     plan: Plan | None
-    """None where processes open it themselves, from ``plan_path``."""
+    """None for processes that open it themselves, from ``plan_path``."""
     plan_path: str | None
     plan_fingerprint: Fingerprint
     source: Source
@@ -51,7 +56,7 @@ class _Context:
     directory: str
     packs_per_shard: int
     cum_tokens: list[int]
-    """Tokens in each shard and all before it."""
+    """Tokens in each shard and all earlier ones."""
     producer_id: str
 
 
@@ -62,7 +67,6 @@ def write_packs(
     directory: str | os.PathLike[str],
     *,
     encoded: StoredSamples | None = None,
-    lanes: int = 1,
     shard_bytes: int = SHARD_BYTES,
     num_proc: int | None = None,
     notes: dict[str, Any] | None = None,
@@ -71,7 +75,7 @@ def write_packs(
     """Write the packs of a plan as a pack store.
 
     Shards appear whole or not at all, and a shard exists once its record is in the log. Killed at any point, the
-    same call writes what is missing; on a finished store it does nothing. Every sample must encode to the length
+    same call writes the missing shards; on a finished store it does nothing. Every sample must encode to the length
     that it was planned with.
 
     Args:
@@ -79,15 +83,14 @@ def write_packs(
         source: the samples, or anything that ``open_source`` takes.
         encoder: the one that measured them; or a tokenizer, or its name.
         directory: of the store; a path or a URL.
-        encoded: tokens that measuring left, so that they need not be made again.
-        lanes: how a reader may divide the shards among ranks; written into the header.
-        shard_bytes: aim for the size of a shard.
+        encoded: tokens that measuring kept, so that no sample is encoded twice.
+        shard_bytes: target size of a shard.
         num_proc: processes; all cores if None, one for small jobs. Never changes a byte.
         notes: for people, such as the name of the tokenizer; kept in the header, not compared.
         progress: reports packs and tokens a second and the time left.
 
     Returns:
-        Shards that this call wrote.
+        Number of shards that this call wrote.
 
     Raises:
         LengthChangedError: a sample encodes to another length; names the sample.
@@ -97,8 +100,6 @@ def write_packs(
     check_type("plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)")
     source = open_source(source)
     encoder = as_encoder(source, encoder)
-    if lanes < 1:
-        raise SettingsError(f"{setting('lanes')} must be at least 1 and is {lanes}")
     if plan.num_packs == 0:
         raise PlanMismatchError("the plan has no packs: every sample was dropped or rejected")
     if plan.ledger.samples_in != len(source):
@@ -111,14 +112,14 @@ def write_packs(
     with store.used():
         log = StreamLog(store)
         per_shard = packs_per_shard(plan, shard_bytes)
-        log.begin(identity_of(plan, source, encoder, lanes, per_shard), notes or {})
+        log.begin(identity_of(plan, source, encoder, per_shard), notes or {})
         num_shards = -(-plan.num_packs // per_shard)
-        missing = _missing(store, log, num_shards)
+        pending_shards = _pending_shards(store, log, num_shards)
         edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
-        producer = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         if num_proc is None:
-            few = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
-            num_proc = 1 if plan.ledger.tokens_packed < few else available_cores()
+            small_job = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
+            num_proc = 1 if plan.ledger.tokens_packed < small_job else available_cores()
+        # A plan that lies in a file is opened by each process, which is faster than to send it.
         context = _Context(
             plan=plan if num_proc == 1 or plan.path is None else None,
             plan_path=plan.path,
@@ -129,138 +130,145 @@ def write_packs(
             directory=str(directory),
             packs_per_shard=per_shard,
             cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
-            producer_id=producer,
+            producer_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
         )
         with progress.stage("write", total=plan.num_packs, unit="packs"):
-            progress.advance(plan.num_packs - sum(int(edges[s + 1] - edges[s]) for s in missing), resumed=True)
+            progress.advance(plan.num_packs - int(np.diff(edges)[pending_shards].sum()), resumed=True)
             # One shard is gathered while another is flushed; encoders are not asked from two threads.
             threads = 2 if encoded is not None else 1
-            run = run_tasks(_write_shard, missing, context=context, num_proc=num_proc, threads=threads)
-            with closing(run) as done:
-                for _, (packs, tokens) in done:
-                    progress.advance(packs, tokens=tokens)
+            tasks = run_tasks(_write_shard, pending_shards, context=context, num_proc=num_proc, threads=threads)
+            with closing(tasks) as results:
+                for _, (num_packs, num_tokens) in results:
+                    progress.advance(num_packs, tokens=num_tokens)
+        # Every shard is committed here: run_tasks raises if one task fails.
         log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
-        return len(missing)
+        return len(pending_shards)
 
 
 def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
-    """Packs of one shard file, at least one."""
+    """Return the number of packs in one shard, at 4 bytes a token; at least one."""
     return max(1, min(shard_bytes // (4 * plan.capacity), plan.num_packs))
 
 
-def identity_of(plan: Plan, source: Source, encoder: Encoder, lanes: int, per_shard: int) -> dict[str, Any]:
-    """What must be equal for two jobs to write the same packs, and how they are to be laid out."""
-    aligned = {} if plan.alignment.is_none else {"alignment": plan.settings["alignment"]}
+def identity_of(plan: Plan, source: Source, encoder: Encoder, per_shard: int) -> dict[str, Any]:
+    """Return the settings and fingerprints that two jobs must share to write the same files."""
     return {
-        **aligned,
+        **({} if plan.alignment.is_none else {"alignment": plan.settings["alignment"]}),
         "settings": PlanSettings.asked(plan.settings),
         "capacity": plan.capacity,
         "plan": plan.fingerprint,
         "source": source.fingerprint,
         "encoder": encoder.fingerprint,
         "train_on": encoder.label_settings.get("train_on"),
-        "lanes": lanes,
+        "lanes": LANES,
         "packs_per_shard": per_shard,
     }
 
 
-def _missing(store: BlobStore, log: StreamLog, num_shards: int) -> list[int]:
-    """Shards that are not committed, and those whose file was deleted or cut short since: writing heals them."""
-    committed = log.committed()
+def _pending_shards(store: BlobStore, log: StreamLog, num_shards: int) -> list[int]:
+    """Return the shards to write: not committed, or with a file that was deleted or cut short since."""
+    committed_shards = log.committed()
     return [
         seq
         for seq in range(num_shards)
-        if seq not in committed or store.size((record := log.record_of(seq)).file) != record.bytes
+        if seq not in committed_shards or store.size((record := log.record_of(seq)).file) != record.bytes
     ]
 
 
 def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
-    """Build one shard, publish it, commit it; runs in any process. Returns its packs and tokens."""
-    plan = context.plan if context.plan is not None else _opened_plan(context)
+    """Build, publish and commit one shard, in any process; return its packs and tokens."""
+    plan = context.plan if context.plan is not None else _open_plan(context)
     first = seq * context.packs_per_shard
-    last = min(first + context.packs_per_shard, plan.num_packs)
+    end = min(first + context.packs_per_shard, plan.num_packs)
     store: BlobStore = open_blob_store(context.directory)
     with store.blob(f"shards/{seq:08d}") as blob:
         writer = ShardWriter(blob)
-        for begin in range(first, last, BATCH_ROWS):
-            writer.add(_build(context, plan, begin, min(begin + BATCH_ROWS, last)))
+        for begin in range(first, end, BATCH_ROWS):
+            writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end)))
         writer.close()
         key = shard_key(seq, blob.xxh3_128)
         blob.publish(key)
+    # Killed here, the shard lies unseen under its content's name, and the next run publishes the same bytes again.
     crash_points.reach("after-shard")
     cum_tokens = context.cum_tokens[seq]
-    tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
+    num_tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
     record = ShardRecord(
         seq=seq,
         file=key,
         bytes=blob.size,
         xxh3_128=blob.xxh3_128,
-        packs=last - first,
-        tokens=tokens,
-        cum_packs=last,
+        packs=end - first,
+        tokens=num_tokens,
+        cum_packs=end,
         cum_tokens=cum_tokens,
         producer_id=context.producer_id,
     )
     StreamLog(store).commit(record)
     crash_points.reach("after-commit")
-    return last - first, tokens
+    return end - first, num_tokens
 
 
-_plans: dict[Fingerprint, Plan] = {}
+_open_plans: dict[Fingerprint, Plan] = {}
+"""The plan that this worker process opened last, by fingerprint."""
 
 
-def _opened_plan(context: _Context) -> Plan:
-    """The plan, opened and checked once in a worker process: another may have been saved over it meanwhile.
+def _open_plan(context: _Context) -> Plan:
+    """Open and check the plan, once in each worker process.
+
+    Another plan may have been saved over it meanwhile.
 
     Raises:
         PlanMismatchError: the file is gone, or holds another plan.
         CorruptFileError: it is damaged.
     """
-    wanted, path = context.plan_fingerprint, context.plan_path
-    if wanted not in _plans:
+    fingerprint, path = context.plan_fingerprint, context.plan_path
+    if fingerprint not in _open_plans:
         assert path is not None
         try:
             plan = Plan.open(path)
         except FileNotFoundError as error:
             raise PlanMismatchError(f"{path} was removed while its packs were written: save the plan again") from error
         plan.check_fingerprint()
-        if plan.fingerprint != wanted:
+        if plan.fingerprint != fingerprint:
             raise PlanMismatchError(
-                f"{path} holds plan {short(plan.fingerprint)} by now, and the packs are those of {short(wanted)}: give "
-                f"each plan a file of its own"
+                f"{path} holds plan {short(plan.fingerprint)} by now, and the packs are those of {short(fingerprint)}: "
+                f"give each plan a file of its own"
             )
-        _plans.clear()
-        _plans[wanted] = plan
-    return _plans[wanted]
+        # Only one plan stays mapped in a process that outlives its job.
+        _open_plans.clear()
+        _open_plans[fingerprint] = plan
+    return _open_plans[fingerprint]
 
 
-def _build(context: _Context, plan: Plan, first: int, last: int) -> PackRows:
-    """Some packs of a shard, gathered as one run of tokens."""
-    rows = slice(int(plan.offsets[first]), int(plan.offsets[last]))
-    ids = plan.sample_ids[rows].astype(np.int64)
+def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRows:
+    """Return the packs ``first … end - 1`` of the plan as flat columns."""
+    rows = slice(int(plan.offsets[first]), int(plan.offsets[end]))
+    sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
     lengths = np.ascontiguousarray(plan.lengths[rows])
-    samples = _signed_samples(context, ids)
-    whole = np.array([len(sample) for sample in samples], dtype=np.int64)
-    plan.check_sample_lengths(rows, whole, context.source.where)
-    if starts.any() or not np.array_equal(whole, lengths):
+    samples = _signed_samples(context, sample_ids)
+    sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
+    plan.check_sample_lengths(rows, sample_lengths, context.source.where)
+    # Most plans hold whole samples, and then nothing is cut.
+    if starts.any() or not np.array_equal(sample_lengths, lengths):
         cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
-        samples = [sample[begin:end] for sample, begin, end in cuts]
+        samples = [sample[start:stop] for sample, start, stop in cuts]
     input_ids, loss_mask = unsigned(np.concatenate(samples))
-    segments = plan.offsets[first : last + 1] - plan.offsets[first]
-    return PackRows.of_segments(input_ids, loss_mask, lengths, ids, starts, segments)
+    segments = plan.offsets[first : end + 1] - plan.offsets[first]
+    return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments)
 
 
-def _signed_samples(context: _Context, ids: Int64Array) -> list[TokenIds]:
-    """The tokens of the sample of each segment, from what measuring left or encoded now."""
+def _signed_samples(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
+    """Return the signed tokens of each segment's sample, kept by measuring or encoded now."""
     if context.encoded is not None:
-        return context.encoded.signed(ids.tolist())
-    distinct = np.unique(ids)
-    found: dict[int, TokenIds] = {}
-    for begin in range(0, len(distinct), _ENCODE_SAMPLES):
-        batch = [context.source[sample_id] for sample_id in distinct[begin : begin + _ENCODE_SAMPLES].tolist()]
+        return context.encoded.signed(sample_ids.tolist())
+    # A sample that was split into several of these segments is encoded once.
+    distinct_ids = np.unique(sample_ids)
+    signed_samples: dict[int, TokenIds] = {}
+    for begin in range(0, len(distinct_ids), _ENCODE_SAMPLES):
+        batch = [context.source[sample_id] for sample_id in distinct_ids[begin : begin + _ENCODE_SAMPLES].tolist()]
         for sample, result in zip(batch, context.encoder.encode_batch(batch), strict=True):
             if isinstance(result, BadSampleError):
                 raise result.located(context.source.where(sample.sample_id))
-            found[sample.sample_id] = signed(result)
-    return [found[sample_id] for sample_id in ids.tolist()]
+            signed_samples[sample.sample_id] = signed(result)
+    return [signed_samples[sample_id] for sample_id in sample_ids.tolist()]

@@ -20,7 +20,6 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
         f"packs          {len(packs):,} of {counted(packs.capacity, 'token')} in {counted(packs.num_shards, 'shard')}",
         f"fill           {100 * packs.fill_ratio:.2f} %, {counted(packs.num_tokens, 'token')}",
         f"labels         train on {identity.get('train_on')}",
-        f"lanes          {packs.lanes}",
         f"fingerprints   plan {short(identity['plan'])}, source {short(identity['source'])}, "
         f"encoder {short(identity['encoder'])}",
     ]

@@ -1,42 +1,37 @@
-"""Serves one rank's micro-batches, step by step, and says where it stands."""
+"""Loader of one rank's micro-batches from packs, step by step, resumable at each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from brimful.arguments import understands
-from brimful.checks import check_type
+from brimful.checks import check_type, is_whole_number, whole_number
 from brimful.errors import SettingsError, StateError
 from brimful.fingerprint import fingerprint_array
-from brimful.messages import counted
+from brimful.messages import counted, differences
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, quantise, schedule_packs
-from brimful.shards import Pack
-from brimful.typing import Fingerprint, Int64Array
+from brimful.shards import FingerprintedPacks, Pack
 
 __all__ = ["PackLoader"]
 
 _VERSION = 2
+"""Version in every state; states of others are refused."""
 
-
-class _Dataset(Protocol):
-    @property
-    def fingerprint(self) -> Fingerprint: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Pack: ...
+_POSITION = ("epoch", "micro_batches_delivered")
+"""Keys of a state that say how far it is; all others must be those of the loader."""
 
 
 class PackLoader:
     """Micro-batches of one data-parallel rank, over one epoch after another.
 
     Every rank computes the same schedule from (number of packs, seed, epoch, ranks) and takes its part: equal
-    steps on all ranks, nothing to agree on. Iterating serves one epoch (or the rest of it after
-    ``load_state_dict``) and moves on to the next.
+    steps on all ranks, nothing to agree on. Iterating serves one epoch (after ``load_state_dict`` the remainder of
+    it) and moves on to the next.
 
     Args:
         dataset: a ``PackedDataset`` or ``PackStore``.
@@ -47,9 +42,9 @@ class PackLoader:
         micro_batches: forwards of one step (gradient accumulation).
         seed: of the order; None keeps the order of the plan.
         tail: ``pad``, ``drop`` or ``repeat`` (``Tail``).
-        costs: what each pack costs, as ``plan.costs(model)`` gives it; ranks then have nearly equal work in each
+        costs: cost of each pack, as ``plan.costs(model)`` gives it; ranks then have nearly equal work in each
             micro-batch. None leaves packs where the shuffle put them.
-        window_steps: steps within which packs are exchanged for that (``schedule_packs``).
+        window_steps: steps within which packs are exchanged to balance costs (``schedule_packs``).
 
     Raises:
         SettingsError: an impossible number of ranks, packs that fill no step, or costs that are no costs.
@@ -63,7 +58,7 @@ class PackLoader:
     @understands()
     def __init__(
         self,
-        dataset: _Dataset,
+        dataset: FingerprintedPacks,
         collate_fn: Callable[[list[Pack]], Any] | None = None,
         *,
         dp_rank: int = 0,
@@ -80,60 +75,39 @@ class PackLoader:
         if collate_fn is not None and not callable(collate_fn):
             check_type("collate_fn", collate_fn, (), "a function of a list of packs, such as PackCollator()")
         check_type("dp_rank", dp_rank, (int, np.integer), "a whole number")
-        counts = {
+        # The cut of the schedule, one axis each; saved states must have the same.
+        shape = {
             "dp_world_size": dp_world_size,
             "packs_per_micro_batch": packs_per_micro_batch,
             "micro_batches": micro_batches,
-            "window_steps": window_steps,
         }
-        for name, count in counts.items():
-            if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-                raise SettingsError(f"{name} must be a whole number of at least 1 and is {count!r}")
-        if not 0 <= dp_rank < dp_world_size:
-            raise SettingsError(f"dp_rank must be from 0 to {dp_world_size - 1} and is {dp_rank}")
+        self._shape = {name: whole_number(name, value, minimum=1) for name, value in shape.items()}
+        self._window_steps = whole_number("window_steps", window_steps, minimum=1)
+        check_dp_rank(dp_rank, dp_world_size)
         self._dataset = dataset
         self._collate = collate_fn if collate_fn is not None else list
         self._dp_rank = dp_rank
-        self._shape = {
-            "dp_world_size": dp_world_size,
-            "packs_per_micro_batch": packs_per_micro_batch,
-            "micro_batches": micro_batches,
-        }
         self._seed = seed
         self._tail = Tail.named(tail)
         self._costs = None if costs is None else np.asarray(costs)
         if self._costs is not None:
-            quantise(self._costs, len(dataset))  # complains about what is no cost
-        self._window_steps = window_steps
+            quantise(self._costs, len(dataset))  # refuses costs that are none
         self._epoch = 0
-        self._delivered = 0  # micro-batches of this epoch
+        self._num_delivered = 0  # micro-batches of this epoch
         if self.steps_per_epoch == 0:
-            per_step = dp_world_size * packs_per_micro_batch * micro_batches
             raise SettingsError(
-                f"{len(dataset):,} packs do not fill one step of {per_step} packs: use tail='pad' or 'repeat', or fewer "
-                f"ranks"
+                f"{len(dataset):,} packs do not fill one step of {prod(self._shape.values())} packs: use tail='pad' or "
+                f"'repeat', or fewer ranks"
             )
-
-    def _schedule(self) -> Int64Array:
-        return schedule_packs(
-            len(self._dataset),
-            epoch=self._epoch,
-            seed=self._seed,
-            tail=self._tail,
-            costs=self._costs,
-            window_steps=self._window_steps,
-            **self._shape,
-        )
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of one epoch: the same on every rank."""
-        per_step = self._shape["dp_world_size"] * self._shape["packs_per_micro_batch"] * self._shape["micro_batches"]
-        whole, rest = divmod(len(self._dataset), per_step)
-        return whole + (1 if rest and self._tail is not Tail.DROP else 0)
+        """Number of optimizer steps of one epoch: the same on every rank."""
+        num_full, num_remaining = divmod(len(self._dataset), prod(self._shape.values()))
+        return num_full + (1 if num_remaining and self._tail is not Tail.DROP else 0)
 
     def __len__(self) -> int:
-        """Micro-batches of one epoch on this rank."""
+        """Return the micro-batches of one epoch on this rank."""
         return self.steps_per_epoch * self._shape["micro_batches"]
 
     @property
@@ -142,10 +116,10 @@ class PackLoader:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is to be served: go to its beginning, unless it is the one being served.
+        """Go to the beginning of an epoch, unless it is the one being served.
 
-        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and go on where
-        the state was taken.
+        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and continue
+        from the state.
         """
         check_type("epoch", epoch, (int, np.integer), "a whole number")
         if epoch != self._epoch:
@@ -153,31 +127,40 @@ class PackLoader:
 
     def begin_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, also of the one that is being served."""
-        self._epoch, self._delivered = int(epoch), 0
+        self._epoch, self._num_delivered = int(epoch), 0
 
     def __iter__(self) -> Iterator[Any]:
-        schedule = self._schedule()
+        # int64[steps, ranks, micro-batches, packs]: the same array on every rank, -1 for no pack.
+        schedule = schedule_packs(
+            len(self._dataset),
+            epoch=self._epoch,
+            seed=self._seed,
+            tail=self._tail,
+            costs=self._costs,
+            window_steps=self._window_steps,
+            **self._shape,
+        )
         filler = int(schedule[0, 0, 0, 0])
-        mine = schedule[:, self._dp_rank].reshape(-1, self._shape["packs_per_micro_batch"])
-        while self._delivered < len(mine):
-            # Counted once it is made: a state saved after an error of the collator goes on with the same packs.
-            batch = self._batch(mine[self._delivered].tolist(), filler)
-            self._delivered += 1
-            ended = self._delivered == len(mine)
-            if ended:
+        rank_batches = schedule[:, self._dp_rank].reshape(-1, self._shape["packs_per_micro_batch"])
+        while self._num_delivered < len(rank_batches):
+            # Count a batch only once it is made: a state saved after an error of the collator has the same packs next.
+            batch = self._batch(rank_batches[self._num_delivered].tolist(), filler)
+            self._num_delivered += 1
+            is_last = self._num_delivered == len(rank_batches)
+            # Move on before the last batch leaves: a state saved while it trains begins the next epoch.
+            if is_last:
                 self.begin_epoch(self._epoch + 1)
             yield batch
-            if ended:
+            if is_last:
                 return
 
     def _batch(self, indices: list[int], filler: int) -> Any:
+        """Return the batch of these packs. Index -1 is no pack; without any pack it is ``filler`` without loss."""
         packs = [self._dataset[index] for index in indices if index >= 0]
-        if not packs:
-            packs = [without_loss(self._dataset[filler])]
-        return self._collate(packs)
+        return self._collate(packs or [without_loss(self._dataset[filler])])
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: what was delivered counts, what a consumer prefetched does not."""
+        """Return the position, which counts delivered batches, not those that a consumer prefetched."""
         return {
             "version": _VERSION,
             "fingerprint": self._dataset.fingerprint,
@@ -186,42 +169,56 @@ class PackLoader:
             "costs": None if self._costs is None else fingerprint_array(self._costs.astype(np.float64)),
             "window_steps": None if self._costs is None else self._window_steps,
             "epoch": self._epoch,
-            "micro_batches_delivered": self._delivered,
+            "micro_batches_delivered": self._num_delivered,
             **self._shape,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a state was taken.
+        """Go to the position of a state.
 
         Raises:
-            StateError: the state is of other packs, another order or another number of ranks; names which.
+            StateError: the state is of other packs, another order or another number of ranks; names the difference.
         """
         check_type("state", state, Mapping, "what state_dict returned")
-        own = self.state_dict()
-        moving = {"epoch", "micro_batches_delivered"}
-        differing = [key for key in own if key not in moving and state.get(key) != own[key]]
-        if differing:
-            shown = ", ".join(f"{key} ({state.get(key)} in the state, {own[key]} here)" for key in differing)
-            raise StateError(f"the loader state does not fit: {shown}")
-        epoch: Any = state.get("epoch")
-        delivered: Any = state.get("micro_batches_delivered")
-        if not _is_count(epoch) or not _is_count(delivered) or delivered >= len(self):
+        own_state = self.state_dict()
+        check_state(state, own_state, [key for key in own_state if key not in _POSITION])
+        position: list[Any] = [state.get(key) for key in _POSITION]
+        epoch, num_delivered = position
+        # Only whole numbers that this loader could have saved: an edited checkpoint is refused, not guessed at.
+        if not (_is_count(epoch) and _is_count(num_delivered) and num_delivered < len(self)):
             raise StateError(
-                f"the loader state is damaged: epoch {epoch!r}, {delivered!r} of {len(self):,} micro-batches delivered"
+                f"the loader state is damaged: epoch {epoch!r}, {num_delivered!r} of {len(self):,} micro-batches delivered"
             )
-        self._epoch, self._delivered = epoch, delivered
+        self._epoch, self._num_delivered = epoch, num_delivered
 
     def __repr__(self) -> str:
         return (
             f"PackLoader({counted(len(self._dataset), 'pack')}, dp_rank {self._dp_rank} of "
-            f"{self._shape['dp_world_size']}, epoch {self._epoch}, {self._delivered:,} of {len(self):,} micro-batches)"
+            f"{self._shape['dp_world_size']}, epoch {self._epoch}, {self._num_delivered:,} of {len(self):,} micro-batches)"
         )
 
 
 def without_loss(pack: Pack) -> Pack:
-    """The same pack with no targets: keeps a rank in step where it has no pack of its own."""
+    """Return the same pack without targets. It keeps a rank in step that has no pack of its own."""
     return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, pack.sample_ids, pack.starts)
 
 
+def check_dp_rank(dp_rank: int, dp_world_size: int) -> None:
+    """Refuse a rank that is not below the number of ranks."""
+    if not 0 <= dp_rank < dp_world_size:
+        raise SettingsError(f"dp_rank must be from 0 to {dp_world_size - 1} and is {dp_rank}")
+
+
+def check_state(state: Mapping[str, Any], own_state: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Refuse the state of a loader with other samples or settings.
+
+    Raises:
+        StateError: names each of ``keys`` whose values differ, with both.
+    """
+    text = differences(state, own_state, keys, show=str)
+    if text:
+        raise StateError(f"the loader state does not fit: {text}")
+
+
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return is_whole_number(value) and value >= 0

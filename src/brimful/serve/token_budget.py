@@ -1,4 +1,4 @@
-"""Micro-batches by a budget of tokens: which samples go together, while samples still come in."""
+"""Settings of micro-batches: a budget of tokens, or a number of samples."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
-from brimful.checks import choice_of
+from brimful.checks import choice_of, whole_number
 from brimful.errors import SettingsError
 from brimful.plan import Overflow
 
@@ -16,7 +14,7 @@ __all__ = ["Count", "Fit", "SampleCount", "TokenBudget", "Warmup"]
 
 
 class Count(str, Enum):
-    """What the budget counts."""
+    """Quantity that the budget limits."""
 
     TOTAL = "total"
     """Every token: equal work in every micro-batch."""
@@ -25,17 +23,17 @@ class Count(str, Enum):
 
 
 class Fit(str, Enum):
-    """Which of the waiting samples join the one that waited longest, which always goes."""
+    """Rule that picks the waiting samples to join the oldest, which always goes."""
 
     FIRST = "first"
-    """In order, whatever still fits. What VeOmni does."""
+    """In order of arrival, every sample that still fits; as VeOmni does."""
     EXACT = "exact"
-    """Some of the oldest, so few that waiting is short, that fill the budget to the last token where any do."""
+    """Samples that sum exactly to the budget, from the shortest run of the oldest that allows it; else to the largest sum."""
 
 
 @dataclass(frozen=True)
 class Warmup:
-    """The budget grows from ``start`` at step 0 to the whole at step ``steps``, linearly, rounded down.
+    """Growth of the budget over the first steps: budget(step) = start + ⌊(whole − start) · step ÷ steps⌋.
 
     >>> [Warmup(steps=100, start=200).budget(step, 8192) for step in (0, 1, 50, 99, 100, 5000)]
     [200, 279, 4196, 8112, 8192, 8192]
@@ -46,28 +44,29 @@ class Warmup:
     start: int = 200
 
     def __post_init__(self) -> None:
-        _at_least_one("warmup", steps=self.steps, start=self.start)
+        _check_positive("warmup", steps=self.steps, start=self.start)
 
     def budget(self, step: int, whole: int) -> int:
-        """Tokens that a micro-batch of this step aims at."""
+        """Return the budget of a step, of which ``whole`` is the full size."""
         return whole if step >= self.steps else (whole - self.start) * step // self.steps + self.start
 
 
 @dataclass(frozen=True)
 class TokenBudget:
-    """As many samples as fit (``dyn_bsz`` on). The budget is what a micro-batch aims at; the capacity always holds.
+    """Micro-batches that samples fill up to a budget of tokens (``dyn_bsz`` on). The capacity is never exceeded.
 
-    A sample above the budget but not above the capacity goes alone, as all do that are longer than a budget which
-    is still warming up. A sample above the capacity is for the overflow policy.
+    A sample above the budget but not above the capacity goes alone; so does every sample above a budget that is still
+    warming up. A sample above the capacity is for the overflow policy.
 
     Args:
-        tokens: the budget of one micro-batch, in what ``count`` counts.
+        tokens: the budget of one micro-batch, in tokens or targets (``count``).
         count: ``total`` or ``loss_tokens``.
-        capacity: most tokens of any kind in one micro-batch. None: the budget itself; 1.5 of it for ``loss_tokens``.
+        capacity: largest number of tokens of any kind in one micro-batch. None: the budget itself; 1.5 times the budget
+            for ``loss_tokens``.
         min_buffered: samples that wait before a micro-batch may leave (VeOmni's ``dyn_bsz_buffer_size``).
-        warmup: how the budget grows over the first steps.
+        warmup: growth of the budget over the first steps.
         fit: ``first`` or ``exact``.
-        overflow: what becomes of a sample above the capacity (``Overflow``).
+        overflow: treatment of a sample above the capacity (``Overflow``).
 
     >>> TokenBudget(4096, count="loss_tokens").capacity
     6144
@@ -83,14 +82,15 @@ class TokenBudget:
     overflow: Overflow = Overflow.ERROR
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "count", choice_of(Count, self.count, argument="count"))
-        put(self, "fit", choice_of(Fit, self.fit, argument="fit"))
-        put(self, "overflow", Overflow.named(self.overflow))
+        assign = object.__setattr__  # the way into a frozen object
+        assign(self, "count", choice_of(Count, self.count, argument="count"))
+        assign(self, "fit", choice_of(Fit, self.fit, argument="fit"))
+        assign(self, "overflow", Overflow.named(self.overflow))
+        _check_positive("token budget", tokens=self.tokens)
+        # Targets are often the smaller part of a sample: half as much again leaves room for the other tokens.
         if self.capacity is None:
-            _at_least_one("token budget", tokens=self.tokens)
-            put(self, "capacity", self.tokens if self.count is Count.TOTAL else -(-3 * self.tokens // 2))
-        _at_least_one("token budget", tokens=self.tokens, capacity=self.capacity, min_buffered=self.min_buffered)
+            assign(self, "capacity", self.tokens if self.count is Count.TOTAL else -(-3 * self.tokens // 2))
+        _check_positive("token budget", capacity=self.capacity, min_buffered=self.min_buffered)
         if self.capacity < self.tokens:
             raise SettingsError(
                 f"capacity is {self.capacity:,} and the token budget {self.tokens:,}: a micro-batch that holds at most "
@@ -102,7 +102,7 @@ class TokenBudget:
             raise SettingsError("fit='exact' fills a budget of all tokens: use count='total', or fit='first'")
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: what a saved state is compared by."""
+        """Return the settings for JSON, as saved states hold and compare them."""
         plain = {key: value.value if isinstance(value, Enum) else value for key, value in asdict(self).items()}
         plain |= {key: int(plain[key]) for key in ("tokens", "capacity", "min_buffered")}
         return {"kind": "token_budget", **plain}
@@ -110,7 +110,7 @@ class TokenBudget:
 
 @dataclass(frozen=True)
 class SampleCount:
-    """A fixed number of samples, packed all the same (``dyn_bsz`` off): for fine-tuning, where samples count.
+    """Micro-batches of a fixed number of samples, still packed (``dyn_bsz`` off): for fine-tuning.
 
     Args:
         samples: of one micro-batch.
@@ -119,14 +119,13 @@ class SampleCount:
     samples: int
 
     def __post_init__(self) -> None:
-        _at_least_one("micro-batch", samples=self.samples)
+        _check_positive("micro-batch", samples=self.samples)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: what a saved state is compared by."""
+        """Return the settings for JSON, as saved states hold and compare them."""
         return {"kind": "sample_count", "samples": int(self.samples)}
 
 
-def _at_least_one(what: str, **values: int) -> None:
+def _check_positive(title: str, **values: int) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise SettingsError(f"{what}: {name} must be a whole number of at least 1 and is {value!r}")
+        whole_number(f"{title}: {name}", value, minimum=1)

@@ -1,4 +1,4 @@
-"""The file of packs: an Arrow IPC file in batches of 64 rows, one row a pack.
+"""File format of packs: Arrow IPC in batches of 64 rows, one row a pack.
 
 ===============  ==================  ==========================================================
 ``input_ids``    list<int32>         tokens
@@ -9,11 +9,12 @@
 ``checksum``     uint64              XXH3-64 of the row, checked at every read
 ===============  ==================  ==========================================================
 
-A reader passes over columns that it does not know: media will have one of their own.
+A reader ignores columns that it does not know: media will have one of their own.
 """
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from typing import Any
 
@@ -21,23 +22,26 @@ import numpy as np
 import xxhash
 
 from brimful.errors import CorruptFileError
+from brimful.ragged import offsets_of
 from brimful.shards.pack import Pack
 from brimful.shards.rows import PackRows
 
 __all__ = ["BATCH_ROWS", "SHARD_VERSION", "ShardReader", "ShardWriter"]
 
 SHARD_VERSION = 1
+"""Version in the metadata of a shard; a reader refuses every other."""
+
 BATCH_ROWS = 64
-"""Rows of a batch, the unit in which a file is parsed."""
+"""Rows in a record batch. A reader parses a shard batch by batch, and finds row ``r`` in batch ``r // BATCH_ROWS``."""
+
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def _checksum(ids: _Array, bits: _Array, lengths: _Array, sample_ids: _Array, starts: _Array) -> int:
-    hasher = xxhash.xxh3_64(ids.data)
-    hasher.update(bits.data)
-    hasher.update(lengths.data)
-    hasher.update(sample_ids.data)
-    hasher.update(starts.data)
+def _checksum(*columns: _Array) -> int:
+    """Return XXH3-64 over the columns of one row, in file order."""
+    hasher = xxhash.xxh3_64()
+    for column in columns:
+        hasher.update(column.data)
     return hasher.intdigest()
 
 
@@ -58,7 +62,7 @@ def _schema() -> Any:
 
 
 class ShardWriter:
-    """Writes packs into one shard file, a batch of rows at a time, so that a batch stays in the processor's cache.
+    """Writer of one shard file, a batch of rows at a time. A batch stays in the processor's cache.
 
     Args:
         sink: anything with ``write``.
@@ -71,64 +75,65 @@ class ShardWriter:
         self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), self._schema)
 
     def add(self, rows: PackRows) -> None:
-        """Append packs; ``BATCH_ROWS`` of them each time but the last."""
+        """Append packs: ``BATCH_ROWS`` in every call but the last, which may have fewer."""
+        # A reader divides by BATCH_ROWS to find a row, so only the last batch may be short.
         assert 0 < len(rows) <= BATCH_ROWS
-        self._writer.write_batch(_batch(rows, self._schema))
+        self._writer.write_batch(_record_batch(rows, self._schema))
 
     def close(self) -> None:
         """Write the footer."""
         self._writer.close()
 
 
-def _batch(rows: PackRows, schema: Any) -> Any:
-    """A record batch of views; only the bits of the masks are made."""
+def _record_batch(rows: PackRows, schema: Any) -> Any:
+    """Return a record batch of views; only the bits of the masks are copied."""
     import pyarrow as pa
 
     tokens, segments = rows.tokens.tolist(), rows.segments.tolist()
+    # Every mask begins at a byte of its own, so a row can be read without its neighbours.
     bits = [np.packbits(rows.loss_mask[a:b], bitorder="little") for a, b in pairwise(tokens)]
-    sums = [
+    checksums = [
         _checksum(rows.input_ids[a:b], mask, rows.lengths[c:d], rows.sample_ids[c:d], rows.starts[c:d])
         for (a, b), (c, d), mask in zip(pairwise(tokens), pairwise(segments), bits, strict=True)
     ]
+    # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of whole plans.
     segment_offsets = rows.segments.astype(np.int32)
-    mask_offsets = np.cumsum([0, *map(len, bits)]).astype(np.int32)
-    masks = [None, pa.py_buffer(mask_offsets), pa.py_buffer(np.concatenate(bits))]
+    mask_offsets = offsets_of([len(mask) for mask in bits]).astype(np.int32)
+    mask_buffers = [None, pa.py_buffer(mask_offsets), pa.py_buffer(np.concatenate(bits))]
     columns = [
-        _lists(rows.input_ids, rows.tokens.astype(np.int32)),
-        pa.Array.from_buffers(pa.binary(), len(rows), masks),
-        _lists(rows.lengths, segment_offsets),
-        _lists(rows.sample_ids, segment_offsets),
-        _lists(rows.starts, segment_offsets),
-        pa.array(np.array(sums, dtype=np.uint64)),
+        _list_array(rows.input_ids, rows.tokens.astype(np.int32)),
+        pa.Array.from_buffers(pa.binary(), len(rows), mask_buffers),
+        *(_list_array(values, segment_offsets) for values in (rows.lengths, rows.sample_ids, rows.starts)),
+        pa.array(np.array(checksums, dtype=np.uint64)),
     ]
     return pa.record_batch(columns, schema=schema)
 
 
-def _lists(values: _Array, offsets: _Array) -> Any:
+def _list_array(values: _Array, offsets: _Array) -> Any:
     import pyarrow as pa
 
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
-class _Batch:
-    """Views of the columns of one batch, made once; a row is then a few slices."""
+class _BatchViews:
+    """NumPy views of the columns of one batch. Made once, they give a row by a few slices."""
 
     def __init__(self, batch: Any) -> None:
-        # A flipped bit may lie in what says where the columns are: look before any of them is touched.
+        # A flipped bit may lie in the offsets and buffer sizes: validate before any column is touched.
         batch.validate(full=True)
-        names = batch.schema.names
-        self.ids, self.id_offsets = _list_views(batch.column(names.index("input_ids")))
-        self.lengths, self.segment_offsets = _list_views(batch.column(names.index("lengths")))
-        self.sample_ids, _ = _list_views(batch.column(names.index("sample_ids")))
-        self.starts, _ = _list_views(batch.column(names.index("starts")))
-        masks = batch.column(names.index("loss_mask"))
+        self.ids, self.id_offsets = _list_views(batch.column("input_ids"))
+        self.lengths, self.segment_offsets = _list_views(batch.column("lengths"))
+        self.sample_ids, _ = _list_views(batch.column("sample_ids"))
+        self.starts, _ = _list_views(batch.column("starts"))
+        masks = batch.column("loss_mask")
         _, offsets, data = masks.buffers()
         self.mask_offsets = np.frombuffer(offsets, dtype=np.int32, count=len(masks) + 1)
         self.bits = np.frombuffer(data, dtype=np.uint8)
-        self.checksums = batch.column(names.index("checksum")).to_numpy()
+        self.checksums = batch.column("checksum").to_numpy()
 
 
 def _list_views(column: Any) -> tuple[_Array, _Array]:
+    """Return the values and the offsets of a list column, without a copy."""
     return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True)
 
 
@@ -145,17 +150,15 @@ class ShardReader:
     """
 
     def __init__(self, path: str, *, size: int) -> None:
-        import os
-
         import pyarrow as pa
 
         self.path = path
         try:
-            found = os.stat(path).st_size
+            file_size = os.stat(path).st_size
         except FileNotFoundError as error:
             raise CorruptFileError(f"{path} is missing: its packs were committed, so it was deleted since") from error
-        if found != size:
-            raise CorruptFileError(f"{path} has {found:,} bytes and was committed with {size:,}: write it again")
+        if file_size != size:
+            raise CorruptFileError(f"{path} has {file_size:,} bytes and was committed with {size:,}: write it again")
         try:
             self._reader = pa.ipc.open_file(pa.memory_map(path))
             version = (self._reader.schema.metadata or {}).get(b"brimful_shard")
@@ -166,38 +169,41 @@ class ShardReader:
         for field in _schema():
             if field not in list(self._reader.schema):
                 raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
-        self._batches: list[_Batch | None] = [None] * self._reader.num_record_batches
+        self._batches: list[_BatchViews | None] = [None] * self._reader.num_record_batches
 
-    def _batch(self, number: int) -> _Batch:
-        batch = self._batches[number]
+    def _batch(self, batch_index: int) -> _BatchViews:
+        """Return the views of one batch; parse and validate it at the first call."""
+        batch = self._batches[batch_index]
         if batch is None:
             import pyarrow as pa
 
             try:
-                batch = _Batch(self._reader.get_batch(number))
+                batch = _BatchViews(self._reader.get_batch(batch_index))
             except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
-                raise CorruptFileError(f"{self.path}: batch {number} is damaged ({error}): write it again") from error
-            self._batches[number] = batch
+                raise CorruptFileError(
+                    f"{self.path}: batch {batch_index} is damaged ({error}): write it again"
+                ) from error
+            self._batches[batch_index] = batch
         return batch
 
     def pack(self, row: int) -> Pack:
-        """One pack.
+        """Return one pack.
 
         Raises:
-            CorruptFileError: its bytes are not those that were written.
+            CorruptFileError: its bytes differ from those that were written.
         """
-        number, at = divmod(row, BATCH_ROWS)
-        if number >= len(self._batches):
+        batch_index, i = divmod(row, BATCH_ROWS)
+        batch = self._batch(batch_index) if batch_index < len(self._batches) else None
+        if batch is None or i >= len(batch.checksums):
             raise CorruptFileError(f"{self.path} has no row {row}: write it again")
-        batch = self._batch(number)
-        if at >= len(batch.checksums):
-            raise CorruptFileError(f"{self.path} has no row {row}: write it again")
-        ids = batch.ids[batch.id_offsets[at] : batch.id_offsets[at + 1]]
-        bits = batch.bits[batch.mask_offsets[at] : batch.mask_offsets[at + 1]]
-        begin, end = batch.segment_offsets[at], batch.segment_offsets[at + 1]
+        ids = batch.ids[batch.id_offsets[i] : batch.id_offsets[i + 1]]
+        bits = batch.bits[batch.mask_offsets[i] : batch.mask_offsets[i + 1]]
+        begin, end = batch.segment_offsets[i], batch.segment_offsets[i + 1]
         lengths, sample_ids, starts = batch.lengths[begin:end], batch.sample_ids[begin:end], batch.starts[begin:end]
-        if _checksum(ids, bits, lengths, sample_ids, starts) != batch.checksums[at]:
+        # The views share the mapped file, which may change under an open reader: check at every read.
+        if _checksum(ids, bits, lengths, sample_ids, starts) != batch.checksums[i]:
             raise CorruptFileError(f"{self.path}: row {row} has other bytes than were written: write the shard again")
+        # Summed in int32 at once: every read comes through here.
         cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=cu_seqlens[1:])
         mask = np.unpackbits(bits, count=len(ids), bitorder="little").view(np.bool_)

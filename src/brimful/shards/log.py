@@ -2,13 +2,13 @@
 
 ::
 
-    stream.json                       what the packs are; written once
+    stream.json                       the header: identity of the packs; written once
     shards/00000000-<xxh16>.arrow     named by content, never overwritten
     log/000000000000.json             one record a shard: THE commit point
     log/<last>.json                   the end record: nothing can follow it
 
-A finished pack store is a stream whose log has its end. Records carry running sums, so the pack with a given
-index is found by a search, and any reader knows the number of packs from the log alone.
+A finished pack store is a stream whose log has its end. Records carry running sums, so a binary
+search finds the shard of a pack, and the log alone gives the number of packs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ from typing import Any
 
 from brimful.blobs import BlobStore
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
-from brimful.fingerprint import differing_keys, fingerprint_of
+from brimful.fingerprint import differing_keys, fingerprint_of, short
 from brimful.messages import setting
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "EndRecord", "ShardRecord", "StreamLog"]
+__all__ = ["FORMAT", "FORMAT_VERSION", "LANES", "EndRecord", "ShardRecord", "StreamLog"]
 
 FORMAT, FORMAT_VERSION = "brimful.packs", 1
+"""Name and version in every header; a reader refuses others."""
+
+LANES = 1
+"""Groups of shards that readers divide among them. Streams that grow will need it in the header; no reader uses it yet."""
+
 IDENTITY_KEYS = ("capacity", "plan", "source", "encoder", "lanes")
-"""What a header names at least; equal identities mean equal packs."""
+"""Keys that every header has. Equal identities mean equal packs; ``lanes`` takes no part in the comparison."""
+
 _HEADER = "stream.json"
 _RECORD = re.compile(r"log/(\d{12})\.json")
 
@@ -41,11 +47,11 @@ class ShardRecord:
         seq: number of the shard, dense from 0.
         file: key of the shard.
         bytes: its size.
-        xxh3_128: of its bytes.
+        xxh3_128: of its bytes, 32 hexadecimal digits.
         packs, tokens: in this shard.
-        cum_packs, cum_tokens: in this and all before it.
-        producer_id: who wrote it.
-        state: where the producer stood after it, for streams that grow; None in a planned store.
+        cum_packs, cum_tokens: in this and all earlier shards.
+        producer_id: host, process id and random digits of the writer.
+        state: position of the producer after it, for streams that grow; None in a planned store.
     """
 
     seq: int
@@ -70,80 +76,86 @@ class EndRecord:
 
 
 class StreamLog:
-    """Reads and writes the header and the log of one directory."""
+    """Header and log of one directory, for reading and writing."""
 
     def __init__(self, store: BlobStore) -> None:
         self.store = store
 
     def header(self) -> dict[str, Any]:
-        """``stream.json``.
+        """Read and check ``stream.json``.
 
         Raises:
             NotAPackStoreError: there is none.
             CorruptFileError: unreadable, or of another version.
         """
+        name = f"{self.store.url}/{_HEADER}"
         try:
             data = self.store.get(_HEADER)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotAPackStoreError(
                 f"{self.store.url} is no pack store: it has no {_HEADER} (`brimful pack` and `pack_dataset` write one)"
             ) from error
-        header = _parse(data, f"{self.store.url}/{_HEADER}")
+        header = _parse(data, name)
         if header.get("format") != FORMAT or header.get("version") != FORMAT_VERSION:
             raise CorruptFileError(
-                f"{self.store.url}/{_HEADER} has format {header.get('format')!r} version {header.get('version')!r}; "
+                f"{name} has format {header.get('format')!r} version {header.get('version')!r}; "
                 f"this brimful reads {FORMAT!r} version {FORMAT_VERSION}"
             )
-        identity = header.get("identity")
-        missing = [key for key in IDENTITY_KEYS if not isinstance(identity, dict) or key not in identity]
-        if missing or not isinstance(header.get("notes"), dict):
-            raise CorruptFileError(
-                f"{self.store.url}/{_HEADER} is damaged: {missing[0] if missing else 'notes'} is missing"
-            )
-        if header.get("checksum") != fingerprint_of([identity, header["notes"]]):
-            raise CorruptFileError(f"{self.store.url}/{_HEADER} is damaged: it has other contents than were written")
+        # Equal contents have an equal checksum; the keys are looked at first for a better message.
+        identity, notes = header.get("identity"), header.get("notes")
+        absent = [key for key in IDENTITY_KEYS if not isinstance(identity, dict) or key not in identity]
+        if absent or not isinstance(notes, dict):
+            raise CorruptFileError(f"{name} is damaged: {absent[0] if absent else 'notes'} is missing")
+        if header.get("checksum") != fingerprint_of([identity, notes]):
+            raise CorruptFileError(f"{name} is damaged: it has other contents than were written")
         return header
 
     def is_begun(self) -> bool:
-        """Whether the directory is claimed for packs."""
+        """Return true once a header claims the directory for packs."""
         return self.store.size(_HEADER) is not None
 
     def begin(self, identity: dict[str, Any], notes: dict[str, Any]) -> None:
-        """Claim the directory for packs of this identity, or make sure that it already is theirs.
+        """Claim the directory for packs of this identity, or check that it already is theirs.
 
         Args:
-            identity: what must be equal to go on with a job.
-            notes: what may differ (paths, versions).
+            identity: settings and fingerprints that must be equal to go on with a job.
+            notes: facts that may differ (paths, versions).
 
         Raises:
-            StoreMismatchError: the directory holds packs of another identity; names what differs.
+            StoreMismatchError: the directory holds packs of another identity; names the differences.
         """
         header = {"format": FORMAT, "version": FORMAT_VERSION, "identity": identity, "notes": notes}
         header["checksum"] = fingerprint_of([identity, notes])
         data = json.dumps(header, indent=1, sort_keys=True, ensure_ascii=False).encode()
+        # Of two jobs that begin at once one publishes its header, and the other is held against it.
         if not self.store.put_if_absent(_HEADER, data):
             self.expect(identity)
 
     def expect(self, identity: dict[str, Any]) -> None:
-        """Make sure that the packs here have this identity, or this part of one.
+        """Check that the packs in the directory have this identity, or this part of one.
 
         Raises:
-            StoreMismatchError: names what differs.
+            StoreMismatchError: names the differences.
         """
-        there, identity = _flat(self.header()["identity"]), _flat(identity)
-        names = {key.split(" ", 1)[0] for key in identity}
-        differing = [key for key in differing_keys(there, identity) if key.split(" ", 1)[0] in names]
-        if len(differing) > 1:  # these follow from the others
-            differing = [key for key in differing if key not in ("plan", "packs_per_shard")] or differing
-        if differing:
-            shown = [f"{key} ({_shown(there.get(key))} there, {_shown(identity.get(key))} now)" for key in differing]
+        store_identity, identity = _flat(self.header()["identity"]), _flat(identity)
+        # Packs do not depend on lanes: stores that earlier versions wrote with several are resumed.
+        names = {key.split(" ", 1)[0] for key in identity} - {"lanes"}
+        keys = [key for key in differing_keys(store_identity, identity) if key.split(" ", 1)[0] in names]
+        # The plan and its packs per shard follow from the other keys, which say more about the cause.
+        if len(keys) > 1:
+            keys = [key for key in keys if key not in ("plan", "packs_per_shard")] or keys
+        if keys:
+            text = ", ".join(
+                f"{key} ({_abridged(store_identity.get(key))} there, {_abridged(identity.get(key))} now)"
+                for key in keys
+            )
             raise StoreMismatchError(
-                f"{self.store.url} already holds packs made otherwise: {', '.join(shown)}. "
+                f"{self.store.url} already holds packs made otherwise: {text}. "
                 f"Choose another {setting('directory')}, or delete that one"
             )
 
     def commit(self, record: ShardRecord) -> bool:
-        """Publish a shard; false if that number was committed before."""
+        """Publish a shard; return false if a shard of that number was committed earlier."""
         return self.store.put_if_absent(_key(record.seq), json.dumps({"type": "shard", **asdict(record)}).encode())
 
     def end(self, record: EndRecord) -> None:
@@ -151,50 +163,61 @@ class StreamLog:
         self.store.put_if_absent(_key(record.seq), json.dumps({"type": "end", **asdict(record)}).encode())
 
     def committed(self) -> set[int]:
-        """Numbers of all records, the end included; one listing, nothing is read.
+        """Return the numbers of all records, the end included; one listing, nothing is read.
 
         Files of other names are no records: some systems leave theirs in every folder (``._000000000000.json``).
         """
-        return {int(found[1]) for key in self.store.list("log/") if (found := _RECORD.fullmatch(key))}
+        return {int(match[1]) for key in self.store.list("log/") if (match := _RECORD.fullmatch(key))}
 
     def records(self) -> tuple[list[ShardRecord], EndRecord | None]:
-        """All shard records in order up to the first gap, and the end if it follows them.
+        """Return the shard records up to the first gap, and the end if it follows them.
 
         Raises:
             CorruptFileError: a record is damaged, or the running sums do not add up.
         """
         shards: list[ShardRecord] = []
-        packs = tokens = 0
-        present = self.committed()
-        while len(shards) in present:
-            seq = len(shards)
-            name = f"{self.store.url}/{_key(seq)}"
-            value = _parse(self.store.get(_key(seq)), name)
-            kind = value.pop("type", None)
-            try:
-                if kind == "end":
-                    end = EndRecord(**value)
-                    if (end.packs, end.tokens) != (packs, tokens):
-                        raise CorruptFileError(f"{name}: the end counts {end.packs:,} packs, the shards {packs:,}")
-                    return shards, end
-                record = ShardRecord(**value)
-            except TypeError as error:
-                raise CorruptFileError(f"{name} is no record of a shard: {error}") from error
-            packs, tokens = packs + record.packs, tokens + record.tokens
-            if kind != "shard" or (record.seq, record.cum_packs, record.cum_tokens) != (seq, packs, tokens):
+        num_packs = num_tokens = 0
+        numbers = self.committed()
+        while (seq := len(shards)) in numbers:
+            record, name = self._read(seq)
+            if isinstance(record, EndRecord):
+                if (record.packs, record.tokens) != (num_packs, num_tokens):
+                    raise CorruptFileError(f"{name}: the end counts {record.packs:,} packs, the shards {num_packs:,}")
+                return shards, record
+            # A record that another file replaced parses well; its number and running sums give it away.
+            num_packs, num_tokens = num_packs + record.packs, num_tokens + record.tokens
+            if (record.seq, record.cum_packs, record.cum_tokens) != (seq, num_packs, num_tokens):
                 raise CorruptFileError(f"{name} does not follow from the records before it")
             shards.append(record)
         return shards, None
 
     def record_of(self, seq: int) -> ShardRecord:
-        """One shard record."""
-        value = _parse(self.store.get(_key(seq)), f"{self.store.url}/{_key(seq)}")
-        value.pop("type", None)
-        return ShardRecord(**value)
+        """Return one shard record.
+
+        Raises:
+            CorruptFileError: it is damaged, or the end.
+        """
+        record, name = self._read(seq)
+        if isinstance(record, EndRecord):
+            raise CorruptFileError(f"{name} is no record of a shard")
+        return record
+
+    def _read(self, seq: int) -> tuple[ShardRecord | EndRecord, str]:
+        """Return a record and its name for messages; nothing is compared with other records."""
+        name = f"{self.store.url}/{_key(seq)}"
+        values = _parse(self.store.get(_key(seq)), name)
+        kind = values.pop("type", None)
+        try:
+            record = EndRecord(**values) if kind == "end" else ShardRecord(**values)
+        except TypeError as error:
+            raise CorruptFileError(f"{name} is no record of a shard: {error}") from error
+        if kind not in ("shard", "end"):
+            raise CorruptFileError(f"{name} does not follow from the records before it")
+        return record, name
 
 
 def shard_key(seq: int, xxh3_128: str) -> str:
-    """Name of a shard: its number and the first 16 digits of its hash."""
+    """Return the key of a shard, with its number and 16 digits of its hash."""
     return f"shards/{seq:08d}-{xxh3_128[:16]}.arrow"
 
 
@@ -212,17 +235,15 @@ def _parse(data: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def _shown(value: Any) -> str:
+def _abridged(value: Any) -> str:
+    """Return a value as text, fingerprints by their first seven digits."""
     text = str(value)
-    return text[:7] if len(text) == 32 else text
+    return short(text) if len(text) == 32 else text
 
 
 def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings within settings by two names: ``settings seed``."""
-    flat = {}
+    """Return an identity without nesting: ``{"settings": {"seed": 0}}`` becomes ``{"settings seed": 0}``."""
+    flat: dict[str, Any] = {}
     for key, value in identity.items():
-        if isinstance(value, Mapping):
-            flat.update({f"{key} {inner}": part for inner, part in value.items()})
-        else:
-            flat[key] = value
+        flat.update({f"{key} {name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value})
     return flat

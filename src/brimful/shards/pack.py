@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from brimful.errors import CollateError
-from brimful.typing import IGNORE_INDEX, CuSeqlens, Labels, LossMask, SampleIds, TokenIds
+from brimful.ragged import offsets_of
+from brimful.typing import IGNORE_INDEX, CuSeqlens, Fingerprint, Labels, LossMask, SampleIds, TokenIds
 
-__all__ = ["Pack", "assemble_pack"]
+__all__ = ["FingerprintedPacks", "Pack", "PackSequence", "assemble_pack"]
 
 
 class _NoDictionary:
-    """Tells a collator for other samples, which asks a sample for its ``vars``, that it cannot have a pack."""
+    """Refusal of ``vars(pack)``, by which other collators look for the keys of a sample."""
 
     __slots__ = ()
 
@@ -58,25 +59,26 @@ class Pack(_NoDictionary):
 
     @property
     def num_segments(self) -> int:
-        """Segments in the pack."""
+        """Number of segments."""
         return len(self.sample_ids)
 
     @property
     def labels(self) -> Labels:
-        """``int64[num_tokens]``: the token where it is a target, else ``IGNORE_INDEX``. Not shifted; a new array."""
+        """Labels, ``int64[num_tokens]``: the token where it is a target, else ``IGNORE_INDEX``. Not shifted; a new array."""
         return np.where(self.loss_mask, self.input_ids, np.int64(IGNORE_INDEX))
 
     @property
     def num_loss_tokens(self) -> int:
-        """Tokens that are targets of the loss."""
+        """Number of tokens that are targets of the loss."""
         return int(np.count_nonzero(self.loss_mask))
 
     def segment(self, index: int) -> TokenIds:
-        """Tokens of one segment."""
+        """Return the tokens of one segment."""
         return self.input_ids[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, str):  # `"input_ids" in batch`: how a tokenizer that pads a batch looks for its keys
+        # A tokenizer that pads a batch looks for its keys by `"input_ids" in batch`, and compares each pack with a text.
+        if isinstance(other, str):
             raise _wrong_collator()
         if not isinstance(other, Pack):
             return NotImplemented
@@ -89,13 +91,28 @@ class Pack(_NoDictionary):
         return f"Pack({len(self):,} tokens, {self.num_segments} segments, {self.num_loss_tokens:,} loss tokens)"
 
 
+class PackSequence(Protocol):
+    """Packs by index: a ``PackedDataset``, a ``PackStore``, or any other sequence of packs."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Pack: ...
+
+
+class FingerprintedPacks(PackSequence, Protocol):
+    """A sequence of packs with a fingerprint, by which a loader state refuses others."""
+
+    @property
+    def fingerprint(self) -> Fingerprint: ...
+
+
 def assemble_pack(
     ids: Sequence[TokenIds],
     masks: Sequence[LossMask],
     sample_ids: Sequence[int] | SampleIds,
     starts: Sequence[int] | TokenIds | None = None,
 ) -> Pack:
-    """Put segments behind each other. The first token of each loses its label: nothing before it may predict it.
+    """Concatenate segments into one pack. The first token of each loses its label: nothing before it may predict it.
 
     Args:
         ids: tokens of each segment, none empty.
@@ -103,8 +120,7 @@ def assemble_pack(
         sample_ids: of each segment.
         starts: first token of the sample in each segment; all 0 if None.
     """
-    cu_seqlens = np.zeros(len(ids) + 1, dtype=np.int32)
-    np.cumsum([len(segment) for segment in ids], out=cu_seqlens[1:])
+    cu_seqlens = offsets_of([len(segment) for segment in ids]).astype(np.int32)
     loss_mask = np.concatenate(masks)
     loss_mask[cu_seqlens[:-1]] = False
     return Pack(

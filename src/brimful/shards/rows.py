@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-import numpy as np
-
-from brimful.shards.pack import Pack
+from brimful.ragged import offsets_of
 from brimful.typing import Lengths, LossMask, Offsets, SampleIds, TokenIds
 
 __all__ = ["PackRows"]
@@ -15,16 +13,21 @@ __all__ = ["PackRows"]
 
 @dataclass(frozen=True)
 class PackRows:
-    """Packs one behind the other.
+    """Packs one behind the other. Building one clears the loss mask on the first token of every segment, in place.
 
     Attributes:
         input_ids: ``int32[num_tokens]`` of all packs.
-        loss_mask: ``bool[num_tokens]``; false on the first token of every segment.
+        loss_mask: ``bool[num_tokens]``; false on the first token of every segment, which nothing may predict.
         lengths: ``int32[num_segments]``.
         sample_ids: ``int64[num_segments]``.
         starts: ``int32[num_segments]``.
         segments: ``int64[num_packs + 1]``, first segment of each pack, and the end.
-        tokens: ``int64[num_packs + 1]``, first token of each pack, and the end.
+
+    >>> import numpy as np
+    >>> rows = PackRows(np.array([5, 6, 7], np.int32), np.ones(3, bool), np.array([2, 1], np.int32),
+    ...                 np.array([4, 2]), np.zeros(2, np.int32), np.array([0, 2]))
+    >>> rows.loss_mask.tolist(), rows.tokens.tolist()
+    ([False, True, False], [0, 3])
     """
 
     input_ids: TokenIds
@@ -33,42 +36,21 @@ class PackRows:
     sample_ids: SampleIds
     starts: Lengths
     segments: Offsets
-    tokens: Offsets
 
-    @classmethod
-    def of_segments(
-        cls,
-        input_ids: TokenIds,
-        loss_mask: LossMask,
-        lengths: Lengths,
-        sample_ids: SampleIds,
-        starts: Lengths,
-        segments: Offsets,
-    ) -> PackRows:
-        """From the segments in their order; takes the label of the first token of each away, in place.
+    def __post_init__(self) -> None:
+        assert self._token_offsets[-1] == len(self.input_ids)
+        # A token is predicted from those before it in its segment, and the first has none.
+        self.loss_mask[self._token_offsets[:-1]] = False
 
-        >>> rows = PackRows.of_segments(np.array([5, 6, 7], np.int32), np.ones(3, bool), np.array([2, 1], np.int32),
-        ...                             np.array([4, 2]), np.zeros(2, np.int32), np.array([0, 2]))
-        >>> rows.loss_mask.tolist(), rows.tokens.tolist()
-        ([False, True, False], [0, 3])
-        """
-        ends = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=ends[1:])
-        assert ends[-1] == len(input_ids)
-        loss_mask[ends[:-1]] = False
-        return cls(input_ids, loss_mask, lengths, sample_ids, starts, segments, ends[segments])
+    @cached_property
+    def _token_offsets(self) -> Offsets:
+        """``int64[num_segments + 1]``, first token of each segment, and the end."""
+        return offsets_of(self.lengths)
 
-    @classmethod
-    def of_packs(cls, packs: Sequence[Pack]) -> PackRows:
-        """From packs in memory."""
-        return cls.of_segments(
-            np.concatenate([pack.input_ids for pack in packs]),
-            np.concatenate([pack.loss_mask for pack in packs]),
-            np.concatenate([np.diff(pack.cu_seqlens) for pack in packs]),
-            np.concatenate([pack.sample_ids for pack in packs]),
-            np.concatenate([pack.starts for pack in packs]),
-            np.cumsum([0, *(pack.num_segments for pack in packs)]),
-        )
+    @property
+    def tokens(self) -> Offsets:
+        """``int64[num_packs + 1]``, first token of each pack, and the end."""
+        return self._token_offsets[self.segments]
 
     def __len__(self) -> int:
         return len(self.segments) - 1

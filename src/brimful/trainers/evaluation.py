@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -15,16 +15,10 @@ from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
 from brimful.messages import counted
-from brimful.shards import Pack
+from brimful.shards import Pack, PackSequence
 from brimful.typing import Fingerprint, Int64Array, SampleIds
 
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
-
-
-class _Packs(Protocol):
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Pack: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +59,7 @@ class SampleLosses:
 
 
 def evaluate_samples(
-    model: Any, packs: _Packs, collator: PackCollator, *, packs_per_batch: int = 1, device: Any = None
+    model: Any, packs: PackSequence, collator: PackCollator, *, packs_per_batch: int = 1, device: Any = None
 ) -> SampleLosses:
     """Loss of every sample, equal for packed samples and for ``one_by_one`` of them.
 
@@ -120,7 +114,7 @@ def evaluate_samples(
     return SampleLosses(np.concatenate(rows), nll.astype(np.float64), targets, correct)
 
 
-def one_by_one(packs: _Packs) -> _OneByOne:
+def one_by_one(packs: PackSequence) -> _OneByOne:
     """The samples of packs as a data set of packs of one sample each: an evaluation without packing.
 
     ::
@@ -143,7 +137,7 @@ def one_by_one(packs: _Packs) -> _OneByOne:
 class _OneByOne:
     """Picklable, for the workers of a loader."""
 
-    def __init__(self, packs: _Packs, counts: Sequence[int]) -> None:
+    def __init__(self, packs: PackSequence, counts: Sequence[int]) -> None:
         self._packs = packs
         self._ends = np.cumsum(counts, dtype=np.int64)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 
 from brimful.errors import missing_extra
 from brimful.plan.schedule import Tail
 from brimful.serve import PackLoader
-from brimful.shards import Pack
-from brimful.typing import Fingerprint
+from brimful.shards import FingerprintedPacks, Pack
 
 try:
     import lightning.pytorch as pl
@@ -21,15 +20,6 @@ except ModuleNotFoundError as error:
     raise missing_extra("lightning", "lightning", "PackDataModule") from error
 
 __all__ = ["PackDataModule"]
-
-
-class _Packs(Protocol):
-    @property
-    def fingerprint(self) -> Fingerprint: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Pack: ...
 
 
 class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning is not typed here
@@ -49,10 +39,10 @@ class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning
 
     def __init__(
         self,
-        train: _Packs,
+        train: FingerprintedPacks,
         collator: Callable[[list[Pack]], Any],
         *,
-        val: _Packs | None = None,
+        val: FingerprintedPacks | None = None,
         packs_per_micro_batch: int = 1,
         seed: int | None = 0,
         tail: Tail | str = Tail.PAD,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -12,19 +12,9 @@ from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.plan.schedule import Tail
 from brimful.serve import PackLoader
-from brimful.shards import Pack
-from brimful.typing import Fingerprint
+from brimful.shards import FingerprintedPacks, Pack
 
 __all__ = ["TorchtitanLoader"]
-
-
-class _Packs(Protocol):
-    @property
-    def fingerprint(self) -> Fingerprint: ...
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Pack: ...
 
 
 class TorchtitanLoader:
@@ -60,7 +50,7 @@ class TorchtitanLoader:
 
     def __init__(
         self,
-        packs: _Packs,
+        packs: FingerprintedPacks,
         *,
         num_tokens_per_batch: int,
         dp_rank: int = 0,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from brimful.errors import SettingsError, missing_extra
-from brimful.shards import Pack
+from brimful.shards import Pack, PackSequence
 from brimful.trainers.refusals import check_arguments
 
 try:
@@ -21,12 +21,6 @@ except ModuleNotFoundError as error:
 __all__ = ["SFTPacks", "for_packs"]
 
 _Arguments = TypeVar("_Arguments")
-
-
-class _Packs(Protocol):
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Pack: ...
 
 
 class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed here
@@ -46,7 +40,7 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
     (False, [2], 3)
     """
 
-    def __init__(self, packs: _Packs) -> None:
+    def __init__(self, packs: PackSequence) -> None:
         if not len(packs):
             raise SettingsError("SFTTrainer needs at least one pack, and there is none")
         super().__init__(datasets.Dataset.from_dict({"pack": [0]}).data)

@@ -14,15 +14,9 @@ from brimful.collate.features import Feature
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.messages import setting
-from brimful.shards import Pack
+from brimful.shards import Pack, PackSequence
 
 __all__ = ["SlicingCollator", "VeomniPacks"]
-
-
-class _Packs(Protocol):
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Pack: ...
 
 
 class VeomniPacks:
@@ -36,7 +30,7 @@ class VeomniPacks:
     (3, [2])
     """
 
-    def __init__(self, packs: _Packs) -> None:
+    def __init__(self, packs: PackSequence) -> None:
         self._packs = packs
 
     def __len__(self) -> int:

@@ -61,7 +61,6 @@ def test_a_renamed_field_that_no_row_has_is_named(chats: Path, tokenizer: Path) 
         (["--max-length", "64", "--algorithm", "phased", "--phases", "magic"], "magic"),
         (["--max-length", "64", "--epoch", "-1"], "--epoch must be at least 0"),
         (["--max-length", "64", "--seed", "x"], "--seed"),
-        (["--max-length", "64", "--lanes", "0"], "--lanes must be at least 1 and is 0"),
     ],
 )
 def test_a_wrong_option_of_pack_is_named(

@@ -204,7 +204,6 @@ def test_a_log_record_that_is_gone_is_not_passed_over(store: Path) -> None:
         (["--max-length", "64", "--algorithm", "next_fit"], "settings algorithm (auto there, next_fit now)"),
         (["--max-length", "64", "--seed", "7"], "settings seed (0 there, 7 now)"),
         (["--max-length", "64", "--train-on", "all"], "encoder ("),
-        (["--max-length", "64", "--lanes", "2"], "lanes (1 there, 2 now)"),
         (["--max-length", "64", "other data"], "source ("),
     ],
 )

@@ -1,4 +1,4 @@
-"""Reading back a whole pack store and holding it against its log and its plan."""
+"""Full check of a pack store against its log and its plan."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.progress import Progress
-from brimful.shards import ShardReader, StreamLog
+from brimful.shards import Pack, ShardReader, StreamLog
+from brimful.typing import SampleIds
 
 __all__ = ["StoreCheck", "check_store"]
 
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """What a full read found."""
+    """Totals of a store that was read in full."""
 
     shards: int
     packs: int
@@ -31,7 +32,9 @@ class StoreCheck:
 def check_store(
     directory: str | os.PathLike[str], *, plan: Plan | None = None, progress: Progress | None = None
 ) -> StoreCheck:
-    """Read every byte of a store: hashes, row checksums, running sums and, given the plan, every segment.
+    """Read every byte of a store and check it.
+
+    Hashes, row checksums and running sums are held against the log, and every segment against the plan, if there is one.
 
     Raises:
         CorruptFileError: names the file and row.
@@ -40,7 +43,7 @@ def check_store(
     progress = progress or Progress()
     store = open_blob_store(directory)
     log = StreamLog(store)
-    header = log.header()
+    identity = log.header()["identity"]
     records, end = log.records()
     if end is None:
         raise UnfinishedStoreError(
@@ -48,43 +51,42 @@ def check_store(
         )
     if plan is not None:
         plan.check_fingerprint()
-        if (header["identity"]["plan"], header["identity"]["capacity"]) != (plan.fingerprint, plan.capacity):
+        if (identity["plan"], identity["capacity"]) != (plan.fingerprint, plan.capacity):
             raise CorruptFileError(f"{store.url}: the plan beside the packs is not the one they were written from")
-    packs = tokens = 0
-    seen: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+    num_packs = num_tokens = 0
+    sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
             path = store.local_path(record.file)
-            data = store.get(record.file)
-            if xxhash.xxh3_128_hexdigest(data) != record.xxh3_128:
+            # The hash covers the bytes of the file; the reader below checks the meaning of each row.
+            if xxhash.xxh3_128_hexdigest(store.get(record.file)) != record.xxh3_128:
                 raise CorruptFileError(f"{store.url}/{record.file} has other bytes than were committed")
             assert path is not None, "only local stores can be checked so far"
             reader = ShardReader(path, size=record.bytes)
             for row in range(record.packs):
                 pack = reader.pack(row)
-                if len(pack) > header["identity"]["capacity"]:
+                if len(pack) > identity["capacity"]:
                     raise CorruptFileError(f"{path}: row {row} holds {len(pack):,} tokens, above the capacity")
-                if plan is not None:
-                    _compare(plan, packs + row, pack, path, row)
-                tokens += len(pack)
-                seen.append(np.unique(pack.sample_ids))
-            packs += record.packs
+                if plan is not None and not _is_planned(plan, num_packs + row, pack):
+                    raise CorruptFileError(
+                        f"{path}: row {row} does not hold the segments of pack {num_packs + row} of the plan"
+                    )
+                num_tokens += len(pack)
+                sample_ids.append(np.unique(pack.sample_ids))
+            num_packs += record.packs
             progress.advance(record.packs, tokens=record.tokens)
-    if (packs, tokens) != (end.packs, end.tokens):
-        raise CorruptFileError(f"{store.url} holds {packs:,} packs, its end counts {end.packs:,}")
-    samples = len(np.unique(np.concatenate(seen))) if seen else 0
-    return StoreCheck(len(records), packs, tokens, samples)
+    if (num_packs, num_tokens) != (end.packs, end.tokens):
+        raise CorruptFileError(f"{store.url} holds {num_packs:,} packs, its end counts {end.packs:,}")
+    # A split sample lies in several packs and counts once.
+    num_samples = len(np.unique(np.concatenate(sample_ids))) if sample_ids else 0
+    return StoreCheck(len(records), num_packs, num_tokens, num_samples)
 
 
-def _compare(plan: Plan, index: int, pack: object, path: str, row: int) -> None:
-    from brimful.shards import Pack
-
-    assert isinstance(pack, Pack)
+def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:
+    """Return true if a pack has the segments that the plan has at this index."""
     rows = slice(int(plan.offsets[index]), int(plan.offsets[index + 1]))
-    equal = (
+    return (
         np.array_equal(plan.sample_ids[rows], pack.sample_ids)
         and np.array_equal(plan.starts[rows], pack.starts)
         and np.array_equal(plan.lengths[rows], np.diff(pack.cu_seqlens))
     )
-    if not equal:
-        raise CorruptFileError(f"{path}: row {row} does not hold the segments of pack {index} of the plan")

@@ -1,38 +1,38 @@
-"""A finished pack store, open for reading: packs by index."""
+"""Reader of a finished pack store: packs by index."""
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from brimful.blobs import open_blob_store
-from brimful.checks import path_of, position, positions
+from brimful.checks import path_of
 from brimful.errors import StoreError, UnfinishedStoreError
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment
+from brimful.serve.indexed_packs import IndexedPacks
 from brimful.shards import Pack, ShardReader, StreamLog
 from brimful.typing import Fingerprint
 
 __all__ = ["PackStore", "open_packs"]
 
-_SHARDS_KEPT_OPEN = 256
+_MAX_OPEN_SHARDS = 256
+"""Shards that one process keeps mapped; the one mapped first is closed for the next."""
 
 
-class PackStore:
+class PackStore(IndexedPacks):
     """Packs of a directory by index; also a sequence, so any map-style loader takes it.
 
-    Opening reads the small log; shards are mapped when their first pack is asked for, and every pack is checked
+    Opening reads the small log; a shard is mapped at the first access to one of its packs, and every pack is checked
     against its checksum when it is read. Picklable and safe to fork: each process maps the files itself.
 
     Attributes:
-        directory: where the packs lie.
-        capacity: most tokens of a pack.
-        lanes: how the shards may be divided among ranks.
+        directory: path of the packs.
+        capacity: largest number of tokens in a pack.
         identity, notes: the header.
     """
 
@@ -45,13 +45,13 @@ class PackStore:
         self.identity: dict[str, Any] = header["identity"]
         self.notes: dict[str, Any] = header["notes"]
         self.capacity: int = self.identity["capacity"]
-        self.lanes: int = self.identity["lanes"]
         if end is None:
-            written = sum(record.packs for record in self._records)
+            num_packs = sum(record.packs for record in self._records)
             raise UnfinishedStoreError(
                 f"{self.directory} is not finished: {counted(len(self._records), 'shard')} with "
-                f"{counted(written, 'pack')} so far; run the command that writes it again"
+                f"{counted(num_packs, 'pack')} so far; run the command that writes it again"
             )
+        # Shard i holds the packs below _ends[i] that no earlier shard holds.
         self._ends = np.array([record.cum_packs for record in self._records], dtype=np.int64)
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
 
@@ -63,7 +63,7 @@ class PackStore:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in all packs."""
+        """Number of tokens in all packs."""
         return self._records[-1].cum_tokens if self._records else 0
 
     @property
@@ -73,43 +73,26 @@ class PackStore:
 
     @property
     def alignment(self) -> Alignment:
-        """What the packs were planned to be padded to: ``PackCollator(padding=Padding.of_alignment(…))``."""
+        """Multiples of tokens that the plan left room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
         return Alignment(**self.identity.get("alignment", {}))
 
     @property
     def num_shards(self) -> int:
-        """Files."""
+        """Number of shard files."""
         return len(self._records)
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of the plan the packs were written from."""
+        """Fingerprint of the plan that the packs were written from."""
         return str(self.identity["plan"])
 
-    @overload
-    def __getitem__(self, index: int) -> Pack: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Pack]: ...
-
-    def __getitem__(self, index: int | slice) -> Pack | list[Pack]:
-        """One pack, or those of a slice; as of a list.
-
-        Raises:
-            IndexError: no such pack.
-            CorruptFileError: the file was damaged since it was written; names file and row.
-        """
-        if isinstance(index, slice):
-            return [self[at] for at in positions(index, len(self))]
-        index = position(index, len(self), "pack")
+    def _pack(self, index: int) -> Pack:
         shard = int(np.searchsorted(self._ends, index, side="right"))
         first = int(self._ends[shard]) - self._records[shard].packs
         return self._reader(shard).pack(index - first)
 
-    def __iter__(self) -> Iterator[Pack]:
-        return (self[index] for index in range(len(self)))
-
     def _reader(self, shard: int) -> ShardReader:
+        """Return the reader of a shard; map the file at the first call."""
         reader = self._readers.get(shard)
         if reader is None:
             record = self._records[shard]
@@ -118,7 +101,7 @@ class PackStore:
                 raise StoreError(f"{self.directory}: packs are read from local files so far; copy the store first")
             reader = ShardReader(path, size=record.bytes)
             self._readers[shard] = reader
-            if len(self._readers) > _SHARDS_KEPT_OPEN:
+            if len(self._readers) > _MAX_OPEN_SHARDS:
                 self._readers.popitem(last=False)
         return reader
 

@@ -1,0 +1,334 @@
+"""Composition of micro-batches from lengths, while samples still come in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from typing import NamedTuple
+
+from brimful.errors import OversizedSampleError, SettingsError
+from brimful.plan import Overflow
+from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget
+
+__all__ = ["BatchLedger", "MicroBatchComposer", "SampleSegment", "compose"]
+
+
+class SampleSegment(NamedTuple):
+    """A sample or a part of one, as the overflow policy left it. Also a whole pack from a stream."""
+
+    key: int
+    """Number of the sample in its source."""
+    start: int
+    """First token of the sample in the segment."""
+    length: int
+    """Tokens."""
+    counted: int
+    """Tokens counted against the budget; 0 is possible if it counts targets."""
+    samples: int
+    """Samples that end in the segment: 1; 0 for all but the last part of a split sample; several for a pack."""
+
+
+@dataclass
+class BatchLedger:
+    """Account of samples and tokens.
+
+    ``samples_in = samples_packed + samples_dropped + samples_carried + samples_rejected`` and
+    ``tokens_in = tokens_packed + tokens_dropped + tokens_carried + tokens_truncated``; checked at every look.
+    """
+
+    samples_in: int = 0
+    tokens_in: int = 0
+    samples_packed: int = 0
+    tokens_packed: int = 0
+    samples_dropped: int = 0
+    tokens_dropped: int = 0
+    samples_truncated: int = 0
+    tokens_truncated: int = 0
+    samples_carried: int = 0
+    tokens_carried: int = 0
+    samples_rejected: int = 0
+    micro_batches: int = 0
+
+    def check(self) -> BatchLedger:
+        """Return the ledger itself; assert that it adds up."""
+        samples = self.samples_packed + self.samples_dropped + self.samples_carried + self.samples_rejected
+        tokens = self.tokens_packed + self.tokens_dropped + self.tokens_carried + self.tokens_truncated
+        assert samples == self.samples_in, f"{samples} samples accounted for, {self.samples_in} came in"
+        assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
+        return self
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the counts for JSON."""
+        return asdict(self)
+
+
+class MicroBatchComposer:
+    """Composer that takes samples in and gives micro-batches out. It knows lengths only.
+
+    ::
+
+        budget 32, lengths 1 2 3 …      waiting                     leaves
+        1 … 8 came in: 36 tokens        1 2 3 4 5 6 7 8             1 2 3 4 5 6 7     28
+        9 10 11                         8 9 10 11                   8 9 10            27
+        12 13                           11 12 13                    11 12             23
+
+    The sample that waited longest always goes, so none waits for ever; others join it while they fit into the
+    remaining budget and capacity (``Fit``).
+
+    Cost: a micro-batch takes time in proportion to the waiting samples, about ``min_buffered``, however long the data.
+    Source: VeOmni's dynamic batching; the exact fit is a subset sum on the bits of one long integer (Bellman 1957).
+    """
+
+    def __init__(self, settings: TokenBudget | SampleCount) -> None:
+        self.settings = settings
+        self._capacity = settings.capacity if isinstance(settings, TokenBudget) else None
+        self._overflow = settings.overflow if isinstance(settings, TokenBudget) else Overflow.ERROR
+        self._waiting: list[SampleSegment] = []
+        self._length = self._counted = 0  # sums over the waiting segments
+        self._ledger = BatchLedger()
+        # Of the step in progress: segments that waited at its beginning or came since, and the ledger at its beginning.
+        self._step_segments: list[SampleSegment] | None = None
+        self._step_ledger = self._ledger
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def waiting(self) -> Sequence[SampleSegment]:
+        """Segments that no micro-batch holds yet, in order of arrival."""
+        return tuple(self._waiting)
+
+    @property
+    def ledger(self) -> BatchLedger:
+        """Copy of the account; asserts that it adds up."""
+        num_carried = sum(segment.samples for segment in self._waiting)
+        return replace(self._ledger, samples_carried=num_carried, tokens_carried=self._length).check()
+
+    def restore(self, segments: Iterable[SampleSegment], ledger: BatchLedger) -> None:
+        """Go back to the moment at which ``segments`` waited and the account was ``ledger``."""
+        self._waiting, self._step_segments = list(segments), None
+        self._length, self._counted, _ = _sums(self._waiting)
+        self._ledger = replace(ledger)
+
+    def begin_step(self) -> None:
+        """Mark the point to which ``put_back`` returns."""
+        self._step_segments, self._step_ledger = list(self._waiting), replace(self._ledger)
+
+    def reject(self) -> None:
+        """Count a sample that could not be read."""
+        self._ledger.samples_in += 1
+        self._ledger.samples_rejected += 1
+
+    def add(self, key: int, length: int, budget_tokens: int, *, samples: int = 1) -> None:
+        """Take in one sample.
+
+        Args:
+            key: number of the sample.
+            length: tokens.
+            budget_tokens: tokens counted against the budget: ``length``, or the targets.
+            samples: more than 1 for a pack, which is never cut.
+
+        Raises:
+            OversizedSampleError: longer than the capacity, and the policy is ``error`` or cannot cut it.
+        """
+        ledger, capacity, policy = self._ledger, self._capacity, self._overflow
+        is_oversized = capacity is not None and length > capacity
+        # Refuse before anything is counted: a caller that goes on finds the ledger as it was.
+        if is_oversized and policy is not Overflow.DROP and (policy is Overflow.ERROR or samples > 1):
+            title = f"sample {key}" if samples == 1 else f"the pack of {samples} samples at {key}"
+            choices = "drop, truncate, truncate_left or split" if samples == 1 else "drop"
+            raise OversizedSampleError(
+                f"{title} has {length:,} tokens and a micro-batch holds at most {capacity:,}. Choose overflow {choices}, "
+                f"or raise capacity"
+            )
+        ledger.samples_in += samples
+        ledger.tokens_in += length
+        if capacity is None or not is_oversized:
+            self._push(SampleSegment(key, 0, length, budget_tokens, samples))
+        elif policy is Overflow.DROP:
+            ledger.samples_dropped += samples
+            ledger.tokens_dropped += length
+        elif policy is Overflow.SPLIT:
+            # The sample counts as packed once, with its last part.
+            for start in range(0, length, capacity):
+                size = min(capacity, length - start)
+                self._push(SampleSegment(key, start, size, min(budget_tokens, size), int(start + size == length)))
+        else:
+            ledger.samples_truncated += 1
+            ledger.tokens_truncated += length - capacity
+            start = length - capacity if policy is Overflow.TRUNCATE_LEFT else 0
+            self._push(SampleSegment(key, start, capacity, min(budget_tokens, capacity), 1))
+
+    def _push(self, segment: SampleSegment) -> None:
+        self._waiting.append(segment)
+        if self._step_segments is not None:
+            self._step_segments.append(segment)
+        self._length += segment.length
+        self._counted += segment.counted
+
+    def _budget(self, step: int) -> int:
+        settings = self.settings
+        assert isinstance(settings, TokenBudget)
+        return settings.tokens if settings.warmup is None else settings.warmup.budget(step, settings.tokens)
+
+    def is_ready(self, step: int) -> bool:
+        """Return true if enough samples wait for a full micro-batch of this step."""
+        settings = self.settings
+        if isinstance(settings, SampleCount):
+            return len(self._waiting) >= settings.samples
+        return len(self._waiting) >= settings.min_buffered and (
+            self._counted >= self._budget(step) or self._length >= settings.capacity
+        )
+
+    def take(self, step: int) -> list[SampleSegment]:
+        """Remove the next micro-batch from the waiting segments and return it.
+
+        At least one segment must wait. It may be called before ``is_ready``, to use up the last samples of an epoch.
+        """
+        settings = self.settings
+        if isinstance(settings, SampleCount):
+            batch, self._waiting = self._waiting[: settings.samples], self._waiting[settings.samples :]
+        elif settings.fit is Fit.EXACT:
+            batch, self._waiting = _exact_fit(self._waiting, self._budget(step))
+        else:
+            batch, self._waiting = _first_fit(self._waiting, self._budget(step), settings.capacity)
+        length, budget_tokens, samples = _sums(batch)
+        self._length -= length
+        self._counted -= budget_tokens
+        self._ledger.samples_packed += samples
+        self._ledger.tokens_packed += length
+        self._ledger.micro_batches += 1
+        return batch
+
+    def next_batch(self, step: int, pull: Callable[[MicroBatchComposer], bool]) -> list[SampleSegment] | None:
+        """Pull samples until a micro-batch is ready, and return it. At the end of the samples the last ones; then None.
+
+        Args:
+            step: of the micro-batch, for the warm-up.
+            pull: adds one more sample to this composer; false at the end.
+        """
+        while not self.is_ready(step) and pull(self):
+            pass
+        return self.take(step) if self._waiting else None
+
+    def put_back(self) -> None:
+        """Return all that was taken since ``begin_step`` to the waiting segments, in order of arrival."""
+        assert self._step_segments is not None
+        # Only taking is undone. Samples that came in since stay counted as in, and were not taken from the source twice.
+        names = ("samples_packed", "tokens_packed", "micro_batches")
+        counts = {name: getattr(self._step_ledger, name) for name in names}
+        self.restore(self._step_segments, replace(self._ledger, **counts))
+
+    def drop(self, batch: Sequence[SampleSegment]) -> None:
+        """Count a micro-batch as dropped that was taken and is not served after all."""
+        length, _, samples = _sums(batch)
+        self._ledger.samples_packed -= samples
+        self._ledger.tokens_packed -= length
+        self._ledger.samples_dropped += samples
+        self._ledger.tokens_dropped += length
+        self._ledger.micro_batches -= 1
+
+
+def compose(
+    lengths: Iterable[int],
+    settings: TokenBudget | SampleCount,
+    *,
+    loss_tokens: Iterable[int] | None = None,
+    micro_batches_per_step: int = 1,
+) -> Iterator[list[SampleSegment]]:
+    """Yield all micro-batches of samples in their order, from lengths alone.
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        lengths: tokens of each sample.
+        settings: ``TokenBudget`` or ``SampleCount``.
+        loss_tokens: targets of each sample; needed for a budget that counts them.
+        micro_batches_per_step: over all ranks; for the warm-up.
+
+    >>> settings = TokenBudget(32, min_buffered=1)
+    >>> [[segment.length for segment in batch] for batch in compose(range(1, 17), settings)]
+    [[1, 2, 3, 4, 5, 6, 7], [8, 9, 10], [11, 12], [13, 14], [15, 16]]
+    """
+    if loss_tokens is None and isinstance(settings, TokenBudget) and settings.count is Count.LOSS_TOKENS:
+        raise SettingsError("count='loss_tokens' needs the targets of each sample: give loss_tokens")
+    pairs = ((length, length) for length in lengths) if loss_tokens is None else zip(lengths, loss_tokens, strict=True)
+    samples = enumerate(pairs)
+
+    # The same loop as of the loader: pull while too few samples wait, and use up the last ones at the end.
+    def pull(composer: MicroBatchComposer) -> bool:
+        sample = next(samples, None)
+        if sample is None:
+            return False
+        key, (length, budget_tokens) = sample
+        composer.add(key, length, budget_tokens)
+        return True
+
+    composer = MicroBatchComposer(settings)
+    for index in count():
+        batch = composer.next_batch(index // micro_batches_per_step, pull)
+        if batch is None:
+            return
+        yield batch
+
+
+def _sums(segments: Iterable[SampleSegment]) -> tuple[int, int, int]:
+    """Return the tokens, the tokens counted against the budget, and the samples of segments."""
+    length = budget_tokens = samples = 0
+    for segment in segments:
+        length += segment.length
+        budget_tokens += segment.counted
+        samples += segment.samples
+    return length, budget_tokens, samples
+
+
+def _first_fit(
+    segments: list[SampleSegment], budget: int, capacity: int
+) -> tuple[list[SampleSegment], list[SampleSegment]]:
+    """Return the oldest segment with all later ones that still fit, and the segments that stay."""
+    budget_room, token_room = budget - segments[0].counted, capacity - segments[0].length
+    batch, remaining = segments[:1], []
+    i = 1
+    # Stop at a full micro-batch: the segments behind stay as one slice and are not looked at.
+    while i < len(segments) and budget_room > 0 and token_room > 0:
+        segment = segments[i]
+        i += 1
+        _, _, length, budget_tokens, _ = segment
+        if budget_tokens <= budget_room and length <= token_room:
+            batch.append(segment)
+            budget_room -= budget_tokens
+            token_room -= length
+        else:
+            remaining.append(segment)
+    return batch, remaining + segments[i:]
+
+
+def _exact_fit(segments: list[SampleSegment], budget: int) -> tuple[list[SampleSegment], list[SampleSegment]]:
+    """Return the oldest segment with those that fill the budget best, and the segments that stay.
+
+    Candidates are the shortest run behind the oldest that fills the budget to the last token; else all segments.
+    Bit ``s`` of ``reachable`` says that some of the candidates so far have ``s`` tokens together::
+
+        room 7, segments 3 5 6 4     reachable sums 0 · 0 3 · 0 3 5 · 0 3 5 6 · 0 3 4 5 6 7      chosen: 3 and 4
+    """
+    room = budget - segments[0].length
+    if room <= 0:
+        return segments[:1], segments[1:]
+    mask = (1 << (room + 1)) - 1
+    reachable, history = 1, []  # history[i]: the sums of segments 1 … i
+    for segment in segments[1:]:
+        history.append(reachable)
+        reachable |= (reachable << segment.length) & mask
+        if reachable >> room:
+            break
+    total = reachable.bit_length() - 1
+    # Walk back from the best sum: a segment is needed if the sum cannot be reached by those before it.
+    stop = len(history) + 1
+    indices = {0}
+    for i in range(stop - 1, 0, -1):
+        if not history[i - 1] >> total & 1:
+            indices.add(i)
+            total -= segments[i].length
+    remaining = [segments[i] for i in range(stop) if i not in indices]
+    return [segments[i] for i in sorted(indices)], remaining + segments[stop:]

@@ -1,0 +1,385 @@
+"""Feeds of samples for micro-batches: by index, from lengths alone; or from a live stream."""
+
+from __future__ import annotations
+
+import abc
+import base64
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from brimful.encode.encoded import EncodedSample
+from brimful.errors import CollateError, EncodeError, LengthChangedError, SettingsError, StateError
+from brimful.fingerprint import fingerprint_array, fingerprint_bytes
+from brimful.measure.table import as_lengths
+from brimful.messages import counted
+from brimful.rng import generator
+from brimful.serve.compose import MicroBatchComposer, SampleSegment
+from brimful.shards import Pack, assemble_pack
+from brimful.tokenised import read_tokenised
+from brimful.typing import AnyIntArray, Int64Array, Lengths
+
+__all__ = ["IndexedSampleFeed", "SampleFeed", "StreamSampleFeed"]
+
+_LOOKUP_SAMPLES = 4096
+"""Samples whose lengths become Python numbers in one go."""
+
+
+class SampleFeed(abc.ABC):
+    """Source of samples for a composer, with a position that can be saved.
+
+    Attributes:
+        identity: fingerprints and settings that a saved state must share.
+    """
+
+    identity: dict[str, Any]
+
+    @abc.abstractmethod
+    def begin(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+
+    @abc.abstractmethod
+    def pull(self, composer: MicroBatchComposer) -> bool:
+        """Give the composer one more sample; return false at the end of the epoch."""
+
+    @abc.abstractmethod
+    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack]:
+        """Return the segments as packs: all single samples in one, others as they are."""
+
+    def drop_except(self, segments: Sequence[SampleSegment]) -> None:  # noqa: B027  # most feeds hold nothing
+        """Let go of the tokens of all samples but these."""
+
+    @abc.abstractmethod
+    def position(self) -> dict[str, Any]:
+        """Return the position in the epoch, for ``save``."""
+
+    def save(
+        self, position: dict[str, Any], segments: Sequence[SampleSegment], filler: SampleSegment | None
+    ) -> dict[str, Any]:
+        """Return a position and the segments that waited there, for JSON.
+
+        Raises:
+            StateError: the source cannot go back to its position.
+        """
+        rows = [list(segment) for segment in segments]
+        return {**position, "waiting": rows, "filler": None if filler is None else list(filler)}
+
+    def load(self, state: dict[str, Any], epoch: int) -> tuple[list[SampleSegment], SampleSegment | None]:
+        """Go to a saved position; return the waiting segments and the filler.
+
+        Raises:
+            StateError: the source does not have these segments or this position.
+        """
+        segments = [SampleSegment(*map(int, row)) for row in state["waiting"]]
+        filler = None if state["filler"] is None else SampleSegment(*map(int, state["filler"]))
+        self._load(state, [*segments, filler] if filler else segments, epoch)
+        return segments, filler
+
+    @abc.abstractmethod
+    def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
+        """Check that the source has these segments, and go to the position."""
+
+
+class IndexedSampleFeed(SampleFeed):
+    """Samples by index, each epoch in an order of its own. Composing reads lengths; only served samples are encoded."""
+
+    def __init__(
+        self,
+        source: Any,
+        lengths: AnyIntArray | Sequence[int],
+        loss_tokens: AnyIntArray | Sequence[int] | None,
+        *,
+        by_targets: bool,
+        seed: int | None,
+    ) -> None:
+        self._source, self._seed = source, seed
+        self._lengths: Lengths = as_lengths(lengths)
+        if by_targets and loss_tokens is None:
+            raise SettingsError("count='loss_tokens' needs the targets of each sample: give loss_tokens with lengths")
+        targets = self._lengths if loss_tokens is None else as_lengths(loss_tokens, "loss_tokens")
+        for name, size in (("loss_tokens", len(targets)), ("the source", len(source))):
+            if size != len(self._lengths):
+                raise SettingsError(f"lengths has {len(self._lengths):,} samples and {name} {size:,}: measure again")
+        if len(self._lengths) and not self._lengths.all():
+            raise SettingsError(f"sample {int(np.argmin(self._lengths != 0))} has length 0; every sample needs 1 token")
+        self._budget_tokens = targets if by_targets else self._lengths
+        self.identity = {
+            "lengths": fingerprint_array(self._lengths),
+            "counted": fingerprint_array(self._budget_tokens),
+            "seed": seed,
+        }
+        self._num_taken = 0
+
+    def __repr__(self) -> str:
+        return f"{self._num_taken:,} of {counted(len(self._lengths), 'sample')} taken"
+
+    def copy(self) -> IndexedSampleFeed:
+        """Return another feed of the same samples, with a position of its own."""
+        return copy.copy(self)
+
+    def begin(self, epoch: int) -> None:
+        """Go to the beginning of an epoch."""
+        self._order: Int64Array | None = None
+        if self._seed is not None:
+            rng = generator(seed=self._seed, epoch=epoch, purpose="token budget")
+            self._order = rng.permutation(len(self._lengths))
+        self._go_to(0)
+
+    def _go_to(self, num_taken: int) -> None:
+        self._num_taken = num_taken
+        self._upcoming: Iterator[tuple[int, int, int]] = iter(())
+
+    def _next(self) -> tuple[int, int, int] | None:
+        """Return number, length and budget tokens of the next sample; None at the end."""
+        sample = next(self._upcoming, None)
+        # Lists of Python numbers are several times faster to read one by one than arrays.
+        if sample is None and self._num_taken < len(self._lengths):
+            stop = min(self._num_taken + _LOOKUP_SAMPLES, len(self._lengths))
+            ids = np.arange(self._num_taken, stop) if self._order is None else self._order[self._num_taken : stop]
+            columns = ids, self._lengths[ids], self._budget_tokens[ids]
+            self._upcoming = zip(*(column.tolist() for column in columns), strict=True)
+            sample = next(self._upcoming)
+        return sample
+
+    def pull(self, composer: MicroBatchComposer) -> bool:
+        """Give the composer one more sample; return false at the end of the epoch."""
+        sample = self._next()
+        if sample is None:
+            return False
+        sample_id, length, budget_tokens = sample
+        if length < 0:
+            composer.reject()
+        else:
+            try:
+                composer.add(sample_id, length, budget_tokens)
+            except BaseException:
+                # A caller that goes on after a refused sample gets it again: none is passed over.
+                self._go_to(self._num_taken)
+                raise
+        self._num_taken += 1
+        return True
+
+    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack]:
+        """Encode the segments and return them as one pack.
+
+        Raises:
+            LengthChangedError: a sample has another length than was measured.
+        """
+        items = [_item_of(self._source[segment.key], segment.key) for segment in segments]
+        for segment, item in zip(segments, items, strict=True):
+            length = int(self._lengths[segment.key])
+            if len(item.input_ids) != length:
+                raise LengthChangedError(
+                    f"sample {segment.key} encodes to {len(item.input_ids):,} tokens and was measured with {length:,}: "
+                    f"the data or the tokenizer changed since. Measure again"
+                )
+        return _packs_of(segments, items)
+
+    def position(self) -> dict[str, Any]:
+        """Return the number of samples taken in this epoch."""
+        return {"taken": self._num_taken}
+
+    def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
+        num_taken, num_samples = int(state["taken"]), len(self._lengths)
+        for segment in segments:
+            if not (0 <= segment.key < num_samples and _is_within(segment, int(self._lengths[segment.key]))):
+                raise StateError(
+                    f"the loader state holds {segment}, which the source of {num_samples:,} samples does not have"
+                )
+        if not 0 <= num_taken <= num_samples:
+            raise StateError(f"the loader state took {num_taken:,} samples of an epoch that has {num_samples:,}")
+        self.begin(epoch)
+        self._go_to(num_taken)
+
+
+class StreamSampleFeed(SampleFeed):
+    """Samples or packs in the order of a stream. Waiting ones are held; a saved state holds their tokens."""
+
+    identity = {"kind": "stream"}
+
+    def __init__(self, source: Any, *, by_targets: bool) -> None:
+        self._source, self._by_targets = source, by_targets
+        self._num_taken = 0
+        self._items: dict[int, EncodedSample | Pack] = {}
+        self._upcoming: Iterator[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"{counted(self._num_taken, 'sample')} of a stream taken"
+
+    def begin(self, epoch: int) -> None:
+        """Go to the beginning of an epoch; the stream is iterated at the first ``pull``."""
+        if hasattr(self._source, "set_epoch"):
+            self._source.set_epoch(epoch)
+        self._num_taken, self._upcoming = 0, None
+
+    def pull(self, composer: MicroBatchComposer) -> bool:
+        """Give the composer one more sample, which may block; return false at the end."""
+        if self._upcoming is None:
+            self._upcoming = iter(self._source)
+        item = next(self._upcoming, None)
+        if item is None:
+            return False
+        item = _item_of(item, self._num_taken)
+        length = len(item.input_ids)
+        if not length:
+            raise EncodeError(f"item {self._num_taken} of the stream has no tokens; leave such samples out before")
+        # The first token of a sample is never a target; the mask of a pack says so already.
+        if isinstance(item, Pack):
+            num_samples, num_targets = item.num_segments, item.num_loss_tokens
+        else:
+            num_samples, num_targets = 1, int(np.count_nonzero(item.loss_mask[1:]))
+        self._items[self._num_taken] = item
+        composer.add(self._num_taken, length, num_targets if self._by_targets else length, samples=num_samples)
+        self._num_taken += 1
+        return True
+
+    def drop_except(self, segments: Sequence[SampleSegment]) -> None:
+        """Let go of all items but those of these segments."""
+        self._items = {key: self._items[key] for key in _keys(segments)}
+
+    def packs(self, segments: Sequence[SampleSegment]) -> list[Pack]:
+        """Return the segments as packs: all single samples in one, others as they are."""
+        return _packs_of(segments, [self._items[segment.key] for segment in segments])
+
+    def position(self) -> dict[str, Any]:
+        """Return the number of samples taken, the stream's state or None, and the held items."""
+        source_state = copy.deepcopy(self._source.state_dict()) if hasattr(self._source, "state_dict") else None
+        return {"taken": self._num_taken, "source_state": source_state, "items": dict(self._items)}
+
+    def save(
+        self, position: dict[str, Any], segments: Sequence[SampleSegment], filler: SampleSegment | None
+    ) -> dict[str, Any]:
+        """Return a position and the segments that waited there with their tokens, for JSON."""
+        if position["source_state"] is None or not hasattr(self._source, "load_state_dict"):
+            raise StateError(
+                f"the stream {type(self._source).__name__} cannot say where it stands: give it state_dict() and "
+                f"load_state_dict(), or give a source by index with lengths"
+            )
+        # Items of the position, not of now: numbers begin again with each epoch, and the filler may be of the last one.
+        keys = _keys([*segments, filler] if filler else segments)
+        items = {str(key): _to_json(position["items"][key]) for key in keys}
+        position = {name: value for name, value in position.items() if name != "items"}
+        return {**super().save(position, segments, filler), "items": items}
+
+    def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
+        items = {int(key): _from_json(value) for key, value in state["items"].items()}
+        for segment in segments:
+            if not _is_within(segment, len(items[segment.key].input_ids)):
+                raise StateError(f"the loader state holds {segment}, which its own tokens do not have")
+        if not hasattr(self._source, "load_state_dict"):
+            raise StateError(f"the stream {type(self._source).__name__} has no load_state_dict() to go back by")
+        self.begin(epoch)
+        self._source.load_state_dict(state["source_state"])
+        self._items, self._num_taken = items, int(state["taken"])
+
+
+def _keys(segments: Sequence[SampleSegment]) -> list[int]:
+    """Return the numbers of the samples of segments, ascending, each once."""
+    return sorted({segment.key for segment in segments})
+
+
+def _is_within(segment: SampleSegment, length: int) -> bool:
+    """Return true if a sample of this length has the segment."""
+    return segment.start >= 0 and segment.length >= 1 and segment.start + segment.length <= length
+
+
+def _item_of(item: Any, key: int) -> EncodedSample | Pack:
+    """Return a plain sample in our own form, and samples and packs as they are.
+
+    Raises:
+        CollateError: the plain sample cannot be read, or has fields that packs do not carry; names the key.
+    """
+    if isinstance(item, (EncodedSample, Pack)):
+        return item
+    sample = read_tokenised(item, f"sample {key}")
+    extras = {
+        "loss_weights": sample.loss_weights,
+        "source_id": sample.source_ids,
+        "position_ids": sample.rope_positions if sample.rope_positions is not None else sample.position_start or None,
+    }
+    for name, value in extras.items():
+        if value is not None:
+            raise CollateError(
+                f"sample {key} has {name!r}, which packs made by a token budget do not carry: leave it out, or collate "
+                f"plain samples without a token budget"
+            )
+    # A row that was packed elsewhere becomes a pack; its segments share the number of the row.
+    num_segments = len(sample.cu_seqlens) - 1
+    if num_segments == 1:
+        return EncodedSample(sample.input_ids, sample.loss_mask)
+    return Pack(
+        sample.input_ids,
+        sample.loss_mask,
+        sample.cu_seqlens,
+        np.full(num_segments, key, dtype=np.int64),
+        sample.places[sample.cu_seqlens[:-1]].astype(np.int32),
+    )
+
+
+def _packs_of(segments: Sequence[SampleSegment], items: Sequence[EncodedSample | Pack]) -> list[Pack]:
+    """Return packs of several samples as they are, and all single samples as one pack."""
+    packs: list[Pack] = []
+    ids, masks, sample_ids, starts = [], [], [], []
+    for segment, item in zip(segments, items, strict=True):
+        if isinstance(item, Pack) and item.num_segments > 1:
+            if segment.length != len(item):
+                raise CollateError(
+                    f"item {segment.key} is a pack of {item.num_segments} samples and {len(item):,} tokens, which is "
+                    f"never cut: raise capacity, or choose overflow drop"
+                )
+            packs.append(item)
+            continue
+        # A pack of one sample may hold a part of it, and the segment a part of that: both starts add up.
+        sample_id, item_start = segment.key, 0
+        if isinstance(item, Pack):
+            sample_id, item_start = int(item.sample_ids[0]), int(item.starts[0])
+        tokens = slice(segment.start, segment.start + segment.length)
+        ids.append(item.input_ids[tokens])
+        masks.append(item.loss_mask[tokens])
+        sample_ids.append(sample_id)
+        starts.append(item_start + segment.start)
+    if ids:
+        packs.append(assemble_pack(ids, masks, sample_ids, starts))
+    return packs
+
+
+_KINDS: dict[str, type[Any]] = {"EncodedSample": EncodedSample, "Pack": Pack}
+"""Classes of items that a state may hold, by name: nothing else is ever built from a file."""
+
+
+def _to_json(item: EncodedSample | Pack) -> dict[str, Any]:
+    """Return an item as text: little-endian dtype, shape, base64 and checksum of each array."""
+    arrays = {}
+    for field in fields(item):
+        array = getattr(item, field.name)
+        if array is None:
+            continue
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise StateError(
+                f"{type(item).__name__}.{field.name} of a sample that waits is no array and cannot be saved"
+            )
+        dtype = array.dtype.newbyteorder("<")
+        data = array.astype(dtype, copy=False).tobytes()
+        arrays[field.name] = [
+            dtype.str,
+            list(array.shape),
+            base64.b64encode(data).decode("ascii"),
+            fingerprint_bytes(data),
+        ]
+    return {"kind": type(item).__name__, "arrays": arrays}
+
+
+def _from_json(value: dict[str, Any]) -> Any:
+    arrays = {}
+    for name, (dtype, shape, text, checksum) in value["arrays"].items():
+        data = base64.b64decode(text, validate=True)
+        if fingerprint_bytes(data) != checksum:
+            raise StateError(
+                f"the loader state is damaged: {name} of a sample that waits has other bytes than were saved"
+            )
+        array = np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape)
+        arrays[name] = array.astype(array.dtype.newbyteorder("="))
+    return _KINDS[value["kind"]](**arrays)
