@@ -15,7 +15,7 @@ from brimful.blobs import BlobStore, crash_points, open_blob_store
 from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
-from brimful.encode.stored import StoredSamples, signed, unsigned
+from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_complement
 from brimful.errors import BadSampleError, PlanMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
@@ -246,7 +246,7 @@ def _build(context: _Context, plan: Plan, first: int, last: int) -> PackRows:
     if starts.any() or not np.array_equal(whole, lengths):
         cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
         samples = [sample[begin:end] for sample, begin, end in cuts]
-    input_ids, loss_mask = unsigned(np.concatenate(samples))
+    input_ids, loss_mask = unmask_complement(np.concatenate(samples))
     segments = plan.offsets[first : last + 1] - plan.offsets[first]
     return PackRows.of_segments(input_ids, loss_mask, lengths, ids, starts, segments)
 
@@ -254,7 +254,7 @@ def _build(context: _Context, plan: Plan, first: int, last: int) -> PackRows:
 def _signed_samples(context: _Context, ids: Int64Array) -> list[TokenIds]:
     """The tokens of the sample of each segment, from what measuring left or encoded now."""
     if context.encoded is not None:
-        return context.encoded.signed(ids.tolist())
+        return context.encoded.masked_runs(ids.tolist())
     distinct = np.unique(ids)
     found: dict[int, TokenIds] = {}
     for begin in range(0, len(distinct), _ENCODE_SAMPLES):
@@ -262,5 +262,5 @@ def _signed_samples(context: _Context, ids: Int64Array) -> list[TokenIds]:
         for sample, result in zip(batch, context.encoder.encode_batch(batch), strict=True):
             if isinstance(result, BadSampleError):
                 raise result.located(context.source.where(sample.sample_id))
-            found[sample.sample_id] = signed(result)
+            found[sample.sample_id] = mask_as_complement(result)
     return [found[sample_id] for sample_id in ids.tolist()]
