@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from brimful import tables
-from brimful.encode import EncodedSample
-from brimful.encode import token_runs
+from brimful.encode import EncodedSample, token_runs
 from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
 from brimful.errors import CorruptFileError, EncodeError
 

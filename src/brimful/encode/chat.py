@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type, choice_of
-from brimful.encode.characters import AlignedText, PrefixAlignedText
+from brimful.encode.characters import AlignedText
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.swallowed import SwallowedText
@@ -250,7 +250,7 @@ class ChatEncoder(RenderingEncoder):
     def _swallowed(self) -> SwallowedText:
         return SwallowedText(self._apply_template)
 
-    def _target_mask(self, rendering: Sample, tokens: AlignedText | PrefixAlignedText) -> LossMask:
+    def _target_mask(self, rendering: Sample, tokens: AlignedText) -> LossMask:
         mask = np.zeros(len(tokens.ids), dtype=bool)
         try:
             for start, end in self._target_spans(rendering, tokens.text):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import choice_of
-from brimful.encode.characters import AlignedText, PrefixAlignedText
+from brimful.encode.characters import AlignedText
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.text import TextEncoder
@@ -108,7 +108,7 @@ class CompletionEncoder(RenderingEncoder):
         prompt += self._separator
         return len(prompt), prompt + completion
 
-    def _target_mask(self, rendering: int, tokens: AlignedText | PrefixAlignedText) -> LossMask:
+    def _target_mask(self, rendering: int, tokens: AlignedText) -> LossMask:
         return np.arange(len(tokens.ids)) >= tokens.first_token(rendering)
 
     def no_target_reason(self, sample: Sample) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.encode.characters import AlignedText, PrefixAlignedText
+from brimful.encode.characters import AlignedText
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
 from brimful.encode.routing import Route, begin_lengths_by_kind, encode_by_kind
@@ -41,7 +41,7 @@ class RenderingEncoder(Encoder):
             BadSampleError: the sample has no such text.
         """
 
-    def _target_mask(self, rendering: Any, tokens: AlignedText | PrefixAlignedText) -> LossMask:
+    def _target_mask(self, rendering: Any, tokens: AlignedText) -> LossMask:
         """Return ``bool[len(tokens.ids)]``, true at targets; called unless ``all_are_targets``."""
         raise NotImplementedError
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from brimful.checks import check_type
-from brimful.encode.characters import AlignedText, PrefixAlignedText
+from brimful.encode.characters import AlignedText
 from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
 from brimful.fingerprint import fingerprint_of
 from brimful.hub import looks_like_hub_id, offline_if_unreachable
@@ -131,13 +131,18 @@ class Tokenizer:
             backend.encode_special_tokens = self._splits_special_tokens
         return backend
 
-    def align(self, texts: Sequence[str]) -> list[AlignedText] | list[PrefixAlignedText]:
+    def align(self, texts: Sequence[str]) -> list[AlignedText]:
         """Tokenise each text without special tokens, and find the tokens of its characters."""
+
+        def count_tokens(text: str) -> int:
+            return len(self.ids([text])[0])
+
         if self.backend is None:
-            pairs = zip(texts, self.ids(texts), strict=True)
-            return [PrefixAlignedText(text, ids, lambda prefix: len(self.ids([prefix])[0])) for text, ids in pairs]
+            rows = zip(texts, self.ids(texts), strict=True)
+            return [AlignedText(text, ids, None, count_tokens) for text, ids in rows]
         encodings = self._plain_backend().encode_batch(list(texts), add_special_tokens=False)
-        return [AlignedText(text, encoding.ids, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+        pairs = zip(texts, encodings, strict=True)
+        return [AlignedText(text, encoding.ids, encoding, count_tokens) for text, encoding in pairs]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, with no special tokens added."""

@@ -268,9 +268,11 @@ def _with_marks(message: Message, marks: list[str]) -> Message:
     return replace_texts(message, content, [{"name": new_mark(_TEXT), "arguments": new_mark(_OBJECT)} for _ in calls])
 
 
-def _common_prefix_length(left: str, right: str) -> int:
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((index for index, (one, two) in pairs if one != two), min(len(left), len(right)))
+def _common_prefix_length(turn: str, header: str) -> int:
+    length = len(header)
+    while not turn.startswith(header[:length]):
+        length -= 1
+    return length
 
 
 def _answer_start(turn: str, message: Message) -> int:
