@@ -31,7 +31,7 @@ def offsets_of(sizes: npt.ArrayLike) -> Offsets:
 
 
 def starts_of(sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the first place of each row in the flat array, in the type of the running sum.
+    """Return the index of each row's first element in the flat array, in the type of the running sum.
 
     >>> starts_of(np.array([2, 0, 3])).tolist()
     [0, 2, 2]
@@ -46,7 +46,7 @@ def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
 
     Args:
         begins: first number of each range.
-        sizes: how many numbers each has.
+        sizes: number of elements of each range.
 
     Returns:
         ``int64[sum(sizes)]``.
