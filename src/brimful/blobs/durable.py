@@ -1,4 +1,4 @@
-"""Writes that are on the device when they return, and one line for a full one."""
+"""Writes that are on the device when they return, and one line for a full device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sync_directory(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
-        return  # some network file systems do not open directories; they publish renames on their own
+        return  # some network file systems do not open directories; their servers make renames durable
     try:
         os.fsync(descriptor)
     except OSError as error:
