@@ -110,14 +110,16 @@ def choice_of(choices: type[Choice], name: Choice | str, *, argument: str, inste
         raise SettingsError(f"{setting(argument)} {name!r} is unknown: use one of {names}{instead}") from error
 
 
-def check_type(argument: str, value: Any, kinds: type | tuple[type, ...], expected: str, way_out: str = "") -> None:
+def check_type(
+    argument: str, value: Any, kinds: type | tuple[type, ...], expected_type: str, way_out: str = ""
+) -> None:
     """Refuse an argument of another type than a call can take.
 
     Args:
         argument: its name.
         value: what the caller passed.
         kinds: the types that the call can take.
-        expected: the same in words.
+        expected_type: the same in words.
         way_out: advice for the caller, in words.
 
     Raises:
@@ -130,10 +132,10 @@ def check_type(argument: str, value: Any, kinds: type | tuple[type, ...], expect
     """
     if not isinstance(value, kinds):
         way_out = f": {way_out}" if way_out else ""
-        raise WrongTypeError(f"{argument} must be {expected} and is {describe(value)}{way_out}")
+        raise WrongTypeError(f"{argument} must be {expected_type} and is {describe(value)}{way_out}")
 
 
-def path_of(argument: str, value: Any, expected: str = "a path") -> str:
+def path_of(argument: str, value: Any, expected_type: str = "a path") -> str:
     """Return a path as text.
 
     Raises:
@@ -144,9 +146,9 @@ def path_of(argument: str, value: Any, expected: str = "a path") -> str:
         ...
     brimful.errors.WrongTypeError: directory must be the path of a pack store and is None
     """
-    check_type(argument, value, (str, os.PathLike), expected)
+    check_type(argument, value, (str, os.PathLike), expected_type)
     path = os.fspath(value)
-    check_type(argument, path, str, f"{expected}, as text")
+    check_type(argument, path, str, f"{expected_type}, as text")
     return str(path)
 
 

@@ -68,6 +68,7 @@ class Progress:
         """Report that ``amount`` more units are done; ``resumed`` ones came from a cache and cost no work."""
         record = self.stages[-1]
         record.done += amount
+        # Tokens of resumed units do not count: the rates are of the work of this run.
         if resumed:
             record.resumed += amount
         else:
@@ -110,10 +111,10 @@ class _Lines(Progress):
         rate, token_rate, remaining_seconds = record.rates()
         share = 100 * record.done / record.total if record.total else 100.0
         speed = f"{rate:,.0f} {record.unit}/s" + (f", {token_rate:,.0f} tokens/s" if record.tokens else "")
-        resumed = f", {record.resumed:,} kept from before" if record.resumed else ""
+        resumed_part = f", {record.resumed:,} kept from before" if record.resumed else ""
         end = f"done in {record.seconds:.1f} s" if record.seconds else f"ETA {_clock(remaining_seconds)}"
         self.say(
-            f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), {speed}{resumed}, {end}"
+            f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), {speed}{resumed_part}, {end}"
         )
 
 

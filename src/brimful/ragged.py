@@ -54,6 +54,7 @@ def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
     >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
     """
+    # Element k of the flat result, in row i, is begins[i] + (k - starts[i]).
     shifts = np.asarray(begins, dtype=np.int64) - starts_of(sizes)
     numbers: Int64Array = np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(shifts, sizes)
     return numbers

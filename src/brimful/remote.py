@@ -38,6 +38,7 @@ def filesystem_of(url: str, **options: Any) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
+        # fsspec raises its own ImportError, with that of the missing library as the cause.
         package = getattr(error.__cause__, "name", None) or error.name or protocol
         raise MissingExtraError(f"{url} needs {package}, which is not installed: pip install {package}") from error
     except ValueError as error:

@@ -70,6 +70,7 @@ def end() -> None:
 
 
 def _handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    # None is a handler that was not installed from Python; it belongs to the program that embeds us.
     for signum in _SIGNALS:
         if signal.getsignal(signum) not in (signal.SIG_IGN, None):
             signal.signal(signum, handler)

@@ -24,7 +24,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -75,11 +75,6 @@ def write_table(
     Raises:
         StoreFullError: no space left; nothing appears.
     """
-    with atomic_file(path) as file:
-        _write(file, columns, description)
-
-
-def _write(file: IO[bytes], columns: Mapping[str, _Array | Ragged], description: Mapping[str, Any]) -> None:
     import pyarrow as pa
 
     # Checksums are of the values that a reader will see, so they are taken after the trimming.
@@ -91,7 +86,7 @@ def _write(file: IO[bytes], columns: Mapping[str, _Array | Ragged], description:
     metadata = {_KEY: description_json, _SUMS: json.dumps(sums).encode()}
     schema = pa.schema([pa.field(name, array.type) for name, array in arrays.items()], metadata=metadata)
     batch = pa.record_batch(list(arrays.values()), schema=schema)
-    with pa.ipc.new_file(file, schema) as writer:
+    with atomic_file(path) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch)
 
 

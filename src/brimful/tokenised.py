@@ -208,6 +208,7 @@ class _Row:
         if self._sample.get("position_ids") is None:
             return None
         array = self._integers("position_ids")
+        # Transformers gives mRoPE positions a batch axis: (3, 1, T).
         if array.ndim == 3 and array.shape[1] == 1:
             array = array[:, 0]
         rows = np.atleast_2d(array)
@@ -230,8 +231,8 @@ class _Row:
             starts_by_key["position_ids"] = self._starts_of_positions(positions[0])
         if not starts_by_key:
             return np.array([0, num_tokens], dtype=np.int32)
-        (first_key, starts), *others = starts_by_key.items()
-        for key, other_starts in others:
+        (first_key, starts), *other_items = starts_by_key.items()
+        for key, other_starts in other_items:
             if not np.array_equal(other_starts, starts):
                 raise self._error(
                     f"contradicts itself: by {first_key!r} it holds {len(starts)} samples that begin at {_few(starts)}, and "

@@ -95,6 +95,7 @@ class Blob(abc.ABC):
         view = memoryview(data).cast("B")
         self._hasher.update(view)
         self.size += len(view)
+        # A large view is written without a copy, behind the bytes that were collected before it.
         if len(self._pending) + len(view) < _SMALL_WRITE:
             self._pending += view
         else:

@@ -41,11 +41,8 @@ class LocalBlobStore(BlobStore):
         tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         with _errors_explained(self.directory / title), use_folder(folder):
             try:
-                blob = _LocalBlob(self.directory, tmp)
-                try:
+                with contextlib.closing(_LocalBlob(self.directory, tmp)) as blob:
                     yield blob
-                finally:
-                    blob.close()
             finally:
                 with contextlib.suppress(OSError):
                     os.unlink(tmp)
@@ -57,6 +54,7 @@ class LocalBlobStore(BlobStore):
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         target = self.directory / key
+        # Only to save the writing: the link below is what decides between two writers.
         if target.exists():
             return False
         with self.blob(key) as blob:
@@ -185,12 +183,12 @@ def _exclusive_copy(tmp: Path, target: Path) -> bool:
     except FileExistsError:
         return False
     try:
-        blob.write(tmp.read_bytes())
-        blob.finish()
+        with contextlib.closing(blob):
+            blob.write(tmp.read_bytes())
+            blob.finish()
     except BaseException:
+        # The name must be free again, or the next writer would take half a blob for a finished one.
         with contextlib.suppress(OSError):
             os.unlink(target)
         raise
-    finally:
-        blob.close()
     return True

@@ -37,6 +37,7 @@ class FsspecBlobStore(BlobStore):
         self._put(key, data)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        # Not when the store is opened: reading needs no right to write.
         if not self._probed:
             self._probe()
         return self._create(key, data)

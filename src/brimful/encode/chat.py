@@ -103,6 +103,7 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _documents(self) -> TextEncoder:
+        # Nobody asked for EOS behind documents among chats, so a tokenizer without one is no error.
         return TextEncoder(self.tokenizer, eos=self.tokenizer.hf.eos_token_id is not None)
 
     @cached_property
@@ -227,12 +228,12 @@ class ChatEncoder(RenderingEncoder):
 
     def _render_sample(self, sample: Sample) -> tuple[Sample, str]:
         """Return the prepared chat and its text."""
-        prepared = self._prepare(sample)
-        assert prepared.messages is not None
+        chat = self._prepare(sample)
+        assert chat.messages is not None
         # Computed before the ``try``: a fault of the template itself is no fault of the sample.
         _ = self._rendered_template
         try:
-            text = self._apply_template(prepared.messages, prepared.tools, False)
+            text = self._apply_template(chat.messages, chat.tools, False)
         except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all
             if _NO_DATE in str(error):
                 raise SettingsError(
@@ -241,24 +242,25 @@ class ChatEncoder(RenderingEncoder):
                 ) from None
             message = (str(error).strip() or repr(error)).splitlines()[0]
             raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
-        refusal = self.tokenizer.refusal(text) or self._swallowed.first(prepared.messages, prepared.tools, text)
+        refusal = self.tokenizer.refusal(text) or self._swallowed.first(chat.messages, chat.tools, text)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
-        return prepared, text
+        return chat, text
 
     @cached_property
     def _swallowed(self) -> SwallowedText:
         return SwallowedText(self._apply_template)
 
-    def _target_mask(self, rendering: Sample, tokens: AlignedText) -> LossMask:
+    def _target_mask(self, context: Sample, tokens: AlignedText) -> LossMask:
         mask = np.zeros(len(tokens.ids), dtype=bool)
         try:
-            for start, end in self._target_spans(rendering, tokens.text):
+            for start, end in self._target_spans(context, tokens.text):
                 first, last = tokens.token_run(start, end)
                 mask[first:last] = True
+        # Both are faults of this conversation alone, so the batch goes on without it.
         except (AssistantTurnsError, RecursionError) as error:
             reason = error.message if isinstance(error, AssistantTurnsError) else "it is nested too deeply"
-            raise BadSampleError(reason, sample_id=rendering.sample_id) from None
+            raise BadSampleError(reason, sample_id=context.sample_id) from None
         return mask
 
     def _target_spans(self, sample: Sample, text: str) -> list[Span]:

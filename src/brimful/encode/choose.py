@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -46,6 +46,11 @@ _SETTINGS = {
 """Settings that each mode has; any other is refused."""
 
 _TRAIN_ON = {Mode.CHAT: ("assistant", "last", "all"), Mode.COMPLETION: ("completion", "all")}
+_ENCODERS: dict[Mode, Callable[..., Encoder]] = {
+    Mode.CHAT: ChatEncoder,
+    Mode.COMPLETION: CompletionEncoder,
+    Mode.TEXT: TextEncoder,
+}
 _MODE_OF_FORMAT = {"text": Mode.TEXT, "tokens": Mode.TOKENS}
 """Mode of a row format; chats for all others."""
 
@@ -86,23 +91,22 @@ def encoder_for(
     mode = choice_of(Mode, mode, argument="mode")
     if mode is Mode.AUTO:
         mode = _by_format(source)
-    # A setting that this mode does not have would change nothing, and its user would never know.
-    is_set = {
-        "train_on": train_on is not None,
-        "chat_template": chat_template is not None,
-        "template_kwargs": bool(template_kwargs),
-        "system": system is not None,
-        "reasoning": reasoning != Reasoning.ERROR.value,
-        "date": date is not None,
-        "separator": bool(separator),
-        "bos": bos is not None,
-        "eos": not eos,
+    values: dict[str, Any] = {
+        "train_on": train_on,
+        "chat_template": chat_template,
+        "template_kwargs": dict(template_kwargs or {}) or None,
+        "system": system,
+        "reasoning": None if reasoning == Reasoning.ERROR.value else reasoning,
+        "date": date,
+        "separator": separator or None,
+        "bos": bos,
+        "eos": None if eos else False,
     }
-    stray = next((name for name in is_set if is_set[name] and name not in _SETTINGS[mode]), None)
+    settings = {name: value for name, value in values.items() if value is not None}
+    # A setting that this mode does not have would change nothing, and its user would never know.
+    stray = next((name for name in settings if name not in _SETTINGS[mode]), None)
     if stray is not None:
-        modes = " or ".join(
-            setting("mode", other_mode.value) for other_mode in _SETTINGS if stray in _SETTINGS[other_mode]
-        )
+        modes = " or ".join(setting("mode", choice.value) for choice in _SETTINGS if stray in _SETTINGS[choice])
         raise SettingsError(f"{setting(stray)} says nothing with {setting('mode', mode.value)}: it is for {modes}")
     if mode is Mode.TOKENS:
         return TokenEncoder(tokenizer)
@@ -110,24 +114,12 @@ def encoder_for(
         raise SettingsError(
             f"{setting('tokenizer')} is missing: name the directory or hub id of the tokenizer of your model"
         )
-    if mode is Mode.TEXT:
-        return TextEncoder(tokenizer, bos=bos, eos=eos)
     if train_on is not None and train_on not in _TRAIN_ON[mode]:
         raise SettingsError(
             f"{setting('train_on')} {train_on!r} is unknown with {setting('mode', mode.value)}: use one of "
             f"{', '.join(_TRAIN_ON[mode])}"
         )
-    if mode is Mode.COMPLETION:
-        return CompletionEncoder(tokenizer, train_on=train_on or "completion", separator=separator, bos=bos, eos=eos)
-    return ChatEncoder(
-        tokenizer,
-        chat_template=chat_template,
-        train_on=train_on or "assistant",
-        template_kwargs=dict(template_kwargs or {}),
-        system=system,
-        reasoning=reasoning,
-        date=date,
-    )
+    return _ENCODERS[mode](tokenizer, **settings)
 
 
 def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) -> Encoder:
@@ -142,5 +134,6 @@ def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) 
 
 
 def _by_format(source: Source) -> Mode:
+    # A mixture is encoded by ``ChatEncoder``, which takes texts and tokens among the chats.
     modes = {_MODE_OF_FORMAT.get(row_format.name, Mode.CHAT) for row_format in source.formats}
     return modes.pop() if len(modes) == 1 else Mode.CHAT

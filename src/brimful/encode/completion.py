@@ -105,11 +105,12 @@ class CompletionEncoder(RenderingEncoder):
         refusal = Tokenizer.refusal(prompt + completion)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
+        # The separator is the same in all rows, so there is nothing to learn from it: it belongs to the prompt.
         prompt += self._separator
         return len(prompt), prompt + completion
 
-    def _target_mask(self, rendering: int, tokens: AlignedText) -> LossMask:
-        return np.arange(len(tokens.ids)) >= tokens.first_token(rendering)
+    def _target_mask(self, context: int, tokens: AlignedText) -> LossMask:
+        return np.arange(len(tokens.ids)) >= tokens.first_token(context)
 
     def no_target_reason(self, sample: Sample) -> str:
         return "its completion is empty" if sample.kind == "chat" else super().no_target_reason(sample)

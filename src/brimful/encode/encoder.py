@@ -74,8 +74,8 @@ class Encoder(abc.ABC):
 
         The second half may run in another thread, beside the first half of the next samples.
         """
-        measured = self.lengths(samples)
-        return lambda: measured
+        result = self.lengths(samples)
+        return lambda: result
 
     @abc.abstractmethod
     def decode(self, input_ids: Sequence[int]) -> str:

@@ -25,13 +25,13 @@ def replace_texts(message: Message, content: str | None, call_fields: Iterable[M
         call_fields: for each tool call, the new values of fields of its function, such as ``name``; None
             leaves the old.
     """
-    changed = dict(message)
+    copy = dict(message)
     if content is not None:
-        changed["content"] = content
+        copy["content"] = content
     if call_fields is not None and message.get("tool_calls"):
         pairs = zip(message["tool_calls"], call_fields, strict=True)
-        changed["tool_calls"] = [_replace_fields(call, fields) for call, fields in pairs]
-    return changed
+        copy["tool_calls"] = [_replace_fields(call, fields) for call, fields in pairs]
+    return copy
 
 
 def _replace_fields(call: dict[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class RenderingEncoder(Encoder):
             BadSampleError: the sample has no such text.
         """
 
-    def _target_mask(self, rendering: Any, tokens: AlignedText) -> LossMask:
+    def _target_mask(self, context: Any, tokens: AlignedText) -> LossMask:
         """Return ``bool[len(tokens.ids)]``, true at targets; called unless ``all_are_targets``."""
         raise NotImplementedError
 
@@ -69,25 +69,25 @@ class RenderingEncoder(Encoder):
 
     def _render_batch(self, samples: Sequence[Sample]) -> tuple[list[Any], list[str], dict[int, BadSampleError]]:
         """Render all samples; one that cannot be rendered has an empty text, and its error under its index."""
-        renderings: list[Any] = []
+        contexts: list[Any] = []
         texts: list[str] = []
         errors: dict[int, BadSampleError] = {}
         for index, sample in enumerate(samples):
             try:
-                rendering, text = self._render_sample(sample)
+                context, text = self._render_sample(sample)
             except BadSampleError as error:
                 errors[index] = error
-                rendering, text = None, ""
-            renderings.append(rendering)
+                context, text = None, ""
+            contexts.append(context)
             texts.append(text)
-        return renderings, texts, errors
+        return contexts, texts, errors
 
     def _encode_rendered(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        renderings, texts, errors = self._render_batch(samples)
+        contexts, texts, errors = self._render_batch(samples)
         prefix, suffix = self.marks
         # Offsets cost a fifth of the time of tokenising, and nobody asks for them when every token is a target.
-        aligned = None if self.all_are_targets else self.tokenizer.align(texts)
-        ids_of_texts = self.tokenizer.ids(texts) if aligned is None else [tokens.ids for tokens in aligned]
+        alignments = None if self.all_are_targets else self.tokenizer.align(texts)
+        ids_of_texts = self.tokenizer.ids(texts) if alignments is None else [tokens.ids for tokens in alignments]
         results: list[EncodedSample | BadSampleError] = []
         for index, text_ids in enumerate(ids_of_texts):
             if index in errors:
@@ -95,11 +95,11 @@ class RenderingEncoder(Encoder):
                 continue
             ids = np.array([*prefix, *text_ids, *suffix], dtype=np.int32)
             mask = np.ones(len(ids), dtype=bool)
-            if aligned is not None:
+            if alignments is not None:
                 # The suffix stays a target: its token ends the text, and ending is worth learning.
                 mask[: len(prefix)] = False
                 try:
-                    mask[len(prefix) : len(ids) - len(suffix)] = self._target_mask(renderings[index], aligned[index])
+                    mask[len(prefix) : len(ids) - len(suffix)] = self._target_mask(contexts[index], alignments[index])
                 except BadSampleError as error:
                     results.append(error)
                     continue

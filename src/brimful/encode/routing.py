@@ -10,10 +10,11 @@ import numpy as np
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import MeasuredLengths, PendingLengths
 from brimful.errors import BadSampleError
+from brimful.messages import setting
 from brimful.sources.sample import Sample
 from brimful.typing import IGNORE_INDEX
 
-__all__ = ["TOKENISED", "Route", "begin_lengths_by_kind", "encode_by_kind", "refusal_route"]
+__all__ = ["TOKENISED", "Route", "begin_lengths_by_kind", "encode_by_kind", "refusal_route", "wrong_kind"]
 
 
 class Route(NamedTuple):
@@ -34,14 +35,15 @@ def encode_by_kind(samples: Sequence[Sample], routes: Mapping[str, Route]) -> li
 def begin_lengths_by_kind(samples: Sequence[Sample], routes: Mapping[str, Route]) -> PendingLengths:
     """Begin to measure samples, each by the route of its kind; two halves as in ``Encoder.begin_lengths``."""
     groups = _indices_by_kind(samples)
-    pending = [routes[kind].begin_lengths([samples[index] for index in groups[kind]]) for kind in groups]
-    if len(pending) == 1:
-        return pending[0]
+    halves = [routes[kind].begin_lengths([samples[index] for index in groups[kind]]) for kind in groups]
+    if len(halves) == 1:
+        return halves[0]
 
     def finish() -> MeasuredLengths:
+        # The errors of all kinds are merged, so their order has to be made again.
         lengths = np.empty(len(samples), dtype=np.int32)
         errors: list[BadSampleError] = []
-        for indices, finish_kind in zip(groups.values(), pending, strict=True):
+        for indices, finish_kind in zip(groups.values(), halves, strict=True):
             lengths[indices], kind_errors = finish_kind()
             errors += kind_errors
         return lengths, sorted(errors, key=lambda error: error.sample_id)
@@ -77,11 +79,18 @@ TOKENISED = Route(_take_tokens, _begin_token_lengths)
 """The route of rows that were tokenised before."""
 
 
-def refusal_route(refuse: Callable[[Sample], BadSampleError]) -> Route:
+def wrong_kind(sample: Sample, kinds: str) -> BadSampleError:
+    """Return the error for a sample of a kind that an encoder does not take; ``kinds`` are those it takes."""
+    chat_encoder = setting("mode", "chat", python="ChatEncoder")
+    reason = f"is a {sample.kind}, and the encoder is for {kinds}: use {chat_encoder}, which takes both"
+    return BadSampleError(reason, sample_id=sample.sample_id)
+
+
+def refusal_route(kinds: str) -> Route:
     """Return the route of a kind that an encoder does not take: every sample becomes an error."""
 
     def begin_lengths(samples: Sequence[Sample]) -> PendingLengths:
-        errors = [refuse(sample) for sample in samples]
+        errors = [wrong_kind(sample, kinds) for sample in samples]
         return lambda: (np.full(len(samples), -1, dtype=np.int32), errors)
 
-    return Route(lambda samples: [refuse(sample) for sample in samples], begin_lengths)
+    return Route(lambda samples: [wrong_kind(sample, kinds) for sample in samples], begin_lengths)

@@ -59,12 +59,12 @@ class SwallowedText:
 
         None if all are, and if the template refuses marks: then the second question is asked of every conversation.
         """
-        marked = [_with_marks(message, index) for index, message in enumerate(messages)]
+        pairs = [_with_marks(message, index) for index, message in enumerate(messages)]
         try:
-            text = self._render([message for message, _ in marked], tools, False)
+            text = self._render([message for message, _ in pairs], tools, False)
         except Exception:
             return None
-        return next((index for index, (_, marks) in enumerate(marked) if any(mark not in text for mark in marks)), None)
+        return next((index for index, (_, marks) in enumerate(pairs) if any(mark not in text for mark in marks)), None)
 
     def _missing_text(self, messages: Sequence[Message], tools: Any, text: str) -> int | None:
         """Return the index of the first message whose text is not in the rendering."""
@@ -86,10 +86,10 @@ class SwallowedText:
 
     def _reads_content(self, messages: Sequence[Message], tools: Any, index: int) -> bool:
         """Return true if the template writes the content of one message, changed or not."""
-        marked = list(messages)
-        marked[index] = replace_texts(messages[index], _mark(index, 0), None)
+        marked_messages = list(messages)
+        marked_messages[index] = replace_texts(messages[index], _mark(index, 0), None)
         try:
-            return _mark(index, 0) in self._render(marked, tools, False)
+            return _mark(index, 0) in self._render(marked_messages, tools, False)
         except Exception:  # the template refuses the mark, so it reads the content
             return True
 

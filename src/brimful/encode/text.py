@@ -39,6 +39,7 @@ class TextEncoder(RenderingEncoder):
         """Token ids in front of every document and behind it."""
         hf = self.tokenizer.hf
         bos = self._bos
+        # Some tokenizers put BOS in front on their own; the default follows them.
         if bos is None:
             bos = hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id]
         if bos and hf.bos_token_id is None:
@@ -61,7 +62,7 @@ class TextEncoder(RenderingEncoder):
         return True
 
     def _routes(self) -> Mapping[str, Route]:
-        return {"chat": refusal_route(_refuse_chat), "text": self.own_route, "tokens": TOKENISED}
+        return {"chat": refusal_route("texts"), "text": self.own_route, "tokens": TOKENISED}
 
     def _render_sample(self, sample: Sample) -> tuple[None, str]:
         text = sample.text or ""
@@ -69,8 +70,3 @@ class TextEncoder(RenderingEncoder):
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
         return None, text
-
-
-def _refuse_chat(sample: Sample) -> BadSampleError:
-    reason = f"is a chat, and the encoder is for texts: use {setting('mode', 'chat', python='ChatEncoder')}, which takes both"
-    return BadSampleError(reason, sample_id=sample.sample_id)

@@ -62,6 +62,7 @@ class Tokenizer:
         except ImportError as error:
             raise missing_extra("transformers", "text", "encoding text") from error
         path = os.path.expanduser(self.name)
+        # A directory wins over a hub id of the same name, as in Transformers.
         if os.path.isdir(path):
             return self._load(AutoTokenizer, path, "no tokenizer can be loaded from it")
         if not looks_like_hub_id(self.name) or os.path.exists(path):

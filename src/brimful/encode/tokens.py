@@ -10,10 +10,9 @@ import numpy as np
 
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths
-from brimful.encode.routing import TOKENISED
+from brimful.encode.routing import TOKENISED, wrong_kind
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
-from brimful.messages import setting
 from brimful.sources.sample import Sample
 
 __all__ = ["TokenEncoder"]
@@ -42,19 +41,16 @@ class TokenEncoder(Encoder):
 
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
         results = zip(samples, TOKENISED.encode(samples), strict=True)
-        return [_refusal(sample) if sample.input_ids is None else result for sample, result in results]
+        return [
+            wrong_kind(sample, "rows of tokens") if sample.input_ids is None else result for sample, result in results
+        ]
 
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
         lengths = [-1 if sample.input_ids is None else len(sample.input_ids) for sample in samples]
-        errors = [_refusal(sample) for sample in samples if sample.input_ids is None]
+        errors = [wrong_kind(sample, "rows of tokens") for sample in samples if sample.input_ids is None]
         return np.array(lengths, dtype=np.int32), errors
 
     def decode(self, input_ids: Sequence[int]) -> str:
         if self.tokenizer is None:
             return " ".join(map(str, input_ids))
         return self.tokenizer.decode(input_ids)
-
-
-def _refusal(sample: Sample) -> BadSampleError:
-    reason = f"is a {sample.kind}, and the encoder is for rows of tokens: use {setting('mode', 'chat', python='ChatEncoder')}, which takes both"
-    return BadSampleError(reason, sample_id=sample.sample_id)

@@ -88,6 +88,7 @@ class TurnFinder:
         texts = [_verbatim_texts(message) for message in messages]
         skeleton = self._skeleton(messages, tools, texts) if all(texts) else None
         values = [value for message_texts in texts for value in message_texts]
+        # From the fastest way to the most tolerant one; each verifies its result and gives None rather than a guess.
         spans = self._by_skeleton(skeleton, values, text) if skeleton is not None else None
         if spans is None:
             spans = self._by_prefixes(messages, tools, text)
@@ -236,11 +237,11 @@ class TurnFinder:
 
         White space behind a special token separates; behind any other text it may be part of the answer.
         """
-        stripped = turn.rstrip()
+        text = turn.rstrip()
         if self._special is None:
-            return len(stripped)
-        ends = [match.end() for match in self._special.finditer(stripped)]
-        return len(stripped) if ends[-1:] == [len(stripped)] else len(turn)
+            return len(text)
+        ends = [match.end() for match in self._special.finditer(text)]
+        return len(text) if ends[-1:] == [len(text)] else len(turn)
 
 
 def _verbatim_texts(message: Message) -> list[str]:
