@@ -81,15 +81,12 @@ def _misfit(
         hint = f": did you mean {matches[0]}?" if matches else f"; it has {', '.join(names)}"
         return WrongTypeError(f"{title} got an unexpected keyword argument {stray!r}{hint}")
     # The call is drawn like a signature, with its required arguments alone, and a star in front of keyword-only ones.
-    required_parameters = [
-        parameter
-        for name, parameter in parameters.items()
-        if name != "self" and (parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY)
-    ]
-    texts = [parameter.name for parameter in required_parameters]
-    keyword_index = next(
-        (i for i, parameter in enumerate(required_parameters) if parameter.kind is parameter.KEYWORD_ONLY), None
-    )
-    if keyword_index is not None:
-        texts.insert(keyword_index, "*")
+    texts: list[str] = []
+    for parameter in parameters.values():
+        is_required = parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY
+        if parameter.name == "self" or not is_required:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in texts:
+            texts.append("*")
+        texts.append(parameter.name)
     return WrongTypeError(f"{title}: {error}: it is called as {title}({', '.join(texts)})")

@@ -37,8 +37,8 @@ from brimful.typing import Fingerprint, Offsets
 
 __all__ = ["Table", "Ragged", "open_table", "write_table"]
 
-_KEY = b"brimful"
-_SUMS = b"brimful_checksums"
+_DESCRIPTION_KEY = b"brimful"
+_CHECKSUMS_KEY = b"brimful_checksums"
 _DESCRIPTION = ""
 """Name of the description among the checksums; no column has an empty name."""
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -81,9 +81,9 @@ def write_table(
     columns = {name: _trimmed(column) for name, column in columns.items()}
     arrays = {name: _to_arrow(column) for name, column in columns.items()}
     description_json = json.dumps(description, ensure_ascii=False).encode()
-    sums = {_DESCRIPTION: fingerprint_bytes(description_json)}
-    sums |= {name: _checksum(column) for name, column in columns.items()}
-    metadata = {_KEY: description_json, _SUMS: json.dumps(sums).encode()}
+    checksums = {_DESCRIPTION: fingerprint_bytes(description_json)}
+    checksums |= {name: _checksum(column) for name, column in columns.items()}
+    metadata = {_DESCRIPTION_KEY: description_json, _CHECKSUMS_KEY: json.dumps(checksums).encode()}
     schema = pa.schema([pa.field(name, array.type) for name, array in arrays.items()], metadata=metadata)
     batch = pa.record_batch(list(arrays.values()), schema=schema)
     with atomic_file(path) as file, pa.ipc.new_file(file, schema) as writer:
@@ -126,13 +126,13 @@ class Table:
     """
 
     def __init__(
-        self, path: str, batch: Any, description: dict[str, Any], sums: Mapping[str, Fingerprint] | None
+        self, path: str, batch: Any, description: dict[str, Any], checksums: Mapping[str, Fingerprint] | None
     ) -> None:
         self.path = path
         self.description = description
-        self.checksummed = sums is not None
+        self.checksummed = checksums is not None
         self._batch = batch
-        self._unchecked = dict(sums or {})
+        self._unchecked = dict(checksums or {})
 
     def __len__(self) -> int:
         return int(self._batch.num_rows)
@@ -170,9 +170,9 @@ class Table:
         except (pa.ArrowException, AttributeError, ValueError) as error:
             raise CorruptFileError(f"{self.path} is damaged: column {name!r} {_first_line(error)}") from error
 
-        expected_sum = self._unchecked.get(name) if checked else None
-        if expected_sum is not None:
-            if _checksum(column) != expected_sum:
+        expected_checksum = self._unchecked.get(name) if checked else None
+        if expected_checksum is not None:
+            if _checksum(column) != expected_checksum:
                 raise CorruptFileError(f"{self.path} is damaged: column {name!r} has other numbers than were written")
             # Only now: a damaged column is refused however often it is asked for.
             self._unchecked.pop(name, None)
@@ -206,20 +206,20 @@ def open_table(path: str | os.PathLike[str]) -> Table:
     try:
         reader = pa.ipc.open_file(pa.memory_map(name))
         metadata = reader.schema.metadata or {}
-        if _KEY not in metadata:
+        if _DESCRIPTION_KEY not in metadata:
             raise CorruptFileError(f"{name} is an Arrow file that brimful did not write")
         if reader.num_record_batches != 1:
             raise CorruptFileError(f"{name} holds {reader.num_record_batches} record batches where one is due")
         # The names of the columns count too: with a renamed column, its checksum would never be looked up.
-        sums = _sums(metadata)
-        if sums is not None:
-            description_sum = sums.pop(_DESCRIPTION, None)
-            if description_sum != fingerprint_bytes(metadata[_KEY]) or sorted(sums) != sorted(reader.schema.names):
+        checksums = _read_checksums(metadata)
+        if checksums is not None:
+            is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])
+            if not is_same or sorted(checksums) != sorted(reader.schema.names):
                 raise CorruptFileError(f"{name} is damaged: its description is not the one that was written")
-        description = json.loads(metadata[_KEY])
+        description = json.loads(metadata[_DESCRIPTION_KEY])
         batch = reader.get_batch(0)
         batch.validate()
-        return Table(name, batch, description, sums)
+        return Table(name, batch, description, checksums)
     except CorruptFileError:
         raise
     except FileNotFoundError as error:
@@ -228,13 +228,13 @@ def open_table(path: str | os.PathLike[str]) -> Table:
         raise CorruptFileError(f"{name} cannot be read as a table of brimful: {_first_line(error)}") from error
 
 
-def _sums(metadata: Mapping[bytes, bytes]) -> dict[str, Fingerprint] | None:
+def _read_checksums(metadata: Mapping[bytes, bytes]) -> dict[str, Fingerprint] | None:
     """Return checksums by name of the column, or None in a file of an earlier version."""
-    if set(metadata) == {_KEY}:
+    if set(metadata) == {_DESCRIPTION_KEY}:
         return None
-    sums: Any = json.loads(metadata.get(_SUMS, b"null"))
+    checksums: Any = json.loads(metadata.get(_CHECKSUMS_KEY, b"null"))
     # Metadata without our checksums is damaged: an empty mapping fits no description, so the file is refused.
-    return sums if isinstance(sums, dict) else {}
+    return checksums if isinstance(checksums, dict) else {}
 
 
 def _first_line(error: BaseException) -> str:

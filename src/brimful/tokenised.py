@@ -29,20 +29,21 @@ _INT32 = np.iinfo(np.int32)
 TARGET_MASKS = ("loss_mask", "completion_mask", "assistant_masks")
 """Keys that mark targets of samples without labels."""
 
-_WEIGHTS = ("loss_weights", "loss_scale")
-_SOURCES = ("source_id", "ds_idx")
-_READ = {"input_ids", "labels", "attention_mask", "seq_lengths", "position_ids", *TARGET_MASKS, *_WEIGHTS, *_SOURCES}
+_WEIGHT_KEYS = ("loss_weights", "loss_scale")
+_SOURCE_KEYS = ("source_id", "ds_idx")
+_READ_KEYS = {"input_ids", "labels", "attention_mask", "seq_lengths", "position_ids"}
+_READ_KEYS |= {*TARGET_MASKS, *_WEIGHT_KEYS, *_SOURCE_KEYS}
 
-_MAY_BE_ZERO = {"token_type_ids", "mm_token_type_ids"}
+_ZERO_KEYS = {"token_type_ids", "mm_token_type_ids"}
 """Keys without information if all their numbers are 0, as tokenizers of text make them."""
 
-_OF_TOKENIZERS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"}
+_TOKENIZER_KEYS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"}
 """Keys of numbers that tokenizers add about the text; no causal model takes them."""
 
 _DESCRIPTIVE_TYPES = (str, bytes, bool, int, float, Decimal, date, time, timedelta, PurePath)
 """Types of values that can only be about the sample, never for the model."""
 
-_NEVER = {"label", "label_ids", "image", "images", "video", "videos", "audio", "audios"}
+_REFUSED_KEYS = {"label", "label_ids", "image", "images", "video", "videos", "audio", "audios"}
 """Keys whose omission would change the training, for any value."""
 
 
@@ -157,11 +158,11 @@ class _Row:
     def refuse_other_keys(self) -> None:
         """Refuse keys that may be for the model and that no method here reads."""
         for key, value in self._sample.items():
-            if key in _READ or value is None or key in _OF_TOKENIZERS:
+            if key in _READ_KEYS or value is None or key in _TOKENIZER_KEYS:
                 continue
-            if key in _MAY_BE_ZERO and not np.any(self._array(key)):
+            if key in _ZERO_KEYS and not np.any(self._array(key)):
                 continue
-            if key in _NEVER or _may_be_for_the_model(value):
+            if key in _REFUSED_KEYS or _may_be_for_the_model(value):
                 raise self._error(
                     f"has {key!r}, which a batch of plain samples cannot carry: leave it out of the sample if the model "
                     f"does not need it, or give the sample as a pack with PackExtras, which hold media and positions"
@@ -270,7 +271,7 @@ class _Row:
         return targets
 
     def weights(self, token_indices: _Indices) -> Float32Array | None:
-        key = self._one_of(_WEIGHTS)
+        key = self._one_of(_WEIGHT_KEYS)
         if key is None:
             return None
         row = self._per_token(key)
@@ -278,7 +279,7 @@ class _Row:
         return np.asarray(_take(row, token_indices), dtype=np.float32)
 
     def sources(self, num_segments: int) -> Int32Array | None:
-        key = self._one_of(_SOURCES)
+        key = self._one_of(_SOURCE_KEYS)
         if key is None:
             return None
         ids = np.atleast_1d(self._integers(key))

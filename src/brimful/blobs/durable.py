@@ -10,7 +10,7 @@ from brimful.errors import StoreFullError
 
 __all__ = ["raise_if_full", "sync_directory"]
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_DEVICE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def sync_directory(folder: Path) -> None:
@@ -30,7 +30,7 @@ def sync_directory(folder: Path) -> None:
 
 def raise_if_full(error: OSError, target: Path) -> None:
     """Raise ``StoreFullError`` for the errors of a full disk or quota; return for all others."""
-    if error.errno in _FULL:
+    if error.errno in _FULL_DEVICE_ERRORS:
         raise StoreFullError(
             error.errno,
             f"no space left while writing {target}: nothing that was committed is lost; free some space and run "
