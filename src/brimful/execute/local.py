@@ -101,9 +101,9 @@ def _by_threads(
         threading.Thread(target=_do_tasks, args=(hire, orders, answers, stop_event), daemon=True)
         for _ in range(num_threads)
     ]
-    queued_tasks = iter(tasks)
+    task_iterator = iter(tasks)
     try:
-        for task in itertools.islice(queued_tasks, num_threads * _TASKS_AHEAD):
+        for task in itertools.islice(task_iterator, num_threads * _TASKS_AHEAD):
             orders.put((task,))
         for thread in threads:
             thread.start()
@@ -112,7 +112,7 @@ def _by_threads(
             if error is not None:
                 raise error
             # One task follows each answer, so that few are queued when an error stops the job.
-            for next_task in itertools.islice(queued_tasks, 1):
+            for next_task in itertools.islice(task_iterator, 1):
                 orders.put((next_task,))
             yield task, result
     finally:
