@@ -31,7 +31,7 @@ import pyarrow as pa
 from compare import Row, in_turn, main_of
 
 from brimful.encode.encoded import EncodedSample
-from brimful.encode.stored import StoredSamples, write_stored
+from brimful.encode.token_runs import StoredSamples, write_stored
 from brimful.execute import available_cores
 from brimful.materialize import write_packs
 from brimful.plan import Plan, plan_packs

@@ -17,11 +17,11 @@ is first used.
 from __future__ import annotations
 
 TYPE_CHECKING = False
-"""Type checkers take it for true. That of ``typing`` would cost the program milliseconds in which it cannot be stopped."""
+"""Constant that type checkers take for true. That of ``typing`` would cost milliseconds in which nothing hears Ctrl-C."""
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULE_OF = {
     "open_source": "brimful.sources",
     "Source": "brimful.sources",
     "Sample": "brimful.sources",
@@ -67,108 +67,78 @@ _HOMES = {
     "VerifyReport": "brimful.verify",
     "BrimfulError": "brimful.errors",
 }
-
-__all__ = [
-    "open_source",
-    "Source",
-    "Sample",
-    "ChatEncoder",
-    "TextEncoder",
-    "CompletionEncoder",
-    "TokenEncoder",
-    "encoder_for",
-    "EncodedSample",
-    "Encoder",
-    "TrainOn",
-    "measure_lengths",
-    "LengthTable",
-    "plan_packs",
-    "Plan",
-    "Overflow",
-    "CostModel",
-    "schedule_packs",
-    "Lookahead",
-    "write_packs",
-    "pack_dataset",
-    "PackSummary",
-    "check_store",
-    "open_packs",
-    "Pack",
-    "PackStore",
-    "PackedDataset",
-    "PackLoader",
-    "TokenBudgetBatches",
-    "TokenBudget",
-    "SampleCount",
-    "Warmup",
-    "PackedBatch",
-    "Padding",
-    "PackCollator",
-    "Normaliser",
-    "per_sample_loss",
-    "collator_for",
-    "choose_attention",
-    "evaluate_samples",
-    "one_by_one",
-    "verify_packing",
-    "VerifyReport",
-    "BrimfulError",
-    "__version__",
-]
+"""Module of each public name, in the order of the flow."""
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from brimful.collate import Normaliser, PackedBatch, Padding
-    from brimful.collate.loss_torch import per_sample_loss
-    from brimful.collate.torch import PackCollator
-    from brimful.encode import (
-        ChatEncoder,
-        CompletionEncoder,
-        EncodedSample,
-        Encoder,
-        TextEncoder,
-        TokenEncoder,
-        TrainOn,
-        encoder_for,
-    )
-    from brimful.errors import BrimfulError
-    from brimful.materialize import PackSummary, check_store, pack_dataset, write_packs
-    from brimful.measure import LengthTable, measure_lengths
-    from brimful.plan import CostModel, Lookahead, Overflow, Plan, plan_packs, schedule_packs
-    from brimful.serve import (
-        Pack,
-        PackedDataset,
-        PackLoader,
-        PackStore,
-        SampleCount,
-        TokenBudget,
-        TokenBudgetBatches,
-        Warmup,
-        open_packs,
-    )
-    from brimful.sources import Sample, Source, open_source
-    from brimful.trainers import choose_attention, collator_for, evaluate_samples, one_by_one
-    from brimful.verify import VerifyReport, verify_packing
+    from brimful.collate import Normaliser as Normaliser
+    from brimful.collate import PackedBatch as PackedBatch
+    from brimful.collate import Padding as Padding
+    from brimful.collate.loss_torch import per_sample_loss as per_sample_loss
+    from brimful.collate.torch import PackCollator as PackCollator
+    from brimful.encode import ChatEncoder as ChatEncoder
+    from brimful.encode import CompletionEncoder as CompletionEncoder
+    from brimful.encode import EncodedSample as EncodedSample
+    from brimful.encode import Encoder as Encoder
+    from brimful.encode import TextEncoder as TextEncoder
+    from brimful.encode import TokenEncoder as TokenEncoder
+    from brimful.encode import TrainOn as TrainOn
+    from brimful.encode import encoder_for as encoder_for
+    from brimful.errors import BrimfulError as BrimfulError
+    from brimful.materialize import PackSummary as PackSummary
+    from brimful.materialize import check_store as check_store
+    from brimful.materialize import pack_dataset as pack_dataset
+    from brimful.materialize import write_packs as write_packs
+    from brimful.measure import LengthTable as LengthTable
+    from brimful.measure import measure_lengths as measure_lengths
+    from brimful.plan import CostModel as CostModel
+    from brimful.plan import Lookahead as Lookahead
+    from brimful.plan import Overflow as Overflow
+    from brimful.plan import Plan as Plan
+    from brimful.plan import plan_packs as plan_packs
+    from brimful.plan import schedule_packs as schedule_packs
+    from brimful.serve import Pack as Pack
+    from brimful.serve import PackedDataset as PackedDataset
+    from brimful.serve import PackLoader as PackLoader
+    from brimful.serve import PackStore as PackStore
+    from brimful.serve import SampleCount as SampleCount
+    from brimful.serve import TokenBudget as TokenBudget
+    from brimful.serve import TokenBudgetBatches as TokenBudgetBatches
+    from brimful.serve import Warmup as Warmup
+    from brimful.serve import open_packs as open_packs
+    from brimful.sources import Sample as Sample
+    from brimful.sources import Source as Source
+    from brimful.sources import open_source as open_source
+    from brimful.trainers import choose_attention as choose_attention
+    from brimful.trainers import collator_for as collator_for
+    from brimful.trainers import evaluate_samples as evaluate_samples
+    from brimful.trainers import one_by_one as one_by_one
+    from brimful.verify import VerifyReport as VerifyReport
+    from brimful.verify import verify_packing as verify_packing
+else:
+    # Type checkers read only literal lists; to them the aliases above say what is public.
+    __all__ = [*_MODULE_OF, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module 'brimful' has no attribute {name!r}")
     try:
-        value = getattr(import_module(home), name)
+        value = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         from brimful.errors import missing_extra
 
         raise missing_extra("torch", "torch", name) from error
+    # Kept as an attribute, so that the next use of the name does not come here.
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_MODULE_OF, "__version__"])

@@ -1,6 +1,6 @@
-"""The program: ``brimful``, or ``python -m brimful`` where the folder of scripts is not on the path."""
+"""The program: ``brimful``, or ``python -m brimful`` if the folder of scripts is not on the path."""
 
-import _signal  # type: ignore[import-not-found]  # built in: at hand before anything is loaded
+import _signal  # type: ignore[import-not-found]  # built in, so it needs no loading
 
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     # Until the program hears signals by a thread, Ctrl-C ends it without a traceback of what it just loads.
@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line of this process and exit; signals end it at once, while it still loads too."""
+    """Run the command line of this process and exit; signals end it at once, also while it loads."""
     end_at_signals()
     try:
         from brimful.cli import main as run_command

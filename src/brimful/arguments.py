@@ -1,4 +1,4 @@
-"""Names of the arguments of public calls: aliases that people bring along, and one line for a call that does not fit."""
+"""Names of the arguments of public calls: aliases from other libraries, and one line for a call that does not fit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["CAPACITY_NAMES", "understands"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CAPACITY_NAMES = ("max_length", "packing_length", "seq_length")
-"""What trainers call the capacity of a pack; the command line has a flag of each."""
+"""Names that trainers give to the capacity of a pack; the command line has a flag of each."""
 
 
 def understands(**names: tuple[str, ...]) -> Callable[[Function], Function]:
-    """Let a function understand other names of its keyword arguments, and tell how it is called.
+    """Let a function understand other names of its keyword arguments, and explain a call that does not fit.
 
-    Its signature stays as it is: the names are for people who bring them along, and documentation and type checkers
-    know one. A call that does not fit the signature is told how to be made.
+    Its signature stays as it is: the other names are for people who know them from another library; documentation and
+    type checkers know one. The error for a call that does not fit shows how the function is called.
 
     >>> @understands(capacity=("max_length",))
     ... def plan(lengths, *, capacity):
@@ -46,42 +46,47 @@ def understands(**names: tuple[str, ...]) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
         title = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+        alias_names = [alias for aliases in names.values() for alias in aliases]
 
         @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            for argument, others in names.items():
-                given = [name for name in (argument, *others) if name in kwargs]
-                if len(given) > 1:
-                    raise SettingsError(f"{title}: {given[0]} and {given[1]} are one setting: give one of them")
-                if given:
-                    kwargs[argument] = kwargs.pop(given[0])
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for argument, aliases in names.items():
+                used_names = [name for name in (argument, *aliases) if name in kwargs]
+                if len(used_names) > 1:
+                    raise SettingsError(
+                        f"{title}: {used_names[0]} and {used_names[1]} are one setting: give one of them"
+                    )
+                if used_names:
+                    kwargs[argument] = kwargs.pop(used_names[0])
+            # Bound before the call: a TypeError from inside the function is no mistake of this call.
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                known = [*signature.parameters, *(name for others in names.values() for name in others)]
-                raise _misfit(title, signature, known, kwargs, error) from None
+                raise _misfit(title, signature, alias_names, kwargs, error) from None
             return function(*args, **kwargs)
 
-        return cast(Function, called)
+        return cast(Function, call)
 
     return decorate
 
 
 def _misfit(
-    title: str, signature: inspect.Signature, known: list[str], given: dict[str, Any], error: TypeError
+    title: str, signature: inspect.Signature, alias_names: list[str], kwargs: dict[str, Any], error: TypeError
 ) -> WrongTypeError:
-    strange = next((name for name in given if name not in signature.parameters), None)
-    if strange is not None:
-        near = get_close_matches(strange, known, n=1, cutoff=0.5)
-        hint = f": did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
-        return WrongTypeError(f"{title} got an unexpected keyword argument {strange!r}{hint}")
-    missing = [
-        name
-        for name, parameter in signature.parameters.items()
-        if parameter.default is inspect.Parameter.empty or parameter.kind is inspect.Parameter.POSITIONAL_ONLY
-    ]
-    shown = [name for name in missing if name != "self"]
-    by_name = [name for name in shown if signature.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY]
-    if by_name:
-        shown.insert(shown.index(by_name[0]), "*")
-    return WrongTypeError(f"{title}: {error}: it is called as {title}({', '.join(shown)})")
+    parameters = signature.parameters
+    stray = next((name for name in kwargs if name not in parameters), None)
+    if stray is not None:
+        names = [*parameters, *alias_names]
+        matches = get_close_matches(stray, names, n=1, cutoff=0.5)
+        hint = f": did you mean {matches[0]}?" if matches else f"; it has {', '.join(names)}"
+        return WrongTypeError(f"{title} got an unexpected keyword argument {stray!r}{hint}")
+    # The call is drawn like a signature, with its required arguments alone, and a star in front of keyword-only ones.
+    texts: list[str] = []
+    for parameter in parameters.values():
+        is_required = parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY
+        if parameter.name == "self" or not is_required:
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in texts:
+            texts.append("*")
+        texts.append(parameter.name)
+    return WrongTypeError(f"{title}: {error}: it is called as {title}({', '.join(texts)})")

@@ -1,4 +1,4 @@
-"""Where derived files live that can be made again: line indexes, unpacked copies, measured lengths.
+"""The directory of derived files that can be made again: line indexes, unpacked copies, measured lengths.
 
 >>> cache_dir("/scratch/brimful")
 PosixPath('/scratch/brimful')
@@ -16,17 +16,16 @@ from brimful.locks import lock
 __all__ = ["cache_dir", "exclusive"]
 
 
-def cache_dir(given: str | os.PathLike[str] | None = None) -> Path:
-    """The directory for derived files.
+def cache_dir(directory: str | os.PathLike[str] | None = None) -> Path:
+    """Return the directory for derived files.
 
     An argument wins; else ``BRIMFUL_CACHE``, else ``XDG_CACHE_HOME/brimful``, else ``~/.cache/brimful``.
     On a cluster it belongs on a file system that all ranks see.
     """
-    if given is not None:
-        return Path(given)
-    named = os.environ.get("BRIMFUL_CACHE")
-    if named:
-        return Path(named)
+    if directory is None:
+        directory = os.environ.get("BRIMFUL_CACHE") or None
+    if directory is not None:
+        return Path(directory)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "brimful"
 

@@ -84,16 +84,16 @@ def check_share(name: str, value: object) -> float:
 
 
 def choice_of(choices: type[Choice], name: Choice | str, *, argument: str, instead: str = "") -> Choice:
-    """The member of that name.
+    """Return the member of an enum by its name.
 
     Args:
         choices: an enum whose values are names.
         name: a member, or its name.
-        argument: what the user set, as Python calls it.
-        instead: what else they may do.
+        argument: name of the setting, as Python calls it.
+        instead: further words for the message, such as another way to set it.
 
     Raises:
-        SettingsError: there is none of that name; lists them.
+        SettingsError: no member has that name; lists the names.
 
     >>> Tail = Enum("Tail", {"PAD": "pad", "DROP": "drop"})
     >>> choice_of(Tail, "pad", argument="tail").name
@@ -106,22 +106,24 @@ def choice_of(choices: type[Choice], name: Choice | str, *, argument: str, inste
     try:
         return choices(name)
     except ValueError as error:
-        listed = ", ".join(str(member.value) for member in choices)
-        raise SettingsError(f"{setting(argument)} {name!r} is unknown: use one of {listed}{instead}") from error
+        names = ", ".join(str(member.value) for member in choices)
+        raise SettingsError(f"{setting(argument)} {name!r} is unknown: use one of {names}{instead}") from error
 
 
-def check_type(argument: str, value: Any, kinds: type | tuple[type, ...], wanted: str, way_out: str = "") -> None:
+def check_type(
+    argument: str, value: Any, kinds: type | tuple[type, ...], expected_type: str, way_out: str = ""
+) -> None:
     """Refuse an argument of another type than a call can take.
 
     Args:
         argument: its name.
-        value: what was given.
-        kinds: what it must be an instance of.
-        wanted: the same in words.
-        way_out: what to do instead, in words.
+        value: what the caller passed.
+        kinds: the types that the call can take.
+        expected_type: the same in words.
+        way_out: advice for the caller, in words.
 
     Raises:
-        WrongTypeError: it is something else; says what.
+        WrongTypeError: it is of another type; describes the value.
 
     >>> check_type("plan", "plan.arrow", (), "a Plan", "open it by Plan.open")
     Traceback (most recent call last):
@@ -130,31 +132,31 @@ def check_type(argument: str, value: Any, kinds: type | tuple[type, ...], wanted
     """
     if not isinstance(value, kinds):
         way_out = f": {way_out}" if way_out else ""
-        raise WrongTypeError(f"{argument} must be {wanted} and is {describe(value)}{way_out}")
+        raise WrongTypeError(f"{argument} must be {expected_type} and is {describe(value)}{way_out}")
 
 
-def path_of(argument: str, value: Any, wanted: str = "a path") -> str:
-    """A path as text.
+def path_of(argument: str, value: Any, expected_type: str = "a path") -> str:
+    """Return a path as text.
 
     Raises:
-        WrongTypeError: it is none.
+        WrongTypeError: the value is no path.
 
     >>> path_of("directory", None, "the path of a pack store")
     Traceback (most recent call last):
         ...
     brimful.errors.WrongTypeError: directory must be the path of a pack store and is None
     """
-    check_type(argument, value, (str, os.PathLike), wanted)
+    check_type(argument, value, (str, os.PathLike), expected_type)
     path = os.fspath(value)
-    check_type(argument, path, str, f"{wanted}, as text")
+    check_type(argument, path, str, f"{expected_type}, as text")
     return str(path)
 
 
-def index_of(what: str, value: Any) -> int:
-    """A whole number, of Python, NumPy or torch, that says which.
+def index_of(noun: str, value: Any) -> int:
+    """Return an index as Python's integer; NumPy's and torch's are taken too.
 
     Raises:
-        WrongTypeError: it is none, such as a slice or a text.
+        WrongTypeError: the value is no whole number but, for example, a slice or a text.
 
     >>> index_of("pack", slice(0, 2))
     Traceback (most recent call last):
@@ -164,8 +166,8 @@ def index_of(what: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        shown = repr(value) if isinstance(value, slice) else describe(value)
-        raise WrongTypeError(f"{what} must be named by its number and is {shown}") from None
+        text = repr(value) if isinstance(value, slice) else describe(value)
+        raise WrongTypeError(f"{noun} must be named by its number and is {text}") from None
 
 
 def describe(value: Any) -> str:
@@ -175,8 +177,8 @@ def describe(value: Any) -> str:
     ("'text'", 'a list of 2', 'the class int', 'a builtin_function_or_method')
     """
     if value is None or isinstance(value, (str, bytes, int, float)):
-        shown = repr(value)
-        return shown if len(shown) <= 60 else f"{shown[:57]}…{shown[-1]}"
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}…{text[-1]}"
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if isinstance(value, (list, tuple, dict)):
@@ -186,30 +188,30 @@ def describe(value: Any) -> str:
 
 
 def position(index: Any, size: int, noun: str) -> int:
-    """The place from 0 on that an index means; negative ones count from the end.
+    """Return the position from 0 on that an index means; negative ones count from the end.
 
     Args:
         index: any whole number, NumPy's too.
-        size: of the sequence.
-        noun: what it is a sequence of, for the message.
+        size: length of the sequence.
+        noun: one element of the sequence, for the message.
 
     Raises:
-        IndexError: there is no such place.
-        WrongTypeError: no whole number.
+        IndexError: the sequence has no such position.
+        WrongTypeError: the index is no whole number.
 
     >>> position(-1, 5, "pack")
     4
     """
-    place = index_of(f"a {noun}", index)
-    if not -size <= place < size:
-        raise IndexError(
-            f"{noun} {place} is not in 0 … {size - 1}" if size else f"there is no {noun} {place}: none at all"
-        )
-    return place % size
+    number = index_of(f"a {noun}", index)
+    if -size <= number < size:
+        return number % size
+    raise IndexError(
+        f"{noun} {number} is not in 0 … {size - 1}" if size else f"there is no {noun} {number}: none at all"
+    )
 
 
 def positions(index: slice, size: int) -> range:
-    """The places that a slice means.
+    """Return the positions that a slice means.
 
     >>> list(positions(slice(-2, None), 5))
     [3, 4]

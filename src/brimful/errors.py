@@ -1,4 +1,4 @@
-"""Everything brimful raises on purpose, as one tree.
+"""The errors that brimful raises on purpose, as one tree.
 
 ::
 
@@ -47,6 +47,8 @@ The command line prints the message alone and exits with code 2. Our own mistake
 
 from __future__ import annotations
 
+from functools import partial
+
 from brimful.messages import in_python
 
 __all__ = [
@@ -85,8 +87,8 @@ __all__ = [
 class BrimfulError(Exception):
     """Base of every error that brimful raises on purpose.
 
-    ``str(error)`` names settings as arguments of Python; ``message`` still has them marked (``words.setting``), for
-    whoever puts one message into another, or shows it in other words.
+    ``str(error)`` names settings as arguments of Python; ``message`` still has them marked
+    (``messages.setting``), for code that puts one message into another, or shows it as flags of the command line.
     """
 
     @property
@@ -114,7 +116,7 @@ class MissingExtraError(BrimfulError, ImportError):
 
 
 class SourceError(BrimfulError):
-    """Base of what can be wrong with a data set."""
+    """Base of the errors in a data set."""
 
 
 class SourceNotFoundError(SourceError, FileNotFoundError):
@@ -130,7 +132,7 @@ class BadSampleError(SourceError, ValueError):
 
     Attributes:
         sample_id: index of the sample in its source.
-        where: file and line, such as ``data.jsonl:17``; empty where only the encoder knows the sample.
+        where: file and line, such as ``data.jsonl:17``; empty if only the encoder knows the sample.
     """
 
     def __init__(self, reason: str, *, sample_id: int, where: str = "") -> None:
@@ -141,23 +143,20 @@ class BadSampleError(SourceError, ValueError):
 
     @property
     def reason(self) -> str:
-        """What is wrong with it, in one line that names settings as Python does: fit to be kept in a file."""
+        """The fault in one line that names settings as Python does: fit to be kept in a file."""
         return in_python(self._marked_reason)
 
     def located(self, where: str) -> BadSampleError:
-        """The same error with file and line, for whoever knows the source."""
+        """Return the same error with file and line, which only the source knows."""
         return BadSampleError(self._marked_reason, sample_id=self.sample_id, where=where)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_bad_sample, (self._marked_reason, self.sample_id, self.where)
-
-
-def _rebuild_bad_sample(reason: str, sample_id: int, where: str) -> BadSampleError:
-    return BadSampleError(reason, sample_id=sample_id, where=where)
+        # An exception is rebuilt from ``args``, which are the message and lack the keywords.
+        return partial(BadSampleError, sample_id=self.sample_id, where=self.where), (self._marked_reason,)
 
 
 class EncodeError(BrimfulError):
-    """Base of what can go wrong between a sample and its tokens."""
+    """Base of the errors between a sample and its tokens."""
 
 
 class TokenizerNotFoundError(EncodeError, FileNotFoundError):
@@ -169,7 +168,7 @@ class AssistantTurnsError(EncodeError, ValueError):
 
 
 class MeasureError(BrimfulError):
-    """Base of what can go wrong while lengths are measured."""
+    """Base of the errors of measuring lengths."""
 
 
 class CacheMismatchError(MeasureError, ValueError):
@@ -177,7 +176,7 @@ class CacheMismatchError(MeasureError, ValueError):
 
 
 class PlanError(BrimfulError):
-    """Base of what can go wrong while packs are planned."""
+    """Base of the errors of planning packs."""
 
 
 class InvalidLengthsError(PlanError, ValueError):
@@ -200,15 +199,11 @@ class NoTargetError(PlanError, ValueError):
         self.sample_id = sample_id
 
     def located(self, where: str) -> NoTargetError:
-        """The same error with file and line of the first, for whoever knows the source."""
+        """Return the same error with file and line of the first, which only the source knows."""
         return NoTargetError(f"{self.message}; the first is {where}", sample_id=self.sample_id)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_no_target, (self.message, self.sample_id)
-
-
-def _rebuild_no_target(reason: str, sample_id: int) -> NoTargetError:
-    return NoTargetError(reason, sample_id=sample_id)
+        return partial(NoTargetError, sample_id=self.sample_id), (self.message,)
 
 
 class PlanMismatchError(PlanError, ValueError):
@@ -216,7 +211,7 @@ class PlanMismatchError(PlanError, ValueError):
 
 
 class StoreError(BrimfulError):
-    """Base of what can be wrong with files that we write."""
+    """Base of the errors in files that we write."""
 
 
 class NotAPackStoreError(StoreError, FileNotFoundError):
@@ -260,7 +255,7 @@ class TaskFailedError(BrimfulError, RuntimeError):
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
-    """The error for an optional dependency that is not installed.
+    """Return the error for an optional dependency that is not installed.
 
     >>> print(missing_extra("torch", "torch", "PackCollator"))
     PackCollator needs torch, which is not installed: pip install 'brimful[torch]'

@@ -1,8 +1,8 @@
-"""What identifies ordered contents and settings.
+"""Fingerprints: digits that identify ordered contents and settings.
 
 A fingerprint is 32 hexadecimal digits of XXH3-128. It is made of content and settings only: never of a
 path, a time or an environment variable, so that a copied data set keeps its fingerprint. It is for
-recognising things, not for security.
+recognising contents, not for security.
 
 >>> fingerprint_of({"capacity": 8192, "overflow": "drop"}) == fingerprint_of({"overflow": "drop", "capacity": 8192})
 True
@@ -23,36 +23,39 @@ from brimful.typing import Fingerprint
 
 __all__ = ["canonical_json", "differing_keys", "fingerprint_array", "fingerprint_bytes", "fingerprint_of", "short"]
 
+_CHUNK = 1 << 20
+"""Elements of an array that are hashed at a time."""
+
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys and no spaces, so that equal values have equal bytes.
+    """Return JSON with sorted keys and no spaces, so that equal values have equal bytes.
 
     >>> canonical_json({"b": 1, "a": [True, None]})
     b'{"a":[true,null],"b":1}'
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(
-        "utf-8", "surrogatepass"
-    )
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # Half of a surrogate pair, which JSON can hold, is no UTF-8 but has to have a fingerprint too.
+    return text.encode("utf-8", "surrogatepass")
 
 
 def fingerprint_of(value: Any) -> Fingerprint:
-    """Fingerprint of any value that JSON can hold."""
+    """Return the fingerprint of any value that JSON can hold."""
     return fingerprint_bytes(canonical_json(value))
 
 
 def fingerprint_bytes(data: bytes | memoryview) -> Fingerprint:
-    """Fingerprint of a run of bytes."""
+    """Return the fingerprint of a run of bytes."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
 def fingerprint_array(array: np.ndarray[Any, Any]) -> Fingerprint:
-    """Fingerprint of an array: its shape and values, and of what is no integer the dtype too.
+    """Return the fingerprint of an array: of its shape and values and, unless they are integers, of its dtype.
 
-    Integers are widened to int64 chunk by chunk, so that an int32 and an int64 array of equal numbers agree. All else
-    is taken as its bytes, with the name of its dtype: 0.25 differs from 0.75, 1.0 from 1 and float32 from float64.
+    Integers are widened to int64 chunk by chunk, so that an int32 and an int64 array of equal numbers agree. Any other
+    array is taken as its bytes, with the name of its dtype: 0.25 differs from 0.75, 1.0 from 1 and float32 from float64.
 
     Raises:
-        TypeError: an array of Python objects, whose bytes say nothing.
+        TypeError: an array of Python objects, whose bytes are addresses.
 
     >>> fingerprint_array(np.array([1, 2], dtype=np.int32)) == fingerprint_array(np.array([1, 2]))
     True
@@ -66,30 +69,31 @@ def fingerprint_array(array: np.ndarray[Any, Any]) -> Fingerprint:
     dtype = np.dtype("<i8") if _within_int64(array) else array.dtype.newbyteorder("<")
     if dtype != np.dtype("<i8"):
         hasher.update(f":{dtype.str}".encode())
+    # In chunks: the copy that a conversion makes stays small beside an array of a billion numbers.
     flat = array.reshape(-1)
-    step = 1 << 20
-    for start in range(0, len(flat), step):
-        hasher.update(np.ascontiguousarray(flat[start : start + step], dtype=dtype).view(np.uint8).data)
+    for start in range(0, len(flat), _CHUNK):
+        hasher.update(np.ascontiguousarray(flat[start : start + _CHUNK], dtype=dtype).view(np.uint8).data)
     return hasher.hexdigest()
 
 
 def _within_int64(array: np.ndarray[Any, Any]) -> bool:
-    """Whether all are integers that int64 holds."""
+    """Return true if all elements are integers that int64 holds."""
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size:
         return int(array.max()) < 2**63
     return array.dtype.kind in "iu"
 
 
 def short(fingerprint: Fingerprint) -> str:
-    """The first seven digits, as shown to people."""
+    """Return the first seven digits, as shown to people."""
     return fingerprint[:7]
 
 
-def differing_keys(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """The keys on which two settings differ, sorted; for messages that say which part differs.
+def differing_keys(settings: Mapping[str, Any], other_settings: Mapping[str, Any]) -> list[str]:
+    """Return the keys on which two settings differ, sorted; for messages that say which part differs.
 
     >>> differing_keys({"capacity": 1, "seed": 0}, {"capacity": 2, "seed": 0, "lanes": 1})
     ['capacity', 'lanes']
     """
-    missing = object()
-    return sorted(key for key in {*here, *there} if here.get(key, missing) != there.get(key, missing))
+    absent = object()
+    keys = {*settings, *other_settings}
+    return sorted(key for key in keys if settings.get(key, absent) != other_settings.get(key, absent))

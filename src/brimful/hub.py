@@ -1,7 +1,7 @@
-"""Whether the hub can be asked, found out at once.
+"""A quick test whether the hub can be reached, and its cache where it cannot.
 
-Its libraries ask again and again, for some twenty seconds, before they say that there is no network. Whoever wants
-something of the hub tries the connection first and, without one, takes what its cache has.
+The hub's libraries ask again and again, for some twenty seconds, before they say that there is no network. Code that
+needs the hub therefore tries the connection first and, without one, takes the files in the hub's cache.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 __all__ = ["looks_like_hub_id", "offline_if_unreachable"]
 
-_SECONDS = 3.0
+_CONNECT_SECONDS = 3.0
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Whether a name could be ``owner/name`` or ``name`` of the hub, and is no path by its looks.
+    """Return true if a name could be ``owner/name`` or ``name`` of the hub, and does not look like a path.
 
     >>> looks_like_hub_id("openai/gsm8k"), looks_like_hub_id("./gsm8k"), looks_like_hub_id("a/b/c.jsonl")
     (True, False, False)
@@ -31,30 +32,31 @@ def looks_like_hub_id(name: str) -> bool:
 
 @contextlib.contextmanager
 def offline_if_unreachable() -> Iterator[bool]:
-    """Whether the hub can be reached; while the block runs without it, the hub's libraries use their caches alone."""
+    """Yield true if the hub can be reached; if not, its libraries use their caches alone while the block runs."""
     import huggingface_hub.constants as constants
 
     if constants.HF_HUB_OFFLINE or _reachable(constants.ENDPOINT):
         yield not constants.HF_HUB_OFFLINE
         return
-    modules = [constants, sys.modules.get("datasets.config")]
-    present = [module for module in modules if hasattr(module, "HF_HUB_OFFLINE")]
-    for module in present:
-        module.HF_HUB_OFFLINE = True  # type: ignore[union-attr]
+    # Each library copied the switch when it was imported, so it is set in each.
+    candidates: list[Any] = [constants, sys.modules.get("datasets.config")]
+    modules = [module for module in candidates if hasattr(module, "HF_HUB_OFFLINE")]
+    for module in modules:
+        module.HF_HUB_OFFLINE = True
     try:
         yield False
     finally:
-        for module in present:
-            module.HF_HUB_OFFLINE = False  # type: ignore[union-attr]
+        for module in modules:
+            module.HF_HUB_OFFLINE = False
 
 
 def _reachable(endpoint: str) -> bool:
     if getproxies().get("https") or os.environ.get("ALL_PROXY"):
-        return True  # who uses a proxy need not reach the hub directly
+        return True  # behind a proxy, a direct connection may be impossible and is not needed
     address = urlsplit(endpoint)
     port = address.port or (80 if address.scheme == "http" else 443)
     try:
-        with socket.create_connection((address.hostname or "", port), timeout=_SECONDS):
+        with socket.create_connection((address.hostname or "", port), timeout=_CONNECT_SECONDS):
             return True
     except OSError:
         return False

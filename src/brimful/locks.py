@@ -1,7 +1,7 @@
-"""Locks on open files, by which processes know what others still use.
+"""Locks on open files, which tell processes what others still use.
 
 The locks are the kernel's (``flock``). They go when their holder dies, however it dies: a killed job blocks nobody, and
-what it left behind can be told from what a live one needs. Not every system and file system has them (Windows, some
+its leftovers can be told from the files of a live one. Not every system and file system has them (Windows, some
 network mounts); there ``lock`` does not wait, and ``try_lock`` fails, so that nothing is taken for abandoned.
 """
 
@@ -20,23 +20,21 @@ def lock(file: Any, *, shared: bool = False) -> bool:
         shared: others may hold it too, if shared as well.
 
     Returns:
-        Whether it is held: false where there are no locks.
+        True if it is held; false where there are no locks.
     """
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    except (ImportError, OSError):
-        return False
-    return True
+    return _flock(file, "LOCK_SH" if shared else "LOCK_EX")
 
 
 def try_lock(file: Any) -> bool:
-    """Take the lock of an open file for oneself, if nobody else holds it, shared or not; whether it is held now."""
+    """Take the lock of an open file for oneself without waiting; return false if another holds it, shared or not."""
+    return _flock(file, "LOCK_EX", "LOCK_NB")
+
+
+def _flock(file: Any, *flags: str) -> bool:
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, sum(getattr(fcntl, flag) for flag in flags))
     except (ImportError, OSError):
         return False
     return True

@@ -2,7 +2,7 @@
 
 A message that mentions a setting does not know who reads it: in Python the setting is an argument
 (``overflow="drop"``), on the command line a flag (``--overflow drop``). So messages mention settings by
-``setting(…)``, which puts marks around them, and whoever shows the message says in which language:
+``setting(…)``, which puts marks around them, and the code that shows the message chooses the language:
 ``str(error)`` speaks Python, the command line puts in its flags (``brimful.cli.flags``).
 """
 
@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 __all__ = ["Language", "as_argument", "counted", "differences", "first_few", "in_python", "setting", "translate"]
 
 Language: TypeAlias = Callable[[str, Any], str]
-"""How one setting is said: from its name, as Python calls it, and its value (``NO_VALUE`` if none) to text."""
+"""Function of a setting's name, as Python calls it, and its value (``NO_VALUE`` if none) that gives a text."""
 
 NO_VALUE = object()
-"""Stands for the value of a setting that is mentioned by its name alone."""
+"""Value of a setting that is mentioned by its name alone."""
 
 # Private-use characters: no message holds them but for these marks.
 _OPEN, _EQUALS, _INSTEAD, _CLOSE = "\ue020", "\ue021", "\ue022", "\ue023"
@@ -30,7 +30,7 @@ _MARK = re.compile(f"[{_MARKS}]")
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, in the plural where it asks for it.
+    """Return a number with its noun, which is in the plural unless the number is 1.
 
     >>> counted(1, "shard"), counted(1200, "pack"), counted(0, "sample")
     ('1 shard', '1,200 packs', '0 samples')
@@ -54,51 +54,54 @@ def first_few(examples: Iterable[object], total: int) -> str:
     >>> first_few(range(5_000), total=5_000)
     '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 4,990 more'
     """
-    shown = ", ".join(str(example) for example in islice(examples, EXAMPLES_SHOWN))
-    return f"{shown} and {total - EXAMPLES_SHOWN:,} more" if total > EXAMPLES_SHOWN else shown
+    text = ", ".join(str(example) for example in islice(examples, EXAMPLES_SHOWN))
+    return f"{text} and {total - EXAMPLES_SHOWN:,} more" if total > EXAMPLES_SHOWN else text
 
 
 def differences(
-    state: Mapping[str, Any], own: Mapping[str, Any], keys: Iterable[str], *, show: Callable[[Any], str] = repr
+    state: Mapping[str, Any],
+    own_state: Mapping[str, Any],
+    keys: Iterable[str],
+    *,
+    show: Callable[[Any], str] = repr,
 ) -> str:
     """Describe the values in which a saved state differs from the object that loads it; empty if in none.
 
     Args:
         state: the saved values; an absent one counts as None.
-        own: the values of the object.
+        own_state: the values of the object.
         keys: to compare, in the order of the text.
         show: the text of a value.
 
     >>> differences({"seed": 1, "dp_world_size": 8}, {"seed": 0, "dp_world_size": 8}, ["seed", "dp_world_size"])
     'seed (1 in the state, 0 here)'
     """
+    differing_keys = [key for key in keys if state.get(key) != own_state[key]]
     return ", ".join(
-        f"{key} ({show(state.get(key))} in the state, {show(own[key])} here)"
-        for key in keys
-        if state.get(key) != own[key]
+        f"{key} ({show(state.get(key))} in the state, {show(own_state[key])} here)" for key in differing_keys
     )
 
 
 def setting(name: str, value: Any = NO_VALUE, *, python: str | None = None) -> str:
-    """Mention a setting in a message, alone or with a value.
+    """Return the mention of a setting for a message, alone or with a value.
 
     Args:
         name: as Python calls it: ``capacity``, ``overflow``.
-        value: a text, number, boolean or flat mapping; what JSON does not know is shown as its repr.
-        python: what Python says where this is no argument of one call, such as another class.
+        value: a text, number, boolean or flat mapping; a value that JSON does not know is shown as its repr.
+        python: the text in Python if the setting is no argument of one call but, for example, another class.
 
     >>> in_python(f"choose {setting('overflow', 'drop')} or a larger {setting('capacity')}")
     'choose overflow="drop" or a larger capacity'
     >>> in_python(f"use {setting('mode', 'text', python='TextEncoder')}")
     'use TextEncoder'
     """
-    valued = "" if value is NO_VALUE else _EQUALS + _escaped(json.dumps(value, ensure_ascii=False, default=_plain))
-    instead = "" if python is None else _INSTEAD + _MARK.sub("", python)
-    return f"{_OPEN}{name}{valued}{instead}{_CLOSE}"
+    value_part = "" if value is NO_VALUE else _EQUALS + _escaped(json.dumps(value, ensure_ascii=False, default=_plain))
+    python_part = "" if python is None else _INSTEAD + _MARK.sub("", python)
+    return f"{_OPEN}{name}{value_part}{python_part}{_CLOSE}"
 
 
 def translate(message: str, language: Language) -> str:
-    """A message with its settings in the language of whoever reads it.
+    """Return a message with its settings in a language.
 
     >>> translate(f"{setting('seed', 3)} is taken", lambda name, value: f"--{name} {value}")
     '--seed 3 is taken'
@@ -107,7 +110,7 @@ def translate(message: str, language: Language) -> str:
 
 
 def in_python(message: str) -> str:
-    """A message with its settings as arguments of a call.
+    """Return a message with its settings as arguments of a call.
 
     >>> in_python(f"{setting('mix', True)} and {setting('budgets', {'patches': 64})}")
     'mix=True and budgets={"patches": 64}'
@@ -120,18 +123,18 @@ def _value(match: re.Match[str]) -> Any:
 
 
 def as_argument(name: str, value: Any) -> str:
-    """One setting as Python says it."""
+    """Return one setting as an argument of a call."""
     if value is NO_VALUE:
         return name
-    shown = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, dict, list)) else repr(value)
-    return f"{name}={shown}"
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, dict, list)) else repr(value)
+    return f"{name}={text}"
 
 
 def _plain(value: Any) -> Any:
-    """What JSON does not know: a NumPy number as the number it is, anything else as its repr."""
+    """Return a NumPy number as Python's, and any other value that JSON does not know as its repr."""
     return value.item() if hasattr(value, "item") else repr(value)
 
 
 def _escaped(text: str) -> str:
-    """JSON in which marks that somebody's value holds are no marks."""
+    """Return JSON with the private-use characters of a user's value escaped, so that they are no marks."""
     return _MARK.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

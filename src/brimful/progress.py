@@ -1,7 +1,7 @@
-"""How long work says where it stands.
+"""Progress of long work, as a bar, as lines or as JSON.
 
 A job reports to a ``Progress``; who started the job chooses which. On a terminal it is one bar with rates
-and the time left; elsewhere (Slurm logs, pipes) plain lines, seldom; with ``--json`` one JSON object a line.
+and the remaining time; elsewhere (Slurm logs, pipes) a plain line every ten seconds; with ``--json`` one JSON object a line.
 
 >>> bar = make_progress("none")
 >>> with bar.stage("measure", total=10, unit="rows"):
@@ -14,7 +14,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, TextIO, TypeAlias
 
 from brimful.errors import SettingsError
@@ -24,10 +24,11 @@ __all__ = ["Progress", "ProgressStyle", "StageRecord", "make_progress"]
 ProgressStyle: TypeAlias = Literal["auto", "bar", "lines", "json", "none"]
 
 _LINE_SECONDS = 10.0
+"""Seconds between two lines of one stage."""
 
 
 class StageRecord:
-    """What one stage did so far: units done, tokens, seconds."""
+    """Counts of one stage so far: units done, tokens, seconds."""
 
     def __init__(self, name: str, total: int, unit: str) -> None:
         self.name, self.total, self.unit = name, total, unit
@@ -38,12 +39,11 @@ class StageRecord:
         self.seconds = 0.0
 
     def rates(self) -> tuple[float, float, float]:
-        """Units a second, tokens a second, and seconds left. Work taken over from a cache does not count."""
-        elapsed = max(time.monotonic() - self.started, 1e-9)
-        fresh = self.done - self.resumed
-        rate = fresh / elapsed
-        left = (self.total - self.done) / rate if rate > 0 else float("inf")
-        return rate, self.tokens / elapsed, left
+        """Return units a second, tokens a second, and remaining seconds, from the units that cost work in this run."""
+        seconds = max(time.monotonic() - self.started, 1e-9)
+        rate = (self.done - self.resumed) / seconds
+        remaining_seconds = (self.total - self.done) / rate if rate > 0 else float("inf")
+        return rate, self.tokens / seconds, remaining_seconds
 
 
 class Progress:
@@ -54,7 +54,7 @@ class Progress:
 
     @contextlib.contextmanager
     def stage(self, name: str, *, total: int, unit: str) -> Iterator[None]:
-        """One stage of the job; its seconds are kept in ``stages``."""
+        """Report the block as one stage of the job; its seconds stay in ``stages``."""
         record = StageRecord(name, total, unit)
         self.stages.append(record)
         self._opened(record)
@@ -65,9 +65,10 @@ class Progress:
             self._closed(record)
 
     def advance(self, amount: int, *, tokens: int = 0, resumed: bool = False) -> None:
-        """Report that ``amount`` more units are done; ``resumed`` ones cost no work now."""
+        """Report that ``amount`` more units are done; ``resumed`` ones came from a cache and cost no work."""
         record = self.stages[-1]
         record.done += amount
+        # Tokens of resumed units do not count: the rates are of the work of this run.
         if resumed:
             record.resumed += amount
         else:
@@ -75,7 +76,7 @@ class Progress:
         self._advanced(record)
 
     def say(self, text: str) -> None:
-        """A line for a person."""
+        """Show a line to a person."""
 
     def _opened(self, record: StageRecord) -> None: ...
 
@@ -107,13 +108,13 @@ class _Lines(Progress):
         self._show(record)
 
     def _show(self, record: StageRecord) -> None:
-        rate, token_rate, left = record.rates()
+        rate, token_rate, remaining_seconds = record.rates()
         share = 100 * record.done / record.total if record.total else 100.0
         speed = f"{rate:,.0f} {record.unit}/s" + (f", {token_rate:,.0f} tokens/s" if record.tokens else "")
-        kept = f", {record.resumed:,} kept from before" if record.resumed else ""
-        ends = f"done in {record.seconds:.1f} s" if record.seconds else f"ETA {_clock(left)}"
+        resumed_part = f", {record.resumed:,} kept from before" if record.resumed else ""
+        end = f"done in {record.seconds:.1f} s" if record.seconds else f"ETA {_clock(remaining_seconds)}"
         self.say(
-            f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), {speed}{kept}, {ends}"
+            f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), {speed}{resumed_part}, {end}"
         )
 
 
@@ -121,10 +122,10 @@ class _Json(_Lines):
     """One JSON object a line: for machines."""
 
     def say(self, text: str) -> None:
-        print(json.dumps({"event": "message", "text": text}), file=self._stream, flush=True)
+        super().say(json.dumps({"event": "message", "text": text}))
 
     def _show(self, record: StageRecord) -> None:
-        rate, token_rate, left = record.rates()
+        rate, token_rate, remaining_seconds = record.rates()
         event: dict[str, Any] = {
             "event": "progress",
             "stage": record.name,
@@ -135,10 +136,10 @@ class _Json(_Lines):
             "tokens": record.tokens,
             "per_second": round(rate, 1),
             "tokens_per_second": round(token_rate, 1),
-            "eta_seconds": None if left == float("inf") else round(left, 1),
+            "eta_seconds": None if remaining_seconds == float("inf") else round(remaining_seconds, 1),
             "seconds": round(record.seconds, 3),
         }
-        print(json.dumps(event), file=self._stream, flush=True)
+        super().say(json.dumps(event))
 
 
 class _Bar(Progress):
@@ -170,7 +171,8 @@ class _Bar(Progress):
 
     def _advanced(self, record: StageRecord) -> None:
         if record.resumed and self._bar.initial != record.resumed:
-            self._bar.initial = record.resumed  # so that the rate and the ETA count fresh work only
+            # tqdm leaves ``initial`` out of its rate, so that rate and ETA come from the work of this run.
+            self._bar.initial = record.resumed
         if record.tokens:
             self._bar.set_postfix_str(f"{record.rates()[1] / 1e6:.2f}M tokens/s", refresh=False)
         self._bar.update(record.done - self._bar.n)
@@ -180,25 +182,26 @@ class _Bar(Progress):
         self._bar = None
 
 
+_STYLES: dict[str, Callable[[TextIO], Progress]] = {
+    "bar": _Bar,
+    "lines": _Lines,
+    "json": _Json,
+    "none": lambda _: Progress(),
+}
+
+
 def make_progress(style: ProgressStyle, stream: TextIO | None = None) -> Progress:
-    """The reporter for a style; ``auto`` is a bar on a terminal and lines elsewhere."""
-    out = stream if stream is not None else sys.stderr
-    if style == "auto":
-        style = "bar" if out.isatty() else "lines"
-    if style == "bar":
-        return _Bar(out)
-    if style == "lines":
-        return _Lines(out)
-    if style == "json":
-        return _Json(out)
-    if style == "none":
-        return Progress()
-    raise SettingsError(f"progress {style!r} is unknown: use auto, bar, lines, json or none")
+    """Return the reporter of a style; ``auto`` is a bar on a terminal and lines elsewhere."""
+    output = stream if stream is not None else sys.stderr
+    name = ("bar" if output.isatty() else "lines") if style == "auto" else style
+    if name not in _STYLES:
+        raise SettingsError(f"progress {style!r} is unknown: use auto, bar, lines, json or none")
+    return _STYLES[name](output)
 
 
 def _clock(seconds: float) -> str:
     if seconds == float("inf"):
         return "?"
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{remainder:02d}" if hours else f"{minutes}:{remainder:02d}"

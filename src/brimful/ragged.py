@@ -31,7 +31,7 @@ def offsets_of(sizes: npt.ArrayLike) -> Offsets:
 
 
 def starts_of(sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the first place of each row in the flat array, in the type of the running sum.
+    """Return the index of each row's first element in the flat array, in the type of the running sum.
 
     >>> starts_of(np.array([2, 0, 3])).tolist()
     [0, 2, 2]
@@ -46,7 +46,7 @@ def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
 
     Args:
         begins: first number of each range.
-        sizes: how many numbers each has.
+        sizes: number of elements of each range.
 
     Returns:
         ``int64[sum(sizes)]``.
@@ -54,6 +54,7 @@ def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
     >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
     """
+    # Element k of the flat result, in row i, is begins[i] + (k - starts[i]).
     shifts = np.asarray(begins, dtype=np.int64) - starts_of(sizes)
     numbers: Int64Array = np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(shifts, sizes)
     return numbers

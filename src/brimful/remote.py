@@ -1,4 +1,4 @@
-"""File systems behind URLs: opened by fsspec, and what is missing for one is one line."""
+"""File systems behind URLs, opened by fsspec; a missing library or protocol is an error of one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["filesystem_of", "is_remote", "telling"]
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is a URL of something other than local files.
+    """Return true if a path is a URL, and not one of local files.
 
     >>> is_remote("s3://bucket/packs"), is_remote("file:///data"), is_remote("/data")
     (True, False, False)
@@ -21,7 +21,7 @@ def is_remote(path: str) -> bool:
 
 
 def filesystem_of(url: str, **options: Any) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it.
+    """Return the fsspec file system of a URL, and the path in it.
 
     Raises:
         MissingExtraError: its library is not installed; names it.
@@ -38,6 +38,7 @@ def filesystem_of(url: str, **options: Any) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
+        # fsspec raises its own ImportError, with that of the missing library as the cause.
         package = getattr(error.__cause__, "name", None) or error.name or protocol
         raise MissingExtraError(f"{url} needs {package}, which is not installed: pip install {package}") from error
     except ValueError as error:
@@ -49,7 +50,7 @@ def filesystem_of(url: str, **options: Any) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def telling(url: str) -> Iterator[None]:
-    """Turn what a remote file system raises, each in its own classes, into one line.
+    """Turn the errors of remote file systems, which have classes of their own, into errors of one line.
 
     Raises:
         SourceNotFoundError: no such file.
@@ -62,5 +63,5 @@ def telling(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SourceNotFoundError(f"{url}: no such file") from error
     except Exception as error:  # libraries of clouds have errors of their own
-        first = (str(error).strip() or repr(error)).splitlines()[0]
-        raise SourceError(f"{url} cannot be read: {type(error).__name__}: {first}") from error
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise SourceError(f"{url} cannot be read: {type(error).__name__}: {reason}") from error

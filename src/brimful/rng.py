@@ -1,4 +1,4 @@
-"""The only randomness: a stream of bits keyed by (seed, epoch, purpose).
+"""The only source of randomness: a stream of bits keyed by (seed, epoch, purpose).
 
 NumPy promises that its bit generators never change their output, and makes no such promise for
 ``shuffle`` or ``permutation`` (NEP 19). Orders here are therefore derived from raw bits, so that a plan
@@ -19,33 +19,29 @@ __all__ = ["RandomStream", "generator"]
 
 
 class RandomStream:
-    """Raw 64-bit words of a Philox counter, and what we derive from them."""
+    """Raw 64-bit words of a Philox counter, and the orders and numbers derived from them."""
 
     def __init__(self, key: int) -> None:
         self._bits = np.random.Philox(key=key)
 
     def words(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        """``uint64[count]`` uniform words."""
+        """Return ``uint64[count]`` uniform words."""
         return np.asarray(self._bits.random_raw(count), dtype=np.uint64)
 
-    def halfwords(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
-        """``uint16[count]`` uniform numbers, the same on machines of either byte order."""
-        return self.words(-(-count // 4)).astype("<u8", copy=False).view("<u2")[:count].astype(np.uint16, copy=False)
-
     def permutation(self, count: int) -> Int64Array:
-        """``int64[count]``: the numbers 0 to count-1 in random order.
+        """Return ``int64[count]``: the numbers 0 to count-1 in random order.
 
         Sorts random keys; ties (2**-64 a pair) fall to the smaller number, so the order is exact.
         """
         return np.argsort(self.words(count), kind="stable").astype(np.int64, copy=False)
 
     def integers(self, count: int, *, below: int) -> Int64Array:
-        """``int64[count]`` numbers in [0, below); the bias of the modulo is under 2**-32."""
+        """Return ``int64[count]`` numbers in [0, below); the bias of the modulo is under 2**-32."""
         return (self.words(count) % np.uint64(below)).astype(np.int64)
 
 
 def generator(*, seed: int, epoch: int, purpose: str) -> RandomStream:
-    """The stream for one purpose: the same arguments, the same words.
+    """Return the stream for one purpose: the same words for the same arguments.
 
     Args:
         seed: chosen by the user.

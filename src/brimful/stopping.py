@@ -1,8 +1,8 @@
-"""One way to stop: a program that is told to ends its workers and then itself, at once.
+"""One way to stop: a program that gets a signal ends its workers and then itself, at once.
 
-A handler in Python runs when the main thread comes back to Python, which a solver, a tokenizer or an import puts off for
-seconds or minutes. So the signal is heard by a thread, which waits for nobody. Nothing is unwound either: what brimful
-writes appears whole or not at all, so this is the end that SIGKILL makes too, and the same command goes on from there.
+A handler in Python runs when the main thread comes back to Python, which a solver, a tokenizer or an import delays for
+seconds or minutes. So a thread waits for the signal, and it depends on no other. Nothing is unwound either: the files of
+brimful appear whole or not at all, so this is the end that SIGKILL makes too, and the same command goes on from there.
 
 Only the command line stops like this. In the process of a caller, ``KeyboardInterrupt`` passes as ever.
 """
@@ -20,77 +20,83 @@ from types import FrameType
 __all__ = ["STOPPED", "at_the_end", "end", "end_at_signals"]
 
 STOPPED = "stopped; what was finished is kept, run the same command to go on"
+"""Line that a stopped program prints."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-_PATIENCE = 1.0
-"""Seconds that ending others may take; after that this process ends all the same."""
+_MAX_END_SECONDS = 1.0
+"""Seconds that ending other processes may take; after that this process ends all the same."""
 
-_last_acts: list[Callable[[], None]] = []
+_end_actions: list[Callable[[], None]] = []
 
 
-def at_the_end(act: Callable[[], None]) -> None:
-    """Call ``act`` at the end of this program, by a signal too: to end the processes that it started. From any thread."""
-    _last_acts.append(act)
+def at_the_end(action: Callable[[], None]) -> None:
+    """Call ``action`` when this program ends, by a signal too: to end the processes that it started. Thread-safe."""
+    _end_actions.append(action)
 
 
 def end_at_signals() -> None:
-    """From now on Ctrl-C and SIGTERM end this process at once, with exit code 130 or 143 and one line on stderr.
+    """Let Ctrl-C and SIGTERM end this process at once, with exit code 130 or 143 and one line on stderr.
 
-    For programs, in their main thread; elsewhere it does nothing. A signal that whoever started the program lets it
-    ignore (``nohup``, a shell's background) stays ignored.
+    For programs, in their main thread; elsewhere it does nothing. A signal that the program was
+    started to ignore (``nohup``, a shell's background) stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    heard, told = os.pipe()
-    threading.Thread(target=_end_when_told, args=(heard,), daemon=True).start()
+    # Signal numbers go through a pipe: the interpreter writes them even while C code keeps the main thread.
+    read_end, write_end = os.pipe()
+    threading.Thread(target=_end_at_signal, args=(read_end,), daemon=True).start()
 
-    def tell(signum: int, _frame: FrameType | None) -> None:
+    def forward(signum: int, _frame: FrameType | None) -> None:
+        # Needed on Windows, and with libraries that take the wake-up for themselves.
         with contextlib.suppress(OSError):
-            os.write(told, bytes([signum]))  # for Windows, and for libraries that take the wake-up for themselves
-        while True:  # the main thread does nothing more: it would see its workers go and call that an error
-            time.sleep(_PATIENCE)
+            os.write(write_end, bytes([signum]))
+        # The main thread must not go on: it would see its workers die and report that as an error.
+        while True:
+            time.sleep(_MAX_END_SECONDS)
 
     if os.name == "posix":  # elsewhere only sockets wake up
-        os.set_blocking(told, False)
-        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-        os.register_at_fork(after_in_child=_hear_nothing)
-    _handle(tell)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=_restore_signals)
+    _handle(forward)
 
 
 def end() -> None:
-    """End the processes that this program started, and leave signals to the system: no thread hears them from now on."""
-    _act()
+    """End the processes that this program started, and give signals back to the system."""
+    _run_end_actions()
     if threading.current_thread() is threading.main_thread():
         _handle(signal.SIG_DFL)
 
 
 def _handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    # None is a handler that was not installed from Python; it belongs to the program that embeds us.
     for signum in _SIGNALS:
         if signal.getsignal(signum) not in (signal.SIG_IGN, None):
             signal.signal(signum, handler)
 
 
-def _hear_nothing() -> None:
-    """In a process that was forked: a signal that ends it is not told to the thread of its parent."""
+def _restore_signals() -> None:
+    """Give signals back to the system in a forked process, whose signals would go to the thread of its parent."""
     signal.set_wakeup_fd(-1)
     _handle(signal.SIG_DFL)
 
 
-def _end_when_told(heard: int) -> None:
+def _end_at_signal(read_end: int) -> None:
+    # Other signals wake up too, such as SIGCHLD with a handler of the caller: they are read and dropped.
     signum = 0
     while signum not in _SIGNALS:
-        signum = os.read(heard, 1)[0]
-    acts = threading.Thread(target=_act, daemon=True)
-    acts.start()
-    acts.join(_PATIENCE)
+        signum = os.read(read_end, 1)[0]
+    thread = threading.Thread(target=_run_end_actions, daemon=True)
+    thread.start()
+    thread.join(_MAX_END_SECONDS)
     with contextlib.suppress(OSError):
         # Not through sys.stderr, which the main thread may have locked. A bar on a terminal keeps its line.
         os.write(2, f"{os.linesep if os.isatty(2) else ''}{STOPPED}{os.linesep}".encode())
     os._exit(128 + signum)
 
 
-def _act() -> None:
-    for act in _last_acts:
+def _run_end_actions() -> None:
+    for action in _end_actions:
         with contextlib.suppress(Exception):
-            act()
+            action()

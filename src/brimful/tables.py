@@ -4,10 +4,10 @@ A table is a set of equally long columns and a JSON description. A column is a f
 one whose rows have their own lengths. Reading maps the file and returns views; nothing is copied and
 opening takes the same time for ten rows or a billion. Any Arrow reader (polars, DuckDB, pandas) opens it too.
 
-Everything that is read back is checked. The checksum of the description is held against it when the file is opened;
-that of a column when the column is first asked for, which reads all of it once. Who has to open large tables in
-milliseconds and holds the arrays against something else later (plans: ``Plan.check_fingerprint``) asks for them with
-``checked=False``. Tables of earlier versions have no checksums; they open, and ``checksummed`` says so.
+Everything that is read back is checked. The description is compared with its checksum when the file is opened;
+a column when it is first asked for, which reads all of it once. Code that has to open large tables in
+milliseconds and compares the arrays with something else later (plans: ``Plan.check_fingerprint``) asks for them with
+``checked=False``. Tables of earlier versions have no checksums; they open, and ``checksummed`` is false.
 
 >>> import numpy as np, tempfile, os
 >>> path = os.path.join(tempfile.mkdtemp(), "t.arrow")
@@ -24,7 +24,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -37,10 +37,10 @@ from brimful.typing import Fingerprint, Offsets
 
 __all__ = ["Table", "Ragged", "open_table", "write_table"]
 
-_KEY = b"brimful"
-_SUMS = b"brimful_checksums"
+_DESCRIPTION_KEY = b"brimful"
+_CHECKSUMS_KEY = b"brimful_checksums"
 _DESCRIPTION = ""
-"""Stands for the description among the names of the columns, none of which is empty."""
+"""Name of the description among the checksums; no column has an empty name."""
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -55,7 +55,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def row(self, index: int) -> _Array:
-        """A view of one row."""
+        """Return a view of one row."""
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
 
@@ -68,33 +68,30 @@ def write_table(
     """Write one table atomically.
 
     Args:
-        path: of the file to appear.
-        columns: by name; all of one length. Integers, floats and booleans.
-        description: what JSON can hold.
+        path: the file to appear.
+        columns: arrays of one length by name. Integers, floats and booleans.
+        description: any mapping that JSON can hold.
 
     Raises:
         StoreFullError: no space left; nothing appears.
     """
-    with atomic_file(path) as file:
-        _write(file, columns, description)
-
-
-def _write(file: IO[bytes], columns: Mapping[str, _Array | Ragged], description: Mapping[str, Any]) -> None:
     import pyarrow as pa
 
-    plain = {name: _plain(column) for name, column in columns.items()}
-    arrays = {name: _to_arrow(column) for name, column in plain.items()}
-    described = json.dumps(description, ensure_ascii=False).encode()
-    sums = {_DESCRIPTION: fingerprint_bytes(described), **{name: _checksum(plain[name]) for name in plain}}
-    metadata = {_KEY: described, _SUMS: json.dumps(sums).encode()}
+    # Checksums are of the values that a reader will see, so they are taken after the trimming.
+    columns = {name: _trimmed(column) for name, column in columns.items()}
+    arrays = {name: _to_arrow(column) for name, column in columns.items()}
+    description_json = json.dumps(description, ensure_ascii=False).encode()
+    checksums = {_DESCRIPTION: fingerprint_bytes(description_json)}
+    checksums |= {name: _checksum(column) for name, column in columns.items()}
+    metadata = {_DESCRIPTION_KEY: description_json, _CHECKSUMS_KEY: json.dumps(checksums).encode()}
     schema = pa.schema([pa.field(name, array.type) for name, array in arrays.items()], metadata=metadata)
     batch = pa.record_batch(list(arrays.values()), schema=schema)
-    with pa.ipc.new_file(file, schema) as writer:
+    with atomic_file(path) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch)
 
 
-def _plain(column: _Array | Ragged) -> _Array | Ragged:
-    """Contiguous, and without values outside all rows, which Arrow would leave out of the file."""
+def _trimmed(column: _Array | Ragged) -> _Array | Ragged:
+    """Return the column contiguous, and without values outside all rows, which Arrow would leave out of the file."""
     if not isinstance(column, Ragged):
         return np.ascontiguousarray(column)
     offsets = np.ascontiguousarray(column.offsets, dtype=np.int64)
@@ -103,7 +100,7 @@ def _plain(column: _Array | Ragged) -> _Array | Ragged:
 
 
 def _checksum(column: _Array | Ragged) -> Fingerprint:
-    """Of the numbers, how many they are, and their type: the same bytes of another type are other numbers."""
+    """Return the fingerprint of the numbers, their count and their type: bytes of another type are other numbers."""
     hasher = xxhash.xxh3_128()
     for array in (column.offsets, column.values) if isinstance(column, Ragged) else (column,):
         hasher.update(f"{array.dtype.str}:{len(array)};".encode())
@@ -123,19 +120,19 @@ class Table:
     """An open table. Arrays are read-only views of the mapped file, which stays mapped while they live.
 
     Attributes:
-        path: of the file.
-        description: what was written beside the columns.
-        checksummed: whether the file has checksums; those of earlier versions have none.
+        path: the file.
+        description: the mapping that was written beside the columns.
+        checksummed: true if the file has checksums; those of earlier versions have none.
     """
 
     def __init__(
-        self, path: str, batch: Any, description: dict[str, Any], sums: Mapping[str, Fingerprint] | None
+        self, path: str, batch: Any, description: dict[str, Any], checksums: Mapping[str, Fingerprint] | None
     ) -> None:
         self.path = path
         self.description = description
-        self.checksummed = sums is not None
+        self.checksummed = checksums is not None
         self._batch = batch
-        self._unchecked = dict(sums or {})
+        self._unchecked = dict(checksums or {})
 
     def __len__(self) -> int:
         return int(self._batch.num_rows)
@@ -149,41 +146,37 @@ class Table:
         return list(self._batch.schema.names)
 
     def flat(self, name: str, *, checked: bool = True) -> _Array:
-        """One value per row.
+        """Return a column of one value per row.
 
         Args:
-            name: of the column.
-            checked: hold it against its checksum, which reads the whole column the first time.
+            name: the column.
+            checked: compare it with its checksum, which reads the whole column the first time.
 
         Raises:
             KeyError: no such column.
             CorruptFileError: other numbers than were written.
         """
-        array = self._read(name, _flat)
-        if checked:
-            self._check(name, array)
-        return array
+        return self._read(name, _flat, checked)
 
     def ragged(self, name: str, *, checked: bool = True) -> Ragged:
-        """Several values per row; arguments and errors as of ``flat``."""
-        rows = self._read(name, _ragged)
-        if checked:
-            self._check(name, rows)
-        return rows
+        """Return a column of several values per row; arguments and errors as of ``flat``."""
+        return self._read(name, _ragged, checked)
 
-    def _read(self, name: str, view: Callable[[Any], _Column]) -> _Column:
+    def _read(self, name: str, view: Callable[[Any], _Column], checked: bool) -> _Column:
         import pyarrow as pa
 
         try:
-            return view(self._batch.column(name))
+            column = view(self._batch.column(name))
         except (pa.ArrowException, AttributeError, ValueError) as error:
             raise CorruptFileError(f"{self.path} is damaged: column {name!r} {_first_line(error)}") from error
 
-    def _check(self, name: str, column: _Array | Ragged) -> None:
-        wanted = self._unchecked.get(name)
-        if wanted is not None and _checksum(column) != wanted:
-            raise CorruptFileError(f"{self.path} is damaged: column {name!r} has other numbers than were written")
-        self._unchecked.pop(name, None)
+        expected_checksum = self._unchecked.get(name) if checked else None
+        if expected_checksum is not None:
+            if _checksum(column) != expected_checksum:
+                raise CorruptFileError(f"{self.path} is damaged: column {name!r} has other numbers than were written")
+            # Only now: a damaged column is refused however often it is asked for.
+            self._unchecked.pop(name, None)
+        return column
 
 
 def _flat(column: Any) -> _Array:
@@ -213,20 +206,20 @@ def open_table(path: str | os.PathLike[str]) -> Table:
     try:
         reader = pa.ipc.open_file(pa.memory_map(name))
         metadata = reader.schema.metadata or {}
-        if _KEY not in metadata:
+        if _DESCRIPTION_KEY not in metadata:
             raise CorruptFileError(f"{name} is an Arrow file that brimful did not write")
         if reader.num_record_batches != 1:
             raise CorruptFileError(f"{name} holds {reader.num_record_batches} record batches where one is due")
-        sums = _sums(metadata)
-        if sums is not None and (sums.pop(_DESCRIPTION, None), sorted(sums)) != (
-            fingerprint_bytes(metadata[_KEY]),
-            sorted(reader.schema.names),
-        ):
-            raise CorruptFileError(f"{name} is damaged: its description is not the one that was written")
-        description = json.loads(metadata[_KEY])
+        # The names of the columns count too: with a renamed column, its checksum would never be looked up.
+        checksums = _read_checksums(metadata)
+        if checksums is not None:
+            is_same = checksums.pop(_DESCRIPTION, None) == fingerprint_bytes(metadata[_DESCRIPTION_KEY])
+            if not is_same or sorted(checksums) != sorted(reader.schema.names):
+                raise CorruptFileError(f"{name} is damaged: its description is not the one that was written")
+        description = json.loads(metadata[_DESCRIPTION_KEY])
         batch = reader.get_batch(0)
         batch.validate()
-        return Table(name, batch, description, sums)
+        return Table(name, batch, description, checksums)
     except CorruptFileError:
         raise
     except FileNotFoundError as error:
@@ -235,12 +228,13 @@ def open_table(path: str | os.PathLike[str]) -> Table:
         raise CorruptFileError(f"{name} cannot be read as a table of brimful: {_first_line(error)}") from error
 
 
-def _sums(metadata: Mapping[bytes, bytes]) -> dict[str, Fingerprint] | None:
-    """Checksums by name of the column, or None in a file of an earlier version."""
-    if set(metadata) == {_KEY}:
+def _read_checksums(metadata: Mapping[bytes, bytes]) -> dict[str, Fingerprint] | None:
+    """Return checksums by name of the column, or None in a file of an earlier version."""
+    if set(metadata) == {_DESCRIPTION_KEY}:
         return None
-    sums: Any = json.loads(metadata.get(_SUMS, b"null"))
-    return sums if isinstance(sums, dict) else {}  # none that fits: metadata of a name that we do not write
+    checksums: Any = json.loads(metadata.get(_CHECKSUMS_KEY, b"null"))
+    # Metadata without our checksums is damaged: an empty mapping fits no description, so the file is refused.
+    return checksums if isinstance(checksums, dict) else {}
 
 
 def _first_line(error: BaseException) -> str:

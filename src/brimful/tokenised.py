@@ -1,7 +1,7 @@
-"""Samples that are tokens already, as users and other trainers bring them: every key is read, refused, or known to say nothing.
+"""Samples that are tokens already, as users and other trainers bring them.
 
-Whoever takes plain samples (the collator, ``TokenBudgetBatches``, ``verify_packing``) reads them here, so that all of
-them take the same.
+Every key is read, refused, or known to carry no information. The collator, ``TokenBudgetBatches`` and ``verify_packing``
+read plain samples here, so that all of them take the same.
 """
 
 from __future__ import annotations
@@ -17,42 +17,46 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.errors import CollateError
-from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Int32Array, Int64Array, LossMask, TokenIds
+from brimful.ragged import starts_of
+from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, LossMask, TokenIds
 
 __all__ = ["TARGET_MASKS", "TokenisedSample", "read_tokenised"]
 
-_Kept: TypeAlias = Int64Array | None
+_Indices: TypeAlias = Int64Array | None
+"""Indices of the tokens that are no padding, ascending; None if there is no padding."""
 _INT32 = np.iinfo(np.int32)
 
 TARGET_MASKS = ("loss_mask", "completion_mask", "assistant_masks")
-"""Keys that mark targets where there are no labels."""
+"""Keys that mark targets of samples without labels."""
 
-_WEIGHTS = ("loss_weights", "loss_scale")
-_SOURCES = ("source_id", "ds_idx")
-_READ = {"input_ids", "labels", "attention_mask", "seq_lengths", "position_ids", *TARGET_MASKS, *_WEIGHTS, *_SOURCES}
+_WEIGHT_KEYS = ("loss_weights", "loss_scale")
+_SOURCE_KEYS = ("source_id", "ds_idx")
+_READ_KEYS = {"input_ids", "labels", "attention_mask", "seq_lengths", "position_ids"}
+_READ_KEYS |= {*TARGET_MASKS, *_WEIGHT_KEYS, *_SOURCE_KEYS}
 
-_MAY_BE_ZERO = {"token_type_ids", "mm_token_type_ids"}
-"""Without a word to say where all of it is 0, as tokenizers of text make it."""
+_ZERO_KEYS = {"token_type_ids", "mm_token_type_ids"}
+"""Keys without information if all their numbers are 0, as tokenizers of text make them."""
 
-_OF_TOKENIZERS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"}
-"""Rows of numbers that tokenizers add about the text; no causal model takes them."""
+_TOKENIZER_KEYS = {"special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping", "length"}
+"""Keys of numbers that tokenizers add about the text; no causal model takes them."""
 
-_ABOUT_THE_SAMPLE = (str, bytes, bool, int, float, Decimal, date, time, timedelta, PurePath)
+_DESCRIPTIVE_TYPES = (str, bytes, bool, int, float, Decimal, date, time, timedelta, PurePath)
+"""Types of values that can only be about the sample, never for the model."""
 
-_NEVER = {"label", "label_ids", "image", "images", "video", "videos", "audio", "audios"}
-"""Whatever they hold, leaving them out would change what is trained."""
+_REFUSED_KEYS = {"label", "label_ids", "image", "images", "video", "videos", "audio", "audios"}
+"""Keys whose omission would change the training, for any value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenisedSample:
-    """One row as it was read: T tokens without padding, in S segments (more than one where the row is packed already).
+    """One row without padding: T tokens in S segments (more than one if the row is packed already).
 
     Attributes:
         input_ids: ``int32[T]``.
         loss_mask: ``bool[T]``, true where the token is a target; never on the first of a segment.
         cu_seqlens: ``int32[S + 1]``.
-        kept: ``int64[T]``: where each token stood in the row that was given; None if that had no padding.
-        positions: ``int64[rows, T]`` as they were given, 1 row for text, 3 or 4 for mRoPE; None if there were none.
+        kept: ``int64[T]``: index of each token in the original row; None if that had no padding.
+        positions: ``int64[rows, T]`` of the original row, 1 row for text, 3 or 4 for mRoPE; None if it had none.
         loss_weights: ``float32[T]``, or None.
         source_ids: ``int32[S]``, or None.
     """
@@ -62,12 +66,12 @@ class TokenisedSample:
     cu_seqlens: CuSeqlens
     kept: Int64Array | None = None
     positions: Int64Array | None = None
-    loss_weights: npt.NDArray[np.float32] | None = None
+    loss_weights: Float32Array | None = None
     source_ids: Int32Array | None = None
 
     @property
     def places(self) -> Int64Array:
-        """``int64[T]``: where each token stood in the row that was given, which may have had padding."""
+        """``int64[T]``: index of each token in the original row, which may have had padding."""
         return np.arange(len(self.input_ids)) if self.kept is None else self.kept
 
     @property
@@ -86,12 +90,12 @@ def read_tokenised(sample: Any, name: str) -> TokenisedSample:
 
     ==========================================  =====================================================
     ``input_ids``                               whole numbers, at least one
-    ``labels``                                  the token itself, or ``IGNORE_INDEX``; none at all: every token is a target
-    ``loss_mask``                               1 where the token itself is a target, in the place of labels
+    ``labels``                                  the token itself, or ``IGNORE_INDEX``; without labels every token is a target
+    ``loss_mask``                               1 if the token itself is a target, in the place of labels
     ``completion_mask, assistant_masks``        the same, of TRL; only where there are no labels
     ``attention_mask``                          0 at padding, which is cut off; 1, 2, … number the samples of a packed row
     ``seq_lengths``                             tokens of each sample of a packed row
-    ``position_ids``                            begin anew with every sample of a packed row; ``(3, T)`` or ``(4, T)``: mRoPE
+    ``position_ids``                            restart with every sample of a packed row; ``(3, T)`` or ``(4, T)``: mRoPE
     ``loss_weights``, or ``loss_scale``         one number for each token
     ``source_id``, or ``ds_idx``                one number, or one for each sample of a packed row
     ==========================================  =====================================================
@@ -123,40 +127,42 @@ def read_tokenised(sample: Any, name: str) -> TokenisedSample:
             )
         sample = {"input_ids": sample.input_ids, "loss_mask": sample.loss_mask}
     row = _Row(sample, name)
-    row.refuse_what_is_not_read()
+    row.refuse_other_keys()
     ids = row.input_ids()
     mask = row.attention_mask()
-    kept = None if mask is None or mask.all() else np.flatnonzero(mask)
-    size = len(ids) if kept is None else len(kept)
-    positions = row.positions(kept)
-    bounds = row.boundaries(size, mask, positions)
-    loss_mask = row.targets(ids, kept)
-    loss_mask[bounds[:-1]] = False
+    token_indices = None if mask is None or mask.all() else np.flatnonzero(mask)
+    num_tokens = len(ids) if token_indices is None else len(token_indices)
+    positions = row.positions(token_indices)
+    cu_seqlens = row.boundaries(num_tokens, mask, positions)
+    loss_mask = row.targets(ids, token_indices)
+    # The first token of a segment has no predecessor that could predict it.
+    loss_mask[cu_seqlens[:-1]] = False
     return TokenisedSample(
-        input_ids=_of(ids, kept).astype(np.int32, copy=False),
+        input_ids=_take(ids, token_indices).astype(np.int32, copy=False),
         loss_mask=loss_mask,
-        cu_seqlens=bounds,
-        kept=kept,
+        cu_seqlens=cu_seqlens,
+        kept=token_indices,
         positions=positions,
-        loss_weights=row.weights(kept),
-        source_ids=row.sources(len(bounds) - 1),
+        loss_weights=row.weights(token_indices),
+        source_ids=row.sources(len(cu_seqlens) - 1),
     )
 
 
 class _Row:
-    """The keys of one sample, each read by itself."""
+    """The keys of one sample, each read and checked by itself."""
 
     def __init__(self, sample: Mapping[str, Any], name: str) -> None:
         self._sample, self._name = sample, name
         self._size = 0
 
-    def refuse_what_is_not_read(self) -> None:
+    def refuse_other_keys(self) -> None:
+        """Refuse keys that may be for the model and that no method here reads."""
         for key, value in self._sample.items():
-            if key in _READ or value is None or key in _OF_TOKENIZERS:
+            if key in _READ_KEYS or value is None or key in _TOKENIZER_KEYS:
                 continue
-            if key in _MAY_BE_ZERO and not np.any(self._array(key)):
+            if key in _ZERO_KEYS and not np.any(self._array(key)):
                 continue
-            if key in _NEVER or _may_be_for_the_model(value):
+            if key in _REFUSED_KEYS or _may_be_for_the_model(value):
                 raise self._error(
                     f"has {key!r}, which a batch of plain samples cannot carry: leave it out of the sample if the model "
                     f"does not need it, or give the sample as a pack with PackExtras, which hold media and positions"
@@ -168,28 +174,28 @@ class _Row:
         ids = self._array("input_ids")
         if ids.ndim != 1 or len(ids) == 0:
             raise self._error(f"has 'input_ids' of shape {ids.shape}: they must be one row of at least 1 token")
-        self._whole(ids, "input_ids")
+        self._check_integers(ids, "input_ids")
         self._size = len(ids)
-        if int(ids.max()) > _INT32.max or int(ids.min()) < _INT32.min:
-            at = int(np.argmax((ids > _INT32.max) | (ids < _INT32.min)))
+        outside = (ids > _INT32.max) | (ids < _INT32.min)
+        if outside.any():
+            index = int(outside.argmax())
             raise self._error(
-                f"has {int(ids[at])} in 'input_ids' at token {at}, which no vocabulary has: encode with the model's own "
+                f"has {int(ids[index])} in 'input_ids' at token {index}, which no vocabulary has: encode with the model's own "
                 f"tokenizer"
             )
         return ids
 
     def attention_mask(self) -> Int64Array | None:
-        """The mask as numbers of samples, 0 at padding; None if it says nothing."""
-        given = self._per_token("attention_mask")
-        if given is None:
+        """Return ``int64[num_tokens]``: numbers of samples, 0 at padding; None if all tokens are of one sample."""
+        row = self._per_token("attention_mask")
+        if row is None or (row == 1).all():
             return None
-        if (given == 1).all():
-            return None
-        mask = given.astype(np.int64)
-        if (mask != given).any() or (mask < 0).any():
+        mask = row.astype(np.int64)
+        if (mask != row).any() or (mask < 0).any():
             raise self._error("has an 'attention_mask' with other numbers than 0 at padding and 1, 2, … at samples")
-        begins = np.concatenate([[0], np.flatnonzero(np.diff(mask)) + 1])
-        numbers = mask[begins][mask[begins] > 0]
+        # One number for each run of equal numbers: they rise only if no sample is interrupted by padding.
+        run_values = mask[np.flatnonzero(np.diff(mask, prepend=-1))]
+        numbers = run_values[run_values > 0]
         if not len(numbers):
             raise self._error("has an 'attention_mask' of zeros alone: leave out samples without tokens")
         if (np.diff(numbers) <= 0).any():
@@ -199,126 +205,126 @@ class _Row:
             )
         return mask
 
-    def positions(self, kept: _Kept) -> Int64Array | None:
+    def positions(self, token_indices: _Indices) -> Int64Array | None:
         if self._sample.get("position_ids") is None:
             return None
-        given = self._array("position_ids")
-        self._whole(given, "position_ids")
-        if given.ndim == 3 and given.shape[1] == 1:
-            given = given[:, 0]
-        rows = np.atleast_2d(given)
+        array = self._integers("position_ids")
+        # Transformers gives mRoPE positions a batch axis: (3, 1, T).
+        if array.ndim == 3 and array.shape[1] == 1:
+            array = array[:, 0]
+        rows = np.atleast_2d(array)
         if rows.ndim != 2 or len(rows) not in (1, 3, 4) or rows.shape[1] != self._size:
             raise self._error(
-                f"has 'position_ids' of shape {given.shape} and {self._size:,} tokens: give one row, or 3 or 4 rows of "
+                f"has 'position_ids' of shape {array.shape} and {self._size:,} tokens: give one row, or 3 or 4 rows of "
                 f"mRoPE"
             )
-        return (rows if kept is None else rows[:, kept]).astype(np.int64)
+        return (rows if token_indices is None else rows[:, token_indices]).astype(np.int64)
 
-    def boundaries(self, size: int, mask: Int64Array | None, positions: Int64Array | None) -> CuSeqlens:
-        """What the keys say of samples in the row; all of them must say the same."""
-        said: dict[str, Int64Array] = {}
+    def boundaries(self, num_tokens: int, mask: Int64Array | None, positions: Int64Array | None) -> CuSeqlens:
+        """Return the boundaries of the samples in the row, on which all keys that tell them must agree."""
+        starts_by_key: dict[str, Int64Array] = {}
         if self._sample.get("seq_lengths") is not None:
-            said["seq_lengths"] = self._lengths(size)
+            starts_by_key["seq_lengths"] = self._starts_of_lengths(num_tokens)
         if mask is not None and mask.max() > 1:
-            said["attention_mask"] = np.flatnonzero(np.diff(mask[mask > 0], prepend=0))
+            starts_by_key["attention_mask"] = np.flatnonzero(np.diff(mask[mask > 0], prepend=0))
+        # Three rows of mRoPE repeat positions within an image, so they do not tell where a sample starts.
         if positions is not None and len(positions) != 3:
-            said["position_ids"] = self._begins(positions[0])
-        if not said:
-            return np.array([0, size], dtype=np.int32)
-        begins = next(iter(said.values()))
-        for key, other in said.items():
-            if not np.array_equal(other, begins):
-                first = next(iter(said))
+            starts_by_key["position_ids"] = self._starts_of_positions(positions[0])
+        if not starts_by_key:
+            return np.array([0, num_tokens], dtype=np.int32)
+        (first_key, starts), *other_items = starts_by_key.items()
+        for key, other_starts in other_items:
+            if not np.array_equal(other_starts, starts):
                 raise self._error(
-                    f"contradicts itself: by {first!r} it holds {len(begins)} samples that begin at {_few(begins)}, and "
-                    f"by {key!r} {len(other)} that begin at {_few(other)}; leave one of the two out"
+                    f"contradicts itself: by {first_key!r} it holds {len(starts)} samples that begin at {_few(starts)}, and "
+                    f"by {key!r} {len(other_starts)} that begin at {_few(other_starts)}; leave one of the two out"
                 )
-        return np.append(begins, size).astype(np.int32)
+        return np.append(starts, num_tokens).astype(np.int32)
 
-    def targets(self, ids: npt.NDArray[Any], kept: _Kept) -> LossMask:
-        """Which tokens are targets; a new array."""
-        masks = {key: found for key in TARGET_MASKS if (found := self._binary(key)) is not None}
+    def targets(self, ids: npt.NDArray[Any], token_indices: _Indices) -> LossMask:
+        """Return ``bool[T]``, true at targets; a new array."""
+        masks = {key: mask for key in TARGET_MASKS if (mask := self._binary(key)) is not None}
         if self._sample.get("labels") is None:
             if not masks:
-                return np.ones(self._size if kept is None else len(kept), dtype=bool)
-            chosen = np.logical_and.reduce(list(masks.values()))
-            self._nothing_in_padding(next(iter(masks)), chosen, kept)
-            return np.array(_of(chosen, kept))
+                return np.ones(self._size if token_indices is None else len(token_indices), dtype=bool)
+            mask = np.logical_and.reduce(list(masks.values()))
+            return self._without_padding(next(iter(masks)), mask, token_indices)
         labels = self._array("labels")
         if labels.shape != ids.shape:
             raise self._error(
                 f"has 'input_ids' {ids.shape} and 'labels' {labels.shape}: they must be rows of one length"
             )
-        self._whole(labels, "labels")
-        chosen = labels != IGNORE_INDEX
-        if bool((chosen & (labels != ids)).any()):
+        self._check_integers(labels, "labels")
+        mask = labels != IGNORE_INDEX
+        if bool((mask & (labels != ids)).any()):
             raise self._error("has a label that is not its own token; labels must not be shifted")
-        self._nothing_in_padding("labels", chosen, kept)
-        other = masks.get("loss_mask")
-        # Nothing predicts the first token, so there the two need not agree.
-        if other is not None and (differ := np.flatnonzero(_of(other != chosen, kept)[1:]) + 1).size:
-            first = int(differ[0]) if kept is None else int(kept[differ[0]])
-            raise self._error(
-                f"has 'labels' and 'loss_mask' that name different targets, first at token {first}: give one of them"
-            )
-        return np.array(_of(chosen, kept))
+        targets = self._without_padding("labels", mask, token_indices)
+        loss_mask = masks.get("loss_mask")
+        if loss_mask is not None:
+            # Nothing predicts the first token, so there the two need not agree.
+            differences = np.flatnonzero(_take(loss_mask != mask, token_indices)[1:]) + 1
+            if differences.size:
+                index = int(differences[0] if token_indices is None else token_indices[differences[0]])
+                raise self._error(
+                    f"has 'labels' and 'loss_mask' that name different targets, first at token {index}: give one of them"
+                )
+        return targets
 
-    def weights(self, kept: _Kept) -> npt.NDArray[np.float32] | None:
-        key = self._one_of(_WEIGHTS)
+    def weights(self, token_indices: _Indices) -> Float32Array | None:
+        key = self._one_of(_WEIGHT_KEYS)
         if key is None:
             return None
         row = self._per_token(key)
         assert row is not None
-        return np.asarray(_of(row, kept), dtype=np.float32)
+        return np.asarray(_take(row, token_indices), dtype=np.float32)
 
-    def sources(self, segments: int) -> Int32Array | None:
-        key = self._one_of(_SOURCES)
+    def sources(self, num_segments: int) -> Int32Array | None:
+        key = self._one_of(_SOURCE_KEYS)
         if key is None:
             return None
-        found = np.atleast_1d(self._array(key))
-        self._whole(found, key)
-        if found.shape not in ((1,), (segments,)):
+        ids = np.atleast_1d(self._integers(key))
+        if ids.shape not in ((1,), (num_segments,)):
             raise self._error(
-                f"has {key!r} of shape {found.shape}: give one number, or one for each of its {segments} samples"
+                f"has {key!r} of shape {ids.shape}: give one number, or one for each of its {num_segments} samples"
             )
-        return np.broadcast_to(found, (segments,)).astype(np.int32)
+        return np.broadcast_to(ids, (num_segments,)).astype(np.int32)
 
-    def _one_of(self, keys: Sequence[str]) -> str | None:
-        found = [key for key in keys if self._sample.get(key) is not None]
-        if len(found) > 1:
-            raise self._error(f"has {found[0]!r} and {found[1]!r}, which mean the same: give one of them")
-        return found[0] if found else None
+    def _one_of(self, synonyms: Sequence[str]) -> str | None:
+        keys = [key for key in synonyms if self._sample.get(key) is not None]
+        if len(keys) > 1:
+            raise self._error(f"has {keys[0]!r} and {keys[1]!r}, which mean the same: give one of them")
+        return keys[0] if keys else None
 
-    def _lengths(self, size: int) -> Int64Array:
-        lengths = self._array("seq_lengths")
-        self._whole(lengths, "seq_lengths")
-        if lengths.ndim != 1 or not len(lengths) or (lengths < 1).any() or int(lengths.sum()) != size:
+    def _starts_of_lengths(self, num_tokens: int) -> Int64Array:
+        lengths = self._integers("seq_lengths")
+        if lengths.ndim != 1 or not len(lengths) or (lengths < 1).any() or int(lengths.sum()) != num_tokens:
             raise self._error(
-                f"has 'seq_lengths' {_few(lengths)} and {size:,} tokens: they must be at least 1 each, and that many together"
+                f"has 'seq_lengths' {_few(lengths)} and {num_tokens:,} tokens: they must be at least 1 each, and that many together"
             )
-        return np.concatenate([[0], np.cumsum(lengths[:-1])]).astype(np.int64)
+        return starts_of(lengths).astype(np.int64)
 
-    def _begins(self, row: Int64Array) -> Int64Array:
-        """Where positions begin anew: at the number that the row begins with."""
-        begins = np.concatenate([[0], np.flatnonzero(np.diff(row) != 1) + 1])
-        wrong = row[begins] != row[0]
-        if wrong.any():
-            at = int(begins[wrong.argmax()])
+    def _starts_of_positions(self, row: Int64Array) -> Int64Array:
+        """Return the tokens at which positions restart: with the number that the row begins with."""
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(row) != 1) + 1])
+        is_wrong = row[starts] != row[0]
+        if is_wrong.any():
+            index = int(starts[is_wrong.argmax()])
             raise self._error(
-                f"has 'position_ids' that go from {int(row[at - 1])} to {int(row[at])} at token {at}: they must rise by 1, "
+                f"has 'position_ids' that go from {int(row[index - 1])} to {int(row[index])} at token {index}: they must rise by 1, "
                 f"or begin anew at {int(row[0])}"
             )
-        return begins
+        return starts
 
-    def _nothing_in_padding(self, key: str, chosen: BoolArray, kept: _Kept) -> None:
-        if kept is None:
-            return
-        count = int(np.count_nonzero(chosen)) - int(np.count_nonzero(chosen[kept]))
+    def _without_padding(self, key: str, mask: BoolArray, token_indices: _Indices) -> LossMask:
+        """Return a copy of a mask of targets without padding, which must not hold any."""
+        targets = np.array(_take(mask, token_indices))
+        count = int(np.count_nonzero(mask)) - int(np.count_nonzero(targets))
         if count:
             raise self._error(
                 f"has {count:,} targets in {key!r} where 'attention_mask' says padding, which is cut off: put {IGNORE_INDEX} "
                 f"(in masks 0) there, or 1 in 'attention_mask' where the token is meant"
             )
+        return targets
 
     def _binary(self, key: str) -> BoolArray | None:
         row = self._per_token(key)
@@ -331,7 +337,7 @@ class _Row:
         return row.astype(bool)
 
     def _per_token(self, key: str) -> npt.NDArray[Any] | None:
-        """A row of numbers as long as the tokens; None if there is none."""
+        """Return a row of numbers, one for each token; None if the sample lacks the key."""
         if self._sample.get(key) is None:
             return None
         row = self._array(key)
@@ -347,33 +353,39 @@ class _Row:
         except (ValueError, TypeError, RuntimeError) as error:
             raise self._error(f"has {key!r} that is no array of numbers ({error})") from error
 
-    def _whole(self, array: npt.NDArray[Any], key: str) -> None:
+    def _integers(self, key: str) -> npt.NDArray[Any]:
+        array = self._array(key)
+        self._check_integers(array, key)
+        return array
+
+    def _check_integers(self, array: npt.NDArray[Any], key: str) -> None:
         if array.dtype.kind not in "iu":
             raise self._error(f"has {key!r} of {array.dtype}, which must hold whole numbers")
 
-    def _error(self, what: str) -> CollateError:
-        return CollateError(f"{self._name} {what}")
+    def _error(self, problem: str) -> CollateError:
+        return CollateError(f"{self._name} {problem}")
 
 
-def _of(row: npt.NDArray[Any], kept: _Kept) -> npt.NDArray[Any]:
-    return row if kept is None else row[kept]
+def _take(row: npt.NDArray[Any], indices: _Indices) -> npt.NDArray[Any]:
+    return row if indices is None else row[indices]
 
 
 def _may_be_for_the_model(value: Any) -> bool:
-    """Rows of numbers, and objects. Text, single numbers and records are about the sample."""
-    if isinstance(value, _ABOUT_THE_SAMPLE):
+    """Return true for rows of numbers, and objects. Text, single numbers and records are about the sample."""
+    if isinstance(value, _DESCRIPTIVE_TYPES):
         return False
     if isinstance(value, Mapping):
         return any(getattr(inner, "shape", ()) != () for inner in value.values())
     if isinstance(value, (list, tuple)):
-        first = next((inner for inner in value if inner is not None), "")
-        if isinstance(first, (bool, int, float)):
+        # The first element stands for all: rows of a data set are of one type.
+        element = next((inner for inner in value if inner is not None), "")
+        if isinstance(element, (bool, int, float)):
             return True
-        return not isinstance(first, Mapping) and _may_be_for_the_model(first)
+        return not isinstance(element, Mapping) and _may_be_for_the_model(element)
     shape = getattr(value, "shape", None)
     return shape is None or (len(shape) > 0 and getattr(getattr(value, "dtype", None), "kind", "") not in "US")
 
 
 def _few(numbers: npt.NDArray[Any]) -> str:
-    shown = ", ".join(map(str, numbers.reshape(-1)[:4].tolist()))
-    return f"{shown}…" if numbers.size > 4 else shown
+    text = ", ".join(map(str, numbers.reshape(-1)[:4].tolist()))
+    return f"{text}…" if numbers.size > 4 else text

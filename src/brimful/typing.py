@@ -38,13 +38,13 @@ Fingerprint: TypeAlias = str
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 AnyIntArray: TypeAlias = npt.NDArray[np.integer[Any]]
-"""Integers of any width: what a caller may pass."""
+"""Integers of any width, as callers may pass them."""
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 Lengths: TypeAlias = npt.NDArray[np.int32]
-"""``int32[num_samples]``: what each sample takes of one budget, in the budget's unit."""
+"""``int32[num_samples]``: share of each sample in one budget, in the budget's unit."""
 
 SampleIds: TypeAlias = npt.NDArray[np.int64]
 """``int64[num_segments]``: index of a sample in its source."""
@@ -62,4 +62,4 @@ Labels: TypeAlias = npt.NDArray[np.int64]
 """``int64[num_tokens]``: the token id where it is a target, else ``IGNORE_INDEX``. Not shifted."""
 
 CuSeqlens: TypeAlias = npt.NDArray[np.int32]
-"""``int32[num_segments + 1]``: where segments begin, and the total at the end."""
+"""``int32[num_segments + 1]``: the first token of each segment, and the total at the end."""

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from brimful import tables
-from brimful.encode import EncodedSample
-from brimful.encode import stored as stored_module
-from brimful.encode.stored import StoredSamples, is_stored, write_stored
+from brimful.encode import EncodedSample, token_runs
+from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
 from brimful.errors import CorruptFileError, EncodeError
 
 
@@ -57,7 +56,7 @@ def test_stored_samples_come_back_by_id(tmp_path):
 
 def test_more_files_than_may_be_open(tmp_path, monkeypatch):
     """Without it a data set of many blocks would run out of file handles."""
-    monkeypatch.setattr("brimful.encode.stored._FILES_KEPT_OPEN", 2)
+    monkeypatch.setattr("brimful.encode.token_runs._MAX_OPEN_FILES", 2)
     parts = [(number, str(tmp_path / f"{number}.arrow")) for number in range(5)]
     for number, path in parts:
         write_stored(path, [_encoded([number], [True])])
@@ -83,7 +82,7 @@ def test_every_flipped_byte_of_stored_tokens_is_found_or_changes_nothing(tmp_pat
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         stored = StoredSamples([(10, str(path))])
         try:
-            tokens = [row.tolist() for row in stored.signed([10, 11, 12])]
+            tokens = [row.tolist() for row in stored.masked_runs([10, 11, 12])]
         except CorruptFileError as error:
             tokens, found = [[~5, 6, 7], [], [~8]], found + 1
             assert str(error).endswith("run the same command again, it makes this file anew")  # noqa: PT017
@@ -94,7 +93,7 @@ def test_every_flipped_byte_of_stored_tokens_is_found_or_changes_nothing(tmp_pat
 
 def test_stored_tokens_are_checked_once_in_a_process(tmp_path, monkeypatch):
     """Without it a data set of more files than stay open would be read whole for every sample."""
-    monkeypatch.setattr(stored_module, "_FILES_KEPT_OPEN", 1)
+    monkeypatch.setattr(token_runs, "_MAX_OPEN_FILES", 1)
     parts = []
     for number in range(3):
         write_stored(tmp_path / f"{number}.arrow", [_encoded([number], [True])])
@@ -103,5 +102,5 @@ def test_stored_tokens_are_checked_once_in_a_process(tmp_path, monkeypatch):
     real = tables._checksum
     monkeypatch.setattr(tables, "_checksum", lambda column: asked.append(column) or real(column))
     stored = StoredSamples(parts)
-    assert [row.tolist() for row in stored.signed([0, 1, 2, 0, 1, 2])] == [[0], [1], [2]] * 2
+    assert [row.tolist() for row in stored.masked_runs([0, 1, 2, 0, 1, 2])] == [[0], [1], [2]] * 2
     assert len(asked) == 3

@@ -170,7 +170,7 @@ def test_threads_run_every_task_once_and_an_error_ends_them(tmp_path):
         list(run_tasks(_refuse_seven, range(200), context=tmp_path, num_proc=1, threads=2))
     assert {"0", "6"} <= set(os.listdir(tmp_path))
     assert len(os.listdir(tmp_path)) < 199
-    assert not [thread for thread in threading.enumerate() if "_labour" in thread.name]
+    assert not [thread for thread in threading.enumerate() if "_do_tasks" in thread.name]
 
 
 def _what_is_heard(pipe):

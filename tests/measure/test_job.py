@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brimful.encode.stored import StoredSamples
+from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, CacheMismatchError, SettingsError
 from brimful.measure import LengthTable, block, job, measure_lengths
 from brimful.progress import Progress

@@ -2,7 +2,7 @@
 
 Every file that brimful writes appears under its final name complete, or does not appear. Two operations
 carry all protocols: ``put_atomic`` (last writer wins) and ``put_if_absent`` (first writer wins, the
-others learn that they lost).
+others get false).
 
 >>> import tempfile
 >>> store = open_blob_store(tempfile.mkdtemp())

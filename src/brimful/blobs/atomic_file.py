@@ -1,4 +1,4 @@
-"""One file that appears under its name when it is complete."""
+"""A file that appears under its name when it is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["atomic_file"]
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file to write from start to end that appears at ``path`` when the block ends well.
+    """Open a file to write from start to end; it appears at ``path`` when the block ends without an error.
 
     For tables too large to hold as one bytes object. On any error the temporary file is removed.
 
@@ -37,7 +37,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            os.replace(tmp, target)  # still locked: a file without its lock is taken for abandoned
+            # Renamed under its lock: a temporary file without one is taken for abandoned and removed.
+            os.replace(tmp, target)
         sync_directory(target.parent)
     except OSError as error:
         raise_if_full(error, target)
@@ -49,27 +50,28 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
-    """A new file beside the target, locked before anybody could take it for abandoned."""
+    """Create a file beside the target, locked before another process could take it for abandoned."""
     while True:
         tmp = target.with_name(f".{target.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
         file = open(tmp, "xb")  # noqa: SIM115 - the caller closes it
         lock(file)
+        # Another process may have removed it between its creation and its lock; then the next name is tried.
         if os.fstat(file.fileno()).st_nlink:
             return tmp, file
-        file.close()  # cleared between its creation and its lock
+        file.close()
 
 
 def _clear_abandoned(target: Path) -> None:
-    """Remove what writers of the same file left that were killed."""
+    """Remove temporary files of the same target whose writers were killed."""
     with os.scandir(target.parent) as entries:
-        left = [entry.path for entry in entries if _is_sibling(entry.name, target.name)]
-    for path in left:
+        siblings = [entry.path for entry in entries if _is_sibling(entry.name, target.name)]
+    for path in siblings:
         with contextlib.suppress(OSError), open(path, "r+b") as file:
             if try_lock(file):
                 os.unlink(path)
 
 
 def _is_sibling(name: str, target: str) -> bool:
-    begin, end = f".{target}.", ".tmp"
-    unique = name[len(begin) : -len(end)]
-    return name.startswith(begin) and name.endswith(end) and unique.replace("-", "").isalnum() and "." not in unique
+    prefix, suffix = f".{target}.", ".tmp"
+    unique = name[len(prefix) : -len(suffix)]
+    return name.startswith(prefix) and name.endswith(suffix) and unique.replace("-", "").isalnum() and "." not in unique

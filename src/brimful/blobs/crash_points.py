@@ -1,10 +1,10 @@
-"""Labelled places where the fault tests end the process."""
+"""Labelled points of a write at which the fault tests end the process."""
 
 __all__ = ["reach"]
 
 
 def reach(label: str) -> None:
-    """Pass the place of that label. Does nothing.
+    """Pass the point of that label, which does nothing.
 
     ``brimful.testing.faults`` replaces this function in a child process; nothing in production code reads a switch.
     """

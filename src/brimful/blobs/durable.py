@@ -1,4 +1,4 @@
-"""Writes that are on the device when they return, and one line for a full one."""
+"""Writes that are on the device when they return, and one line for a full device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brimful.errors import StoreFullError
 
 __all__ = ["raise_if_full", "sync_directory"]
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_DEVICE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def sync_directory(folder: Path) -> None:
@@ -18,7 +18,7 @@ def sync_directory(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
-        return  # some network file systems do not open directories; they publish renames on their own
+        return  # some network file systems do not open directories; their servers make renames durable
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -30,7 +30,7 @@ def sync_directory(folder: Path) -> None:
 
 def raise_if_full(error: OSError, target: Path) -> None:
     """Raise ``StoreFullError`` for the errors of a full disk or quota; return for all others."""
-    if error.errno in _FULL:
+    if error.errno in _FULL_DEVICE_ERRORS:
         raise StoreFullError(
             error.errno,
             f"no space left while writing {target}: nothing that was committed is lost; free some space and run "

@@ -20,38 +20,40 @@ IN_USE = ".in-use"
 
 @dataclass(frozen=True)
 class FolderUse:
-    """A claim on a folder of temporary files; ``locked``: whether the system has locks."""
+    """A claim on a folder of temporary files; ``locked`` is false where the system has no locks."""
 
     file: IO[bytes]
     locked: bool
 
     def alone(self) -> bool:
-        """Whether nobody else uses the folder, and nobody can begin to before this use ends."""
+        """Return true if no other job uses the folder, and none can begin to before this use ends."""
         return self.locked and try_lock(self.file)
 
 
 @contextlib.contextmanager
 def use_folder(folder: Path) -> Iterator[FolderUse]:
-    """Use a folder together with others; it is there as long as somebody does, and goes with the last if it is empty."""
+    """Use a folder together with other jobs; it stays while one uses it, and the last removes it if it is empty."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             file = open(folder / IN_USE, "ab")  # noqa: SIM115 - closed below
-        except FileNotFoundError:  # the folder went meanwhile
+        except FileNotFoundError:  # another job removed the folder meanwhile
             continue
         with file:
-            locked = lock(file, shared=True)
-            if locked and not os.fstat(file.fileno()).st_nlink:
-                continue  # whoever was alone here removed it while we waited
-            use = FolderUse(file, locked)
+            use = FolderUse(file, locked=lock(file, shared=True))
+            # The last job removes the file under its own lock, so this lock may be on a file without a name.
+            if use.locked and not os.fstat(file.fileno()).st_nlink:
+                continue
             try:
                 yield use
             finally:
                 if use.alone():
                     with contextlib.suppress(OSError):
-                        for other in folder.glob("*.lock"):  # who would hold one uses the folder
-                            other.unlink()
-                        os.unlink(folder / IN_USE)  # the last thing: those who wait for it look again
+                        # Their holders would use the folder too, so nobody holds them.
+                        for lock_file in folder.glob("*.lock"):
+                            lock_file.unlink()
+                        # Last: jobs that wait for its lock find it nameless and start again.
+                        os.unlink(folder / IN_USE)
                         folder.rmdir()
             return
 

@@ -11,7 +11,7 @@ import xxhash
 __all__ = ["Blob", "BlobStore"]
 
 _SMALL_WRITE = 1 << 16
-"""Bytes that are collected before they go to the device."""
+"""Bytes that are collected in memory before they go to the device in one call."""
 
 
 class BlobStore(abc.ABC):
@@ -24,7 +24,7 @@ class BlobStore(abc.ABC):
 
     @abc.abstractmethod
     def put_atomic(self, key: str, data: bytes | memoryview) -> None:
-        """Publish ``data`` under ``key``, replacing what was there.
+        """Publish ``data`` under ``key``, replacing an older blob.
 
         Raises:
             StoreFullError: no space left; nothing was published and the temporary file is gone.
@@ -32,10 +32,10 @@ class BlobStore(abc.ABC):
 
     @abc.abstractmethod
     def blob(self, title: str) -> AbstractContextManager[Blob]:
-        """A blob to be written piece by piece and then published; gone when the block ends without that.
+        """Open a blob to be written piece by piece and then published; an unpublished one goes with the block.
 
         Args:
-            title: what it will be, for messages.
+            title: name of the content, for messages.
         """
 
     @abc.abstractmethod
@@ -44,32 +44,32 @@ class BlobStore(abc.ABC):
 
     @abc.abstractmethod
     def get(self, key: str) -> bytes:
-        """All bytes of a blob; ``FileNotFoundError`` if it is absent."""
+        """Return all bytes of a blob; ``FileNotFoundError`` if it is absent."""
 
     @abc.abstractmethod
     def size(self, key: str) -> int | None:
-        """Bytes in the blob, or None if there is none."""
+        """Return the number of bytes in the blob, or None if it is absent."""
 
     @abc.abstractmethod
     def list(self, prefix: str) -> list[str]:
-        """Keys under a prefix such as ``log/``, sorted."""
+        """Return the keys under a prefix such as ``log/``, sorted."""
 
     @abc.abstractmethod
     def delete(self, key: str) -> None:
-        """Remove a blob; absent is fine."""
+        """Remove a blob, if it exists."""
 
     @abc.abstractmethod
     def local_path(self, key: str) -> str | None:
-        """Where the blob lies on this machine's file system, for mapping into memory, or None."""
+        """Return the blob's path in the file system, for mapping into memory; None behind a URL."""
 
-    def used(self, *own: str) -> AbstractContextManager[None]:
-        """Say that a job works here, until the block ends; what it and killed ones left in ``tmp/`` then goes.
+    def used(self, *job_folders: str) -> AbstractContextManager[None]:
+        """Mark the store as used by a job until the block ends, then remove leftovers of it and of killed jobs in ``tmp/``.
 
-        Nothing goes while another job works here, of this or another machine: the last of them clears. And nothing goes
-        when the block fails: the same job goes on from it.
+        Nothing is removed while another job works here, of this or another machine: the last of them clears. And nothing
+        is removed when the block fails: the same job goes on from it.
 
         Args:
-            own: folders in ``tmp/`` that are this job's: all that goes where there are no locks that could tell.
+            job_folders: folders in ``tmp/`` of this job alone; only they are removed where the system has no locks.
         """
         return contextlib.nullcontext()
 
@@ -88,13 +88,14 @@ class Blob(abc.ABC):
         self.size = 0
         self._hasher = xxhash.xxh3_128()
         self._pending = bytearray()
-        self.closed = False  # readers of the file protocol ask for it
+        self.closed = False  # part of the file protocol, read by Arrow
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append; small pieces are collected first."""
+        """Append bytes; small pieces are collected first."""
         view = memoryview(data).cast("B")
         self._hasher.update(view)
         self.size += len(view)
+        # A large view is written without a copy, behind the bytes that were collected before it.
         if len(self._pending) + len(view) < _SMALL_WRITE:
             self._pending += view
         else:
@@ -103,12 +104,12 @@ class Blob(abc.ABC):
         return len(view)
 
     def flush(self) -> None:
-        """Part of the file protocol; nothing has to be on disk before ``publish``."""
+        """Do nothing: part of the file protocol, and nothing has to be on disk before ``publish``."""
         return
 
     @property
     def xxh3_128(self) -> str:
-        """32 digits of all bytes written so far."""
+        """32 hexadecimal digits of XXH3-128 over all bytes so far."""
         return self._hasher.hexdigest()
 
     def _flush_pending(self) -> None:
@@ -121,4 +122,4 @@ class Blob(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, key: str) -> None:
-        """Give the blob its name, whole; it replaces what was there."""
+        """Give the complete blob its key; it replaces an older blob."""

@@ -1,9 +1,9 @@
 """Blobs as files of a POSIX directory, local or shared.
 
 The bytes go to ``tmp/``, are flushed to the device, and are renamed (``put_atomic``) or hard-linked
-(``put_if_absent``) to their name; then the directory is flushed, so that a power cut cannot undo what was
-reported as done. A failed write leaves nothing behind. A killed one leaves a file, which goes when the next job finishes
-in that directory (``LocalBlobStore.used``): what is in use is locked.
+(``put_if_absent``) to their name; then the directory is flushed, so that a power cut cannot undo a write
+that was reported as done. A failed write leaves nothing behind. A killed one leaves a file, which goes when the next job
+finishes in that directory (``LocalBlobStore.used``): files in use are locked.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from brimful.blobs.interface import Blob, BlobStore
 
 __all__ = ["LocalBlobStore"]
 
+_MAX_WRITE = 1 << 24
+"""Bytes of one write; between two of them the fault tests can end the process."""
+
 
 class LocalBlobStore(BlobStore):
     """A directory on a POSIX file system, local or shared."""
@@ -32,13 +35,17 @@ class LocalBlobStore(BlobStore):
         self.url = str(self.directory)
 
     @contextlib.contextmanager
-    def blob(self, title: str) -> Iterator[Blob]:
-        with self._errors_explained(self.directory / title), self._temporary_name() as tmp:
-            blob = _LocalBlob(self.directory, tmp)
+    def blob(self, title: str) -> Iterator[_LocalBlob]:
+        """Open a blob in ``tmp/``; its file there is gone when the block ends, published or not."""
+        folder = self.directory / "tmp"
+        tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+        with _errors_explained(self.directory / title), use_folder(folder):
             try:
-                yield blob
+                with contextlib.closing(_LocalBlob(self.directory, tmp)) as blob:
+                    yield blob
             finally:
-                blob.close()
+                with contextlib.suppress(OSError):
+                    os.unlink(tmp)
 
     def put_atomic(self, key: str, data: bytes | memoryview) -> None:
         with self.blob(key) as blob:
@@ -47,31 +54,18 @@ class LocalBlobStore(BlobStore):
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         target = self.directory / key
+        # Only to save the writing: the link below is what decides between two writers.
         if target.exists():
             return False
-        with self._errors_explained(target), self._temporary_name() as tmp:
-            blob = _LocalBlob(self.directory, tmp)
-            try:
-                blob.write(data)
-                blob.finish()
-            finally:
-                blob.close()
+        with self.blob(key) as blob:
+            blob.write(data)
+            blob.finish()
             target.parent.mkdir(parents=True, exist_ok=True)
             crash_points.reach("before-link")
-            try:
-                os.link(tmp, target)
-            except FileExistsError:
-                # NFS may report EEXIST for our own link when the answer to the first try was lost.
-                won = os.stat(tmp).st_nlink == 2
-            except OSError as error:
-                if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}:
-                    raise
-                won = _exclusive_copy(tmp, target)
-            else:
-                won = True
+            is_ours = _exclusive_link(blob.tmp, target)
             crash_points.reach("after-link")
             sync_directory(target.parent)
-        return won
+        return is_ours
 
     def get(self, key: str) -> bytes:
         return (self.directory / key).read_bytes()
@@ -97,39 +91,28 @@ class LocalBlobStore(BlobStore):
         return str(self.directory / key)
 
     @contextlib.contextmanager
-    def used(self, *own: str) -> Iterator[None]:
+    def used(self, *job_folders: str) -> Iterator[None]:
         folder = self.directory / "tmp"
         with contextlib.ExitStack() as stack:
-            with self._errors_explained(folder):
+            # Errors of the block are its own: only those of opening the folder are explained.
+            with _errors_explained(folder):
                 use = stack.enter_context(use_folder(folder))
             yield
             if use.alone():
                 for entry in folder.iterdir():
                     remove(entry, but=IN_USE)
             elif not use.locked:
-                for name in own:
+                for name in job_folders:
                     remove(folder / name)
 
-    @contextlib.contextmanager
-    def _temporary_name(self) -> Iterator[Path]:
-        """A name in ``tmp/``; what lies there is gone when the block ends, whatever happens."""
-        folder = self.directory / "tmp"
-        tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
-        with use_folder(folder):
-            try:
-                yield tmp
-            finally:
-                with contextlib.suppress(OSError):
-                    os.unlink(tmp)
 
-    @staticmethod
-    @contextlib.contextmanager
-    def _errors_explained(target: Path) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise_if_full(error, target)
-            raise
+@contextlib.contextmanager
+def _errors_explained(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise_if_full(error, target)
+        raise
 
 
 class _LocalBlob(Blob):
@@ -137,19 +120,19 @@ class _LocalBlob(Blob):
 
     def __init__(self, directory: Path, tmp: Path) -> None:
         super().__init__()
-        self._directory, self._tmp = directory, tmp
+        self._directory, self.tmp = directory, tmp
         self._descriptor: int | None = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         crash_points.reach("before-write")
 
     def _write(self, view: memoryview) -> None:
         assert self._descriptor is not None
         while view:
-            written = os.write(self._descriptor, view[: 1 << 24])
-            view = view[written:]
+            num_bytes = os.write(self._descriptor, view[:_MAX_WRITE])
+            view = view[num_bytes:]
             crash_points.reach("mid-write")
 
     def finish(self) -> None:
-        """All bytes on the device."""
+        """Bring all bytes to the device."""
         self._flush_pending()
         descriptor, self._descriptor = self._descriptor, None
         assert descriptor is not None
@@ -165,30 +148,47 @@ class _LocalBlob(Blob):
         target = self._directory / key
         target.parent.mkdir(parents=True, exist_ok=True)
         crash_points.reach("before-rename")
-        os.replace(self._tmp, target)
+        os.replace(self.tmp, target)
         crash_points.reach("after-rename")
         sync_directory(target.parent)
 
     def close(self) -> None:
-        """Give up whatever is still open."""
+        """Close the file, if a failed write left it open."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
+def _exclusive_link(tmp: Path, target: Path) -> bool:
+    """Link a finished file to its name; return false if the name exists."""
+    try:
+        os.link(tmp, target)
+    except FileExistsError:
+        # NFS may report EEXIST for our own link if the answer to the first try was lost.
+        return os.stat(tmp).st_nlink == 2
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}:
+            raise
+        return _exclusive_copy(tmp, target)
+    return True
+
+
 def _exclusive_copy(tmp: Path, target: Path) -> bool:
-    """For file systems without hard links. A reader may see it half written and must check its length."""
+    """Copy a finished file to its name, for file systems without hard links; return false if the name exists.
+
+    A reader may see it half written and must check its length.
+    """
     try:
         blob = _LocalBlob(target.parent, target)
     except FileExistsError:
         return False
     try:
-        blob.write(tmp.read_bytes())
-        blob.finish()
+        with contextlib.closing(blob):
+            blob.write(tmp.read_bytes())
+            blob.finish()
     except BaseException:
+        # The name must be free again, or the next writer would take half a blob for a finished one.
         with contextlib.suppress(OSError):
             os.unlink(target)
         raise
-    finally:
-        blob.close()
     return True

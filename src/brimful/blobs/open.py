@@ -14,10 +14,8 @@ __all__ = ["open_blob_store"]
 
 
 def open_blob_store(url: str | os.PathLike[str]) -> BlobStore:
-    """The store behind a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
-    text = path_of("directory", url, "a path or a URL")
-    if text.startswith("file://"):
-        text = text[len("file://") :]
+    """Return the store behind a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""
+    text = path_of("directory", url, "a path or a URL").removeprefix("file://")
     if "://" in text:
         return FsspecBlobStore(text)
     if not text:

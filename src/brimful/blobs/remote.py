@@ -34,27 +34,31 @@ class FsspecBlobStore(BlobStore):
         yield _MemoryBlob(self)
 
     def put_atomic(self, key: str, data: bytes | memoryview) -> None:
-        self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
-        self._fs.pipe_file(self._path(key), bytes(data))
+        self._put(key, data)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        # Not when the store is opened: reading needs no right to write.
         if not self._probed:
             self._probe()
         return self._create(key, data)
 
     def _create(self, key: str, data: bytes | memoryview) -> bool:
-        self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
         try:
-            self._fs.pipe_file(self._path(key), bytes(data), mode="create")
+            self._put(key, data, mode="create")
         except FileExistsError:
             return False
         return True
 
+    def _put(self, key: str, data: bytes | memoryview, **options: Any) -> None:
+        self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
+        self._fs.pipe_file(self._path(key), bytes(data), **options)
+
     def _probe(self) -> None:
+        """Refuse a file system on which the second of two creations of one name succeeds too."""
         key = f"tmp/probe-{uuid.uuid4().hex}"
-        first, second = self._create(key, b"1"), self._create(key, b"2")
+        is_first_created, is_second_created = self._create(key, b"1"), self._create(key, b"2")
         self.delete(key)
-        if not first or second:
+        if not is_first_created or is_second_created:
             raise StoreError(
                 f"{self.url}: this file system lets two writers create the same name, so packs written by two "
                 f"jobs at once could be lost; use one with exclusive creation (S3, GCS, local)"
@@ -71,13 +75,14 @@ class FsspecBlobStore(BlobStore):
             return None
 
     def list(self, prefix: str) -> list[str]:
+        # fsspec keeps listings, and other writers add keys behind its back.
         self._fs.invalidate_cache()
+        folder = prefix.rstrip("/")
         try:
-            found = self._fs.ls(self._path(prefix.rstrip("/")), detail=True)
+            entries = self._fs.ls(self._path(folder), detail=True)
         except FileNotFoundError:
             return []
-        names = [entry["name"].rsplit("/", 1)[-1] for entry in found if entry["type"] == "file"]
-        return sorted(f"{prefix.rstrip('/')}/{name}" for name in names)
+        return sorted(f"{folder}/{entry['name'].rsplit('/', 1)[-1]}" for entry in entries if entry["type"] == "file")
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -88,7 +93,7 @@ class FsspecBlobStore(BlobStore):
 
 
 class _MemoryBlob(Blob):
-    """Collected in memory and put with one request, which is what makes it atomic."""
+    """Bytes collected in memory and put with one request, which makes them atomic."""
 
     def __init__(self, store: FsspecBlobStore) -> None:
         super().__init__()

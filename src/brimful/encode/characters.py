@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["tokens_of"]
+__all__ = ["AlignedText"]
 
 
-def tokens_of(encoding: Any, start: int, end: int, text: str, length: int) -> tuple[int, int]:
-    """The run of tokens that hold the characters ``[start, end)``.
+@dataclass(frozen=True, slots=True)
+class AlignedText:
+    """A text and its tokens, of which each character can be looked up.
 
-    A token that also holds characters behind the end belongs to the run, as in Transformers; so do all tokens of a
-    last character that takes several.
-
-    Args:
-        encoding: of ``tokenizers``, with its offsets.
-        length: tokens of the encoding.
+    Attributes:
+        text: the characters.
+        ids: token ids of the text.
+        encoding: of ``tokenizers``, with its offsets; None for a tokenizer written in Python, which has none. Then the
+            tokens of a prefix are counted.
+        count_tokens: number of tokens of any text.
     """
-    first = _token_at(encoding, start, text, length)
-    last = _token_at(encoding, end, text, length)
-    for position in range(end - 1, start - 1, -1):
-        token = encoding.char_to_token(position)
-        if token is not None:
-            return first, max(last, int(token) + 1)
-    return first, last
 
+    text: str
+    ids: Sequence[int]
+    encoding: Any | None
+    count_tokens: Callable[[str], int]
 
-def _token_at(encoding: Any, position: int, text: str, length: int) -> int:
-    """The first token that holds the character at ``position`` or one behind it."""
-    while position < len(text):
-        token = encoding.char_to_token(position)
-        if token is not None:
-            return int(token)
-        position += 1
-    return length
+    def first_token(self, position: int) -> int:
+        """Return the index of the first token that holds the character at ``position`` or one behind it."""
+        if self.encoding is None:
+            return min(self.count_tokens(self.text[:position]), len(self.ids))
+        for character in range(position, len(self.text)):
+            token = self.encoding.char_to_token(character)
+            if token is not None:
+                return int(token)
+        return len(self.ids)
+
+    def token_run(self, start: int, end: int) -> tuple[int, int]:
+        """Return the run of tokens ``[first, last)`` that hold the characters ``[start, end)``.
+
+        A token that also holds characters behind the end belongs to the run, as in Transformers; so do all tokens of a
+        last character that takes several.
+        """
+        first, last = self.first_token(start), self.first_token(end)
+        if self.encoding is not None:
+            # Backwards, because characters such as normalised blanks have no token of their own.
+            for position in range(end - 1, start - 1, -1):
+                token = self.encoding.char_to_token(position)
+                if token is not None:
+                    return first, max(last, int(token) + 1)
+        return first, last

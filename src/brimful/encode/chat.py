@@ -5,19 +5,18 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from brimful.checks import check_type, choice_of
-from brimful.encode.characters import tokens_of
-from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoder import Encoder, lengths_of
-from brimful.encode.routing import begin_lengths_by_kind, encode_by_kind, encode_given, given_lengths
+from brimful.encode.characters import AlignedText
+from brimful.encode.rendering import RenderingEncoder
+from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
@@ -25,18 +24,19 @@ from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
 from brimful.sources.sample import Message, Sample
-from brimful.typing import Lengths, LossMask
+from brimful.typing import LossMask
 
 __all__ = ["ChatEncoder", "Reasoning", "TrainOn"]
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 _NO_DATE = "brimful: no date"
-_KNOWS_REASONING = re.compile(r"\b(reasoning_content|reasoning|thinking)\b")
+"""Text that a template raises in the place of today's date."""
+_REASONING_VARIABLE = re.compile(r"\b(reasoning_content|reasoning|thinking)\b")
 
 
 class TrainOn(str, Enum):
-    """Which tokens of a chat are targets of the loss."""
+    """Choice of the tokens of a chat that are targets of the loss."""
 
     ASSISTANT = "assistant"
     """Every answer of the assistant with the token that ends it (a message with ``weight`` 0 excepted)."""
@@ -47,7 +47,7 @@ class TrainOn(str, Enum):
 
 
 class Reasoning(str, Enum):
-    """What becomes of the thoughts of an answer (``reasoning_content``) if the template does not know them."""
+    """Treatment of the thoughts of an answer (``reasoning_content``) that the template does not know."""
 
     ERROR = "error"
     """The conversation is refused."""
@@ -57,8 +57,8 @@ class Reasoning(str, Enum):
     """They are left out."""
 
 
-class ChatEncoder(Encoder):
-    """Token for token what ``tokenizer.apply_chat_template`` gives, and a loss mask beside it.
+class ChatEncoder(RenderingEncoder):
+    """The tokens that ``tokenizer.apply_chat_template`` gives, one for one, and a loss mask beside them.
 
     A conversation of which the template would leave something out is refused by name. Texts among the chats are encoded
     as documents (``TextEncoder``), rows of tokens as they are.
@@ -69,7 +69,7 @@ class ChatEncoder(Encoder):
         train_on: which tokens are targets.
         template_kwargs: further variables for the template, such as ``{"enable_thinking": False}``.
         system: a system prompt for the conversations that have none.
-        reasoning: what becomes of thoughts that the template does not know.
+        reasoning: treatment of thoughts that the template does not know.
         date: the day that templates write which ask for today's (``strftime_now``), such as ``2026-01-31``; without it
             they would give other tokens on another day, and are refused.
 
@@ -103,28 +103,33 @@ class ChatEncoder(Encoder):
 
     @cached_property
     def _documents(self) -> TextEncoder:
+        # Nobody asked for EOS behind documents among chats, so a tokenizer without one is no error.
         return TextEncoder(self.tokenizer, eos=self.tokenizer.hf.eos_token_id is not None)
 
     @cached_property
     def chat_template(self) -> str:
-        """The Jinja source in use."""
-        given = self._template
-        if given is not None and "{" not in given:
-            try:
-                with open(given, encoding="utf-8") as file:
-                    return file.read()
-            except OSError as error:
-                raise SettingsError(
-                    f"{setting('chat_template', given)}: no such file, and no template either"
-                ) from error
-            except UnicodeDecodeError as error:
-                raise SettingsError(
-                    f"{setting('chat_template', given)} is no text: {error.reason} at byte {error.start}"
-                ) from error
-        if given is not None:
-            return given
-        own = self.tokenizer.hf.chat_template
-        if not own:
+        """Jinja source of the template in use."""
+        template = self._template
+        if template is None:
+            return self._tokenizer_template
+        # Every template has an expression in braces, and hardly a path has a brace.
+        if "{" in template:
+            return template
+        try:
+            with open(template, encoding="utf-8") as file:
+                return file.read()
+        except OSError as error:
+            raise SettingsError(
+                f"{setting('chat_template', template)}: no such file, and no template either"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise SettingsError(
+                f"{setting('chat_template', template)} is no text: {error.reason} at byte {error.start}"
+            ) from error
+
+    @property
+    def _tokenizer_template(self) -> str:
+        if not self.tokenizer.hf.chat_template:
             raise SettingsError(
                 f"{self.tokenizer} has no chat template: name one with {setting('chat_template')}, or train a base model "
                 f"on prompts and completions as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
@@ -133,15 +138,15 @@ class ChatEncoder(Encoder):
 
     @cached_property
     def _rendered_template(self) -> str:
-        """The template with the day that was asked for where it asks for today's."""
+        """The template with the day of ``date`` in the place of today's."""
         date = self._date
 
-        def fixed(match: re.Match[str]) -> str:
+        def fix_day(match: re.Match[str]) -> str:
             if date is None:
                 return f"raise_exception({_NO_DATE!r})"
             return repr(date.strftime(match.group(2)))
 
-        template = _TODAY.sub(fixed, self.chat_template)
+        template = _TODAY.sub(fix_day, self.chat_template)
         if "strftime_now(" in template:
             raise SettingsError(
                 "the chat template writes today's date in a form that is not known before: give it one that names the "
@@ -151,15 +156,16 @@ class ChatEncoder(Encoder):
 
     @property
     def length_settings(self) -> dict[str, Any]:
-        more: dict[str, Any] = {}
+        # Settings that change nothing are left out: fingerprints of earlier versions, which lack them, stay valid.
+        optional: dict[str, Any] = {}
         if self._system is not None:
-            more["system"] = self._system
+            optional["system"] = self._system
         if self._reasoning is not Reasoning.ERROR:
-            more["reasoning"] = self._reasoning.value
+            optional["reasoning"] = self._reasoning.value
         if self._date is not None and "strftime_now" in self.chat_template:
-            more["date"] = self._date.isoformat()
+            optional["date"] = self._date.isoformat()
         return {
-            **more,
+            **optional,
             "encoder": "chat",
             "tokenizer": self.tokenizer.fingerprint,
             "chat_template": self.chat_template,
@@ -171,7 +177,7 @@ class ChatEncoder(Encoder):
     def label_settings(self) -> dict[str, Any]:
         return {"train_on": self.train_on.value}
 
-    def _render(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
+    def _apply_template(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
         text: str = self.tokenizer.hf.apply_chat_template(
             list(messages),
             tools=list(tools) if tools else None,
@@ -186,134 +192,87 @@ class ChatEncoder(Encoder):
     def all_are_targets(self) -> bool:
         return self.train_on is TrainOn.ALL
 
-    def _prepared(self, sample: Sample) -> Sample:
-        """A chat with the system prompt that was asked for, and with thoughts as the template can write them."""
-        messages = sample.messages or ()
-        changed: list[Message] | None = None
+    def _routes(self) -> Mapping[str, Route]:
+        return {"chat": self.own_route, "text": self._documents.own_route, "tokens": TOKENISED}
+
+    def _prepare(self, sample: Sample) -> Sample:
+        """Return a chat with the system prompt of the settings, and with thoughts as the template can write them."""
+        original = list(sample.messages or ())
+        messages = original
         if self._system is not None and messages[0]["role"] not in ("system", "developer"):
-            changed = [{"role": "system", "content": self._system}, *messages]
-        if any(message.get("reasoning_content") for message in messages) and not self._knows_reasoning:
+            messages = [{"role": "system", "content": self._system}, *messages]
+        if any(message.get("reasoning_content") for message in original) and not self._knows_reasoning:
             if self._reasoning is Reasoning.ERROR:
                 raise BadSampleError(
                     f"an answer has thoughts (reasoning_content), which the chat template does not write: choose "
                     f"{setting('reasoning', 'inline')}, {setting('reasoning', 'drop')}, or another template",
                     sample_id=sample.sample_id,
                 )
-            inline = self._reasoning is Reasoning.INLINE
-            changed = [_without_reasoning(message, inline) for message in changed or messages]
-        return sample if changed is None else replace(sample, messages=changed)
+            is_inline = self._reasoning is Reasoning.INLINE
+            messages = [_without_reasoning(message, is_inline) for message in messages]
+        return sample if messages is original else replace(sample, messages=messages)
 
     @cached_property
     def _knows_reasoning(self) -> bool:
-        return _KNOWS_REASONING.search(self.chat_template) is not None
+        return _REASONING_VARIABLE.search(self.chat_template) is not None
 
     def render(self, sample: Sample) -> str:
-        """The text of a chat as the template writes it.
+        """Return the text of a chat as the template writes it.
 
         Raises:
-            BadSampleError: no chat, a conversation that the template refuses (says what it said), or one of which it
+            BadSampleError: no chat, a conversation that the template refuses (quotes its message), or one of which it
                 leaves something out.
             SettingsError: the template asks for today's date and none was given.
         """
-        return self._rendered(self._prepared(sample))
+        return self._render_sample(sample)[1]
 
-    def _rendered(self, sample: Sample) -> str:
-        """The text of a prepared chat."""
-        assert sample.messages is not None
-        _ = self._rendered_template  # what is wrong with the template itself is no fault of the sample
+    def _render_sample(self, sample: Sample) -> tuple[Sample, str]:
+        """Return the prepared chat and its text."""
+        chat = self._prepare(sample)
+        assert chat.messages is not None
+        # Computed before the ``try``: a fault of the template itself is no fault of the sample.
+        _ = self._rendered_template
         try:
-            text = self._render(sample.messages, sample.tools, False)
-        except Exception as error:  # whatever a template can raise is this sample's fault
+            text = self._apply_template(chat.messages, chat.tools, False)
+        except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all
             if _NO_DATE in str(error):
                 raise SettingsError(
                     f"the chat template writes today's date, so that tomorrow's tokens would be others: name the day "
                     f"with {setting('date', datetime.date.today().isoformat())}"
                 ) from None
-            said = (str(error).strip() or repr(error)).splitlines()[0]
-            raise BadSampleError(f"the chat template refuses it: {said}", sample_id=sample.sample_id) from error
-        refusal = self.tokenizer.refusal(text) or self._swallowed.first(sample.messages, sample.tools, text)
+            message = (str(error).strip() or repr(error)).splitlines()[0]
+            raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
+        refusal = self.tokenizer.refusal(text) or self._swallowed.first(chat.messages, chat.tools, text)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
-        return text
+        return chat, text
 
     @cached_property
     def _swallowed(self) -> SwallowedText:
-        return SwallowedText(self._render)
+        return SwallowedText(self._apply_template)
 
-    def _render_all(self, samples: Sequence[Sample]) -> tuple[list[Sample], list[str], dict[int, BadSampleError]]:
-        prepared: list[Sample] = []
-        texts: list[str] = []
-        errors: dict[int, BadSampleError] = {}
-        for place, sample in enumerate(samples):
-            try:
-                ready = self._prepared(sample)
-                texts.append(self._rendered(ready))
-                prepared.append(ready)
-            except BadSampleError as error:
-                errors[place] = error
-                texts.append("")
-                prepared.append(sample)
-        return prepared, texts, errors
-
-    def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
-        return self.begin_lengths(samples)()
-
-    def begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-        others = {"text": self._documents.begin_lengths, "tokens": given_lengths}
-        return begin_lengths_by_kind(samples, {"chat": self._begin_lengths, **others})
-
-    def _begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-        _, texts, errors = self._render_all(samples)
-        return lambda: lengths_of(self.tokenizer.counts(texts), errors)
-
-    def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        others = {"text": self._documents.encode_batch, "tokens": encode_given}
-        return encode_by_kind(samples, {"chat": self._encode, **others})
-
-    def _encode(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        samples, texts, errors = self._render_all(samples)
-        if self.tokenizer.backend is None:
-            ids_of_all: list[Any] = self.tokenizer.ids(texts)
-            encodings: list[Any] = [None] * len(texts)
-        else:
-            encodings = self.tokenizer.encode_texts(texts)
-            ids_of_all = [encoding.ids for encoding in encodings]
-        results: list[EncodedSample | BadSampleError] = []
-        for place, sample in enumerate(samples):
-            if place in errors:
-                results.append(errors[place])
-                continue
-            ids = np.array(ids_of_all[place], dtype=np.int32)
-            try:
-                mask = self._mask(sample, texts[place], encodings[place], len(ids))
-            except (AssistantTurnsError, RecursionError) as error:
-                reason = error.message if isinstance(error, AssistantTurnsError) else "it is nested too deeply"
-                results.append(BadSampleError(reason, sample_id=sample.sample_id))
-                continue
-            results.append(EncodedSample(ids, mask))
-        return results
-
-    def _mask(self, sample: Sample, text: str, encoding: Any, length: int) -> LossMask:
-        if self.train_on is TrainOn.ALL:
-            return np.ones(length, dtype=bool)
-        mask = np.zeros(length, dtype=bool)
-        for start, end in self._targets(sample, text):
-            if encoding is None:
-                first = len(self.tokenizer.ids([text[:start]])[0])
-                last = len(self.tokenizer.ids([text[:end]])[0])
-            else:
-                first, last = tokens_of(encoding, start, end, text, length)
-            mask[first:last] = True
+    def _target_mask(self, context: Sample, tokens: AlignedText) -> LossMask:
+        mask = np.zeros(len(tokens.ids), dtype=bool)
+        try:
+            for start, end in self._target_spans(context, tokens.text):
+                first, last = tokens.token_run(start, end)
+                mask[first:last] = True
+        # Both are faults of this conversation alone, so the batch goes on without it.
+        except (AssistantTurnsError, RecursionError) as error:
+            reason = error.message if isinstance(error, AssistantTurnsError) else "it is nested too deeply"
+            raise BadSampleError(reason, sample_id=context.sample_id) from None
         return mask
 
-    def _targets(self, sample: Sample, text: str) -> list[Span]:
-        """Spans of the assistant turns to train on."""
-        messages = sample.messages or ()
-        answers = [message for message in messages if message["role"] == "assistant"]
+    def _target_spans(self, sample: Sample, text: str) -> list[Span]:
+        """Return the spans of the assistant turns to train on."""
+        answers = _answers_of(sample)
         if not answers:
             return []
-        marked = bool(_GENERATION.search(self.chat_template))
-        spans = self._marked_spans(sample) if marked else self._finder.spans(messages, sample.tools, text)
+        spans: list[Span] | None
+        if _GENERATION.search(self.chat_template):
+            spans = self._generation_spans(sample)
+        else:
+            spans = self._finder.spans(sample.messages or (), sample.tools, text)
         if spans is None:
             raise AssistantTurnsError(
                 "the chat template does not show where the assistant's turns begin and end in this conversation; "
@@ -321,10 +280,10 @@ class ChatEncoder(Encoder):
                 f"({setting('chat_template')}), or train on all tokens ({setting('train_on', 'all')})"
             )
         if self.train_on is TrainOn.LAST:
-            spans = spans[-1:]
-            answers = answers[-1:]
+            spans, answers = spans[-1:], answers[-1:]
         if all(_weight(message) != 0 for message in answers):
             return spans
+        # Weights belong to answers, so each span has to be the span of a known answer.
         if len(spans) != len(answers):
             raise AssistantTurnsError(
                 f"an answer has weight 0, and the chat template marks {len(spans)} turns for {len(answers)} answers, so "
@@ -332,7 +291,8 @@ class ChatEncoder(Encoder):
             )
         return [span for span, message in zip(spans, answers, strict=True) if _weight(message) != 0]
 
-    def _marked_spans(self, sample: Sample) -> list[Span]:
+    def _generation_spans(self, sample: Sample) -> list[Span]:
+        """Return the spans that the template itself marks by ``{% generation %}``."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
         variables = {**self.tokenizer.hf.special_tokens_map, **self._kwargs}
@@ -347,46 +307,31 @@ class ChatEncoder(Encoder):
 
     @cached_property
     def _finder(self) -> TurnFinder:
-        return TurnFinder(self._render, self.tokenizer.special_texts)
-
-    def decode(self, input_ids: Sequence[int]) -> str:
-        return str(self.tokenizer.hf.decode(list(input_ids), skip_special_tokens=False))
+        return TurnFinder(self._apply_template, self.tokenizer.special_texts)
 
     def no_target_reason(self, sample: Sample) -> str:
         if sample.kind != "chat":
             return super().no_target_reason(sample)
-        answers = [message for message in sample.messages or () if message["role"] == "assistant"]
+        answers = _answers_of(sample)
         if not answers:
             return "it has no turn of the assistant"
-        asked = answers[-1:] if self.train_on is TrainOn.LAST else answers
-        if all(_weight(message) == 0 for message in asked):
+        trained_answers = answers[-1:] if self.train_on is TrainOn.LAST else answers
+        if all(_weight(message) == 0 for message in trained_answers):
             return "its answers have weight 0"
         return "the chat template marks none of its tokens as an answer"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        date = None if self._date is None else self._date.isoformat()
-        settings = (self._template, self.train_on.value, self._kwargs, self._system, self._reasoning.value, date)
-        return _rebuild, (self.tokenizer, *settings)
-
-
-def _rebuild(
-    tokenizer: Tokenizer,
-    template: str | None,
-    train_on: str,
-    kwargs: dict[str, Any],
-    system: str | None,
-    reasoning: str,
-    date: str | None,
-) -> ChatEncoder:
-    return ChatEncoder(
-        tokenizer,
-        chat_template=template,
-        train_on=train_on,
-        template_kwargs=kwargs,
-        system=system,
-        reasoning=reasoning,
-        date=date,
-    )
+        # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
+        rebuild = partial(
+            ChatEncoder,
+            chat_template=self._template,
+            train_on=self.train_on,
+            template_kwargs=self._kwargs,
+            system=self._system,
+            reasoning=self._reasoning,
+            date=self._date,
+        )
+        return rebuild, (self.tokenizer,)
 
 
 def _as_date(date: datetime.date | str | None) -> datetime.date | None:
@@ -398,14 +343,18 @@ def _as_date(date: datetime.date | str | None) -> datetime.date | None:
         raise SettingsError(f"{setting('date', date)} is no day: write it as 2026-01-31") from error
 
 
-def _without_reasoning(message: Message, inline: bool) -> Message:
-    """The message with its thoughts in front of its content, or without them."""
+def _without_reasoning(message: Message, is_inline: bool) -> Message:
+    """Return the message with its thoughts in front of its content, or without them."""
     if not message.get("reasoning_content"):
         return message
     content = message.get("content") or ""
-    if inline:
+    if is_inline:
         content = f"<think>\n{message['reasoning_content'].strip()}\n</think>\n\n{content}"
     return {**{key: value for key, value in message.items() if key != "reasoning_content"}, "content": content}
+
+
+def _answers_of(sample: Sample) -> list[Message]:
+    return [message for message in sample.messages or () if message["role"] == "assistant"]
 
 
 def _weight(message: Message) -> Any:

@@ -1,10 +1,10 @@
-"""The encoder that a source needs: by what its rows hold and what was asked for."""
+"""Choice of the encoder for a source, from the format of its rows and the settings."""
 
 from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -23,7 +23,7 @@ __all__ = ["Mode", "as_encoder", "encoder_for"]
 
 
 class Mode(str, Enum):
-    """How rows become tokens."""
+    """Choice of the way from rows to tokens."""
 
     AUTO = "auto"
     """By the format of the rows: chats where there are any, else documents, else tokens as they are."""
@@ -37,7 +37,22 @@ class Mode(str, Enum):
     """Rows that were tokenised before (``TokenEncoder``)."""
 
 
+_SETTINGS = {
+    Mode.CHAT: ("train_on", "chat_template", "template_kwargs", "system", "reasoning", "date"),
+    Mode.COMPLETION: ("train_on", "separator", "bos", "eos"),
+    Mode.TEXT: ("bos", "eos"),
+    Mode.TOKENS: (),
+}
+"""Settings that each mode has; any other is refused."""
+
 _TRAIN_ON = {Mode.CHAT: ("assistant", "last", "all"), Mode.COMPLETION: ("completion", "all")}
+_ENCODERS: dict[Mode, Callable[..., Encoder]] = {
+    Mode.CHAT: ChatEncoder,
+    Mode.COMPLETION: CompletionEncoder,
+    Mode.TEXT: TextEncoder,
+}
+_MODE_OF_FORMAT = {"text": Mode.TEXT, "tokens": Mode.TOKENS}
+"""Mode of a row format; chats for all others."""
 
 
 def encoder_for(
@@ -55,12 +70,12 @@ def encoder_for(
     bos: bool | None = None,
     eos: bool = True,
 ) -> Encoder:
-    """The encoder for a source, with the settings that were given.
+    """Return the encoder for a source, with these settings.
 
     Args:
         source: the samples.
         tokenizer: a directory, a hub id, or a ``transformers`` tokenizer; None for rows of tokens.
-        mode: how rows become tokens.
+        mode: the way from rows to tokens.
         train_on: as of ``ChatEncoder`` or ``CompletionEncoder``; their default if None.
         chat_template, template_kwargs, system, reasoning, date: as of ``ChatEncoder``.
         separator: as of ``CompletionEncoder``.
@@ -73,62 +88,42 @@ def encoder_for(
     >>> encoder_for(open_source([{"input_ids": [5, 6]}]), None)
     TokenEncoder(train_on labels)
     """
-    chosen = choice_of(Mode, mode, argument="mode")
-    if chosen is Mode.AUTO:
-        chosen = _by_format(source)
-    given = {
-        "train_on": train_on is not None,
-        "chat_template": chat_template is not None,
-        "template_kwargs": bool(template_kwargs),
-        "system": system is not None,
-        "reasoning": reasoning != Reasoning.ERROR.value,
-        "date": date is not None,
-        "separator": bool(separator),
-        "bos": bos is not None,
-        "eos": not eos,
+    mode = choice_of(Mode, mode, argument="mode")
+    if mode is Mode.AUTO:
+        mode = _by_format(source)
+    values: dict[str, Any] = {
+        "train_on": train_on,
+        "chat_template": chat_template,
+        "template_kwargs": dict(template_kwargs or {}) or None,
+        "system": system,
+        "reasoning": None if reasoning == Reasoning.ERROR.value else reasoning,
+        "date": date,
+        "separator": separator or None,
+        "bos": bos,
+        "eos": None if eos else False,
     }
-    stray = [name for name, was_given in given.items() if was_given and name not in _SETTINGS[chosen]]
-    if stray:
-        others = " or ".join(str(setting("mode", mode.value)) for mode, names in _SETTINGS.items() if stray[0] in names)
-        raise SettingsError(
-            f"{setting(stray[0])} says nothing with {setting('mode', chosen.value)}: it is for {others}"
-        )
-    if chosen is Mode.TOKENS:
+    settings = {name: value for name, value in values.items() if value is not None}
+    # A setting that this mode does not have would change nothing, and its user would never know.
+    stray = next((name for name in settings if name not in _SETTINGS[mode]), None)
+    if stray is not None:
+        modes = " or ".join(setting("mode", choice.value) for choice in _SETTINGS if stray in _SETTINGS[choice])
+        raise SettingsError(f"{setting(stray)} says nothing with {setting('mode', mode.value)}: it is for {modes}")
+    if mode is Mode.TOKENS:
         return TokenEncoder(tokenizer)
     if tokenizer is None:
         raise SettingsError(
             f"{setting('tokenizer')} is missing: name the directory or hub id of the tokenizer of your model"
         )
-    if chosen is Mode.TEXT:
-        return TextEncoder(tokenizer, bos=bos, eos=eos)
-    if train_on is not None and train_on not in _TRAIN_ON[chosen]:
+    if train_on is not None and train_on not in _TRAIN_ON[mode]:
         raise SettingsError(
-            f"{setting('train_on')} {train_on!r} is unknown with {setting('mode', chosen.value)}: use one of "
-            f"{', '.join(_TRAIN_ON[chosen])}"
+            f"{setting('train_on')} {train_on!r} is unknown with {setting('mode', mode.value)}: use one of "
+            f"{', '.join(_TRAIN_ON[mode])}"
         )
-    if chosen is Mode.COMPLETION:
-        return CompletionEncoder(tokenizer, train_on=train_on or "completion", separator=separator, bos=bos, eos=eos)
-    return ChatEncoder(
-        tokenizer,
-        chat_template=chat_template,
-        train_on=train_on or "assistant",
-        template_kwargs=dict(template_kwargs or {}),
-        system=system,
-        reasoning=reasoning,
-        date=date,
-    )
-
-
-_SETTINGS = {
-    Mode.CHAT: ("train_on", "chat_template", "template_kwargs", "system", "reasoning", "date"),
-    Mode.COMPLETION: ("train_on", "separator", "bos", "eos"),
-    Mode.TEXT: ("bos", "eos"),
-    Mode.TOKENS: (),
-}
+    return _ENCODERS[mode](tokenizer, **settings)
 
 
 def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) -> Encoder:
-    """An encoder as it is; for a tokenizer, or the name of one, the encoder that the source needs.
+    """Return an encoder as it is; for a tokenizer, or the name of one, the encoder for the source.
 
     Raises:
         SettingsError: neither an encoder nor a tokenizer.
@@ -139,8 +134,6 @@ def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) 
 
 
 def _by_format(source: Source) -> Mode:
-    kinds = {_KINDS.get(row_format.name, Mode.CHAT) for row_format in source.formats}
-    return kinds.pop() if len(kinds) == 1 else Mode.CHAT
-
-
-_KINDS = {"text": Mode.TEXT, "tokens": Mode.TOKENS}
+    # A mixture is encoded by ``ChatEncoder``, which takes texts and tokens among the chats.
+    modes = {_MODE_OF_FORMAT.get(row_format.name, Mode.CHAT) for row_format in source.formats}
+    return modes.pop() if len(modes) == 1 else Mode.CHAT

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from brimful.checks import choice_of
-from brimful.encode.characters import tokens_of
-from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoder import Encoder, lengths_of
-from brimful.encode.routing import begin_lengths_by_kind, encode_by_kind, encode_given, given_lengths
+from brimful.encode.characters import AlignedText
+from brimful.encode.rendering import RenderingEncoder
+from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
 from brimful.messages import setting
 from brimful.sources.sample import Sample
-from brimful.typing import Lengths
+from brimful.typing import LossMask
 
 __all__ = ["CompletionEncoder", "CompletionTargets"]
 
 
 class CompletionTargets(str, Enum):
-    """Which tokens of a prompt and its completion are targets of the loss."""
+    """Choice of the tokens of a prompt and its completion that are targets of the loss."""
 
     COMPLETION = "completion"
     """The completion and the EOS behind it."""
@@ -33,7 +33,7 @@ class CompletionTargets(str, Enum):
     """Every token."""
 
 
-class CompletionEncoder(Encoder):
+class CompletionEncoder(RenderingEncoder):
     """``[BOS] prompt separator completion [EOS]``: rows of one prompt and one completion, as base models are trained.
 
     ::
@@ -67,7 +67,7 @@ class CompletionEncoder(Encoder):
     ) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self.train_on = choice_of(CompletionTargets, train_on, argument="train_on")
-        self._separator = separator
+        self._separator, self._bos, self._eos = separator, bos, eos
         self._documents = TextEncoder(self.tokenizer, bos=bos, eos=eos)
 
     @property
@@ -82,79 +82,42 @@ class CompletionEncoder(Encoder):
     def all_are_targets(self) -> bool:
         return self.train_on is CompletionTargets.ALL
 
-    def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        others = {"text": self._documents.encode_batch, "tokens": encode_given}
-        return encode_by_kind(samples, {"chat": self._encode, **others})
+    @property
+    def marks(self) -> tuple[list[int], list[int]]:
+        """Token ids in front of every prompt and behind its completion."""
+        return self._documents.marks
 
-    def _encode(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        pairs, errors = self._pairs(samples)
-        texts = [prompt + completion for prompt, completion in pairs]
-        before, after = self._documents.marks
-        fast = self.tokenizer.backend is not None
-        encodings: list[Any] = self.tokenizer.encode_texts(texts) if fast else self.tokenizer.ids(texts)
-        results: list[EncodedSample | BadSampleError] = []
-        for place, (prompt, _) in enumerate(pairs):
-            if place in errors:
-                results.append(errors[place])
-                continue
-            inner = encodings[place].ids if fast else encodings[place]
-            if fast:
-                first, _ = tokens_of(encodings[place], len(prompt), len(texts[place]), texts[place], len(inner))
-            else:
-                first = min(len(self.tokenizer.ids([prompt])[0]), len(inner))
-            ids = np.array([*before, *inner, *after], dtype=np.int32)
-            mask = np.ones(len(ids), dtype=bool)
-            if self.train_on is CompletionTargets.COMPLETION:
-                mask[: len(before) + first] = False
-            results.append(EncodedSample(ids, mask))
-        return results
+    def _routes(self) -> Mapping[str, Route]:
+        return {"chat": self.own_route, "text": self._documents.own_route, "tokens": TOKENISED}
 
-    def _pairs(self, samples: Sequence[Sample]) -> tuple[list[tuple[str, str]], dict[int, BadSampleError]]:
-        pairs: list[tuple[str, str]] = []
-        errors: dict[int, BadSampleError] = {}
-        for place, sample in enumerate(samples):
-            messages = sample.messages or ()
-            roles = [message["role"] for message in messages]
-            plain = roles == ["user", "assistant"] and not any(message.get("tool_calls") for message in messages)
-            if not plain or sample.tools:
-                reason = (
-                    f"has turns of {', '.join(roles)}{' and tools' if sample.tools else ''}, and without a chat template "
-                    f"a sample is one prompt and one completion: use {setting('mode', 'chat', python='ChatEncoder')}"
-                )
-                errors[place] = BadSampleError(reason, sample_id=sample.sample_id)
-                pairs.append(("", ""))
-                continue
-            prompt, completion = (str(message.get("content") or "") for message in messages)
-            refused = Tokenizer.refusal(prompt + completion)
-            if refused is not None:
-                errors[place] = BadSampleError(refused, sample_id=sample.sample_id)
-                prompt = completion = ""
-            pairs.append((prompt + self._separator, completion))
-        return pairs, errors
+    def _render_sample(self, sample: Sample) -> tuple[int, str]:
+        """Return the number of characters in front of the completion, and the whole text."""
+        messages = sample.messages or ()
+        roles = [message["role"] for message in messages]
+        is_pair = roles == ["user", "assistant"] and not any(message.get("tool_calls") for message in messages)
+        if not is_pair or sample.tools:
+            reason = (
+                f"has turns of {', '.join(roles)}{' and tools' if sample.tools else ''}, and without a chat template "
+                f"a sample is one prompt and one completion: use {setting('mode', 'chat', python='ChatEncoder')}"
+            )
+            raise BadSampleError(reason, sample_id=sample.sample_id)
+        prompt, completion = (str(message.get("content") or "") for message in messages)
+        refusal = Tokenizer.refusal(prompt + completion)
+        if refusal is not None:
+            raise BadSampleError(refusal, sample_id=sample.sample_id)
+        # The separator is the same in all rows, so there is nothing to learn from it: it belongs to the prompt.
+        prompt += self._separator
+        return len(prompt), prompt + completion
 
-    def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
-        return self.begin_lengths(samples)()
-
-    def begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-        others = {"text": self._documents.begin_lengths, "tokens": given_lengths}
-        return begin_lengths_by_kind(samples, {"chat": self._begin_lengths, **others})
-
-    def _begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-        pairs, errors = self._pairs(samples)
-        texts = [prompt + completion for prompt, completion in pairs]
-        extra = sum(map(len, self._documents.marks))
-        return lambda: lengths_of([count + extra for count in self.tokenizer.counts(texts)], errors)
+    def _target_mask(self, context: int, tokens: AlignedText) -> LossMask:
+        return np.arange(len(tokens.ids)) >= tokens.first_token(context)
 
     def no_target_reason(self, sample: Sample) -> str:
         return "its completion is empty" if sample.kind == "chat" else super().no_target_reason(sample)
 
-    def decode(self, input_ids: Sequence[int]) -> str:
-        return self._documents.decode(input_ids)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        rest = (self.train_on.value, self._separator, *self._documents.bos_and_eos)
-        return _rebuild, (self.tokenizer, *rest)
-
-
-def _rebuild(tokenizer: Tokenizer, train_on: str, separator: str, bos: bool | None, eos: bool) -> CompletionEncoder:
-    return CompletionEncoder(tokenizer, train_on=train_on, separator=separator, bos=bos, eos=eos)
+        # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
+        rebuild = partial(
+            CompletionEncoder, train_on=self.train_on, separator=self._separator, bos=self._bos, eos=self._eos
+        )
+        return rebuild, (self.tokenizer,)

@@ -1,4 +1,4 @@
-"""What leaves an encoder: the tokens of one sample, and which of them are targets."""
+"""The tokens of one sample with the mask of its targets: the noun that leaves an encoder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EncodedSample:
 
     @classmethod
     def from_labels(cls, input_ids: TokenIds, labels: Labels) -> EncodedSample:
-        """From ids and unshifted labels, as other encoders make them.
+        """Build a sample from ids and unshifted labels, as other encoders make them.
 
         Raises:
             EncodeError: a label is neither its own token nor ``IGNORE_INDEX`` (shifted labels, for example), or an id does
@@ -53,15 +53,17 @@ class EncodedSample:
         if ids.shape != targets.shape or ids.ndim != 1:
             raise EncodeError(f"input_ids {ids.shape} and labels {targets.shape} must be two rows of one length")
         mask = targets != IGNORE_INDEX
-        wrong = np.flatnonzero(mask & (targets != ids))
-        if len(wrong):
-            at = int(wrong[0])
+        mismatch = mask & (targets != ids)
+        if mismatch.any():
+            index = int(mismatch.argmax())
             raise EncodeError(
-                f"label {targets[at]} at position {at} is neither its token {ids[at]} nor {IGNORE_INDEX}: "
+                f"label {targets[index]} at position {index} is neither its token {ids[index]} nor {IGNORE_INDEX}: "
                 f"labels must not be shifted"
             )
+        # Compared before the cast: int32 would wrap a larger id around to another token without an error.
         limits = np.iinfo(np.int32)
-        if len(ids) and (int(ids.max()) > limits.max or int(ids.min()) < limits.min):
-            at = int(np.argmax((ids > limits.max) | (ids < limits.min)))
-            raise EncodeError(f"token {at} is {ids[at]}, which no vocabulary has")
+        outside = (ids > limits.max) | (ids < limits.min)
+        if outside.any():
+            index = int(outside.argmax())
+            raise EncodeError(f"token {index} is {ids[index]}, which no vocabulary has")
         return cls(ids.astype(np.int32), mask)

@@ -1,63 +1,65 @@
-"""Samples of several kinds in one batch: each kind to whoever encodes it, the results in the order of the samples."""
+"""Batches of several kinds of samples: each kind takes its own route, the results keep the order of the samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoder import MeasuredLengths, PendingLengths
 from brimful.errors import BadSampleError
+from brimful.messages import setting
 from brimful.sources.sample import Sample
-from brimful.typing import IGNORE_INDEX, Lengths
+from brimful.typing import IGNORE_INDEX
 
-__all__ = ["BeginLengths", "EncodeBatch", "begin_lengths_by_kind", "encode_by_kind", "encode_given", "given_lengths"]
-
-EncodeBatch: TypeAlias = Callable[[Sequence[Sample]], "list[EncodedSample | BadSampleError]"]
-BeginLengths: TypeAlias = Callable[[Sequence[Sample]], Callable[[], tuple[Lengths, list[BadSampleError]]]]
+__all__ = ["TOKENISED", "Route", "begin_lengths_by_kind", "encode_by_kind", "refusal_route", "wrong_kind"]
 
 
-def encode_by_kind(
-    samples: Sequence[Sample], encoders: Mapping[str, EncodeBatch]
-) -> list[EncodedSample | BadSampleError]:
-    """Tokens of samples, each from the encoder of its kind (``Sample.kind``)."""
-    kinds = {sample.kind for sample in samples}
-    if len(kinds) == 1:
-        return encoders[kinds.pop()](samples)
-    results: list[EncodedSample | BadSampleError | None] = [None] * len(samples)
-    for kind in kinds:
-        places = [place for place, sample in enumerate(samples) if sample.kind == kind]
-        for place, result in zip(places, encoders[kind]([samples[place] for place in places]), strict=True):
-            results[place] = result
-    return [result for result in results if result is not None]
+class Route(NamedTuple):
+    """The two calls that encode and measure samples of one kind."""
+
+    encode: Callable[[Sequence[Sample]], list[EncodedSample | BadSampleError]]
+    begin_lengths: Callable[[Sequence[Sample]], PendingLengths]
 
 
-def begin_lengths_by_kind(
-    samples: Sequence[Sample], encoders: Mapping[str, BeginLengths]
-) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-    """Lengths of samples in two halves, as of ``Encoder.begin_lengths``."""
-    kinds = {sample.kind for sample in samples}
-    if len(kinds) == 1:
-        return encoders[kinds.pop()](samples)
-    begun = []
-    for kind in kinds:
-        places = [place for place, sample in enumerate(samples) if sample.kind == kind]
-        begun.append((places, encoders[kind]([samples[place] for place in places])))
+def encode_by_kind(samples: Sequence[Sample], routes: Mapping[str, Route]) -> list[EncodedSample | BadSampleError]:
+    """Encode samples, each by the route of its kind (``Sample.kind``)."""
+    results: dict[int, EncodedSample | BadSampleError] = {}
+    for kind, indices in _indices_by_kind(samples).items():
+        results.update(zip(indices, routes[kind].encode([samples[index] for index in indices]), strict=True))
+    return [results[index] for index in range(len(samples))]
 
-    def finish() -> tuple[Lengths, list[BadSampleError]]:
+
+def begin_lengths_by_kind(samples: Sequence[Sample], routes: Mapping[str, Route]) -> PendingLengths:
+    """Begin to measure samples, each by the route of its kind; two halves as in ``Encoder.begin_lengths``."""
+    groups = _indices_by_kind(samples)
+    halves = [routes[kind].begin_lengths([samples[index] for index in groups[kind]]) for kind in groups]
+    if len(halves) == 1:
+        return halves[0]
+
+    def finish() -> MeasuredLengths:
+        # The errors of all kinds are merged, so their order has to be made again.
         lengths = np.empty(len(samples), dtype=np.int32)
         errors: list[BadSampleError] = []
-        for places, half in begun:
-            lengths[places], found = half()
-            errors += found
+        for indices, finish_kind in zip(groups.values(), halves, strict=True):
+            lengths[indices], kind_errors = finish_kind()
+            errors += kind_errors
         return lengths, sorted(errors, key=lambda error: error.sample_id)
 
     return finish
 
 
-def encode_given(samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-    """Samples that were tokenised before, as they are."""
+def _indices_by_kind(samples: Sequence[Sample]) -> dict[str, list[int]]:
+    indices: dict[str, list[int]] = {}
+    for index, sample in enumerate(samples):
+        indices.setdefault(sample.kind, []).append(index)
+    return indices
+
+
+def _take_tokens(samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
+    """Return the tokens and labels of rows that were tokenised before, unchanged."""
     results: list[EncodedSample | BadSampleError] = []
     for sample in samples:
         ids = np.array(sample.input_ids or (), dtype=np.int32)
@@ -68,7 +70,27 @@ def encode_given(samples: Sequence[Sample]) -> list[EncodedSample | BadSampleErr
     return results
 
 
-def given_lengths(samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-    """Their lengths."""
+def _begin_token_lengths(samples: Sequence[Sample]) -> PendingLengths:
     lengths = np.array([len(sample.input_ids or ()) for sample in samples], dtype=np.int32)
     return lambda: (lengths, [])
+
+
+TOKENISED = Route(_take_tokens, _begin_token_lengths)
+"""The route of rows that were tokenised before."""
+
+
+def wrong_kind(sample: Sample, kinds: str) -> BadSampleError:
+    """Return the error for a sample of a kind that an encoder does not take; ``kinds`` are those it takes."""
+    chat_encoder = setting("mode", "chat", python="ChatEncoder")
+    reason = f"is a {sample.kind}, and the encoder is for {kinds}: use {chat_encoder}, which takes both"
+    return BadSampleError(reason, sample_id=sample.sample_id)
+
+
+def refusal_route(kinds: str) -> Route:
+    """Return the route of a kind that an encoder does not take: every sample becomes an error."""
+
+    def begin_lengths(samples: Sequence[Sample]) -> PendingLengths:
+        errors = [wrong_kind(sample, kinds) for sample in samples]
+        return lambda: (np.full(len(samples), -1, dtype=np.int32), errors)
+
+    return Route(lambda samples: [wrong_kind(sample, kinds) for sample in samples], begin_lengths)

@@ -1,4 +1,4 @@
-"""What a chat template leaves out of the text: messages, calls and tools that a conversation has and nobody would see.
+"""Parts of a conversation that a chat template leaves out of the text: messages, calls and tools.
 
 Templates write the roles they know and pass over others without a word: a turn of ``bot`` is gone, and so is its
 target. Two questions find that out:
@@ -11,18 +11,16 @@ target. Two questions find that out:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
+from brimful.encode.placeholders import MAX_SHAPES, Render, replace_texts
 from brimful.sources.sample import Message
 
 __all__ = ["SwallowedText"]
 
-Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
-
 _OPEN, _CLOSE = "\ue013", "\ue014"  # private-use characters that no template looks for
-_KEPT_SHAPES = 4096
-_THOUGHT_ENDS = "</think>"
+_THOUGHT_END = "</think>"
 
 
 class SwallowedText:
@@ -34,66 +32,65 @@ class SwallowedText:
 
     def __init__(self, render: Render) -> None:
         self._render = render
-        self._shapes: dict[Any, int | None] = {}
+        self._missing_by_shape: dict[Any, int | None] = {}
 
     def first(self, messages: Sequence[Message], tools: Any, text: str) -> str | None:
-        """The first thing of a conversation that its rendering lacks, for a message; None if all is there."""
+        """Describe the first part of a conversation that its rendering lacks; return None if it has all parts."""
         shape = tuple((m["role"], bool(_content(m)), len(m.get("tool_calls") or ())) for m in messages)
         key = (shape, tools is not None)
-        if key not in self._shapes:
-            if len(self._shapes) >= _KEPT_SHAPES:
-                self._shapes.clear()
-            self._shapes[key] = self._left_out(messages, tools)
-        number = self._shapes[key]
-        if number is None:
-            number = self._not_found(messages, tools, text)
-        if number is not None:
-            return _named(number, messages[number])
+        if key not in self._missing_by_shape:
+            if len(self._missing_by_shape) >= MAX_SHAPES:
+                self._missing_by_shape.clear()
+            self._missing_by_shape[key] = self._missing_mark(messages, tools)
+        index = self._missing_by_shape[key]
+        if index is None:
+            index = self._missing_text(messages, tools, text)
+        if index is not None:
+            return _refusal(index, messages[index])
         for tool in tools or ():
-            name = tool.get("function", tool).get("name") if isinstance(tool.get("function", tool), dict) else None
+            function = tool.get("function", tool)
+            name = function.get("name") if isinstance(function, dict) else None
             if isinstance(name, str) and name not in text:
                 return f"the tool {name!r} is in none of what the chat template writes"
         return None
 
-    def _left_out(self, messages: Sequence[Message], tools: Any) -> int | None:
-        """The first message whose mark is missing when all contents are marks; None too where that cannot be asked."""
-        marked = [_marked(message, number) for number, message in enumerate(messages)]
-        try:
-            text = self._render(marked, tools, False)
-        except Exception:  # the template refuses marks: the second question is asked of every conversation
-            return None
-        for number, message in enumerate(messages):
-            if _content(message) and _mark(number, 0) not in text:
-                return number
-            calls = message.get("tool_calls") or ()
-            if any(_mark(number, place) not in text for place in range(1, len(calls) + 1)):
-                return number
-        return None
+    def _missing_mark(self, messages: Sequence[Message], tools: Any) -> int | None:
+        """Return the index of the first message whose mark is not written when all contents are marks.
 
-    def _not_found(self, messages: Sequence[Message], tools: Any, text: str) -> int | None:
-        """The first message whose text is missing."""
-        position = 0
-        for number, message in enumerate(messages):
+        None if all are, and if the template refuses marks: then the second question is asked of every conversation.
+        """
+        pairs = [_with_marks(message, index) for index, message in enumerate(messages)]
+        try:
+            text = self._render([message for message, _ in pairs], tools, False)
+        except Exception:
+            return None
+        return next((index for index, (_, marks) in enumerate(pairs) if any(mark not in text for mark in marks)), None)
+
+    def _missing_text(self, messages: Sequence[Message], tools: Any, text: str) -> int | None:
+        """Return the index of the first message whose text is not in the rendering."""
+        end = 0
+        for index, message in enumerate(messages):
             content = _content(message)
             if not content:
                 continue
-            at = text.find(content, position)
-            if at < 0 and _THOUGHT_ENDS in content:
-                content = content.rpartition(_THOUGHT_ENDS)[2].strip()
-                at = text.find(content, position)
-            if at >= 0:
-                position = at + len(content)
-            elif not self._is_asked_for(messages, tools, number):
-                return number
+            # Searched behind the message before: a short answer such as "yes" is found anywhere in a long text.
+            start = text.find(content, end)
+            if start < 0 and _THOUGHT_END in content:
+                content = content.rpartition(_THOUGHT_END)[2].strip()
+                start = text.find(content, end)
+            if start >= 0:
+                end = start + len(content)
+            elif not self._reads_content(messages, tools, index):
+                return index
         return None
 
-    def _is_asked_for(self, messages: Sequence[Message], tools: Any, number: int) -> bool:
-        """Whether the template writes the content of one message, in whatever form."""
-        others = list(messages)
-        others[number] = {**messages[number], "content": _mark(number, 0)}
+    def _reads_content(self, messages: Sequence[Message], tools: Any, index: int) -> bool:
+        """Return true if the template writes the content of one message, changed or not."""
+        marked_messages = list(messages)
+        marked_messages[index] = replace_texts(messages[index], _mark(index, 0), None)
         try:
-            return _mark(number, 0) in self._render(others, tools, False)
-        except Exception:  # it refuses the mark, so it has looked at the content
+            return _mark(index, 0) in self._render(marked_messages, tools, False)
+        except Exception:  # the template refuses the mark, so it reads the content
             return True
 
 
@@ -102,34 +99,23 @@ def _content(message: Message) -> str:
     return content.strip() if isinstance(content, str) else ""
 
 
-def _mark(number: int, place: int) -> str:
-    return f"{_OPEN}{number}.{place}{_CLOSE}"
+def _mark(message_index: int, slot: int) -> str:
+    return f"{_OPEN}{message_index}.{slot}{_CLOSE}"
 
 
-def _marked(message: Message, number: int) -> Message:
-    """The message with marks for its content and for the name of each call."""
-    marked = dict(message)
-    if _content(message):
-        marked["content"] = _mark(number, 0)
-    calls = message.get("tool_calls")
-    if calls:
-        marked["tool_calls"] = [_marked_call(call, _mark(number, place)) for place, call in enumerate(calls, 1)]
-    return marked
+def _with_marks(message: Message, index: int) -> tuple[Message, list[str]]:
+    """Return the message with marks for its content and for the name of each call, and the marks."""
+    content = _mark(index, 0) if _content(message) else None
+    names = [_mark(index, slot) for slot, _ in enumerate(message.get("tool_calls") or (), 1)]
+    marks = names if content is None else [content, *names]
+    return replace_texts(message, content, [{"name": name} for name in names]), marks
 
 
-def _marked_call(call: dict[str, Any], mark: str) -> dict[str, Any]:
-    if "function" in call:
-        return {**call, "function": {**call["function"], "name": mark}}
-    return {**call, "name": mark}
-
-
-def _named(number: int, message: Message) -> str:
-    what = "its calls of tools are" if not _content(message) else f"its text ({_short(_content(message))!r}) is"
+def _refusal(index: int, message: Message) -> str:
+    content = _content(message)
+    excerpt = content if len(content) <= 40 else f"{content[:40]}…"
+    subject = f"its text ({excerpt!r}) is" if content else "its calls of tools are"
     return (
-        f"the chat template leaves out messages[{number}] of role {message['role']!r}: {what} in none of what it writes "
+        f"the chat template leaves out messages[{index}] of role {message['role']!r}: {subject} in none of what it writes "
         f"(rename the role, or use a template that knows it)"
     )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoder import Encoder, lengths_of
-from brimful.encode.routing import begin_lengths_by_kind, encode_by_kind, encode_given, given_lengths
+from brimful.encode.rendering import RenderingEncoder
+from brimful.encode.routing import TOKENISED, Route, refusal_route
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.messages import setting
 from brimful.sources.sample import Sample
-from brimful.typing import Lengths
 
 __all__ = ["TextEncoder"]
 
 
-class TextEncoder(Encoder):
+class TextEncoder(RenderingEncoder):
     """``[BOS] text [EOS]``; every token but the first of a segment is a target.
 
     Args:
@@ -38,16 +34,12 @@ class TextEncoder(Encoder):
         self.tokenizer = Tokenizer.of(tokenizer)
         self._bos, self._eos = bos, eos
 
-    @property
-    def bos_and_eos(self) -> tuple[bool | None, bool]:
-        """What was asked for."""
-        return self._bos, self._eos
-
     @cached_property
     def marks(self) -> tuple[list[int], list[int]]:
-        """Tokens in front of every document and behind it."""
+        """Token ids in front of every document and behind it."""
         hf = self.tokenizer.hf
         bos = self._bos
+        # Some tokenizers put BOS in front on their own; the default follows them.
         if bos is None:
             bos = hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id]
         if bos and hf.bos_token_id is None:
@@ -58,8 +50,8 @@ class TextEncoder(Encoder):
 
     @property
     def length_settings(self) -> dict[str, Any]:
-        before, after = self.marks
-        return {"encoder": "text", "tokenizer": self.tokenizer.fingerprint, "bos": before, "eos": after}
+        prefix, suffix = self.marks
+        return {"encoder": "text", "tokenizer": self.tokenizer.fingerprint, "bos": prefix, "eos": suffix}
 
     @property
     def label_settings(self) -> dict[str, Any]:
@@ -69,50 +61,12 @@ class TextEncoder(Encoder):
     def all_are_targets(self) -> bool:
         return True
 
-    def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        return encode_by_kind(samples, {"chat": _refused, "text": self._encode, "tokens": encode_given})
+    def _routes(self) -> Mapping[str, Route]:
+        return {"chat": refusal_route("texts"), "text": self.own_route, "tokens": TOKENISED}
 
-    def _encode(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        texts, errors = _texts(samples)
-        before, after = self.marks
-        results: list[EncodedSample | BadSampleError] = []
-        for place, ids in enumerate(self.tokenizer.ids(texts)):
-            tokens = np.array([*before, *ids, *after], dtype=np.int32)
-            results.append(errors.get(place) or EncodedSample(tokens, np.ones(len(tokens), dtype=bool)))
-        return results
-
-    def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
-        return self.begin_lengths(samples)()
-
-    def begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-        kinds = {"chat": _refused_lengths, "text": self._begin_lengths, "tokens": given_lengths}
-        return begin_lengths_by_kind(samples, kinds)
-
-    def _begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-        texts, errors = _texts(samples)
-        extra = sum(map(len, self.marks))
-        return lambda: lengths_of([count + extra for count in self.tokenizer.counts(texts)], errors)
-
-    def decode(self, input_ids: Sequence[int]) -> str:
-        return str(self.tokenizer.hf.decode(list(input_ids), skip_special_tokens=False))
-
-
-def _refused(samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-    reason = f"is a chat, and the encoder is for texts: use {setting('mode', 'chat', python='ChatEncoder')}, which takes both"
-    return [BadSampleError(reason, sample_id=sample.sample_id) for sample in samples]
-
-
-def _refused_lengths(samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-    errors = [error for error in _refused(samples) if isinstance(error, BadSampleError)]
-    return lambda: (np.full(len(samples), -1, dtype=np.int32), errors)
-
-
-def _texts(samples: Sequence[Sample]) -> tuple[list[str], dict[int, BadSampleError]]:
-    texts: list[str] = []
-    errors: dict[int, BadSampleError] = {}
-    for place, sample in enumerate(samples):
-        refusal = Tokenizer.refusal(sample.text or "")
+    def _render_sample(self, sample: Sample) -> tuple[None, str]:
+        text = sample.text or ""
+        refusal = Tokenizer.refusal(text)
         if refusal is not None:
-            errors[place] = BadSampleError(refusal, sample_id=sample.sample_id)
-        texts.append("" if place in errors else sample.text or "")
-    return texts, errors
+            raise BadSampleError(refusal, sample_id=sample.sample_id)
+        return None, text

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from brimful.checks import check_type
+from brimful.encode.characters import AlignedText
 from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
 from brimful.fingerprint import fingerprint_of
 from brimful.hub import looks_like_hub_id, offline_if_unreachable
@@ -25,27 +26,27 @@ class Tokenizer:
     """
 
     def __init__(self, name_or_tokenizer: str | os.PathLike[str] | Any, *, ask_hub: bool = True) -> None:
-        """``ask_hub``: whether a network may be asked for a hub id; else only what its cache has is taken."""
+        """Take a name or a tokenizer; without ``ask_hub`` a hub id is looked up in the hub's cache alone."""
         self._ask_hub = ask_hub
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
             if not self.name:
                 raise SettingsError(f"no tokenizer: name a directory or a hub id with {setting('tokenizer')}")
-            self._given: Any = None
+            self._loaded: Any = None
         else:
             if not callable(getattr(name_or_tokenizer, "get_vocab", None)):
                 check_type("tokenizer", name_or_tokenizer, (), "a directory, a hub id, or a tokenizer of Transformers")
             self.name = None
-            self._given = name_or_tokenizer
+            self._loaded = name_or_tokenizer
 
     @classmethod
     def of(cls, tokenizer: Tokenizer | str | os.PathLike[str] | Any) -> Tokenizer:
-        """One as it is, or made of a name or of what ``transformers`` loaded."""
+        """Return a ``Tokenizer`` as it is; make one of a name or of a tokenizer of ``transformers``."""
         return tokenizer if isinstance(tokenizer, cls) else cls(tokenizer)
 
     @property
     def place(self) -> str | None:
-        """Where it can be found again from anywhere: a whole path, or a hub id; None for one that was given."""
+        """Absolute path or hub id that finds it from any directory; None for a tokenizer that the caller loaded."""
         if self.name is not None and os.path.isdir(os.path.expanduser(self.name)):
             return os.path.realpath(os.path.expanduser(self.name))
         return self.name
@@ -53,32 +54,33 @@ class Tokenizer:
     @cached_property
     def hf(self) -> Any:
         """The ``transformers`` tokenizer."""
-        if self._given is not None:
-            return self._given
+        if self._loaded is not None:
+            return self._loaded
         assert self.name is not None
         try:
             from transformers import AutoTokenizer
         except ImportError as error:
             raise missing_extra("transformers", "text", "encoding text") from error
         path = os.path.expanduser(self.name)
+        # A directory wins over a hub id of the same name, as in Transformers.
         if os.path.isdir(path):
-            return self._loaded(AutoTokenizer, path, "no tokenizer can be loaded from it")
+            return self._load(AutoTokenizer, path, "no tokenizer can be loaded from it")
         if not looks_like_hub_id(self.name) or os.path.exists(path):
             raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: no such directory")
         if not self._ask_hub:
-            return self._loaded(AutoTokenizer, path, "it is not in the hub's cache", local_files_only=True)
-        with offline_if_unreachable() as reachable:
-            why = "no directory here, and the hub has no tokenizer of that name"
-            if not reachable:
-                why = "no directory here; the hub cannot be reached, and it is not in the hub's cache"
-            return self._loaded(AutoTokenizer, path, why)
+            return self._load(AutoTokenizer, path, "it is not in the hub's cache", local_files_only=True)
+        with offline_if_unreachable() as is_reachable:
+            explanation = "no directory here, and the hub has no tokenizer of that name"
+            if not is_reachable:
+                explanation = "no directory here; the hub cannot be reached, and it is not in the hub's cache"
+            return self._load(AutoTokenizer, path, explanation)
 
-    def _loaded(self, loader: Any, path: str, why: str, **options: Any) -> Any:
+    def _load(self, loader: Any, path: str, explanation: str, **options: Any) -> Any:
         try:
             return loader.from_pretrained(path, **options)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error).strip().split("\n", 1)[0]
-            raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: {why} ({reason})") from error
+            raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: {explanation} ({reason})") from error
 
     @cached_property
     def backend(self) -> Any:
@@ -87,20 +89,23 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        """Of the vocabulary, merges, normaliser, added tokens: all that turns text into ids. No path, no date."""
+        """Fingerprint of all that turns text into ids: vocabulary, merges, normaliser, added tokens. No path, no date."""
+        options = {"split_special_tokens": self._splits_special_tokens}
         if self.backend is not None:
             state = json.loads(self.backend.to_str())
-            del state["truncation"], state["padding"]  # how it was used before, and not used here
-            return fingerprint_of([state, self._options()])
+            # Left over from earlier uses of the tokenizer; here they are off (``_plain_backend``).
+            del state["truncation"], state["padding"]
+            return fingerprint_of([state, options])
         vocabulary = sorted(self.hf.get_vocab().items())
-        return fingerprint_of([type(self.hf).__name__, vocabulary, self._options()])
+        return fingerprint_of([type(self.hf).__name__, vocabulary, options])
 
-    def _options(self) -> dict[str, Any]:
-        return {"split_special_tokens": bool(getattr(self.hf, "split_special_tokens", False))}
+    @property
+    def _splits_special_tokens(self) -> bool:
+        return bool(getattr(self.hf, "split_special_tokens", False))
 
     @staticmethod
     def refusal(text: str) -> str | None:
-        """Why no tokenizer takes a text, or None."""
+        """Return the reason why no tokenizer takes a text, or None if tokenizers do."""
         if text.isascii():
             return None
         try:
@@ -112,28 +117,36 @@ class Tokenizer:
     @property
     def special_texts(self) -> list[str]:
         """Texts of the special tokens."""
-        return [str(token) for token in self.hf.all_special_tokens] + [
-            str(token) for token in self.hf.added_tokens_decoder.values() if token.special
-        ]
+        added_tokens = [token for token in self.hf.added_tokens_decoder.values() if token.special]
+        return [str(token) for token in [*self.hf.all_special_tokens, *added_tokens]]
 
     def _plain_backend(self) -> Any:
-        """The backend, set to neither cut nor pad and to treat special tokens as ``transformers`` would."""
+        """Return the backend, set to neither cut nor pad and to treat special tokens as ``transformers`` would."""
         backend = self.backend
         assert backend is not None
+        # Nothing is set that is right already: a setter fails ("Already borrowed") while another thread encodes.
         if backend.truncation is not None or backend.padding is not None:
             backend.no_truncation()
             backend.no_padding()
-        split = bool(getattr(self.hf, "split_special_tokens", False))
-        if backend.encode_special_tokens != split:
-            backend.encode_special_tokens = split
+        if backend.encode_special_tokens != self._splits_special_tokens:
+            backend.encode_special_tokens = self._splits_special_tokens
         return backend
 
-    def encode_texts(self, texts: Sequence[str]) -> list[Any]:
-        """``tokenizers.Encoding`` of each text with its character offsets; no special tokens are added."""
-        return list(self._plain_backend().encode_batch(list(texts), add_special_tokens=False))
+    def align(self, texts: Sequence[str]) -> list[AlignedText]:
+        """Tokenise each text without special tokens, and find the tokens of its characters."""
+
+        def count_tokens(text: str) -> int:
+            return len(self.ids([text])[0])
+
+        if self.backend is None:
+            rows = zip(texts, self.ids(texts), strict=True)
+            return [AlignedText(text, ids, None, count_tokens) for text, ids in rows]
+        encodings = self._plain_backend().encode_batch(list(texts), add_special_tokens=False)
+        pairs = zip(texts, encodings, strict=True)
+        return [AlignedText(text, encoding.ids, encoding, count_tokens) for text, encoding in pairs]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, with no special tokens added; for tokenizers of any kind."""
+        """Return the token ids of each text, with no special tokens added."""
         if self.backend is not None:
             return [encoding.ids for encoding in self._without_offsets(texts)]
         if not texts:
@@ -142,17 +155,21 @@ class Tokenizer:
         return result
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """Number of tokens of each text."""
+        """Return the number of tokens of each text."""
         if self.backend is not None:
             return [len(encoding) for encoding in self._without_offsets(texts)]
         return [len(ids) for ids in self.ids(texts)]
 
     def _without_offsets(self, texts: Sequence[str]) -> list[Any]:
-        """As ``encode_texts``, a fifth faster."""
+        """Return the ``tokenizers.Encoding`` of each text without character offsets, which saves a fifth of the time."""
         return list(self._plain_backend().encode_batch_fast(list(texts), add_special_tokens=False))
 
+    def decode(self, input_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special ones included."""
+        return str(self.hf.decode(list(input_ids), skip_special_tokens=False))
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.name if self.name is not None else self._given,)
+        return Tokenizer, (self.name if self.name is not None else self._loaded,)
 
     def __repr__(self) -> str:
-        return f"Tokenizer({self.name or type(self._given).__name__!r})"
+        return f"Tokenizer({self.name or type(self._loaded).__name__!r})"

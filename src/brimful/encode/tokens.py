@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoder import Encoder
-from brimful.encode.routing import encode_given, given_lengths
+from brimful.encode.encoder import Encoder, MeasuredLengths
+from brimful.encode.routing import TOKENISED, wrong_kind
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
-from brimful.messages import setting
 from brimful.sources.sample import Sample
-from brimful.typing import Lengths
 
 __all__ = ["TokenEncoder"]
 
@@ -40,28 +40,17 @@ class TokenEncoder(Encoder):
         return {"train_on": "labels"}
 
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        errors = {place: _refused(sample) for place, sample in enumerate(samples) if sample.input_ids is None}
-        encoded = encode_given(samples)
-        return [errors.get(place) or result for place, result in enumerate(encoded)]
+        results = zip(samples, TOKENISED.encode(samples), strict=True)
+        return [
+            wrong_kind(sample, "rows of tokens") if sample.input_ids is None else result for sample, result in results
+        ]
 
-    def lengths(self, samples: Sequence[Sample]) -> tuple[Lengths, list[BadSampleError]]:
-        return self.begin_lengths(samples)()
-
-    def begin_lengths(self, samples: Sequence[Sample]) -> Callable[[], tuple[Lengths, list[BadSampleError]]]:
-        lengths, _ = given_lengths(samples)()
-        errors = []
-        for place, sample in enumerate(samples):
-            if sample.input_ids is None:
-                errors.append(_refused(sample))
-                lengths[place] = -1
-        return lambda: (lengths, errors)
+    def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
+        lengths = [-1 if sample.input_ids is None else len(sample.input_ids) for sample in samples]
+        errors = [wrong_kind(sample, "rows of tokens") for sample in samples if sample.input_ids is None]
+        return np.array(lengths, dtype=np.int32), errors
 
     def decode(self, input_ids: Sequence[int]) -> str:
         if self.tokenizer is None:
             return " ".join(map(str, input_ids))
-        return str(self.tokenizer.hf.decode(list(input_ids), skip_special_tokens=False))
-
-
-def _refused(sample: Sample) -> BadSampleError:
-    reason = f"is a {sample.kind}, and the encoder is for rows of tokens: use {setting('mode', 'chat', python='ChatEncoder')}, which takes both"
-    return BadSampleError(reason, sample_id=sample.sample_id)
+        return self.tokenizer.decode(input_ids)

@@ -1,18 +1,18 @@
-"""Where the assistant's turns lie in the text that a chat template renders.
+"""Spans of the assistant's turns in the text that a chat template renders.
 
 A label covers what the model has to produce: the answer and the token that ends its turn. Some templates
 mark that themselves with ``{% generation %}``; most do not. For those the turns are found without touching
 the text that is tokenised:
 
-1.  *Skeleton.* The conversation is rendered once more with short placeholders for its contents. What stands
-    between the placeholders is the template's own text: headers, ends of turns. The skeleton mostly depends on
+1.  *Skeleton.* The conversation is rendered once more with short placeholders for its contents. The text
+    between the placeholders is the template's own: headers, ends of turns. The skeleton mostly depends on
     the roles alone, so it is kept, and one rendering serves all conversations of that shape. Filled with the
     real contents it must give the real text, character for character; else it is not used.
 2.  *Prefixes.* Rendering the turns before an answer, and those with it, shows where it begins and ends, if the
     whole text begins with both. Slower, for templates that change contents.
 3.  *Anchors.* Templates that take the thoughts out of earlier answers render no prefix of the text. Then a turn
-    is what stands between the header before it and the known text behind it: the end of the turn, the next
-    header, and what the other side said.
+    is the text between the header before it and the known text behind it: the end of the turn, the next
+    header, and the messages of the other side.
 
 A conversation that none explains is an error that says so, never a guess.
 """
@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
 
+from brimful.encode.placeholders import MAX_SHAPES, Render, replace_texts
 from brimful.sources.sample import Message
 
 __all__ = ["Span", "TurnFinder"]
@@ -32,23 +34,38 @@ __all__ = ["Span", "TurnFinder"]
 Span: TypeAlias = tuple[int, int]
 """Characters ``[start, end)`` of the rendered text that one assistant turn produced."""
 
-Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
-"""(messages, tools, add_generation_prompt) -> text."""
-
 _OPEN, _TEXT, _OBJECT = "\ue010", "\ue011", "\ue012"  # private-use characters that no template looks for
-_KEPT_SKELETONS = 4096
+
+
+class _Turn(NamedTuple):
+    """One assistant turn of a skeleton: its slots, and its own characters around them.
+
+    Attributes:
+        first: index of its first slot.
+        last: index of its last slot.
+        head: characters in front of the first slot that belong to the turn.
+        tail: characters behind the last slot that belong to the turn.
+    """
+
+    first: int
+    last: int
+    head: int
+    tail: int
 
 
 @dataclass(frozen=True)
 class _Skeleton:
-    """The template's own text around the filled places: ``literals[0] p0 literals[1] p1 … literals[n]``.
-
-    ``turns`` lists, for each assistant turn, its first and last place, how many characters before the first the
-    turn begins, and how many behind the last it ends.
-    """
+    """The template's own text around slots for values: ``literals[0] v0 literals[1] v1 … literals[n]``."""
 
     literals: tuple[str, ...]
-    turns: tuple[tuple[int, int, int, int], ...]
+    turns: tuple[_Turn, ...]
+
+    def fill(self, values: Sequence[str], begin: int, end: int) -> Iterator[str]:
+        """Yield the text from behind slot ``begin - 1`` to slot ``end``, alternating literals and values."""
+        yield self.literals[begin]
+        for slot in range(begin, end):
+            yield values[slot]
+            yield self.literals[slot + 1]
 
 
 class TurnFinder:
@@ -67,206 +84,203 @@ class TurnFinder:
         self._header: str | None = None
 
     def spans(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
-        """The span of each assistant turn, in order; None if the template does not show them."""
-        places = [_places(message) for message in messages]
-        skeleton = self._skeleton(messages, tools, places) if all(places) else None
-        values = [value for there in places for value in there]
-        found = self._by_skeleton(skeleton, values, text) if skeleton is not None else None
-        if found is None:
-            found = self._by_prefixes(messages, tools, text)
-        if found is None and skeleton is not None:
-            found = self._by_anchors(skeleton, values, text)
-        return found
+        """Return the span of each assistant turn, in order; None if the template does not show them."""
+        texts = [_verbatim_texts(message) for message in messages]
+        skeleton = self._skeleton(messages, tools, texts) if all(texts) else None
+        values = [value for message_texts in texts for value in message_texts]
+        # From the fastest way to the most tolerant one; each verifies its result and gives None rather than a guess.
+        spans = self._by_skeleton(skeleton, values, text) if skeleton is not None else None
+        if spans is None:
+            spans = self._by_prefixes(messages, tools, text)
+        if spans is None and skeleton is not None:
+            spans = self._by_anchors(skeleton, values, text)
+        return spans
 
-    def _skeleton(self, messages: Sequence[Message], tools: Any, places: list[list[str]]) -> _Skeleton | None:
-        if tools is not None:  # their text is part of the literals: a skeleton of its own
-            return self._make_skeleton(messages, tools, places)
-        shape = tuple((message["role"], len(there)) for message, there in zip(messages, places, strict=True))
+    def _skeleton(self, messages: Sequence[Message], tools: Any, texts: list[list[str]]) -> _Skeleton | None:
+        # The descriptions of tools are part of the literals, so such a skeleton serves one conversation only.
+        if tools is not None:
+            return self._make_skeleton(messages, tools, texts)
+        shape = tuple(
+            (message["role"], len(message_texts)) for message, message_texts in zip(messages, texts, strict=True)
+        )
         if shape not in self._skeletons:
-            if len(self._skeletons) >= _KEPT_SKELETONS:
+            if len(self._skeletons) >= MAX_SHAPES:
                 self._skeletons.clear()
-            self._skeletons[shape] = self._make_skeleton(messages, None, places)
+            self._skeletons[shape] = self._make_skeleton(messages, None, texts)
         return self._skeletons[shape]
 
     @staticmethod
     def _by_skeleton(skeleton: _Skeleton, values: list[str], text: str) -> list[Span] | None:
-        pieces = [piece for pair in zip(skeleton.literals, values, strict=False) for piece in pair]
-        pieces.append(skeleton.literals[-1])
+        pieces = list(skeleton.fill(values, 0, len(values)))
         if "".join(pieces) != text:
             return None
-        edges = [0]
-        for piece in pieces:
-            edges.append(edges[-1] + len(piece))
-        return [(edges[2 * first + 1] - head, edges[2 * last + 2] + tail) for first, last, head, tail in skeleton.turns]
+        # Piece 2 i is literal i and piece 2 i + 1 is value i, so value i lies between edges 2 i + 1 and 2 i + 2.
+        edges = [0, *accumulate(map(len, pieces))]
+        return [
+            (edges[2 * turn.first + 1] - turn.head, edges[2 * turn.last + 2] + turn.tail) for turn in skeleton.turns
+        ]
 
     @staticmethod
     def _by_anchors(skeleton: _Skeleton, values: list[str], text: str) -> list[Span] | None:
-        """Turns between texts that are known: headers, ends of turns, and what the others said."""
-        known: list[str] = []
-        behind = 0
-        for first, last, head, _ in skeleton.turns:
-            known.append(_filled(skeleton, values, behind, first, cut=head))
-            behind = last + 1
-        known.append(_filled(skeleton, values, behind, len(values), cut=0))
-        if not text.startswith(known[0]) or not text.endswith(known[-1]):
+        """Return the turns between texts that are known: headers, ends of turns, and messages of the others."""
+        # Anchor i ends where turn i begins; the last one is the text behind the last turn.
+        anchors: list[str] = []
+        next_slot = 0
+        for turn in skeleton.turns:
+            anchor = "".join(skeleton.fill(values, next_slot, turn.first))
+            anchors.append(anchor[: len(anchor) - turn.head])
+            next_slot = turn.last + 1
+        anchors.append("".join(skeleton.fill(values, next_slot, len(values))))
+        if not text.startswith(anchors[0]) or not text.endswith(anchors[-1]):
             return None
         spans: list[Span] = []
-        position = len(known[0])
-        for (_, _, _, tail), anchor in zip(skeleton.turns, known[1:], strict=True):
+        begin = len(anchors[0])
+        for turn, anchor in zip(skeleton.turns, anchors[1:], strict=True):
+            # The last anchor may be short or blank, and may occur within the answer: its position is the end of the text.
             is_last = len(spans) + 1 == len(skeleton.turns)
-            at = len(text) - len(anchor) if is_last else text.find(anchor, position)
-            if at < position or not (anchor.strip() or is_last):
+            end = len(text) - len(anchor) if is_last else text.find(anchor, begin)
+            if end < begin or not (anchor.strip() or is_last):
                 return None
-            spans.append((position, at + tail))
-            position = at + len(anchor)
+            spans.append((begin, end + turn.tail))
+            begin = end + len(anchor)
         return spans
 
-    def _make_skeleton(self, messages: Sequence[Message], tools: Any, places: list[list[str]]) -> _Skeleton | None:
+    def _make_skeleton(self, messages: Sequence[Message], tools: Any, texts: list[list[str]]) -> _Skeleton | None:
         marks: list[str] = []
-        hollow = [_hollow(message, marks) for message in messages]
+        marked_messages = [_with_marks(message, marks) for message in messages]
         try:
-            text = self._render(hollow, tools, False)
-        except Exception:  # the template refuses placeholders: the slower way tells why, if it fails too
+            text = self._render(marked_messages, tools, False)
+        except Exception:  # the template refuses placeholders: rendering prefixes tells why, if that fails too
             return None
+        # Marks have to appear once and in order; the text between two of them is a literal.
         literals: list[str] = []
-        edges: list[Span] = []
+        slots: list[Span] = []
         position = 0
         for mark in marks:
-            at = text.find(mark, position)
-            if at < 0:
+            start = text.find(mark, position)
+            if start < 0:
                 return None
-            end = at + len(mark)
-            if mark.endswith(_OBJECT) and text[at - 1 : at] == text[end : end + 1] == '"':
-                at, end = at - 1, end + 1  # a text is quoted in JSON, the object that stands here is not
-            literals.append(text[position:at])
-            edges.append((at, end))
+            end = start + len(mark)
+            # A mark is a text and quoted in JSON; the object that takes its slot is not.
+            if mark.endswith(_OBJECT) and text[start - 1 : start] == text[end : end + 1] == '"':
+                start, end = start - 1, end + 1
+            literals.append(text[position:start])
+            slots.append((start, end))
             position = end
         literals.append(text[position:])
-        turns: list[tuple[int, int, int, int]] = []
+        # Each turn is stored by its distances from its outer slots, which stay the same for values of other lengths.
+        turns: list[_Turn] = []
         first = 0
-        for number, (message, there) in enumerate(zip(messages, places, strict=True)):
-            last = first + len(there) - 1
+        for index, (message, message_texts) in enumerate(zip(messages, texts, strict=True)):
+            last = first + len(message_texts) - 1
             if message["role"] == "assistant":
-                begin, end = edges[first][0], edges[last][1]
-                span = self._prefix_span(hollow, number, tools, text)
+                begin, end = slots[first][0], slots[last][1]
+                span = self._prefix_span(marked_messages, index, tools, text)
                 if span is None or not span[0] <= begin <= end <= span[1]:
                     span = self._literal_span(begin, end, literals[first], literals[last + 1])
-                turns.append((first, last, begin - span[0], span[1] - end))
+                turns.append(_Turn(first, last, begin - span[0], span[1] - end))
             first = last + 1
         return _Skeleton(tuple(literals), tuple(turns))
 
-    def _literal_span(self, begin: int, end: int, before: str, after: str) -> Span:
-        """The turn around a content, from the texts beside it: behind the header, through the first special token."""
+    def _literal_span(self, begin: int, end: int, prefix: str, suffix: str) -> Span:
+        """Return the turn around a content: from behind the header, through the first special token behind it.
+
+        Args:
+            begin: first character of the content.
+            end: character behind the content.
+            prefix: literal in front of the content.
+            suffix: literal behind the content.
+        """
         header = self._generation_header()
-        at = before.rfind(header) if header else -1
-        head = len(before) - at - len(header) if at >= 0 else 0
-        match = self._special.search(after) if self._special else None
+        header_start = prefix.rfind(header) if header else -1
+        head = len(prefix) - header_start - len(header) if header_start >= 0 else 0
+        match = self._special.search(suffix) if self._special else None
         return begin - head, end + (match.end() if match else 0)
 
     def _generation_header(self) -> str:
-        """What the template writes before an answer."""
+        """Return the text that the template writes before an answer."""
         if self._header is None:
             prompt = [{"role": "user", "content": "x"}]
             try:
-                bare, asked = self._render(prompt, None, False), self._render(prompt, None, True)
+                text, prompt_text = self._render(prompt, None, False), self._render(prompt, None, True)
             except Exception:
-                bare = asked = ""
-            self._header = asked[len(bare) :] if asked.startswith(bare) else ""
+                text = prompt_text = ""
+            self._header = prompt_text[len(text) :] if prompt_text.startswith(text) else ""
         return self._header
 
     def _by_prefixes(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
         spans: list[Span] = []
-        for number, message in enumerate(messages):
+        for index, message in enumerate(messages):
             if message["role"] == "assistant":
-                span = self._prefix_span(messages, number, tools, text)
+                span = self._prefix_span(messages, index, tools, text)
                 if span is None:
                     return None
                 spans.append(span)
         return spans
 
-    def _prefix_span(self, messages: Sequence[Message], number: int, tools: Any, text: str) -> Span | None:
-        """One turn, if the text begins with the renderings of the turns before it, without it and with it."""
+    def _prefix_span(self, messages: Sequence[Message], index: int, tools: Any, text: str) -> Span | None:
+        """Return one turn, if the text begins with the rendering of the turns before it, without it and with it."""
         try:
-            before = self._render(messages[:number], tools, False)
-            whole = self._render(messages[: number + 1], tools, False)
+            context = self._render(messages[:index], tools, False)
+            prefix = self._render(messages[: index + 1], tools, False)
         except Exception:  # a template may refuse to render a beginning
             return None
-        if not (text.startswith(before) and text.startswith(whole) and len(before) <= len(whole)):
+        if not (text.startswith(context) and text.startswith(prefix) and len(context) <= len(prefix)):
             return None
-        turn = text[len(before) : len(whole)]
+        turn = text[len(context) : len(prefix)]
         header = self._generation_header()
-        head = _shared(turn, header) if header else _answer_begins(turn, messages[number])
-        return len(before) + head, len(before) + max(head, self._trimmed(turn))
+        head = _common_prefix_length(turn, header) if header else _answer_start(turn, messages[index])
+        return len(context) + head, len(context) + max(head, self._trimmed_length(turn))
 
-    def _trimmed(self, turn: str) -> int:
-        """Length of a turn without the white space that separates it from the next."""
-        bare = turn.rstrip()
+    def _trimmed_length(self, turn: str) -> int:
+        """Return the length of a turn without the white space that separates it from the next.
+
+        White space behind a special token separates; behind any other text it may be part of the answer.
+        """
+        text = turn.rstrip()
         if self._special is None:
-            return len(bare)
-        last = None
-        for last in self._special.finditer(bare):  # noqa: B007
-            pass
-        return len(bare) if last is not None and last.end() == len(bare) else len(turn)
+            return len(text)
+        ends = [match.end() for match in self._special.finditer(text)]
+        return len(text) if ends[-1:] == [len(text)] else len(turn)
 
 
-def _filled(skeleton: _Skeleton, values: list[str], begin: int, end: int, cut: int) -> str:
-    """The text from behind place ``begin - 1`` to place ``end``, less ``cut`` characters."""
-    pieces = [skeleton.literals[begin]]
-    for place in range(begin, end):
-        pieces += [values[place], skeleton.literals[place + 1]]
-    text = "".join(pieces)
-    return text[: len(text) - cut]
-
-
-def _places(message: Message) -> list[str]:
-    """The texts of a message that stand in the rendering as they are: content, and calls of tools."""
+def _verbatim_texts(message: Message) -> list[str]:
+    """Return the texts of a message that its rendering holds unchanged: content, and calls of tools."""
     content = message.get("content")
-    places = [content] if content else []
+    texts = [content] if content else []
     for call in message.get("tool_calls") or ():
         function = call.get("function", call)
         arguments = function.get("arguments")
         if not isinstance(arguments, Mapping):
             return []
-        places += [function["name"], json.dumps(arguments, ensure_ascii=False)]
-    return places
+        texts += [function["name"], json.dumps(arguments, ensure_ascii=False)]
+    return texts
 
 
-def _hollow(message: Message, marks: list[str]) -> Message:
-    """The message with a placeholder in each of its places; the placeholders are added to ``marks``."""
-    hollow = dict(message)
-    if message.get("content"):
-        hollow["content"] = _mark(marks, _TEXT)
-    if message.get("tool_calls"):
-        hollow["tool_calls"] = [_hollow_call(call, marks) for call in message["tool_calls"]]
-    return hollow
+def _with_marks(message: Message, marks: list[str]) -> Message:
+    """Return the message with a mark in the place of each verbatim text; the marks are appended to ``marks``."""
+
+    def new_mark(end: str) -> str:
+        marks.append(f"{_OPEN}{len(marks)}{end}")
+        return marks[-1]
+
+    content = new_mark(_TEXT) if message.get("content") else None
+    calls = message.get("tool_calls") or ()
+    return replace_texts(message, content, [{"name": new_mark(_TEXT), "arguments": new_mark(_OBJECT)} for _ in calls])
 
 
-def _hollow_call(call: dict[str, Any], marks: list[str]) -> dict[str, Any]:
-    inner = {**call.get("function", call), "name": _mark(marks, _TEXT), "arguments": _mark(marks, _OBJECT)}
-    return {**call, "function": inner} if "function" in call else inner
+def _common_prefix_length(turn: str, header: str) -> int:
+    length = len(header)
+    while not turn.startswith(header[:length]):
+        length -= 1
+    return length
 
 
-def _mark(marks: list[str], end: str) -> str:
-    marks.append(f"{_OPEN}{len(marks)}{end}")
-    return marks[-1]
+def _answer_start(turn: str, message: Message) -> int:
+    """Return the start of an answer in a turn, for templates whose generation prompt does not tell it.
 
-
-def _answer_begins(turn: str, message: Message) -> int:
-    """Where an answer begins if the template has no generation prompt that says where its header ends.
-
-    At its text, and at the blanks before it on the same line: ``[/INST] answer`` is continued with a blank.
+    It is the start of its text, or of the blanks before it on the same line: ``[/INST] answer`` is continued with a
+    blank.
     """
-    at = max(0, turn.find((message.get("content") or "").strip()))
-    while at and turn[at - 1] == " ":
-        at -= 1
-    return at
-
-
-def _shared(left: str, right: str) -> int:
-    """Characters at the beginning that both texts have."""
-    count = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    start = max(0, turn.find((message.get("content") or "").strip()))
+    return len(turn[:start].rstrip(" "))

@@ -1,4 +1,4 @@
-"""Runs tasks somewhere; knows nothing of packing."""
+"""Runs tasks in this process or in several; knows nothing of packing."""
 
 from __future__ import annotations
 

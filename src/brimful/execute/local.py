@@ -1,12 +1,13 @@
 """Tasks on this machine: in this process, or in several.
 
-Tasks must be independent and safe to run twice: a job that is killed runs the missing ones again. Worker
+Tasks must be independent and safe to run twice: a job that was killed runs its unfinished tasks again. Worker
 processes start fresh (``forkserver``), so threads and GPU contexts of the caller cannot harm them, and end
 when their parent dies, however it dies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from brimful.checks import check_type
 from brimful.errors import SettingsError
@@ -27,19 +28,20 @@ __all__ = ["available_cores", "run_tasks"]
 Context = TypeVar("Context")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Hire: TypeAlias = Callable[[], AbstractContextManager[Callable[[Any], Any]]]
 
 _TASKS_AHEAD = 2
 """Tasks queued per process: enough that none waits, few enough that an error stops the job soon."""
 
-_BREATH = 0.5
-"""Seconds after which a wait looks up: locks of some systems (Windows) are not interrupted by Ctrl-C."""
+_WAIT_SECONDS = 0.5
+"""Seconds of one wait for an answer: locks of some systems (Windows) are not interrupted by Ctrl-C."""
 
-_FAREWELL = 1.0
-"""Seconds in which worker processes that were killed are gone."""
+_MAX_END_SECONDS = 1.0
+"""Seconds in which worker processes end that were killed."""
 
 
 def available_cores() -> int:
-    """Cores this process may use (which in a container or under Slurm are fewer than the machine has)."""
+    """Return the number of cores this process may use: in a container or under Slurm fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -57,8 +59,8 @@ def run_tasks(
 
     Args:
         function: importable by name; the first exception it raises is raised here and ends the job.
-        tasks: what differs from call to call.
-        context: what does not; sent to each process once.
+        tasks: the second argument of each call.
+        context: the first argument of all calls; sent to each process once.
         num_proc: processes; 1 runs everything here.
         threads: with one process, tasks at a time: for those that wait for a disk, or for code outside Python.
 
@@ -69,7 +71,8 @@ def run_tasks(
     if num_proc < 1:
         raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if num_proc > 1 and len(tasks) > 1:
-        yield from _by_processes(function, tasks, context, min(num_proc, len(tasks)))
+        workers = Workers(function, context)
+        yield from _by_threads(workers.hire, tasks, min(num_proc, len(tasks)), end=workers.end)
     elif threads > 1 and len(tasks) > 1:
         yield from _by_threads(lambda: nullcontext(partial(function, context)), tasks, min(threads, len(tasks)))
     else:
@@ -77,36 +80,30 @@ def run_tasks(
             yield task, function(context, task)
 
 
-def _by_processes(
-    function: Callable[[Any, Any], Any], tasks: Sequence[Any], context: Any, num_proc: int
-) -> Generator[tuple[Any, Any], None, None]:
-    workers = Workers(function, context)
-    yield from _by_threads(workers.hire, tasks, num_proc, end=workers.end)
-
-
 def _by_threads(
-    hire: Callable[[], AbstractContextManager[Callable[[Any], Any]]],
+    hire: Hire,
     tasks: Sequence[Any],
     num_threads: int,
     end: Callable[[], None] | None = None,
 ) -> Generator[tuple[Any, Any], None, None]:
-    """Share tasks among threads, each of which hires somebody to do them; the caller only waits.
+    """Share tasks among threads, each of which hires a worker for them; the caller only waits.
 
-    Threads of our own and not of ``concurrent.futures``: its are joined when the interpreter ends, whatever they do.
+    The threads are not of ``concurrent.futures``, which joins its own when the interpreter ends, busy or not.
 
     Args:
-        hire: entered once in each thread; gives what does a task.
-        end: makes those that were hired stop in the middle of a task; without it each finishes its own.
+        hire: entered once in each thread; gives the function that does a task.
+        end: stops the workers in the middle of a task; without it each finishes its task.
     """
     orders: SimpleQueue[tuple[Any] | None] = SimpleQueue()
     answers: SimpleQueue[tuple[Any, Any, BaseException | None]] = SimpleQueue()
-    stopped = threading.Event()
+    stop_event = threading.Event()
     threads = [
-        threading.Thread(target=_labour, args=(hire, orders, answers, stopped), daemon=True) for _ in range(num_threads)
+        threading.Thread(target=_do_tasks, args=(hire, orders, answers, stop_event), daemon=True)
+        for _ in range(num_threads)
     ]
-    remaining = iter(tasks)
+    task_iterator = iter(tasks)
     try:
-        for task in itertools.islice(remaining, num_threads * _TASKS_AHEAD):
+        for task in itertools.islice(task_iterator, num_threads * _TASKS_AHEAD):
             orders.put((task,))
         for thread in threads:
             thread.start()
@@ -114,38 +111,38 @@ def _by_threads(
             task, result, error = _next(answers)
             if error is not None:
                 raise error
-            for following in itertools.islice(remaining, 1):
-                orders.put((following,))
+            # One task follows each answer, so that few are queued when an error stops the job.
+            for next_task in itertools.islice(task_iterator, 1):
+                orders.put((next_task,))
             yield task, result
     finally:
-        stopped.set()
+        # Reached after an error and a closed generator too: queued orders are left, and None wakes idle threads.
+        stop_event.set()
         if end is not None:
             end()
         for _ in threads:
             orders.put(None)
-        until = time.monotonic() + _FAREWELL
+        deadline = time.monotonic() + _MAX_END_SECONDS
         for thread in threads:
             if thread.ident is not None:
-                thread.join(None if end is None else max(0.0, until - time.monotonic()))
+                thread.join(None if end is None else max(0.0, deadline - time.monotonic()))
 
 
 def _next(answers: SimpleQueue[Any]) -> Any:
     while True:
-        try:
-            return answers.get(timeout=_BREATH)
-        except Empty:
-            continue
+        with contextlib.suppress(Empty):
+            return answers.get(timeout=_WAIT_SECONDS)
 
 
-def _labour(
-    hire: Callable[[], AbstractContextManager[Callable[[Any], Any]]],
+def _do_tasks(
+    hire: Hire,
     orders: SimpleQueue[tuple[Any] | None],
     answers: SimpleQueue[tuple[Any, Any, BaseException | None]],
-    stopped: threading.Event,
+    stop_event: threading.Event,
 ) -> None:
     try:
-        with hire() as work:
-            while (order := orders.get()) is not None and not stopped.is_set():
-                answers.put((order[0], work(order[0]), None))
+        with hire() as worker:
+            while (order := orders.get()) is not None and not stop_event.is_set():
+                answers.put((order[0], worker(order[0]), None))
     except BaseException as error:
         answers.put((None, None, error))

@@ -1,4 +1,4 @@
-"""What every worker process needs, imported once before they are forked from their server."""
+"""Imports that every worker process needs, done once in the server from which they are forked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy  # noqa: F401
 import pyarrow  # noqa: F401
 
 if hasattr(signal, "pthread_sigmask"):
-    # The server was started with Ctrl-C blocked, or these imports would end in a traceback; who is forked from it,
-    # ours or not, hears it again.
+    # The server was started with Ctrl-C blocked, or these imports would end in a traceback. Processes that are forked
+    # from it, of brimful or not, get Ctrl-C again.
     os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT}))
 
 with contextlib.suppress(ImportError):

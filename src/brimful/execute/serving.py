@@ -1,4 +1,4 @@
-"""What a worker process does: it is sent a function and its context once, then task after task, and answers each."""
+"""The loop of a worker process: it gets a function and its context once, then task after task, and answers each."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 
 from brimful.errors import TaskFailedError
 
-__all__ = ["Undisturbed", "WorkerTraceback", "serve"]
+__all__ = ["InterruptShield", "WorkerTraceback", "serve"]
 
 
 class WorkerTraceback(Exception):
-    """Where in a worker process an error was raised: the cause of the error that is raised here."""
+    """Traceback of an error in a worker process, as the cause of the error that is raised here."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
 
 
-class Undisturbed:
-    """Makes a process ignore Ctrl-C, which is its parent's business, as soon as it unpickles this.
+class InterruptShield:
+    """An object that makes a process ignore Ctrl-C, which is its parent's business, by being unpickled there.
 
-    In an argument of the process it comes before everything that would print a traceback.
+    As the first argument of the process it takes effect before any code that would print a traceback.
     """
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
@@ -38,37 +38,43 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def serve(_undisturbed: None, pipe: Connection) -> None:
+def serve(_shield: None, pipe: Connection) -> None:
     """Answer ``(True, result, "")`` or ``(False, error, traceback)`` to each task, until the pipe is closed.
 
     The first message is the function with its context, answered too: then this process is ready.
     """
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process a core already; threads on top only get in the way
+    # There is one process a core already; threads on top of that compete with them.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(EOFError, ConnectionError):  # nobody listens any more
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe
         try:
             function, context = pipe.recv()
-        except (ImportError, AttributeError) as error:  # this process does not find what the caller has
-            _answer(pipe, False, error, traceback.format_exc())
+        except (ImportError, AttributeError) as error:  # the caller has a name that this process cannot import
+            _answer_error(pipe, error)
             return
-        _answer(pipe, True, None, "")
+        _answer(pipe, None)
         while True:
             task = pipe.recv()
             try:
                 result = function(context, task)
             except BaseException as error:
-                _answer(pipe, False, error, traceback.format_exc())
+                _answer_error(pipe, error)
             else:
-                _answer(pipe, True, result, "")
+                _answer(pipe, result)
 
 
-def _answer(pipe: Connection, well: bool, answer: Any, where: str) -> None:
+def _answer_error(pipe: Connection, error: BaseException) -> None:
+    _answer(pipe, error, traceback.format_exc())
+
+
+def _answer(pipe: Connection, answer: Any, error_traceback: str = "") -> None:
     try:
-        pipe.send((well, answer, where))
+        pipe.send((not error_traceback, answer, error_traceback))
     except ConnectionError:
         raise
-    except Exception as error:  # it cannot be pickled
-        pipe.send((False, TaskFailedError(f"a worker process cannot send {answer!r:.200}: {error}"), where))
+    except Exception as error:  # the answer cannot be pickled
+        failure = TaskFailedError(f"a worker process cannot send {answer!r:.200}: {error}")
+        pipe.send((False, failure, error_traceback))
 
 
 def _end_with_parent() -> None:

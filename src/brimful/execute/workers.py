@@ -1,6 +1,6 @@
-"""Worker processes, each asked over a pipe of its own.
+"""Worker processes, each of which gets its tasks over a pipe of its own.
 
-A worker is ended by killing it, always: when the job is done, when another task failed, when somebody presses Ctrl-C.
+A worker is always ended by killing it: when the job is done, when another task failed, when a user presses Ctrl-C.
 Tasks are safe to run twice, so nothing is lost, and there is no queue, lock or thread of the standard library that
 waits for a worker which is busy, or still starting.
 """
@@ -21,17 +21,17 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from brimful.errors import TaskFailedError
-from brimful.execute.serving import Undisturbed, WorkerTraceback, serve
+from brimful.execute.serving import InterruptShield, WorkerTraceback, serve
 from brimful.messages import setting
 from brimful.stopping import at_the_end
 
 __all__ = ["Worker", "Workers"]
 
-_SIGNAL_TO_ALL = 0.5
-"""Seconds in which whoever signals one process after the other comes to this one too."""
+_SIGNAL_ROUND_SECONDS = 0.5
+"""Seconds in which a sender that signals one process after the other reaches this one too."""
 
-_starting = threading.Lock()
-"""Held while a process is started: who holds it knows all processes that there are."""
+_start_lock = threading.Lock()
+"""Held while a process is started: its holder knows all processes that exist."""
 
 _jobs: set[Workers] = set()
 
@@ -53,11 +53,11 @@ class Workers:
 
     @contextlib.contextmanager
     def hire(self) -> Iterator[Worker]:
-        """One more process, when it is ready for tasks: those that wait go to whoever is ready first. From any thread."""
-        process, pipe = self._started()
+        """Start one more process and yield it when it is ready, so that waiting tasks go to the first ready one. Thread-safe."""
+        process, pipe = self._start_process()
         try:
             worker = Worker(self, process, pipe)
-            worker.tell(self._order)
+            worker.send_function(self._order)
             yield worker
         finally:
             process.kill()
@@ -65,25 +65,26 @@ class Workers:
             self.processes.discard(process)
             pipe.close()
 
-    def _started(self) -> tuple[Any, Connection]:
-        ours, theirs = self._context.Pipe()
-        with _starting, theirs:
+    def _start_process(self) -> tuple[Any, Connection]:
+        pipe, worker_pipe = self._context.Pipe()
+        with _start_lock, worker_pipe:
             if self.ended:
                 raise TaskFailedError("the job was ended")
-            process = self._context.Process(target=serve, args=(Undisturbed(), theirs))
-            with _server_undisturbed():
+            process = self._context.Process(target=serve, args=(InterruptShield(), worker_pipe))
+            with _server_shielded():
                 process.start()
             self.processes.add(process)
-        if self.ended:  # meanwhile
+        # ``end`` may have run since the check above, and it does not know this process.
+        if self.ended:
             self.end()
-        return process, ours
+        return process, pipe
 
     def end(self) -> None:
-        """Kill all of them, whatever they do. Those that are being started are killed when they are there."""
+        """Kill all processes, busy or not; one that is being started is killed as soon as it exists."""
         self.ended = True
         try:
             self._kill()
-        except BaseException:  # an impatient second Ctrl-C
+        except BaseException:  # a second Ctrl-C, which must not leave processes behind
             self._kill()
             raise
         _jobs.discard(self)
@@ -99,16 +100,16 @@ class Worker:
     def __init__(self, job: Workers, process: Any, pipe: Connection) -> None:
         self._job, self._process, self._pipe = job, process, pipe
 
-    def tell(self, order: Any) -> None:
-        """Send the function and its context; returns when the process is ready for tasks."""
+    def send_function(self, order: Any) -> None:
+        """Send the function and its context, and wait until the process is ready for tasks."""
         self._answer_to(partial(self._pipe.send_bytes, order))
 
     def __call__(self, task: Any) -> Any:
-        """The result of a task.
+        """Return the result of a task.
 
         Raises:
             TaskFailedError: the process died.
-            Exception: whatever the function raised, with the worker's traceback as its cause.
+            Exception: the error of the function, with the worker's traceback as its cause.
         """
         return self._answer_to(partial(self._pipe.send, task))
 
@@ -118,17 +119,18 @@ class Worker:
             wait([self._pipe, self._process.sentinel])
             if not self._pipe.poll():
                 raise EOFError
-            well, answer, where = self._pipe.recv()
+            is_result, answer, error_traceback = self._pipe.recv()
         except (EOFError, ConnectionError) as error:
             raise self._death() from error
-        if well:
+        if is_result:
             return answer
-        raise answer from WorkerTraceback(where)
+        raise answer from WorkerTraceback(error_traceback)
 
     def _death(self) -> TaskFailedError:
-        self._process.join(_SIGNAL_TO_ALL)
+        self._process.join(_SIGNAL_ROUND_SECONDS)
+        # Most likely this process gets SIGTERM as well, and ends before it reports a failure that is none.
         if self._process.exitcode == -signal.SIGTERM and not self._job.ended:
-            time.sleep(_SIGNAL_TO_ALL)  # most likely this process is told to end as well, and then this is no failure
+            time.sleep(_SIGNAL_ROUND_SECONDS)
         return TaskFailedError(
             f"a worker process died before it answered: most often memory ran out (try a smaller "
             f"{setting('num_proc')}), or a script starts the job without `if __name__ == '__main__':`; what was "
@@ -145,15 +147,16 @@ def _fresh_processes() -> Any:
 
 
 @contextlib.contextmanager
-def _server_undisturbed() -> Iterator[None]:
-    """Start the server of worker processes, if one is needed, with Ctrl-C blocked: it must not disturb its imports."""
+def _server_shielded() -> Iterator[None]:
+    """Block Ctrl-C in this thread: a server of worker processes that the block starts inherits that for its imports."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     from multiprocessing import resource_tracker
 
-    resource_tracker.ensure_running()  # the server's start does it too, and unblocks Ctrl-C then
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # of this thread alone
+    # Before the mask is set: starting the server starts the tracker too, and that would unblock Ctrl-C.
+    resource_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
@@ -161,7 +164,7 @@ def _server_undisturbed() -> Iterator[None]:
 
 
 def _kill_server() -> None:
-    # Not by an import: the main thread, which does nothing more, may be in the middle of the same one.
+    # Not by an import: the main thread, which is stopped, may be in the middle of the same import.
     server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
     pid = getattr(server, "_forkserver_pid", None)
     if pid is not None:
@@ -170,18 +173,21 @@ def _kill_server() -> None:
 
 
 def _end_all() -> None:
-    """For the last moment of this process: no worker stays, none is being started, and their server is gone too."""
+    """Kill all workers and their server, as the last act of this process; no worker is started any more."""
     for job in list(_jobs):
         job.ended = True
-    while not _starting.acquire(timeout=0.05):
-        _kill_server()  # it still imports, and the process that was asked of it would start when it is done
+    # While the server still imports, a start waits for it; without the server, the start fails and frees the lock.
+    while not _start_lock.acquire(timeout=0.05):
+        _kill_server()
     processes = [process for job in list(_jobs) for process in list(job.processes)]
     for process in processes:
         process.kill()
-    until = time.monotonic() + _SIGNAL_TO_ALL
+    # The server reaps its children: it lives until it has seen them end.
+    deadline = time.monotonic() + _SIGNAL_ROUND_SECONDS
     for process in processes:
-        process.join(max(0.0, until - time.monotonic()))  # the server takes note of their ends
-    _kill_server()  # it would take its imports down one by one, for seconds
+        process.join(max(0.0, deadline - time.monotonic()))
+    # Killed, because ending by itself takes down its imports one by one, for seconds.
+    _kill_server()
 
 
 at_the_end(_end_all)

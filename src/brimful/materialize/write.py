@@ -15,7 +15,7 @@ from brimful.blobs import BlobStore, crash_points, open_blob_store
 from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
-from brimful.encode.stored import StoredSamples, signed, unsigned
+from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_complement
 from brimful.errors import BadSampleError, PlanMismatchError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
@@ -246,29 +246,29 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
     sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
     lengths = np.ascontiguousarray(plan.lengths[rows])
-    samples = _signed_samples(context, sample_ids)
+    samples = _masked_runs(context, sample_ids)
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.source.where)
     # Most plans hold whole samples, and then nothing is cut.
     if starts.any() or not np.array_equal(sample_lengths, lengths):
         cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
         samples = [sample[start:stop] for sample, start, stop in cuts]
-    input_ids, loss_mask = unsigned(np.concatenate(samples))
+    input_ids, loss_mask = unmask_complement(np.concatenate(samples))
     segments = plan.offsets[first : end + 1] - plan.offsets[first]
     return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments)
 
 
-def _signed_samples(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
-    """Return the signed tokens of each segment's sample, kept by measuring or encoded now."""
+def _masked_runs(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
+    """Return the tokens of each segment's sample with their mask, kept by measuring or encoded now."""
     if context.encoded is not None:
-        return context.encoded.signed(sample_ids.tolist())
+        return context.encoded.masked_runs(sample_ids.tolist())
     # A sample that was split into several of these segments is encoded once.
     distinct_ids = np.unique(sample_ids)
-    signed_samples: dict[int, TokenIds] = {}
+    runs: dict[int, TokenIds] = {}
     for begin in range(0, len(distinct_ids), _ENCODE_SAMPLES):
         batch = [context.source[sample_id] for sample_id in distinct_ids[begin : begin + _ENCODE_SAMPLES].tolist()]
         for sample, result in zip(batch, context.encoder.encode_batch(batch), strict=True):
             if isinstance(result, BadSampleError):
                 raise result.located(context.source.where(sample.sample_id))
-            signed_samples[sample.sample_id] = signed(result)
-    return [signed_samples[sample_id] for sample_id in sample_ids.tolist()]
+            runs[sample.sample_id] = mask_as_complement(result)
+    return [runs[sample_id] for sample_id in sample_ids.tolist()]

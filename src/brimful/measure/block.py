@@ -12,7 +12,7 @@ import numpy as np
 
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
-from brimful.encode.stored import write_stored
+from brimful.encode.token_runs import write_stored
 from brimful.errors import BadSampleError
 from brimful.measure.account import Account
 from brimful.measure.table import REJECTED

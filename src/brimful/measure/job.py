@@ -17,7 +17,7 @@ from brimful.blobs import atomic_file
 from brimful.cache import cache_dir as default_cache_dir
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
-from brimful.encode.stored import StoredSamples, is_stored
+from brimful.encode.token_runs import StoredSamples, is_stored
 from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import differing_keys, fingerprint_of, short

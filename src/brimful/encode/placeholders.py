@@ -1,0 +1,40 @@
+"""Messages with placeholders for their texts, by which chat templates are examined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from brimful.sources.sample import Message
+
+__all__ = ["MAX_SHAPES", "Render", "replace_texts"]
+
+Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
+"""Function of (messages, tools, add_generation_prompt) that gives the text of one chat template."""
+
+MAX_SHAPES = 4096
+"""Shapes of conversations whose examination is kept; data sets have few, so more are a sign of shapes that never recur."""
+
+
+def replace_texts(message: Message, content: str | None, call_fields: Iterable[Mapping[str, str]] | None) -> Message:
+    """Return a message with other texts.
+
+    Args:
+        message: the original, which stays as it is.
+        content: the new content; None leaves the old.
+        call_fields: for each tool call, the new values of fields of its function, such as ``name``; None
+            leaves the old.
+    """
+    copy = dict(message)
+    if content is not None:
+        copy["content"] = content
+    if call_fields is not None and message.get("tool_calls"):
+        pairs = zip(message["tool_calls"], call_fields, strict=True)
+        copy["tool_calls"] = [_replace_fields(call, fields) for call, fields in pairs]
+    return copy
+
+
+def _replace_fields(call: dict[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    # OpenAI nests name and arguments under ``function``; some data sets have them in the call itself.
+    function = {**call.get("function", call), **fields}
+    return {**call, "function": function} if "function" in call else function
