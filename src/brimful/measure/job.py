@@ -27,8 +27,8 @@ from brimful.measure.table import LengthTable
 from brimful.measure.targets import Targets, joined_rows
 from brimful.messages import setting
 from brimful.progress import Progress
-from brimful.sources.block import Block
 from brimful.sources.open import open_source
+from brimful.sources.rows import Block
 from brimful.sources.source import Source
 from brimful.tables import Ragged, open_table
 from brimful.typing import Fingerprint
