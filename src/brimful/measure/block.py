@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -80,7 +81,8 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     encoded: list[EncodedSample | None] = [None] * len(task)
     batches = _batches(context.source.read(task.start, task.stop), errors)
     if context.needs_labels:
-        for sample, result in _encode(context.encoder, batches):
+        encode = context.encoder.encode_batch
+        for sample, result in chain.from_iterable(zip(batch, encode(batch), strict=True) for batch in batches):
             if isinstance(result, BadSampleError):
                 errors.append(result)
                 continue
@@ -148,13 +150,6 @@ def _lengths_of(encoder: Encoder, batches: Iterable[list[Sample]]) -> Iterator[t
             yield first_batch, future.result()
     finally:
         pool.shutdown(cancel_futures=True)  # an error or Ctrl-C waits for one batch and not for all that are queued
-
-
-def _encode(
-    encoder: Encoder, batches: Iterable[list[Sample]]
-) -> Iterator[tuple[Sample, EncodedSample | BadSampleError]]:
-    for batch in batches:
-        yield from zip(batch, encoder.encode_batch(batch), strict=True)
 
 
 def _batches(samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]) -> Iterator[list[Sample]]:

@@ -57,16 +57,6 @@ class Targets:
         edges = np.asarray(runs.offsets) // 2
         return cls((totals[edges[1:]] - totals[edges[:-1]]).astype(np.int32), runs)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Targets]) -> Targets:
-        """Join the targets of several tables, one behind the other."""
-        counts = np.concatenate([part.counts for part in parts])
-        runs = [part.runs for part in parts if part.runs is not None]
-        if len(runs) < len(parts):
-            assert not runs, "either every token is a target, or none is by itself"
-            return cls(counts, None)
-        return cls(counts, joined_rows(runs))
-
     def __len__(self) -> int:
         return len(self.counts)
 

@@ -40,18 +40,17 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
         raise SourceError(f"{title} must hold a JSON array of rows")
     window.position += 1
     element = 0
-    if window.next_character() == "]":
-        window.position += 1
-    else:
-        while True:
-            yield window.value(element)
-            element += 1
-            mark = window.next_character()
-            if mark not in ("]", ","):
-                raise window.error("Expecting ',' delimiter", window.position, element)
+    mark = window.next_character()
+    # The window is at the first character of an element, or at the bracket behind the last.
+    while mark != "]":
+        yield window.value(element)
+        element += 1
+        mark = window.next_character()
+        if mark not in ("]", ","):
+            raise window.error("Expecting ',' delimiter", window.position, element)
+        if mark == ",":
             window.position += 1
-            if mark == "]":
-                break
+    window.position += 1
     if window.next_character():
         raise window.error("Extra data", window.position, element)
 

@@ -17,7 +17,7 @@ import xxhash
 from brimful.cache import cache_dir
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.line_index import LineIndex, load_line_index, open_line_index
+from brimful.sources.line_index import load_line_index, open_line_index
 from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows, oversized
 from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp, changed
@@ -64,11 +64,6 @@ class _Lines(Rows):
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self._path, self._index.index_path, self.title, self._index.fingerprint, self._stamp)
         return type(self)._reopen, state
-
-    @property
-    def index(self) -> LineIndex:
-        """The shared offset index."""
-        return self._index
 
     def __len__(self) -> int:
         return len(self._index.starts)

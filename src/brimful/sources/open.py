@@ -39,9 +39,14 @@ _ITEMS_LOOKED_AT = 64
 """Texts of a list that are looked up as names of files: a list of millions of texts has none among its first."""
 
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
-_LINES = (".jsonl", ".ndjson")
-_TEXTS = (".txt", ".md", ".rst", ".text")
-_SAVED = ("dataset_info.json", "dataset_dict.json")
+_KINDS = {
+    **dict.fromkeys((".jsonl", ".ndjson"), "lines"),
+    ".json": "array",
+    ".parquet": "parquet",
+    **dict.fromkeys((".txt", ".md", ".rst", ".text"), "text"),
+}
+"""Kind of a file by its ending, once it is unpacked."""
+_SAVED_FILES = ("dataset_info.json", "dataset_dict.json")
 
 
 @dataclass(frozen=True)
@@ -129,11 +134,8 @@ def open_source(
 
 def _open_sources(data: Any) -> list[Source] | None:
     """Return the sources of an argument that holds open ones; None for any other."""
-    if isinstance(data, Source):
-        return [data]
-    if isinstance(data, (list, tuple)) and data and all(isinstance(item, Source) for item in data):
-        return list(data)
-    return None
+    items = data if isinstance(data, (list, tuple)) else [data]
+    return list(items) if items and all(isinstance(item, Source) for item in items) else None
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:
@@ -157,7 +159,11 @@ def _rows(data: Any, options: _Options) -> Rows:
     if is_table(data):
         return TableRows.of(data)
     if hasattr(data, "with_format") and hasattr(data, "column_names"):
-        return _from_datasets(data, options)
+        if isinstance(data, Mapping):
+            return _rows(_split_of(data, options.split), options)
+        # A streamed data set has no length: it is an iterable like any other.
+        if hasattr(data, "__len__"):
+            return HuggingFaceRows(data)
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
         return rows_of_iterable(data, f"{type(data).__name__} in memory", options.cache)
     raise SettingsError(
@@ -188,17 +194,13 @@ def _is_path(item: Any) -> bool:
     return len(item) < 4096 and "\n" not in item and "\0" not in item and os.path.exists(item)
 
 
-def _from_datasets(data: Any, options: _Options) -> Rows:
-    """Open a ``Dataset``, one split of a ``DatasetDict``, or a streamed data set, which has no length."""
-    if isinstance(data, Mapping):
-        if options.split is None:
-            raise several_splits(f"a {type(data).__name__}", data)
-        if options.split not in data:
-            raise no_such_split(options.split, data)
-        return _from_datasets(data[options.split], options)
-    if hasattr(data, "__len__"):
-        return HuggingFaceRows(data)
-    return rows_of_iterable(data, f"{type(data).__name__} in memory", options.cache)
+def _split_of(data: Mapping[str, Any], split: str | None) -> Any:
+    """Return one split of a ``DatasetDict``."""
+    if split is None:
+        raise several_splits(f"a {type(data).__name__}", data)
+    if split not in data:
+        raise no_such_split(split, data)
+    return data[split]
 
 
 def _from_path(path: str, options: _Options) -> Rows:
@@ -222,7 +224,7 @@ def _from_path(path: str, options: _Options) -> Rows:
 
 
 def _from_directory(path: str, options: _Options) -> Rows:
-    if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED):
+    if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
         return HuggingFaceRows.from_directory(path, split=options.split)
     return _from_files(data_files(path, _kind, split=options.split, config=options.config), path, options)
 
@@ -239,16 +241,9 @@ def _kind(name: str) -> str | None:
     base = name.lower()
     while base.endswith(_COMPRESSED):
         base = base.rpartition(".")[0]
-    if base.endswith(_LINES):
-        return "lines"
-    if base.endswith(".json"):
-        return "array"
+    kind = _KINDS.get(base[base.rfind(".") :])
     # Parquet compresses its own pages and is read in place: a compressed file of it is none of ours.
-    if base.endswith(".parquet") and base == name.lower():
-        return "parquet"
-    if base.endswith(_TEXTS):
-        return "text"
-    return None
+    return None if kind == "parquet" and base != name.lower() else kind
 
 
 def _plain(path: str, options: _Options) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -42,15 +41,13 @@ class ParquetRows(Rows):
         except OSError as error:
             raise SourceNotFoundError(f"{self.title}: no such file") from error
         # Checked before, for a message that names the change, and after, so that the open file is the stamped one.
-        if stamp is not None:
-            stamp.check(self._path)
+        self._stamp.check(self._path)
         try:  # not mapped: a file that is cut short meanwhile would kill the process with a bus error
             self._file = pq.ParquetFile(self._path)
         except (OSError, pa.ArrowException) as error:
             raise SourceError(f"{self.title} is no Parquet file: {str(error).splitlines()[0]}") from error
-        if stamp is not None:
-            stamp.check(self._path)
-        self._groups: OrderedDict[int, Any] = OrderedDict()
+        self._stamp.check(self._path)
+        self._groups: dict[int, Any] = {}
         self._offsets = offsets_of([group.num_rows for group in self._group_metadata()])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -77,9 +74,9 @@ class ParquetRows(Rows):
                 detail = str(error).splitlines()[0]
                 raise SourceError(f"{self.title}: row group {group} is damaged ({detail})") from error
             self._stamp.check(self._path)
+            if len(self._groups) == _GROUPS_IN_MEMORY:
+                del self._groups[next(iter(self._groups))]
             self._groups[group] = table
-            while len(self._groups) > _GROUPS_IN_MEMORY:
-                self._groups.popitem(last=False)
         return table
 
     def read(self, start: int, stop: int) -> Iterator[Any]:

@@ -61,14 +61,12 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None) -> RowF
     if any(matches):
         return candidates[matches.index(max(matches))]
     keys = [str(key) for key in rows[0]] if rows and isinstance(rows[0], Mapping) else []
-    summary = (
-        f"the first has keys {sorted(keys)}" if keys else f"the first is {type(rows[0]).__name__ if rows else 'none'}"
-    )
+    summary = f"has keys {sorted(keys)}" if keys else f"is {type(rows[0]).__name__ if rows else 'none'}"
     example = f"{setting('format', 'messages')} {setting('fields', {'messages': 'dialogue'})}"
     if fields and "messages" not in fields:
         example = f"{setting('format')} beside {setting('fields', dict(fields))}"
     raise UnknownFormatError(
-        f"the rows have no format that brimful knows; {summary}. {_hint(keys)}Name the format and its fields, for example "
+        f"the rows have no format that brimful knows; the first {summary}. {_hint(keys)}Name the format and its fields, for example "
         f"{example} (formats: {', '.join(FORMATS)})"
     )
 

@@ -12,16 +12,10 @@ from brimful.sources.sample import MalformedRowError, Message
 __all__ = ["ShareGPT"]
 
 _ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "bot": "assistant",
-    "chatgpt": "assistant",
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "bot", "chatgpt"), "assistant"),
     "system": "system",
-    "observation": "tool",
-    "tool": "tool",
-    "function_response": "tool",
+    **dict.fromkeys(("observation", "tool", "function_response"), "tool"),
 }
 
 

@@ -10,21 +10,12 @@ import numpy as np
 from brimful.errors import CollateError
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.sample import MalformedRowError
-from brimful.tokenised import read_tokenised
+from brimful.tokenised import TARGET_MASKS, read_tokenised
 from brimful.typing import IGNORE_INDEX
 
 __all__ = ["Tokens"]
 
-_NAMES = (
-    "input_ids",
-    "labels",
-    "attention_mask",
-    "loss_mask",
-    "completion_mask",
-    "assistant_masks",
-    "position_ids",
-    "seq_lengths",
-)
+_NAMES = ("input_ids", "labels", "attention_mask", *TARGET_MASKS, "position_ids", "seq_lengths")
 
 
 class Tokens(RowFormat):
