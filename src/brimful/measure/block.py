@@ -78,7 +78,7 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     tokens = columns["tokens"]
     errors: list[BadSampleError] = []
     account = Account()
-    encoded: list[EncodedSample | None] = [None] * len(task)
+    samples: list[EncodedSample | None] = [None] * len(task)
     batches = _batches(context.source.read(task.start, task.stop), errors)
     if context.needs_labels:
         encode = context.encoder.encode_batch
@@ -87,14 +87,14 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
                 errors.append(result)
                 continue
             row = sample.sample_id - task.start
-            encoded[row] = result
+            samples[row] = result
             tokens[row] = len(result)
             if "loss_tokens" in columns:
                 columns["loss_tokens"][row] = np.count_nonzero(result.loss_mask)
             if len(result):
                 _add(account, context, sample, has_target=bool(result.loss_mask[1:].any()))
     else:
-        # Without labels every token is a target, but for the first.
+        # Labels are not needed where every token but the first is a target, or nobody asks for targets.
         for batch, (lengths, batch_errors) in _lengths_of(context.encoder, batches):
             tokens[[sample.sample_id - task.start for sample in batch]] = lengths
             errors += batch_errors
@@ -107,12 +107,12 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
             column[row] = REJECTED
         errors.append(BadSampleError("has no tokens", sample_id=row + task.start))
     rejects = _rejects(context, task, errors)
-    # The file of lengths is written last: where it is, the file of tokens is too.
+    # The file of lengths is written last: a job that is killed between the two measures the block again.
     if task.encoded_path is not None:
-        write_stored(task.encoded_path, encoded)
+        write_stored(task.encoded_path, samples)
     part: dict[str, Any] = dict(columns)
     if context.needs_runs:
-        part[RUNS] = runs_of_masks([sample.loss_mask if sample is not None else None for sample in encoded])
+        part[RUNS] = runs_of_masks([sample.loss_mask if sample is not None else None for sample in samples])
     write_table(task.part_path, part, {"kind": "length_part", "rejects": rejects, "account": account.as_dict()})
     return int(tokens[tokens > 0].sum(dtype=np.int64))
 
@@ -128,10 +128,11 @@ def _rejects(context: BlockContext, task: BlockTask, errors: list[BadSampleError
     """Return ``[row, where, reason]`` of the errors, in the order of the rows; raise the first if none may be."""
     rejects = []
     for error in sorted(errors, key=lambda error: error.sample_id):
-        located = error if error.where else error.located(context.source.where(error.sample_id))
+        if not error.where:
+            error = error.located(context.source.where(error.sample_id))
         if not context.skip_bad:
-            raise located
-        rejects.append([located.sample_id - task.start, located.where, located.reason])
+            raise error
+        rejects.append([error.sample_id - task.start, error.where, error.reason])
     return rejects
 
 

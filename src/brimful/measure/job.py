@@ -147,21 +147,21 @@ def measure_and_keep(
     folder = default_cache_dir(cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
     # A table in the cache bears the fingerprint of its source: it differs only if it is damaged, and is remade.
-    earlier = _earlier_table(target, provenance, source, on_mismatch if path is not None else "rebuild")
-    # Without targets its rows have to be read again; with rejected rows it is no answer for a caller who wants errors.
-    if earlier is not None and targets and earlier.targets is None:
-        earlier = None
-    if earlier is not None and on_bad_sample == "error" and len(earlier.rejected_ids):
-        earlier = None
+    earlier_table = _open_earlier(target, provenance, source, on_mismatch if path is not None else "rebuild")
+    # It is of no use to a job that keeps the tokens of all rows, or asks for targets or errors that it does not have.
+    if earlier_table is not None and (
+        encoded_dir is not None
+        or (targets and earlier_table.targets is None)
+        or (on_bad_sample == "error" and len(earlier_table.rejected_ids))
+    ):
+        earlier_table = None
 
-    encoded = None
-    if earlier is not None and len(earlier) == len(source) and encoded_dir is None:
-        table = earlier
+    samples = None
+    if earlier_table is not None and len(earlier_table) == len(source):
+        table = earlier_table
         table.rejects = _located(table.rejects, source)
     else:
-        if encoded_dir is not None:
-            earlier = None
-        first_new = len(earlier) if earlier is not None else 0
+        first_new = len(earlier_table) if earlier_table is not None else 0
         encoded_key = fingerprint_of([key, encoder.fingerprint])[:16]
         tasks = [
             _task_for(block, max(block.start, first_new), folder / "parts", encoded_dir, encoded_key)
@@ -170,22 +170,22 @@ def measure_and_keep(
         ]
         context = BlockContext(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
         # All lengths are there from an earlier job and no tokens: then writing makes the tokens, once.
-        has_tokens = encoded_dir is None or any(map(_has_tokens, tasks))
-        if not has_tokens and all(_has_lengths(task, context) for task in tasks):
+        lacks_tokens = encoded_dir is not None and not any(map(_has_tokens, tasks))
+        if lacks_tokens and all(_has_lengths(task, context) for task in tasks):
             encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
             context = replace(context, keep_encoded=False)
         with progress.stage("measure", total=len(source), unit="rows"):
             progress.advance(first_new, resumed=True)
-            _run_unfinished(context, tasks, num_proc, progress)
-        table = _assemble(earlier, tasks, context, provenance)
+            _run_pending(context, tasks, num_proc, progress)
+        table = _assemble(earlier_table, tasks, context, provenance)
         table.save(target)
         if encoded_dir is not None:
-            encoded = StoredSamples(
+            samples = StoredSamples(
                 [(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None]
             )
     if rejects_path is not None:
         write_rejects(table, source, rejects_path)
-    return Measurement(table, encoded)
+    return Measurement(table, samples)
 
 
 def _checked_budgets(budgets: Sequence[str]) -> tuple[str, ...]:
@@ -211,7 +211,7 @@ def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...], targ
     }
 
 
-def _earlier_table(target: Path, provenance: dict[str, Any], source: Source, policy: OnMismatch) -> LengthTable | None:
+def _open_earlier(target: Path, provenance: dict[str, Any], source: Source, policy: OnMismatch) -> LengthTable | None:
     """Open the table at the target if it covers a beginning of the source with the same settings."""
     try:
         table = LengthTable.open(target)
@@ -223,7 +223,7 @@ def _earlier_table(target: Path, provenance: dict[str, Any], source: Source, pol
         raise CacheMismatchError(
             f"{target} is there and cannot be used ({error.message}); choose another {setting('path')}, or {setting('on_mismatch', 'rebuild')}"
         ) from error
-    # The source is compared only under equal settings: with others its fingerprint differs in any case.
+    # The content is compared last: the fingerprint of a file's first rows may take a reading of the file.
     differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
     if "labels" in provenance and "labels" in table.provenance:
         differences += differing_keys(table.provenance["labels"], provenance["labels"])
@@ -251,18 +251,18 @@ def _task_for(
     return BlockTask(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded_path)
 
 
-def _run_unfinished(context: BlockContext, tasks: list[BlockTask], num_proc: int | None, progress: Progress) -> None:
+def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | None, progress: Progress) -> None:
     """Run the tasks whose files do not exist yet, or are of no use."""
-    unfinished = []
+    pending_tasks = []
     for task in tasks:
         if (task.encoded_path is None or _has_tokens(task)) and _has_lengths(task, context):
             progress.advance(len(task), resumed=True)
         else:
-            unfinished.append(task)
+            pending_tasks.append(task)
     if num_proc is None:
-        num_proc = _processes(context, len(unfinished))
+        num_proc = _processes(context, len(pending_tasks))
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
-    with closing(run_tasks(measure_block, unfinished, context=context, num_proc=num_proc)) as results:
+    with closing(run_tasks(measure_block, pending_tasks, context=context, num_proc=num_proc)) as results:
         for task, num_tokens in results:
             progress.advance(len(task), tokens=num_tokens)
 
@@ -303,7 +303,7 @@ def _located(rejects: Iterable[Sequence[Any]], source: Source) -> list[list[Any]
 
 
 def _assemble(
-    earlier: LengthTable | None, tasks: list[BlockTask], context: BlockContext, provenance: dict[str, Any]
+    earlier_table: LengthTable | None, tasks: list[BlockTask], context: BlockContext, provenance: dict[str, Any]
 ) -> LengthTable:
     """Join the rows of an earlier table and the files of the tasks behind them to the table of the source."""
     source = context.source
@@ -311,15 +311,15 @@ def _assemble(
     rejects: list[Sequence[Any]] = []
     runs: list[Ragged] = []
     accounts: list[Any] = []
-    if earlier is not None:
+    if earlier_table is not None:
         for name in context.budgets:
-            columns[name][: len(earlier)] = earlier.budgets[name]
-        rejects += earlier.rejects
-        accounts.append(earlier.account.as_dict())
+            columns[name][: len(earlier_table)] = earlier_table.budgets[name]
+        rejects += earlier_table.rejects
+        accounts.append(earlier_table.account.as_dict())
         if context.needs_runs:
-            assert earlier.targets is not None
-            assert earlier.targets.runs is not None
-            runs.append(earlier.targets.runs)
+            assert earlier_table.targets is not None
+            assert earlier_table.targets.runs is not None
+            runs.append(earlier_table.targets.runs)
     for task in tasks:
         part = open_table(task.part_path)
         for name in context.budgets:

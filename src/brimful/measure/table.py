@@ -226,13 +226,13 @@ def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> L
         raise InvalidLengthsError(f"{name} must be {_expectation(lengths, array)}")
     if array.dtype != np.int32:
         limit = np.iinfo(np.int32).max
-        if array.size and int(array.max()) > limit:
+        if int(array.max()) > limit:
             longest = int(np.argmax(array))
             raise InvalidLengthsError(
                 f"{name}: sample {longest} has {int(array[longest]):,}, above the most, {limit:,}"
             )
-        # Only wider types can hold numbers below: the conversion would wrap them around.
-        if array.dtype.itemsize > 4 and array.size and int(array.min()) < -limit:
+        # The conversion would wrap numbers of wider types around.
+        if int(array.min()) < -limit:
             raise InvalidLengthsError(f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}")
         array = array.astype(np.int32)
     return array

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.messages import setting
-from brimful.sources.splits import ALL_SPLITS, is_shard, no_such_split, several_splits, split_of_file
+from brimful.sources.splits import ALL_SPLITS, is_shard, require_split, several_splits, split_of_file
 
 __all__ = ["data_files"]
 
@@ -81,8 +81,7 @@ def _of_split(directory: str, paths: list[str], split: str | None) -> list[str]:
         if not names:
             reason = f"{directory} has no such split (no file is named after a split)"
             raise SourceNotFoundError(f"{setting('split', split)}: {reason}")
-        if split not in names:
-            raise no_such_split(split, names, f"{directory} has")
+        require_split(names, split, title=directory, subject=f"{directory} has")
         return [path for path in paths if splits[path] == split]
     if split is None and len(names) > 1 and None not in splits.values():
         raise several_splits(directory, names, f", or take every one with {setting('split', ALL_SPLITS)}")

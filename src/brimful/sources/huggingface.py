@@ -12,7 +12,7 @@ from brimful.errors import SourceError, SourceNotFoundError, missing_extra
 from brimful.hub import offline_if_unreachable
 from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.sources.saved_dataset import saved_files, saved_splits
-from brimful.sources.splits import no_such_split, several_splits
+from brimful.sources.splits import require_split
 from brimful.sources.stamp import Stamp
 from brimful.sources.table import table_fingerprint
 from brimful.typing import Fingerprint
@@ -53,11 +53,7 @@ class HuggingFaceRows(UniformBlockRows):
         datasets = _library(f"reading {name}")
         splits = saved_splits(name)
         if splits:
-            if split is None:
-                raise several_splits(name, splits)
-            if split not in splits:
-                raise no_such_split(split, splits, f"{name} has")
-            name = os.path.join(name, split)
+            name = os.path.join(name, require_split(splits, split, title=name, subject=f"{name} has"))
         # Looked at before datasets maps the files: a damaged one could kill the process.
         files = saved_files(name)
         try:

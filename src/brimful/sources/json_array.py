@@ -78,9 +78,9 @@ class _Window:
 
     def _read_more(self) -> bool:
         """Move the window on: drop the text in front of the position, double the rest; false at the end."""
-        remaining = self._text[self.position :]
-        data = self._source.read(max(_CHUNK, len(remaining)))
-        text = remaining + self._decode_bytes(data)
+        tail = self._text[self.position :]
+        data = self._source.read(max(_CHUNK, len(tail)))
+        text = tail + self._decode_bytes(data)
         # Line and column of the window's first character, for messages.
         newlines = self._text.count("\n", 0, self.position)
         if newlines:
@@ -133,5 +133,5 @@ class _Window:
         """Return the error of text that is no JSON at a position of the window."""
         newlines = self._text.count("\n", 0, position)
         column = position - self._text.rfind("\n", 0, position) if newlines else self._columns + position + 1
-        where = f"{self._title}:{self._lines + newlines + 1}"
-        return BadSampleError(f"no JSON: {message} at column {column}", sample_id=element, where=where)
+        place = f"{self._title}:{self._lines + newlines + 1}"
+        return BadSampleError(f"no JSON: {message} at column {column}", sample_id=element, where=place)

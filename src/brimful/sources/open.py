@@ -22,7 +22,7 @@ from brimful.sources.memory import MemoryRows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import ChainedRows, FirstRows, Rows
 from brimful.sources.source import Source
-from brimful.sources.splits import no_such_split, several_splits
+from brimful.sources.splits import require_split
 from brimful.sources.spool import rows_of_iterable, rows_of_pipe
 from brimful.sources.table import TableRows, is_table
 from brimful.sources.text_files import TextFiles
@@ -35,7 +35,7 @@ TextUnit: TypeAlias = Literal["file", "line"]
 STANDARD_INPUT = "-"
 """Path of standard input."""
 
-_ITEMS_LOOKED_AT = 64
+_ITEMS_CHECKED_AS_PATHS = 64
 """Texts of a list that are looked up as names of files: a list of millions of texts has none among its first."""
 
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
@@ -160,7 +160,8 @@ def _rows(data: Any, options: _Options) -> Rows:
         return TableRows.of(data)
     if hasattr(data, "with_format") and hasattr(data, "column_names"):
         if isinstance(data, Mapping):
-            return _rows(_split_of(data, options.split), options)
+            split = require_split(data, options.split, title=f"a {type(data).__name__}", subject="there is")
+            return _rows(data[split], options)
         # A streamed data set has no length: it is an iterable like any other.
         if hasattr(data, "__len__"):
             return HuggingFaceRows(data)
@@ -173,7 +174,7 @@ def _rows(data: Any, options: _Options) -> Rows:
 
 def _from_list(data: Sequence[Any], options: _Options) -> Rows:
     """Open a list of rows, or of paths: texts that are all names of files are paths."""
-    if not any(map(_is_path, data[:_ITEMS_LOOKED_AT])):
+    if not any(map(_is_path, data[:_ITEMS_CHECKED_AS_PATHS])):
         return MemoryRows(data)
     documents = [item for item in data if not _is_path(item)]
     if documents:
@@ -192,15 +193,6 @@ def _is_path(item: Any) -> bool:
     if not isinstance(item, str):
         return isinstance(item, os.PathLike)
     return len(item) < 4096 and "\n" not in item and "\0" not in item and os.path.exists(item)
-
-
-def _split_of(data: Mapping[str, Any], split: str | None) -> Any:
-    """Return one split of a ``DatasetDict``."""
-    if split is None:
-        raise several_splits(f"a {type(data).__name__}", data)
-    if split not in data:
-        raise no_such_split(split, data)
-    return data[split]
 
 
 def _from_path(path: str, options: _Options) -> Rows:

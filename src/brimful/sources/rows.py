@@ -26,9 +26,6 @@ MAX_ROW_BYTES = 64 << 20
 """Maximum bytes of one unpacked row of a file: some fifteen million tokens. A longer row is malformed: two megabytes
 that unpack to gigabytes of one row would take the memory of the machine."""
 
-_EMPTY_CHAIN = fingerprint_of([])
-"""Fingerprint of a chain of no files."""
-
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -168,22 +165,23 @@ class ChainedRows(Rows):
     def members(self) -> list[tuple[str, int]]:
         return [member for part in self.parts for member in part.members]
 
-    # The fingerprint is a chain over the files, not over the blocks: the fingerprint of the first files alone lies on
-    # the way, so that an added file is recognised as appended rows.
+    def _chain(self) -> Iterator[Fingerprint]:
+        """Yield the fingerprints of the first 0, 1, … and all files.
+
+        A chain over the files, not over their blocks: so an added file is recognised as appended rows.
+        """
+        digests = (part.fingerprint for part in self.parts)
+        return accumulate(digests, lambda chain, digest: fingerprint_of([chain, digest]), initial=fingerprint_of([]))
+
     @property
     def fingerprint(self) -> Fingerprint:
-        chain = _EMPTY_CHAIN
-        for part in self.parts:
-            chain = fingerprint_of([chain, part.fingerprint])
-        return chain
+        return list(self._chain())[-1]
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        chain = _EMPTY_CHAIN
-        for part, part_start in zip(self.parts, self.starts, strict=True):
+        for part, part_start, chain in zip(self.parts, self.starts, self._chain(), strict=False):
             # The prefix ends in this part: all parts in front of it are complete.
             if count <= part_start + len(part):
                 return [fingerprint_of([chain, digest]) for digest in part.prefix_fingerprints(count - part_start)]
-            chain = fingerprint_of([chain, part.fingerprint])
         return []
 
 
@@ -221,8 +219,8 @@ class FirstRows(Rows):
             if block.start < self._count:
                 # A complete block keeps its fingerprint, so that a longer run reuses its lengths.
                 stop = min(block.stop, self._count)
-                shortened = [block.fingerprint, stop - block.start]
-                blocks.append(block if stop == block.stop else Block(block.start, stop, fingerprint_of(shortened)))
+                identity = [block.fingerprint, stop - block.start]
+                blocks.append(block if stop == block.stop else Block(block.start, stop, fingerprint_of(identity)))
         return blocks
 
     @property

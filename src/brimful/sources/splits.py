@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.messages import setting
 
-__all__ = ["ALL_SPLITS", "no_such_split", "several_splits", "split_of_file"]
+__all__ = ["ALL_SPLITS", "is_shard", "require_split", "several_splits", "split_of_file"]
 
 ALL_SPLITS = "all"
 """Name of every split together."""
@@ -38,17 +38,26 @@ def is_shard(path: str) -> bool:
     return _SHARD.match(os.path.basename(path)) is not None
 
 
-def several_splits(title: str, names: Iterable[str], alternative: str = "") -> SettingsError:
-    """Return the error of a data set with several splits, of which none is named."""
+def require_split(names: Iterable[str], split: str | None, *, title: str, subject: str) -> str:
+    """Return the split that is asked for, or raise the error that lists the splits.
+
+    Args:
+        names: of the splits that there are.
+        split: name that the user gave, or None.
+        title: of the data set, for a message such as ``data holds several splits``.
+        subject: begins a message such as ``data has no such split``.
+    """
     names = list(names)
+    if split is None:
+        raise several_splits(title, names)
+    if split not in names:
+        text = ", ".join(map(str, names))
+        raise SourceNotFoundError(f"{setting('split', split)}: {subject} no such split (it has {text})")
+    return split
+
+
+def several_splits(title: str, names: Sequence[str], alternative: str = "") -> SettingsError:
+    """Return the error of a data set with several splits, of which none is named."""
     first = "train" if "train" in names else next(iter(names), "train")
-    listed = ", ".join(map(str, names))
-    return SettingsError(
-        f"{title} holds several splits ({listed}): name one with {setting('split', first)}{alternative}"
-    )
-
-
-def no_such_split(split: str, names: Iterable[str], subject: str = "there is") -> SourceNotFoundError:
-    """Return the error of a data set without the split of that name."""
-    listed = ", ".join(map(str, names))
-    return SourceNotFoundError(f"{setting('split', split)}: {subject} no such split (it has {listed})")
+    text = ", ".join(map(str, names))
+    return SettingsError(f"{title} holds several splits ({text}): name one with {setting('split', first)}{alternative}")

@@ -30,6 +30,7 @@ class Alpaca(RowFormat):
         extra = self.optional(row, "input")
         if extra:
             question = f"{question}\n{as_text(extra, self.fields['input'])}"
+        # The order of the turns: system, history, the question with its input, the answer.
         messages = self.system_message(row)
         history = self.optional(row, "history") or []
         if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
