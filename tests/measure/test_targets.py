@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brimful.encode import TextEncoder
 from brimful.measure import LengthTable, measure_lengths
-from brimful.measure.targets import Targets, runs_of_masks
+from brimful.measure.targets import Targets, joined_rows, runs_of_masks
 from brimful.sources import line_index, open_source
 from brimful.testing.toys import toy_chat_encoder
 from tests.measure.encoders import Letters
@@ -34,7 +34,7 @@ def test_counts_are_those_of_the_masks_without_their_first_token(lists):
 @given(masks, st.data())
 def test_targets_within_segments_are_those_of_the_cut_masks(lists, data):
     """Without it truncation would take targets that nobody counts."""
-    targets = Targets.joined([Targets.of_runs(runs_of_masks(_arrays(lists)))] * 2)
+    targets = Targets.of_runs(joined_rows([runs_of_masks(_arrays(lists))] * 2))
     wanted, segments = [], []
     for sample_id, mask in enumerate(lists * 2):
         if mask:

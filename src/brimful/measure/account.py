@@ -1,4 +1,4 @@
-"""What was read of the rows, beside their lengths: kinds of samples, columns that nobody read, why targets are missing."""
+"""Account of the rows, beside their lengths: kinds of samples, columns that nobody read, reasons of missing targets."""
 
 from __future__ import annotations
 
@@ -39,18 +39,13 @@ class Account:
 
     @classmethod
     def sum(cls, accounts: Iterable[Mapping[str, Mapping[str, int]]]) -> Account:
-        """Of several parts of a data set, each as ``as_dict`` gives it."""
+        """Add the accounts of several parts of a data set, each in the form of ``as_dict``."""
         total = cls()
         for account in accounts:
-            total.kinds.update(account.get("kinds", {}))
-            total.unread.update(account.get("unread", {}))
-            total.no_target.update(account.get("no_target", {}))
+            for name, counter in vars(total).items():
+                counter.update(account.get(name, {}))
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, the most frequent first."""
-        return {
-            "kinds": dict(self.kinds.most_common()),
-            "unread": dict(self.unread.most_common()),
-            "no_target": dict(self.no_target.most_common()),
-        }
+        """Return the counts for JSON, the most frequent first."""
+        return {name: dict(counter.most_common()) for name, counter in vars(self).items()}

@@ -24,18 +24,18 @@ REJECTED = -1
 
 _KIND, _VERSION = "length_table", 1
 _TARGETS, _RUNS = "targets", "target_runs"
-"""Table of a saved table beside the budgets."""
+"""Columns of a saved table beside the budgets."""
 
 
 class LengthTable:
-    """Lengths by named budget: ``tokens`` always, others beside it. Immutable; mapped from its file when opened.
+    """Lengths by named budget: ``tokens`` always, more beside it. Immutable; mapped from its file when opened.
 
     Attributes:
         budgets: ``int32[num_samples]`` by name; ``-1`` in ``tokens`` marks a rejected sample.
         provenance: fingerprints and settings of source and encoder, for comparing.
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
-        targets: where the targets of the loss lie in each sample; None if that was not measured. No part of the
-            fingerprint: equal lengths are packed alike.
+        targets: targets of the loss in each sample; None if they were not measured. No part of the fingerprint:
+            equal lengths are packed alike.
 
     >>> table = LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
     >>> table
@@ -66,24 +66,22 @@ class LengthTable:
         self._fingerprint: Fingerprint | None = None
 
     @classmethod
-    def from_lengths(cls, lengths: AnyIntArray | Sequence[int], **others: AnyIntArray | Sequence[int]) -> LengthTable:
-        """A table of plain numbers; further budgets by keyword.
+    def from_lengths(cls, lengths: AnyIntArray | Sequence[int], **budgets: AnyIntArray | Sequence[int]) -> LengthTable:
+        """Make a table of plain numbers; further budgets by keyword.
 
         >>> LengthTable.from_lengths([3, 5], patches=[0, 64]).budgets["patches"].tolist()
         [0, 64]
         """
-        columns = {name: as_lengths(column, name) for name, column in {"tokens": lengths, **others}.items()}
-        wrong = np.flatnonzero(columns["tokens"] < 1)
-        if len(wrong):
-            at = int(wrong[0])
-            raise InvalidLengthsError(
-                f"sample {at} has length {int(columns['tokens'][at])}; every sample needs 1 token"
-            )
+        columns = {name: as_lengths(column, name) for name, column in {"tokens": lengths, **budgets}.items()}
+        empty_ids = np.flatnonzero(columns["tokens"] < 1).tolist()
+        if empty_ids:
+            length = int(columns["tokens"][empty_ids[0]])
+            raise InvalidLengthsError(f"sample {empty_ids[0]} has length {length}; every sample needs 1 token")
         return cls(columns)
 
     @property
     def tokens(self) -> Lengths:
-        """``int32[num_samples]``, -1 for rejected samples."""
+        """Tokens of each sample: ``int32[num_samples]``, -1 for rejected samples."""
         return self.budgets["tokens"]
 
     def __len__(self) -> int:
@@ -96,7 +94,7 @@ class LengthTable:
     def __getitem__(self, index: slice | AnyIntArray | BoolArray) -> Lengths: ...
 
     def __getitem__(self, index: int | slice | AnyIntArray | BoolArray) -> int | Lengths:
-        """Tokens of one sample, -1 if it was rejected; of a slice or an array of indices, ``int32``.
+        """Return the tokens of one sample, -1 if it was rejected; of a slice or an array of indices, ``int32``.
 
         >>> table = LengthTable.from_lengths([3, 5, 4])
         >>> table[0], table[-1], table[1:].tolist()
@@ -110,12 +108,12 @@ class LengthTable:
         return iter(self.tokens.tolist())
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """``tokens``, for ``np.asarray``; no copy where none is asked for."""
+        """Return ``tokens`` for ``np.asarray``; copied only on request."""
         return np.array(self.tokens, dtype=dtype, copy=copy)
 
     @property
     def rejected_ids(self) -> Int64Array:
-        """``int64``: samples that could not be read or encoded."""
+        """Ids of the samples that could not be read or encoded: ``int64[num_rejected]``."""
         return np.flatnonzero(self.tokens < 0)
 
     @property
@@ -126,12 +124,12 @@ class LengthTable:
 
     @property
     def account(self) -> Account:
-        """What was read of the rows: kinds of samples, columns that nobody read, why targets are missing."""
+        """Account of the rows: kinds of samples, columns that nobody read, reasons of missing targets."""
         return Account.sum([self.provenance.get("account", {})])
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of the numbers alone: equal lengths give equal plans, wherever they come from."""
+        """Fingerprint of the numbers alone: equal lengths of any origin give equal plans."""
         if self._fingerprint is None:
             parts = {name: fingerprint_array(column) for name, column in self.budgets.items()}
             self._fingerprint = fingerprint_of(parts)
@@ -157,51 +155,49 @@ class LengthTable:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> LengthTable:
-        """Map a table into memory and check its numbers, which whoever opens it reads all of.
+        """Map a table into memory and check all of its numbers.
 
         Raises:
             SourceNotFoundError: no such file.
             CorruptFileError: cut short or damaged, or no length table.
         """
-        columns = open_table(path_of("path", path, "the path of a length table"))
+        name = path_of("path", path, "the path of a length table")
+        columns = open_table(name)
         meta = columns.description
         if meta.get("kind") != _KIND:
-            raise CorruptFileError(f"{os.fspath(path)} is a {meta.get('kind', 'file')} and no length table")
+            raise CorruptFileError(f"{name} is a {meta.get('kind', 'file')} and no length table")
         if meta.get("version") != _VERSION:
-            raise CorruptFileError(
-                f"{os.fspath(path)} has length table version {meta.get('version')}; this brimful reads {_VERSION}"
-            )
+            version = meta.get("version")
+            raise CorruptFileError(f"{name} has length table version {version}; this brimful reads {_VERSION}")
         try:
             table = cls(
-                {name: columns.flat(name) for name in meta["budgets"]},
+                {budget: columns.flat(budget) for budget in meta["budgets"]},
                 provenance=meta["provenance"],
                 rejects=meta["rejects"],
-                targets=_stored_targets(columns, meta.get("targets")),
-                path=os.fspath(path),
+                targets=_read_targets(columns, meta.get("targets")),
+                path=name,
             )
             table._fingerprint = meta["fingerprint"]
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFileError(f"{os.fspath(path)}: its description is damaged ({error!r})") from error
+            raise CorruptFileError(f"{name}: its description is damaged ({error!r})") from error
+        # Earlier versions wrote no checksums: there the fingerprint, which is of all numbers, takes their place.
         if not columns.checksummed:
-            table._check_fingerprint()
+            table._fingerprint = None
+            if table.fingerprint != meta["fingerprint"]:
+                raise CorruptFileError(f"{name} is damaged: its lengths are not those that were saved")
         return table
 
-    def _check_fingerprint(self) -> None:
-        """Of a table without checksums, as earlier versions wrote it: its fingerprint is of all its numbers."""
-        saved, self._fingerprint = self._fingerprint, None
-        if self.fingerprint != saved:
-            raise CorruptFileError(f"{self.path} is damaged: its lengths are not those that were saved")
-
     def __repr__(self) -> str:
-        rejected = len(self.rejected_ids)
-        others = "".join(f", {name}" for name in self.budgets if name != "tokens")
+        num_rejected = len(self.rejected_ids)
+        budgets = "".join(f", {name}" for name in self.budgets if name != "tokens")
         return (
-            f"LengthTable({len(self):,} samples, {self.total_tokens:,} tokens{others}"
-            f"{f', {rejected:,} rejected' if rejected else ''}, {short(self.fingerprint)})"
+            f"LengthTable({len(self):,} samples, {self.total_tokens:,} tokens{budgets}"
+            f"{f', {num_rejected:,} rejected' if num_rejected else ''}, {short(self.fingerprint)})"
         )
 
 
-def _stored_targets(columns: Table, kind: str | None) -> Targets | None:
+def _read_targets(columns: Table, kind: str | None) -> Targets | None:
+    """Read the targets of a saved table: runs, ``all`` tokens, or None where they were not measured."""
     if kind is None:
         return None
     if kind == "all":
@@ -210,7 +206,7 @@ def _stored_targets(columns: Table, kind: str | None) -> Targets | None:
 
 
 def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> Lengths:
-    """One row of whole numbers as ``int32``; a view where it already is.
+    """Convert one row of whole numbers to ``int32``; an ``int32`` array is returned as it is.
 
     Raises:
         InvalidLengthsError: not one row, not whole numbers, or above 2**31 - 1.
@@ -227,26 +223,30 @@ def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> L
     if array.size == 0:
         array = array.astype(np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidLengthsError(f"{name} must be {_what_is_wrong(lengths, array)}")
+        raise InvalidLengthsError(f"{name} must be {_expectation(lengths, array)}")
     if array.dtype != np.int32:
         limit = np.iinfo(np.int32).max
-        if array.size and int(array.max()) > limit:
-            at = int(np.argmax(array))
-            raise InvalidLengthsError(f"{name}: sample {at} has {int(array[at]):,}, above the most, {limit:,}")
-        if array.dtype.itemsize > 4 and array.size and int(array.min()) < -limit:
+        if int(array.max()) > limit:
+            longest = int(np.argmax(array))
+            raise InvalidLengthsError(
+                f"{name}: sample {longest} has {int(array[longest]):,}, above the most, {limit:,}"
+            )
+        # The conversion would wrap numbers of wider types around.
+        if int(array.min()) < -limit:
             raise InvalidLengthsError(f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}")
         array = array.astype(np.int32)
     return array
 
 
-def _what_is_wrong(lengths: Any, array: np.ndarray[Any, Any]) -> str:
+def _expectation(lengths: Any, array: np.ndarray[Any, Any]) -> str:
+    """Return the end of the message ``… must be …``: expected numbers, and the first thing that differs."""
     items = lengths if isinstance(lengths, Sequence) else ()
-    strange = next((at for at, item in enumerate(items) if not isinstance(item, (int, float, np.number))), None)
-    if strange is not None:
-        return (
-            f"whole numbers, one for each sample, and that of sample {strange} is {describe(items[strange])}: give the "
-            f"number of its tokens"
-        )
+    for index, item in enumerate(items):
+        if not isinstance(item, (int, float, np.number)):
+            return (
+                f"whole numbers, one for each sample, and that of sample {index} is {describe(item)}: give the "
+                f"number of its tokens"
+            )
     if array.ndim != 1:
         return f"one row of numbers and has shape {array.shape}"
     return f"whole numbers and are {array.dtype}"

@@ -1,7 +1,7 @@
-"""Where the targets of the loss lie in each sample: what is left of them when a sample is cut.
+"""Targets of the loss in each sample, and the number of them that remain when a sample is cut.
 
-The first token of a segment is no target, wherever a sample is cut: nothing stands before it from which it could be
-predicted. So a document of ``n`` tokens has ``n - 1``.
+The first token of a segment is no target, even in the middle of a sample: nothing stands before it from which it could
+be predicted. So a document of ``n`` tokens has ``n - 1``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from brimful.ragged import offsets_of, ranges, starts_of
 from brimful.tables import Ragged
 from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
 
 __all__ = ["Targets", "joined_rows", "runs_of_masks"]
+
+_NO_MASK: LossMask = np.empty(0, dtype=bool)
 
 
 class Targets:
@@ -38,7 +41,7 @@ class Targets:
 
     @classmethod
     def of_all_tokens(cls, tokens: Lengths) -> Targets:
-        """Of samples whose every token is a target.
+        """Return the targets of samples whose every token is one.
 
         Args:
             tokens: ``int32[num_samples]``, negative for rejected samples, which have none.
@@ -47,32 +50,23 @@ class Targets:
 
     @classmethod
     def of_runs(cls, runs: Ragged) -> Targets:
-        """Of runs for each sample."""
+        """Count the targets in the runs of each sample."""
+        # Token 0 is no target, so that no run counts from before token 1.
         sizes = runs.values[1::2] - np.maximum(runs.values[::2], 1)
-        ends = np.concatenate([[0], np.cumsum(np.maximum(sizes, 0), dtype=np.int64)])
+        totals = offsets_of(np.maximum(sizes, 0))
         edges = np.asarray(runs.offsets) // 2
-        return cls((ends[edges[1:]] - ends[edges[:-1]]).astype(np.int32), runs)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Targets]) -> Targets:
-        """Of the samples of several tables, one behind the other."""
-        counts = np.concatenate([part.counts for part in parts])
-        runs = [part.runs for part in parts if part.runs is not None]
-        if len(runs) < len(parts):
-            assert not runs, "either every token is a target, or none is by itself"
-            return cls(counts, None)
-        return cls(counts, joined_rows(runs))
+        return cls((totals[edges[1:]] - totals[edges[:-1]]).astype(np.int32), runs)
 
     def __len__(self) -> int:
         return len(self.counts)
 
     @property
     def total(self) -> int:
-        """Targets of all samples packed whole."""
+        """Number of targets of all samples packed whole."""
         return int(self.counts.sum(dtype=np.int64))
 
     def within(self, sample_ids: AnyIntArray, starts: AnyIntArray, lengths: AnyIntArray) -> Int64Array:
-        """Targets in segments of samples.
+        """Count the targets in segments of samples.
 
         Args:
             sample_ids, starts, lengths: ``int[num_segments]``, as of a plan.
@@ -82,44 +76,40 @@ class Targets:
         """
         if self.runs is None:
             return np.asarray(lengths, dtype=np.int64) - 1
+        # One pair for each segment and each run of its sample.
         edges = np.asarray(self.runs.offsets) // 2
-        first = edges[sample_ids]
-        number = edges[np.asarray(sample_ids) + 1] - first
-        ends = np.cumsum(number)
-        segment = np.repeat(np.arange(len(number)), number)
-        run = np.arange(int(number.sum())) + np.repeat(first - (ends - number), number)
+        first_runs = edges[sample_ids]
+        num_runs = edges[np.asarray(sample_ids) + 1] - first_runs
+        segment = np.repeat(np.arange(len(num_runs)), num_runs)
+        run = ranges(first_runs, num_runs)
+        # The targets of a pair lie in both, behind the first token of the segment.
         begin = np.asarray(starts, dtype=np.int64)
         low = np.maximum(self.runs.values[::2][run], begin[segment] + 1)
         high = np.minimum(self.runs.values[1::2][run], (begin + lengths)[segment])
-        return np.bincount(segment, weights=np.maximum(high - low, 0), minlength=len(number)).astype(np.int64)
+        return np.bincount(segment, weights=np.maximum(high - low, 0), minlength=len(num_runs)).astype(np.int64)
 
 
 def runs_of_masks(masks: Sequence[LossMask | None]) -> Ragged:
-    """Runs of targets of each mask; none for a sample without one (rejected)."""
-    present = [mask if mask is not None else _EMPTY for mask in masks]
+    """Return the runs of targets of each mask; none for a sample without a mask (rejected)."""
+    present_masks = [mask if mask is not None else _NO_MASK for mask in masks]
     # Each mask with a false token behind it: runs neither touch nor reach into the next sample.
-    sizes = np.array([len(mask) + 1 for mask in present], dtype=np.int64)
-    begins = np.cumsum(sizes) - sizes
+    sizes = np.array([len(mask) + 1 for mask in present_masks], dtype=np.int64)
+    begins = starts_of(sizes)
     flat = np.zeros(int(sizes.sum()) + 1, dtype=np.int8)
-    for mask, begin in zip(present, begins.tolist(), strict=True):
+    for mask, begin in zip(present_masks, begins.tolist(), strict=True):
         flat[begin + 1 : begin + 1 + len(mask)] = mask
-    edges = np.flatnonzero(np.diff(flat))  # starts and ends in turn
+    # Edges are starts and ends by turns; both of a run belong to the sample of its start.
+    edges = np.flatnonzero(np.diff(flat))
     owners = np.searchsorted(begins, edges[::2], side="right") - 1
     values = (edges - np.repeat(begins[owners], 2)).astype(np.int32)
-    offsets = np.zeros(len(present) + 1, dtype=np.int64)
-    np.cumsum(2 * np.bincount(owners, minlength=len(present)), out=offsets[1:])
-    return Ragged(values, offsets)
+    return Ragged(values, offsets_of(2 * np.bincount(owners, minlength=len(present_masks))))
 
 
 def joined_rows(parts: Sequence[Ragged]) -> Ragged:
-    """The rows of several ragged columns, one behind the other."""
-    ends = np.cumsum([0, *(int(part.offsets[-1]) - int(part.offsets[0]) for part in parts)])
-    offsets = [np.asarray(part.offsets[1:]) - part.offsets[0] + end for part, end in zip(parts, ends, strict=False)]
+    """Join the rows of several ragged columns of ``int32``, one behind the other."""
     values = [part.values[int(part.offsets[0]) : int(part.offsets[-1])] for part in parts]
+    sizes = [np.diff(part.offsets) for part in parts]
     return Ragged(
         np.concatenate([*values, np.empty(0, dtype=np.int32)]),
-        np.concatenate([np.zeros(1, dtype=np.int64), *offsets]),
+        offsets_of(np.concatenate([*sizes, np.empty(0, dtype=np.int64)])),
     )
-
-
-_EMPTY = np.empty(0, dtype=bool)

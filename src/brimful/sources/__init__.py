@@ -1,4 +1,4 @@
-"""Where samples live, by index: ``open_source`` and the ``Source`` it returns.
+"""Samples by index: ``open_source`` and the ``Source`` it returns.
 
 A ``Source`` is rows (``rows.py`` and one file per kind of storage) and a format (``formats/``, one file per
 kind of row).

@@ -6,33 +6,32 @@ import bisect
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
-from brimful.errors import SettingsError, SourceError, SourceNotFoundError, missing_extra
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.errors import SourceError, SourceNotFoundError, missing_extra
 from brimful.hub import offline_if_unreachable
-from brimful.messages import setting
-from brimful.sources.block import cut
-from brimful.sources.rows import Block, Rows
+from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.sources.saved_dataset import saved_files, saved_splits
+from brimful.sources.splits import require_split
 from brimful.sources.stamp import Stamp
+from brimful.sources.table import table_fingerprint
 from brimful.typing import Fingerprint
 
-__all__ = ["HuggingFaceRows", "table_fingerprint"]
+__all__ = ["HuggingFaceRows"]
 
 _ROWS_AT_ONCE = 1024
+"""Rows that are checked and converted together."""
 
 
-class HuggingFaceRows(Rows):
+class HuggingFaceRows(UniformBlockRows):
     """Rows of a ``datasets.Dataset``."""
 
     def __init__(
         self, dataset: Any, title: str | None = None, *, files: Sequence[tuple[str, int]] | None = None
     ) -> None:
-        """``files``: the Arrow files that the rows lie in, in order, and how many rows each has, where it is known."""
+        """``files``: Arrow files of the rows in order, with the rows of each; None if they are not known."""
         if files is not None and getattr(dataset, "_indices", None) is None:
-            ends = list(itertools.accumulate(rows for _, rows in files))
+            ends = list(itertools.accumulate(num_rows for _, num_rows in files))
             paths = [path for path, _ in files]
         else:
             ends, paths = None, list(dict.fromkeys(file["filename"] for file in dataset.cache_files))
@@ -43,7 +42,7 @@ class HuggingFaceRows(Rows):
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str], *, split: str | None = None) -> HuggingFaceRows:
-        """Open what ``save_to_disk`` wrote.
+        """Open a directory that ``save_to_disk`` wrote.
 
         Raises:
             SettingsError: it holds several splits, and none is named.
@@ -54,61 +53,50 @@ class HuggingFaceRows(Rows):
         datasets = _library(f"reading {name}")
         splits = saved_splits(name)
         if splits:
-            shown = ", ".join(splits)
-            if split is None:
-                first = "train" if "train" in splits else splits[0]
-                raise SettingsError(f"{name} holds several splits ({shown}): name one with {setting('split', first)}")
-            if split not in splits:
-                raise SourceNotFoundError(f"{setting('split', split)}: {name} has no such split (it has {shown})")
-            name = os.path.join(name, split)
+            name = os.path.join(name, require_split(splits, split, title=name, subject=f"{name} has"))
+        # Looked at before datasets maps the files: a damaged one could kill the process.
         files = saved_files(name)
         try:
-            loaded = datasets.load_from_disk(name)
-        except Exception as error:  # whatever datasets stumbles over in what it reads
+            dataset = datasets.load_from_disk(name)
+        except Exception as error:  # datasets raises errors of many kinds over what it reads
             raise SourceError(f"{name} cannot be opened by datasets: {str(error).split(chr(10), 1)[0]}") from error
-        return cls(loaded, title=name, files=files)
+        return cls(dataset, title=name, files=files)
 
     @classmethod
     def from_hub(cls, name: str, *, split: str, config: str | None = None) -> HuggingFaceRows:
         """Open a data set of the hub, from the cache of ``datasets`` where the hub cannot be reached.
 
         Raises:
-            SourceNotFoundError: it is not there, or neither reachable nor in the cache; one line, at once.
+            SourceNotFoundError: it does not exist, or is neither reachable nor in the cache; one line, at once.
         """
         datasets = _library(f"opening {name} of the hub")
-        with offline_if_unreachable() as reachable:
+        with offline_if_unreachable() as is_reachable:
             try:
-                loaded = datasets.load_dataset(name, config, split=split)
+                dataset = datasets.load_dataset(name, config, split=split)
             except Exception as error:  # the hub's libraries raise errors of many kinds
-                said = (str(error).strip() or repr(error)).splitlines()[0]
-                why = said if reachable else "the hub cannot be reached, and it is not in the cache of datasets"
+                reason = "the hub cannot be reached, and it is not in the cache of datasets"
+                if is_reachable:
+                    reason = (str(error).strip() or repr(error)).splitlines()[0]
                 raise SourceNotFoundError(
-                    f"{name} (split {split}): no such file or directory here, and {why}"
+                    f"{name} (split {split}): no such file or directory here, and {reason}"
                 ) from error
-        return cls(loaded, title=f"{name} ({split})")
+        return cls(dataset, title=f"{name} ({split})")
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
-        plain = self._dataset.with_format(None)
-        for begin in range(start, stop, _ROWS_AT_ONCE):
-            end = min(begin + _ROWS_AT_ONCE, stop)
+        dataset = self._dataset.with_format(None)
+        for begin, end in block_ranges(start, stop, _ROWS_AT_ONCE):
             self._checked(begin, end)
-            columns = plain[begin:end]
+            columns = dataset[begin:end]
             self._files.check(begin, end)
             names = list(columns)
             for values in zip(*columns.values(), strict=False):
                 yield dict(zip(names, values, strict=False))
 
-    def get(self, index: int) -> Any:
-        self._checked(index, index + 1)
-        row = self._dataset.with_format(None)[index]
-        self._files.check(index, index + 1)
-        return row
-
     def _checked(self, start: int, stop: int) -> Any:
-        """The Arrow table of some rows, after its values were held against their offsets.
+        """Return the Arrow table of some rows after a check of its values against their offsets.
 
         The files are mapped: reading a text that begins behind the end of its file would kill the process.
         """
@@ -123,20 +111,10 @@ class HuggingFaceRows(Rows):
             raise SourceError(f"{self.title}: rows {start:,} to {stop - 1:,} are damaged: {detail}") from error
         return table
 
-    def where(self, index: int) -> str:
-        return f"{self.title}: row {index}"
-
-    @cached_property
-    def blocks(self) -> Sequence[Block]:
-        found = []
-        for start, stop in cut(0, len(self)):
-            found.append(Block(start, stop, table_fingerprint(self._checked(start, stop))))
-            self._files.check(start, stop)
-        return found
-
-    @cached_property
-    def fingerprint(self) -> Fingerprint:
-        return fingerprint_of([block.fingerprint for block in self.blocks])
+    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
+        fingerprint = table_fingerprint(self._checked(start, stop))
+        self._files.check(start, stop)
+        return fingerprint
 
 
 def _library(purpose: str) -> Any:
@@ -148,36 +126,21 @@ def _library(purpose: str) -> Any:
 
 
 class _Files:
-    """The files under a data set, and up to which row each goes, where that is known."""
+    """The files under a data set, and the first row behind each, where that is known."""
 
     def __init__(self, stamps: list[tuple[str, Stamp]], ends: list[int] | None) -> None:
         self._stamps, self._ends = stamps, ends
 
-    @classmethod
-    def _reopen(cls, stamps: list[tuple[str, Stamp]], ends: list[int] | None) -> _Files:
-        """In a worker process: refuse files that changed since."""
-        for path, stamp in stamps:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Refuse, in a worker process, files that changed since."""
+        self.__dict__.update(state)
+        for path, stamp in self._stamps:
             stamp.check(path)
-        return cls(stamps, ends)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Files._reopen, (self._stamps, self._ends)
 
     def check(self, start: int, stop: int) -> None:
-        """Make sure that the files of some rows are those that were opened."""
+        """Refuse a change of the files that some rows lie in."""
         first, last = 0, len(self._stamps)
         if self._ends is not None:
             first, last = bisect.bisect_right(self._ends, start), bisect.bisect_left(self._ends, stop) + 1
         for path, stamp in self._stamps[first:last]:
             stamp.check(path)
-
-
-def table_fingerprint(table: Any) -> Fingerprint:
-    """Of the values of an Arrow table, through the IPC stream of one contiguous batch."""
-    import pyarrow as pa
-
-    sink = pa.BufferOutputStream()
-    bare = table.combine_chunks().replace_schema_metadata(None)
-    with pa.ipc.new_stream(sink, bare.schema) as writer:
-        writer.write_table(bare)
-    return fingerprint_bytes(memoryview(sink.getvalue()))

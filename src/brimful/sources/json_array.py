@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BEHIND_VALUES = frozenset(",] \t\n\r")
 _LONGEST_LITERAL = 16
-"""An error so near the end of what was read, or nearer, may only say that there is more to read."""
+"""Characters: an error at most this far from the end of the window may only say that there is more to read."""
 
 
 def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
@@ -35,97 +35,103 @@ def array_elements(source: IO[bytes], title: str) -> Iterator[Any]:
     >>> list(array_elements(io.BytesIO(b'[{"text": "a"}, 2]'), "a.json"))
     [{'text': 'a'}, 2]
     """
-    text = _Text(source, title)
-    if text.next() != "[":
+    window = _Window(source, title)
+    if window.next_character() != "[":
         raise SourceError(f"{title} must hold a JSON array of rows")
-    text.at += 1
-    number = 0
-    if text.next() == "]":
-        text.at += 1
-    else:
-        while True:
-            yield text.value(number)
-            number += 1
-            mark = text.next()
-            text.at += 1
-            if mark == "]":
-                break
-            if mark != ",":
-                text.at -= 1
-                raise text.wrong("Expecting ',' delimiter", text.at, number)
-    if text.next():
-        raise text.wrong("Extra data", text.at, number)
+    window.position += 1
+    element = 0
+    mark = window.next_character()
+    # The window is at the first character of an element, or at the bracket behind the last.
+    while mark != "]":
+        yield window.value(element)
+        element += 1
+        mark = window.next_character()
+        if mark not in ("]", ","):
+            raise window.error("Expecting ',' delimiter", window.position, element)
+        if mark == ",":
+            window.position += 1
+    window.position += 1
+    if window.next_character():
+        raise window.error("Extra data", window.position, element)
 
 
-class _Text:
-    """A window on the decoded file: from the place ``at``, which moves on, to where reading has come."""
+class _Window:
+    """A part of the decoded file: from ``position``, which moves on, to the last byte that was read."""
 
     def __init__(self, source: IO[bytes], title: str) -> None:
         self._source, self._title = source, title
-        self._decode = json.JSONDecoder().raw_decode
-        first = source.read(_CHUNK)
-        self._fed = 0
-        self._decoder = codecs.getincrementaldecoder(json.detect_encoding(first))("surrogatepass")
-        self._text, self.at = self._decoded(first), 0
-        self._lines = self._columns = 0  # passed before the window
+        self._decode_json = json.JSONDecoder().raw_decode
+        head = source.read(_CHUNK)
+        self._num_bytes = 0  # read so far
+        self._decoder = codecs.getincrementaldecoder(json.detect_encoding(head))("surrogatepass")
+        self._text, self.position = self._decode_bytes(head), 0
+        self._lines = self._columns = 0  # in front of the window
 
-    def _decoded(self, data: bytes) -> str:
-        self._fed += len(data)
+    def _decode_bytes(self, data: bytes) -> str:
+        self._num_bytes += len(data)
         try:
             return self._decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
-            at = self._fed - len(error.object) + error.start
-            raise BadSampleError(f"invalid UTF-8 at byte {at}", sample_id=0, where=self._title) from error
+            # The decoder also holds the last bytes of the chunk before, if a character was cut in two.
+            byte = self._num_bytes - len(error.object) + error.start
+            raise BadSampleError(f"invalid UTF-8 at byte {byte}", sample_id=0, where=self._title) from error
 
-    def _more(self) -> bool:
-        """Move the window on: drop what was passed, and read as much again as is held; false at the end."""
-        data = self._source.read(max(_CHUNK, len(self._text) - self.at))
-        passed, self._text, self.at = self._text[: self.at], self._text[self.at :] + self._decoded(data), 0
-        newlines = passed.count("\n")
+    def _read_more(self) -> bool:
+        """Move the window on: drop the text in front of the position, double the rest; false at the end."""
+        tail = self._text[self.position :]
+        data = self._source.read(max(_CHUNK, len(tail)))
+        text = tail + self._decode_bytes(data)
+        # Line and column of the window's first character, for messages.
+        newlines = self._text.count("\n", 0, self.position)
+        if newlines:
+            self._columns = self.position - self._text.rfind("\n", 0, self.position) - 1
+        else:
+            self._columns += self.position
         self._lines += newlines
-        self._columns = len(passed) - passed.rfind("\n") - 1 if newlines else self._columns + len(passed)
+        self._text, self.position = text, 0
         return bool(data)
 
-    def next(self) -> str:
-        """The character behind white space; empty at the end of the file."""
+    def next_character(self) -> str:
+        """Move to the character behind white space and return it; empty at the end of the file."""
         while True:
-            found = _SPACE.match(self._text, self.at)
-            assert found is not None
-            self.at = found.end()
-            if self.at < len(self._text):
-                return self._text[self.at]
-            if not self._more():
+            match = _SPACE.match(self._text, self.position)
+            assert match is not None
+            self.position = match.end()
+            if self.position < len(self._text):
+                return self._text[self.position]
+            if not self._read_more():
                 return ""
 
-    def value(self, number: int) -> Any:
-        """The value that begins here; ``number``: of the element."""
-        self.next()
+    def value(self, element: int) -> Any:
+        """Decode the value that begins here and move behind it; ``element``: its index in the array."""
+        self.next_character()
+        row = f"{self._title}: row {element}"
         while True:
             try:
-                value, end = self._decode(self._text, self.at)
+                value, end = self._decode_json(self._text, self.position)
             except json.JSONDecodeError as error:
-                certain = not error.msg.startswith("Unterminated string") and (
+                # Text that ends too early and text that is wrong give the same errors: only an error well in front of
+                # the window's end is certain.
+                is_certain = not error.msg.startswith("Unterminated string") and (
                     len(self._text[error.pos :].strip()) > _LONGEST_LITERAL
                 )
-                held = len(self._text) - self.at
-                if not certain and held > MAX_ROW_BYTES:
-                    row = f"{self._title}: row {number}"
-                    raise BadSampleError(str(oversized()), sample_id=number, where=row) from error
-                if certain or not self._more():
-                    raise self.wrong(error.msg, error.pos, number) from error
+                if not is_certain and len(self._text) - self.position > MAX_ROW_BYTES:
+                    raise BadSampleError(str(oversized()), sample_id=element, where=row) from error
+                if is_certain or not self._read_more():
+                    raise self.error(error.msg, error.pos, element) from error
             except (RecursionError, ValueError) as error:  # a number of thousands of digits
                 reason = f"no JSON that can be read: {error}"
-                raise BadSampleError(reason, sample_id=number, where=f"{self._title}: row {number}") from error
+                raise BadSampleError(reason, sample_id=element, where=row) from error
             else:
-                # A number may go on behind what was read, and end early before that: of "1.5", "1" is one too.
-                rest = self._text[end : end + _LONGEST_LITERAL]
-                if rest[:1] in _BEHIND_VALUES or len(rest) == _LONGEST_LITERAL or not self._more():
-                    self.at = end
+                # A number may go on behind the window, and end early before that: of "1.5", "1" is one too.
+                lookahead = self._text[end : end + _LONGEST_LITERAL]
+                if lookahead[:1] in _BEHIND_VALUES or len(lookahead) == _LONGEST_LITERAL or not self._read_more():
+                    self.position = end
                     return value
 
-    def wrong(self, message: str, at: int, number: int) -> BadSampleError:
-        """No JSON at a place of the window."""
-        newlines = self._text.count("\n", 0, at)
-        column = at - self._text.rfind("\n", 0, at) if newlines else self._columns + at + 1
-        where = f"{self._title}:{self._lines + newlines + 1}"
-        return BadSampleError(f"no JSON: {message} at column {column}", sample_id=number, where=where)
+    def error(self, message: str, position: int, element: int) -> BadSampleError:
+        """Return the error of text that is no JSON at a position of the window."""
+        newlines = self._text.count("\n", 0, position)
+        column = position - self._text.rfind("\n", 0, position) if newlines else self._columns + position + 1
+        place = f"{self._title}:{self._lines + newlines + 1}"
+        return BadSampleError(f"no JSON: {message} at column {column}", sample_id=element, where=place)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import bisect
 import json
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ import xxhash
 from brimful.cache import cache_dir
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.line_index import LineIndex, load_line_index, open_line_index
-from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows, malformed, oversized
-from brimful.sources.stamp import Stamp
+from brimful.sources.line_index import load_line_index, open_line_index
+from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows, oversized
+from brimful.sources.sample import MalformedRowError
+from brimful.sources.stamp import Stamp, changed
 from brimful.typing import Fingerprint
 
 __all__ = ["JsonArray", "JsonLines", "TextLines"]
@@ -25,8 +28,8 @@ __all__ = ["JsonArray", "JsonLines", "TextLines"]
 _BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 1 << 20
 _PIECE_ROWS = 1024
-"""Lines that are read at once, at most: few enough that the first comes at once, enough that a look at the file's
-stamp behind each reading costs nothing."""
+"""Maximum lines of one reading: few enough that the first comes at once, enough that a look at the file's stamp
+behind each reading costs nothing."""
 
 
 class _Lines(Rows):
@@ -43,30 +46,24 @@ class _Lines(Rows):
         name = f"{fingerprint_of(self._path)[:16]}.lines.arrow"
         self._stamp = Stamp.of(self._path)
         self._index = open_line_index(self._path, (cache or cache_dir()) / "indexes" / name)
-        self._descriptor: int | None = None
         if not self._index.matches(self._stamp):
-            raise SourceError(f"{self.title} changed while it was being read: run the command again")
+            raise changed(self.title)
 
     @classmethod
     def _reopen(cls, path: str, index_path: str, title: str, fingerprint: Fingerprint, stamp: Stamp) -> _Lines:
-        """In a worker process: map the index that the parent made, and refuse a file that changed since."""
+        """Map, in a worker process, the index that the parent made; refuse a file that changed since."""
         self = cls.__new__(cls)
-        self._path, self.title, self._stamp, self._descriptor = path, title, stamp, None
+        self._path, self.title, self._stamp = path, title, stamp
         stamp.check(path, title)
         index = load_line_index(Path(index_path))
         if index is None or index.fingerprint != fingerprint or not index.matches(stamp):
-            raise SourceError(f"{title} changed while it was being read: run the command again")
+            raise changed(title)
         self._index = index
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self._path, self._index.index_path, self.title, self._index.fingerprint, self._stamp)
         return type(self)._reopen, state
-
-    @property
-    def index(self) -> LineIndex:
-        """The shared offset index."""
-        return self._index
 
     def __len__(self) -> int:
         return len(self._index.starts)
@@ -90,18 +87,22 @@ class _Lines(Rows):
             hasher.update(piece)
         # The last line may have had no line end yet when it was the last.
         without_end = hasher.hexdigest()
-        hasher.update(self._at(end - 1, 1))
+        hasher.update(self._bytes(end - 1, 1))
         return [hasher.hexdigest(), without_end]
 
-    def _at(self, start: int, length: int) -> bytes:
-        """Bytes of the file that was indexed."""
-        if self._descriptor is None:
-            try:
-                self._descriptor = os.open(self._path, os.O_RDONLY)
-            except OSError:
-                self._stamp.check(self._path, self.title)
-                raise
-            weakref.finalize(self, os.close, self._descriptor)
+    @cached_property
+    def _descriptor(self) -> int:
+        """The open file; closed with this object."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY)
+        except OSError:
+            self._stamp.check(self._path, self.title)
+            raise
+        weakref.finalize(self, os.close, descriptor)
+        return descriptor
+
+    def _bytes(self, start: int, length: int) -> bytes:
+        """Return bytes of the indexed file; refuse a file that changed."""
         data = os.pread(self._descriptor, length, start)
         self._stamp.check(self._path, self.title)
         if len(data) != length:
@@ -110,41 +111,44 @@ class _Lines(Rows):
 
     def _pieces(self, start: int, stop: int) -> Iterator[bytes]:
         for begin in range(start, stop, _PIECE_BYTES):
-            yield self._at(begin, min(_PIECE_BYTES, stop - begin))
-
-    def _row(self, line: bytes) -> Any:
-        """A row from its bytes, which may end in blank lines."""
-        if len(line) > MAX_ROW_BYTES:
-            line = line[: line.find(b"\n") + 1]
-            if not line:
-                return oversized()
-        return self._parse(line)
+            yield self._bytes(begin, min(_PIECE_BYTES, stop - begin))
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
         while start < stop:
-            # Lines that are read together: as many as fit in a piece, at least one.
-            first, limit = self._index.bounds(start)[0], min(start + _PIECE_ROWS, stop)
+            # Several lines are read at once: those that fit in a piece, at least one.
+            first, limit = int(self._index.starts[start]), min(start + _PIECE_ROWS, stop)
             ends = [*self._index.starts[start + 1 : limit + 1].tolist(), self._index.size][: limit - start]
             count = max(1, bisect.bisect_right(ends, first + _PIECE_BYTES))
-            data = self._at(first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1)))
+            # A line above the maximum is read up to the byte that shows it.
+            data = self._bytes(first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1)))
             begin = len(_BOM) if first == 0 and data.startswith(_BOM) else 0
             for end in ends[:count]:
                 yield self._row(data[begin : end - first])
                 begin = end - first
             start += count
 
-    def get(self, index: int) -> Any:
-        return next(self.read(index, index + 1))
-
-    def where(self, index: int) -> str:
-        line = index + 1
-        if self._index.blank_lines:
-            line = sum(piece.count(b"\n") for piece in self._pieces(0, int(self._index.starts[index]))) + 1
-        return f"{self.title}:{line}"
+    def _row(self, line: bytes) -> Any:
+        """Return the row of a line; the bytes may end in blank lines, which do not count as its length."""
+        if len(line) > MAX_ROW_BYTES:
+            line = line[: line.find(b"\n") + 1]
+            if not line:
+                return oversized()
+        try:
+            return self._parse(line)
+        except UnicodeDecodeError as error:
+            return MalformedRowError(f"invalid UTF-8 at byte {error.start} of the line ({error.reason})")
 
     @staticmethod
+    @abc.abstractmethod
     def _parse(line: bytes) -> Any:
-        raise NotImplementedError
+        """Return the row of a line; ``UnicodeDecodeError`` if it is no UTF-8."""
+
+    def where(self, index: int) -> str:
+        line_ends = index
+        # Blank lines are no rows: where there are some, the line ends in front of the row are counted.
+        if self._index.blank_lines:
+            line_ends = sum(piece.count(b"\n") for piece in self._pieces(0, int(self._index.starts[index])))
+        return f"{self.title}:{line_ends + 1}"
 
 
 class JsonLines(_Lines):
@@ -154,16 +158,16 @@ class JsonLines(_Lines):
     def _parse(line: bytes) -> Any:
         try:
             value = json.loads(line)
-        except UnicodeDecodeError as error:
-            return malformed(f"invalid UTF-8 at byte {error.start} of the line ({error.reason})")
+        except UnicodeDecodeError:
+            raise
         except json.JSONDecodeError as error:
-            return malformed(f"no JSON: {error.msg} at column {error.colno}")
+            return MalformedRowError(f"no JSON: {error.msg} at column {error.colno}")
         except RecursionError:
-            return malformed("no JSON that can be read: nested too deeply")
+            return MalformedRowError("no JSON that can be read: nested too deeply")
         except ValueError as error:  # a number of thousands of digits
-            return malformed(f"no JSON that can be read: {error}")
+            return MalformedRowError(f"no JSON that can be read: {error}")
         if not isinstance(value, (dict, str)):
-            return malformed(f"a row must be an object and is {type(value).__name__}")
+            return MalformedRowError(f"a row must be an object and is {type(value).__name__}")
         return value
 
 
@@ -171,7 +175,7 @@ class JsonArray(JsonLines):
     """The elements of a JSON array, from a copy with one line for each."""
 
     def where(self, index: int) -> str:
-        return f"{self.title}: row {index}"
+        return Rows.where(self, index)
 
 
 class TextLines(_Lines):
@@ -181,7 +185,4 @@ class TextLines(_Lines):
 
     @staticmethod
     def _parse(line: bytes) -> Any:
-        try:
-            return line.rstrip(b"\r\n").decode("utf-8")
-        except UnicodeDecodeError as error:
-            return malformed(f"invalid UTF-8 at byte {error.start} of the line ({error.reason})")
+        return line.rstrip(b"\r\n").decode("utf-8")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.block import cut
-from brimful.sources.rows import Block, Rows
+from brimful.sources.rows import UniformBlockRows
 from brimful.typing import Fingerprint
 
 __all__ = ["MemoryRows"]
 
 
-class MemoryRows(Rows):
+class MemoryRows(UniformBlockRows):
     """A list of rows: for tests, notebooks and small sets.
 
     >>> len(MemoryRows([{"text": "a"}, {"text": "b"}]))
@@ -34,16 +32,8 @@ class MemoryRows(Rows):
     def where(self, index: int) -> str:
         return f"{self.title}[{index}]"
 
-    @cached_property
-    def blocks(self) -> Sequence[Block]:
-        return [
-            Block(start, stop, fingerprint_of([self._rows[index] for index in range(start, stop)]))
-            for start, stop in cut(0, len(self))
-        ]
-
-    @cached_property
-    def fingerprint(self) -> Fingerprint:
-        return fingerprint_of([block.fingerprint for block in self.blocks])
+    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
+        return fingerprint_of(list(self.read(start, stop)))
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
         return [MemoryRows(self._rows[:count]).fingerprint]

@@ -1,4 +1,4 @@
-"""From a path, or something in memory, to a ``Source``."""
+"""The entrance: ``open_source`` turns a path, or something in memory, into a ``Source``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from brimful.sources.memory import MemoryRows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import ChainedRows, FirstRows, Rows
 from brimful.sources.source import Source
+from brimful.sources.splits import require_split
 from brimful.sources.spool import rows_of_iterable, rows_of_pipe
 from brimful.sources.table import TableRows, is_table
 from brimful.sources.text_files import TextFiles
@@ -32,20 +33,25 @@ __all__ = ["STANDARD_INPUT", "TextUnit", "open_source"]
 TextUnit: TypeAlias = Literal["file", "line"]
 
 STANDARD_INPUT = "-"
-"""Path that stands for standard input."""
+"""Path of standard input."""
 
-_ITEMS_LOOKED_AT = 64
-"""Texts of a list that are held against the names of files: a list of millions of texts has none among its first."""
+_ITEMS_CHECKED_AS_PATHS = 64
+"""Texts of a list that are looked up as names of files: a list of millions of texts has none among its first."""
 
-_PACKED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
-_LINES = (".jsonl", ".ndjson")
-_TEXTS = (".txt", ".md", ".rst", ".text")
-_SAVED = ("dataset_info.json", "dataset_dict.json")
+_COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
+_KINDS = {
+    **dict.fromkeys((".jsonl", ".ndjson"), "lines"),
+    ".json": "array",
+    ".parquet": "parquet",
+    **dict.fromkeys((".txt", ".md", ".rst", ".text"), "text"),
+}
+"""Kind of a file by its ending, once it is unpacked."""
+_SAVED_FILES = ("dataset_info.json", "dataset_dict.json")
 
 
 @dataclass(frozen=True)
-class _Opening:
-    """How files are opened."""
+class _Options:
+    """Options of ``open_source`` that decide how files are opened."""
 
     text_unit: TextUnit
     split: str | None
@@ -86,18 +92,18 @@ def open_source(
 
     Args:
         data: any of the above; a path may be a URL that fsspec opens.
-        format: what rows look like (``brimful.sources.formats.FORMATS``); found out for each file if None.
+        format: name of the rows' format (``brimful.sources.formats.FORMATS``); detected for each file if None.
         fields: keys of the rows, by the format's own names: ``{"messages": "dialogue"}``.
         ignore: columns that may be left out though they change what a sample means (``images``, ``label``), and marks
             that are plain text here (``<image>``).
-        text_unit: what one document of a text file is: the whole ``file``, or a ``line``.
+        text_unit: one document of a text file: the whole ``file``, or a ``line``.
         split: of a data set that has several; ``all`` in a directory.
         config: of a data set that has several configurations.
-        max_samples: take the first so many.
-        cache_dir: where line indexes and unpacked copies lie.
+        max_samples: number of samples to take, from the first on; None takes all.
+        cache_dir: directory of line indexes and unpacked copies.
 
     Raises:
-        SourceNotFoundError: nothing there.
+        SourceNotFoundError: no such file, directory or data set.
         UnknownFormatError: rows of no known format.
         SourceError: an empty data set, or a file that cannot be read.
         SettingsError: a value that is no source, or a data set of several splits and none named.
@@ -115,157 +121,138 @@ def open_source(
         raise SettingsError(f"{setting('max_samples')} must be at least 1 and is {max_samples}")
     if isinstance(ignore, str):
         ignore = [ignore]
-    opening = _Opening(text_unit, split, config, Path(cache_dir) if cache_dir is not None else None)
-    several = _sources_of(data)
-    if several is not None:
+    sources = _open_sources(data)
+    if sources is not None:
         if format is not None or fields is not None or ignore or max_samples is not None:
             raise SettingsError("open sources take no further options: give them where each is opened")
-        return several[0] if len(several) == 1 else Source.chained(several, "several sources")
-    rows = _rows(data, opening)
+        return sources[0] if len(sources) == 1 else Source.chained(sources, "several sources")
+    rows = _rows(data, _Options(text_unit, split, config, Path(cache_dir) if cache_dir is not None else None))
     if max_samples is not None:
-        rows = _first(rows, max_samples)
+        rows = _first_rows(rows, max_samples)
     return Source(rows, format, fields, ignore)
 
 
-def _sources_of(data: Any) -> list[Source] | None:
-    """Sources that are open already, if that is what was given."""
-    if isinstance(data, Source):
-        return [data]
-    if isinstance(data, (list, tuple)) and data and all(isinstance(item, Source) for item in data):
-        return list(data)
-    return None
+def _open_sources(data: Any) -> list[Source] | None:
+    """Return the sources of an argument that holds open ones; None for any other."""
+    items = data if isinstance(data, (list, tuple)) else [data]
+    return list(items) if items and all(isinstance(item, Source) for item in items) else None
 
 
-def _first(rows: Rows, count: int) -> Rows:
+def _first_rows(rows: Rows, count: int) -> Rows:
+    """Cut rows behind the first ``count``; complete files stay as they are, so that a longer run reuses their work."""
     if count >= len(rows):
         return rows
     if not isinstance(rows, ChainedRows):
         return FirstRows(rows, count)
-    kept = [_first(part, count - start) for part, start in zip(rows.parts, rows.starts, strict=True) if start < count]
-    return ChainedRows(kept, rows.title)
+    pairs = zip(rows.parts, rows.starts, strict=True)
+    return ChainedRows([_first_rows(part, count - start) for part, start in pairs if start < count], rows.title)
 
 
-def _rows(data: Any, opening: _Opening) -> Rows:
+def _rows(data: Any, options: _Options) -> Rows:
+    """Open anything that is no source yet. The order counts: a path is a sequence too, and a data set iterable."""
     if isinstance(data, Rows):
         return data
     if isinstance(data, (str, os.PathLike)):
-        return _from_path(os.fspath(data), opening)
+        return _from_path(os.fspath(data), options)
     if isinstance(data, Sequence) and not isinstance(data, (bytes, bytearray)):
-        return _from_list(data, opening)
+        return _from_list(data, options)
     if is_table(data):
         return TableRows.of(data)
     if hasattr(data, "with_format") and hasattr(data, "column_names"):
-        return _from_datasets(data, opening)
+        if isinstance(data, Mapping):
+            split = require_split(data, options.split, title=f"a {type(data).__name__}", subject="there is")
+            return _rows(data[split], options)
+        # A streamed data set has no length: it is an iterable like any other.
+        if hasattr(data, "__len__"):
+            return HuggingFaceRows(data)
     if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
-        return rows_of_iterable(data, f"{type(data).__name__} in memory", opening.cache)
+        return rows_of_iterable(data, f"{type(data).__name__} in memory", options.cache)
     raise SettingsError(
         f"a source is a path, a list of rows, a DataFrame or a data set of datasets, not {type(data).__name__}"
     )
 
 
-def _from_list(data: Sequence[Any], opening: _Opening) -> Rows:
-    """Rows, or paths one after the other: texts that are all names of files are paths."""
-    first = data[:_ITEMS_LOOKED_AT]
-    if not any(isinstance(item, os.PathLike) or (isinstance(item, str) and _is_there(item)) for item in first):
+def _from_list(data: Sequence[Any], options: _Options) -> Rows:
+    """Open a list of rows, or of paths: texts that are all names of files are paths."""
+    if not any(map(_is_path, data[:_ITEMS_CHECKED_AS_PATHS])):
         return MemoryRows(data)
-    paths = [isinstance(item, os.PathLike) or (isinstance(item, str) and _is_there(item)) for item in data]
-    if not all(paths):
-        missing = data[paths.index(False)]
-        raise SourceNotFoundError(f"{str(missing)[:200]!r} of the list is no file, and others are: give paths or texts")
+    documents = [item for item in data if not _is_path(item)]
+    if documents:
+        text = str(documents[0])[:200]
+        raise SourceNotFoundError(f"{text!r} of the list is no file, and others are: give paths or texts")
+    # Chains are flattened: each file is a part with a format of its own.
     parts: list[Rows] = []
     for item in data:
-        rows = _from_path(os.fspath(item), opening)
+        rows = _from_path(os.fspath(item), options)
         parts += rows.parts if isinstance(rows, ChainedRows) else [rows]
     return ChainedRows(parts, "several files")
 
 
-def _is_there(text: str) -> bool:
-    """Whether a text is the name of a file: a document hardly is."""
-    return len(text) < 4096 and "\n" not in text and "\0" not in text and os.path.exists(text)
+def _is_path(item: Any) -> bool:
+    """Return true for a path, or a text that is the name of a file; a document hardly is."""
+    if not isinstance(item, str):
+        return isinstance(item, os.PathLike)
+    return len(item) < 4096 and "\n" not in item and "\0" not in item and os.path.exists(item)
 
 
-def _from_datasets(data: Any, opening: _Opening) -> Rows:
-    if isinstance(data, Mapping):  # a DatasetDict
-        if opening.split is None:
-            first = "train" if "train" in data else next(iter(data), "train")
-            raise SettingsError(
-                f"a {type(data).__name__} holds several splits ({', '.join(map(str, data))}): name one with "
-                f"{setting('split', first)}"
-            )
-        if opening.split not in data:
-            raise SourceNotFoundError(
-                f"{setting('split', opening.split)}: there is no such split (it has {', '.join(map(str, data))})"
-            )
-        return _from_datasets(data[opening.split], opening)
-    if hasattr(data, "__len__"):
-        return HuggingFaceRows(data)
-    return rows_of_iterable(data, f"{type(data).__name__} in memory", opening.cache)
-
-
-def _from_path(path: str, opening: _Opening) -> Rows:
+def _from_path(path: str, options: _Options) -> Rows:
     if path == STANDARD_INPUT:
-        return rows_of_pipe(sys.stdin.buffer, opening.cache)
+        return rows_of_pipe(sys.stdin.buffer, options.cache)
     if os.path.isdir(path):
-        return _from_directory(path, opening)
+        return _from_directory(path, options)
     if is_remote(path) or os.path.exists(path):
-        return ChainedRows([_from_file(path, opening)], path)
+        return ChainedRows([_from_file(path, options)], path)
     if glob.has_magic(path):
-        found = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
-        if not found:
+        paths = sorted(match for match in glob.glob(path, recursive=True) if os.path.isfile(match))
+        if not paths:
             raise SourceNotFoundError(f"{path}: no file matches")
-        return _from_files(found, path, opening)
-    if looks_like_hub_id(path) and _kind(path) is None:
-        if opening.split is not None:
-            return HuggingFaceRows.from_hub(path, split=opening.split, config=opening.config)
-        raise SourceNotFoundError(
-            f"{path}: no such file or directory (a data set of the hub is opened with {setting('split', 'train')})"
-        )
-    raise SourceNotFoundError(f"{path}: no such file or directory")
+        return _from_files(paths, path, options)
+    # A name with the ending of a file is a file that does not exist, not a data set of the hub.
+    is_hub_id = looks_like_hub_id(path) and _kind(path) is None
+    if is_hub_id and options.split is not None:
+        return HuggingFaceRows.from_hub(path, split=options.split, config=options.config)
+    hint = f" (a data set of the hub is opened with {setting('split', 'train')})" if is_hub_id else ""
+    raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
 
 
-def _from_directory(path: str, opening: _Opening) -> Rows:
-    if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED):
-        return HuggingFaceRows.from_directory(path, split=opening.split)
-    names, _ = data_files(path, _kind, split=opening.split, config=opening.config)
-    return _from_files(names, path, opening)
+def _from_directory(path: str, options: _Options) -> Rows:
+    if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
+        return HuggingFaceRows.from_directory(path, split=options.split)
+    return _from_files(data_files(path, _kind, split=options.split, config=options.config), path, options)
 
 
-def _from_files(paths: Sequence[str], title: str, opening: _Opening) -> Rows:
-    if opening.text_unit == "file" and all(_kind(path) == "text" for path in paths):
-        return TextFiles([_plain(path, opening) for path in paths], title, shown=paths)
-    return ChainedRows([_from_file(path, opening) for path in paths], title)
+def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:
+    """Open several files as one; texts of one document each share their blocks, for there may be millions."""
+    if options.text_unit == "file" and all(_kind(path) == "text" for path in paths):
+        return TextFiles([_plain(path, options) for path in paths], title, titles=paths)
+    return ChainedRows([_from_file(path, options) for path in paths], title)
 
 
 def _kind(name: str) -> str | None:
+    """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``text``; None for none of ours."""
     base = name.lower()
-    while base.endswith(_PACKED):
+    while base.endswith(_COMPRESSED):
         base = base.rpartition(".")[0]
-    if base.endswith(_LINES):
-        return "lines"
-    if base.endswith(".json"):
-        return "array"
-    if base.endswith(".parquet") and base == name.lower():
-        return "parquet"
-    if base.endswith(_TEXTS):
-        return "text"
-    return None
+    kind = _KINDS.get(base[base.rfind(".") :])
+    # Parquet compresses its own pages and is read in place: a compressed file of it is none of ours.
+    return None if kind == "parquet" and base != name.lower() else kind
 
 
-def _plain(path: str, opening: _Opening) -> str:
-    """Path of the file, or of an unpacked copy of it."""
-    packed = is_remote(path) or path.lower().endswith(_PACKED)
-    return unpacked_lines(path, opening.cache) if packed else path
+def _plain(path: str, options: _Options) -> str:
+    """Return the path of the file, or of an unpacked copy of it."""
+    needs_copy = is_remote(path) or path.lower().endswith(_COMPRESSED)
+    return unpacked_lines(path, options.cache) if needs_copy else path
 
 
-def _from_file(path: str, opening: _Opening) -> Rows:
+def _from_file(path: str, options: _Options) -> Rows:
     kind = _kind(path)
     if kind == "parquet" and is_remote(path):
         raise SourceError(f"{path}: Parquet is read in place, which takes a local file: copy it here first")
     if kind == "parquet":
         return ParquetRows(path)
     if kind == "array" and begins_like_array(path):
-        return JsonArray(unpacked_json_array(path, opening.cache), cache=opening.cache, title=path)
-    if kind == "text" and opening.text_unit == "file":
-        return TextFiles([_plain(path, opening)], path, shown=[path])
+        return JsonArray(unpacked_json_array(path, options.cache), cache=options.cache, title=path)
+    if kind == "text" and options.text_unit == "file":
+        return TextFiles([_plain(path, options)], path, titles=[path])
     lines = TextLines if kind == "text" else JsonLines
-    return lines(_plain(path, opening), cache=opening.cache, title=path)
+    return lines(_plain(path, options), cache=options.cache, title=path)

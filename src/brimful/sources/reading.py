@@ -1,8 +1,8 @@
-"""How the rows of one file become samples: their format, and what of them may be left out."""
+"""The reading of one file: the format of its rows, and the columns and marks that may be left out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,31 +28,31 @@ class Reading:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What, beside a row, decides what its sample holds."""
-        described = {"format": self.format.name, "fields": dict(self.format.fields)}
-        return {**described, **({"ignore": sorted(self.ignore)} if self.ignore else {})}
+        """The settings that decide, beside a row, the content of its sample."""
+        settings = {"format": self.format.name, "fields": dict(self.format.fields)}
+        return {**settings, **({"ignore": sorted(self.ignore)} if self.ignore else {})}
 
     def sample(self, sample_id: int, row: Any) -> Sample:
-        """The sample of a row.
+        """Convert a row to a sample.
 
         Raises:
             MalformedRowError: it is no row of this format, or says something that cannot be packed.
         """
-        refused = refusal(row, self.format.columns, ignore=self.ignore)
-        if refused is not None:
-            raise MalformedRowError(refused)
+        unread = unread_columns(row, self.format.columns, ignore=self.ignore)
+        reason = refusal(unread)
+        if reason is not None:
+            raise MalformedRowError(reason)
         content = self.format.convert(row)
-        unread = [name for name in unread_columns(row, self.format.columns) if name not in self.ignore]
         messages = content.get("messages")
-        if messages is not None:
+        if messages is None:
+            self._check_placeholders([content.get("text")])
+        else:
+            self._check_placeholders(message.get("content") for message in messages)
             unread += sorted(unread_of_messages(messages) - self.ignore)
-        self._check_placeholders(content)
         return Sample(sample_id, **content, unread=tuple(unread))
 
-    def _check_placeholders(self, content: Mapping[str, Any]) -> None:
-        """No mark says that a medium belongs in a text that comes without one."""
-        messages = content.get("messages")
-        texts = [content.get("text")] if messages is None else [message.get("content") for message in messages]
+    def _check_placeholders(self, texts: Iterable[str | None]) -> None:
+        """Refuse a text with the mark of a medium, which comes without one."""
         for text in texts:
             mark = placeholder(text, ignore=self.ignore) if text else None
             if mark is not None:

@@ -1,110 +1,153 @@
-"""Rows by index, before anybody asks what they mean: what each kind of file offers to a ``Source``."""
+"""Rows by index, before a format interprets them: the contract between storage and ``Source``."""
 
 from __future__ import annotations
 
 import abc
 import bisect
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.block import Block
 from brimful.sources.sample import MalformedRowError
 from brimful.typing import Fingerprint
 
-__all__ = ["Block", "ChainedRows", "FirstRows", "Rows"]
+__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "Block", "ChainedRows", "FirstRows", "Rows", "UniformBlockRows", "block_ranges"]
+
+BLOCK_ROWS = 4096
+"""Maximum rows of a block: a few seconds of tokenising, so that a kill costs little and processes share well."""
+
+BLOCK_BYTES = 8 << 20
+"""Bytes after which a block ends even with fewer rows: for long documents."""
 
 MAX_ROW_BYTES = 64 << 20
-"""Most bytes of one row of a file, once it is unpacked: some fifteen million tokens. A longer one is malformed: two
-megabytes that unpack to gigabytes of one row would take the memory of the machine."""
+"""Maximum bytes of one unpacked row of a file: some fifteen million tokens. A longer row is malformed: two megabytes
+that unpack to gigabytes of one row would take the memory of the machine."""
 
-EMPTY = fingerprint_of([])
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows ``start … stop-1`` with the fingerprint of their content.
+
+    Equal fingerprints mean equal rows, in this data set or another.
+    """
+
+    start: int
+    stop: int
+    fingerprint: Fingerprint
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def block_ranges(start: int, stop: int, max_rows: int = BLOCK_ROWS) -> list[tuple[int, int]]:
+    """Cut rows ``start … stop-1`` into ranges of at most ``max_rows`` rows.
+
+    >>> block_ranges(0, 10, 4)
+    [(0, 4), (4, 8), (8, 10)]
+    """
+    return [(begin, min(begin + max_rows, stop)) for begin in range(start, stop, max_rows)]
 
 
 class Rows(abc.ABC):
     """Rows ``0 … len-1`` of one file, table or list. Picklable, so that worker processes open the same.
 
-    A row is whatever the format understands (an object or a text), or a ``MalformedRowError`` that says why
-    it cannot be read: returned, not raised, so that reading goes on behind it.
+    A row is a value that the format understands (an object or a text), or a ``MalformedRowError`` that says why
+    it cannot be read. The error is returned, not raised, so that reading goes on behind it.
 
-    Rows that are handed out are those of ``fingerprint``: who reads a file looks at its ``Stamp`` after the bytes are
-    read, and raises ``SourceError`` if it changed.
+    Every row that is handed out belongs to the content of ``fingerprint``: a class that reads a file checks its
+    ``Stamp`` after the bytes are read, and raises ``SourceError`` if the file changed.
     """
 
     title: str
-    """What a person calls it: mostly the path that was given."""
+    """Name for messages: usually the path that the user passed."""
 
     unit: str = ""
-    """What one row is, where that is a choice: ``one document a file``."""
+    """Content of one row, if the user can choose it: ``one document a file``."""
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
 
     @abc.abstractmethod
     def read(self, start: int, stop: int) -> Iterator[Any]:
-        """Rows ``start … stop-1`` in order, cheaply for long runs."""
+        """Yield rows ``start … stop-1`` in order, cheaply for long ranges."""
 
-    @abc.abstractmethod
     def where(self, index: int) -> str:
-        """File and line of a row, for messages."""
+        """Return the file and line of a row, for messages."""
+        return f"{self.title}: row {index}"
 
     @property
     @abc.abstractmethod
     def blocks(self) -> Sequence[Block]:
-        """Cuts all rows into blocks with the fingerprint of their content: the unit of caching and of tasks."""
+        """All rows in blocks with the fingerprints of their content: the unit of caching and of tasks."""
 
     @property
-    @abc.abstractmethod
     def fingerprint(self) -> Fingerprint:
-        """Of all contents in order, whatever the blocks."""
+        """Fingerprint of all contents in order."""
+        return fingerprint_of([block.fingerprint for block in self.blocks])
 
     @property
     def members(self) -> list[tuple[str, int]]:
-        """Title and number of rows of each file, in order: where a sample comes from."""
+        """Title and number of rows of each file, in order: the origin of each sample."""
         return [(self.title, len(self))]
 
     def get(self, index: int) -> Any:
-        """One row."""
+        """Return one row."""
         return next(self.read(index, index + 1))
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        """What ``fingerprint`` may have been when only the first ``count`` rows were there."""
+        """Return the possible fingerprints of an earlier state that held only the first ``count`` rows."""
         return [self.fingerprint] if count == len(self) else []
 
 
+class UniformBlockRows(Rows):
+    """Rows in blocks of one number of rows, each fingerprinted by itself."""
+
+    block_rows: int = BLOCK_ROWS
+    """Rows of each block; the last may have fewer."""
+
+    @abc.abstractmethod
+    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
+        """Return the fingerprint of rows ``start … stop-1``."""
+
+    @cached_property
+    def blocks(self) -> Sequence[Block]:
+        ranges = block_ranges(0, len(self), self.block_rows)
+        return [Block(start, stop, self.block_fingerprint(start, stop)) for start, stop in ranges]
+
+
 class ChainedRows(Rows):
-    """Several files as one, in the order given: sample ids run on from file to file."""
+    """Several files as one, in their order: sample ids run on from file to file."""
 
     def __init__(self, parts: Sequence[Rows], title: str) -> None:
         self.parts = list(parts)
         self.title = title
-        ends = [0]
-        for part in self.parts:
-            ends.append(ends[-1] + len(part))
-        self.starts = ends[:-1]
-        """First row of each part."""
-        self._length = ends[-1]
+        *self.starts, self._length = accumulate(map(len, self.parts), initial=0)
+        """``starts``: first row of each part."""
 
     def __len__(self) -> int:
         return self._length
 
     def _locate(self, index: int) -> tuple[Rows, int]:
-        number = bisect.bisect_right(self.starts, index) - 1
-        return self.parts[number], index - self.starts[number]
+        """Return the part of a row and the index of the row in it."""
+        part_index = bisect.bisect_right(self.starts, index) - 1
+        return self.parts[part_index], index - self.starts[part_index]
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
-        for part, first in zip(self.parts, self.starts, strict=True):
-            begin, end = max(start - first, 0), min(stop - first, len(part))
+        for part, part_start in zip(self.parts, self.starts, strict=True):
+            begin, end = max(start - part_start, 0), min(stop - part_start, len(part))
             if begin < end:
                 yield from part.read(begin, end)
 
     def get(self, index: int) -> Any:
-        part, inner = self._locate(index)
-        return part.get(inner)
+        part, part_row = self._locate(index)
+        return part.get(part_row)
 
     def where(self, index: int) -> str:
-        part, inner = self._locate(index)
-        return part.where(inner)
+        part, part_row = self._locate(index)
+        return part.where(part_row)
 
     @property
     def unit(self) -> str:  # type: ignore[override]
@@ -113,8 +156,8 @@ class ChainedRows(Rows):
     @property
     def blocks(self) -> Sequence[Block]:
         return [
-            Block(first + block.start, first + block.stop, block.fingerprint)
-            for part, first in zip(self.parts, self.starts, strict=True)
+            Block(part_start + block.start, part_start + block.stop, block.fingerprint)
+            for part, part_start in zip(self.parts, self.starts, strict=True)
             for block in part.blocks
         ]
 
@@ -122,24 +165,28 @@ class ChainedRows(Rows):
     def members(self) -> list[tuple[str, int]]:
         return [member for part in self.parts for member in part.members]
 
+    def _chain(self) -> Iterator[Fingerprint]:
+        """Yield the fingerprints of the first 0, 1, … and all files.
+
+        A chain over the files, not over their blocks: so an added file is recognised as appended rows.
+        """
+        digests = (part.fingerprint for part in self.parts)
+        return accumulate(digests, lambda chain, digest: fingerprint_of([chain, digest]), initial=fingerprint_of([]))
+
     @property
     def fingerprint(self) -> Fingerprint:
-        chain = EMPTY
-        for part in self.parts:
-            chain = fingerprint_of([chain, part.fingerprint])
-        return chain
+        return list(self._chain())[-1]
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
-        chain = EMPTY
-        for part, first in zip(self.parts, self.starts, strict=True):
-            if count <= first + len(part):
-                return [fingerprint_of([chain, digest]) for digest in part.prefix_fingerprints(count - first)]
-            chain = fingerprint_of([chain, part.fingerprint])
+        for part, part_start, chain in zip(self.parts, self.starts, self._chain(), strict=False):
+            # The prefix ends in this part: all parts in front of it are complete.
+            if count <= part_start + len(part):
+                return [fingerprint_of([chain, digest]) for digest in part.prefix_fingerprints(count - part_start)]
         return []
 
 
 class FirstRows(Rows):
-    """The first rows of others: a trial run."""
+    """The first rows of other rows: a trial run."""
 
     def __init__(self, rows: Rows, count: int) -> None:
         self._rows, self._count = rows, min(count, len(rows))
@@ -152,43 +199,39 @@ class FirstRows(Rows):
     def read(self, start: int, stop: int) -> Iterator[Any]:
         return self._rows.read(start, min(stop, self._count))
 
-    def get(self, index: int) -> Any:
-        return self._rows.get(index)
-
     def where(self, index: int) -> str:
         return self._rows.where(index)
 
     @property
     def members(self) -> list[tuple[str, int]]:
-        found, begin = [], 0
+        members, start = [], 0
         for title, length in self._rows.members:
-            if begin < self._count:
-                found.append((title, min(length, self._count - begin)))
-            begin += length
-        return found
+            if start < self._count:
+                members.append((title, min(length, self._count - start)))
+            start += length
+        return members
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """Whole blocks of the others as they are, so that a longer run finds their lengths; the last one cut."""
-        found = []
+        """The blocks of the other rows up to the last row, which may lie inside a block."""
+        blocks = []
         for block in self._rows.blocks:
             if block.start < self._count:
+                # A complete block keeps its fingerprint, so that a longer run reuses its lengths.
                 stop = min(block.stop, self._count)
-                cut = [block.fingerprint, stop - block.start]
-                found.append(block if stop == block.stop else Block(block.start, stop, fingerprint_of(cut)))
-        return found
+                identity = [block.fingerprint, stop - block.start]
+                blocks.append(block if stop == block.stop else Block(block.start, stop, fingerprint_of(identity)))
+        return blocks
 
     @property
     def fingerprint(self) -> Fingerprint:
-        whole = self._count == len(self._rows)
-        return self._rows.fingerprint if whole else fingerprint_of([self._rows.fingerprint, self._count])
+        is_complete = self._count == len(self._rows)
+        return self._rows.fingerprint if is_complete else fingerprint_of([self._rows.fingerprint, self._count])
 
 
 def oversized() -> MalformedRowError:
-    """A row above ``MAX_ROW_BYTES``. Its size is not told: of an unpacked file nobody wrote the rest down."""
-    return malformed(f"a row above the most, {MAX_ROW_BYTES:,} bytes: cut it into several")
+    """Return the error of a row above ``MAX_ROW_BYTES``.
 
-
-def malformed(reason: str) -> MalformedRowError:
-    """A row that cannot be read, to be returned in its place."""
-    return MalformedRowError(reason)
+    It does not tell the size: the end of such a row of a packed file is not unpacked.
+    """
+    return MalformedRowError(f"a row above the most, {MAX_ROW_BYTES:,} bytes: cut it into several")

@@ -16,7 +16,7 @@ Message: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One training example, whatever format its row had: exactly one of ``messages``, ``text`` and ``input_ids``.
+    """One training example, from a row of any format: exactly one of ``messages``, ``text`` and ``input_ids``.
 
     Attributes:
         sample_id: index in the source, from 0.
@@ -24,8 +24,8 @@ class Sample:
         text: a document.
         tools: JSON schemas of the tools that the chat may call, as the template wants them.
         input_ids: tokens of a row that was tokenised before.
-        labels: its targets: the token where it is one, else -100; None where every token is.
-        unread: columns of the row that say something and that nobody read, such as ``id``; those of messages as
+        labels: its targets: the token at each target, else -100; None if every token is one.
+        unread: columns of the row that hold a value and were not read, such as ``id``; those of messages as
             ``messages[].name``.
 
     >>> Sample(0, messages=[{"role": "user", "content": "hi"}]).text is None
@@ -42,7 +42,7 @@ class Sample:
 
     @property
     def kind(self) -> str:
-        """``chat``, ``text`` or ``tokens``."""
+        """The form of the sample: ``chat``, ``text`` or ``tokens``."""
         if self.messages is not None:
             return "chat"
         return "text" if self.text is not None else "tokens"
@@ -55,4 +55,4 @@ class Sample:
 
 
 class MalformedRowError(ValueError):
-    """Raised inside formats; a source turns it into ``BadSampleError`` with file and line."""
+    """A row that a format cannot read; a source turns it into ``BadSampleError`` with file and line."""

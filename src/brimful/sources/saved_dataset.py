@@ -1,9 +1,9 @@
-"""A look at what ``Dataset.save_to_disk`` wrote, before ``datasets`` maps it.
+"""Checks of the files that ``Dataset.save_to_disk`` wrote, before ``datasets`` maps them.
 
 ``datasets`` maps the Arrow files of a saved data set and believes what they say: where a file is damaged, reading can
 kill the process, and where one was cut short between two batches, its rows are missing without a word. Here the frames
-of each file are held against its size, and the columns of each batch against their buffers: what costs milliseconds.
-The values are held against their offsets when they are read (``HuggingFaceRows``).
+of each file are compared with its size, and the columns of each batch with their buffers, which costs milliseconds.
+The values are compared with their offsets when they are read (``HuggingFaceRows``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def saved_files(path: str) -> list[tuple[str, int]]:
-    """The Arrow files of a saved data set and how many rows each has, in order.
+    """Return the Arrow files of a saved data set in order, each with its number of rows.
 
     Raises:
         SourceError: one of its files is missing, cut short or damaged.
@@ -32,11 +32,11 @@ def saved_files(path: str) -> list[tuple[str, int]]:
         names = [str(entry["filename"]) for entry in state["_data_files"]]
     except (KeyError, TypeError) as error:
         raise SourceError(f"{path}/state.json is damaged: it does not name the data files") from error
-    return [(file := os.path.join(path, name), _rows(file, info)) for name in names]
+    return [(file := os.path.join(path, name), _checked_rows(file, info)) for name in names]
 
 
 def saved_splits(path: str) -> list[str]:
-    """Names of the splits in a saved ``DatasetDict``; none in a saved ``Dataset``."""
+    """Return the names of the splits in a saved ``DatasetDict``; none in a saved ``Dataset``."""
     if not os.path.exists(name := os.path.join(path, "dataset_dict.json")):
         return []
     splits = _json(name).get("splits")
@@ -46,6 +46,7 @@ def saved_splits(path: str) -> list[str]:
 
 
 def _json(path: str) -> dict[str, Any]:
+    """Read a JSON object, or say which file is missing or damaged."""
     try:
         with open(path, "rb") as file:
             value = json.load(file)
@@ -58,29 +59,32 @@ def _json(path: str) -> dict[str, Any]:
     return value
 
 
-def _rows(path: str, info: dict[str, Any]) -> int:
+def _checked_rows(path: str, info: dict[str, Any]) -> int:
+    """Return the number of rows in an Arrow file after a check of its frames and columns."""
     import pyarrow as pa
 
     try:
+        # A file that was cut short between two batches is a stream without an end, which Arrow accepts.
         with open(path, "rb") as file:
             file.seek(-min(len(_END), os.fstat(file.fileno()).st_size), os.SEEK_END)
             if file.read() != _END:
                 raise SourceError(f"{path} is cut short: save the data set again")
-        rows = 0
-        with pa.memory_map(path) as mapped, pa.ipc.open_stream(mapped) as stream:
-            # Of other types than were saved, datasets converts all values when it opens them: look at them first.
-            full = not _is_as_saved(stream.schema, info)
+        num_rows = 0
+        with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
+            # datasets converts all values when it opens columns of other types than were saved: check those first.
+            must_check_values = not _has_saved_types(stream.schema, info)
             for batch in stream:
-                batch.validate(full=full)
-                rows += batch.num_rows
+                batch.validate(full=must_check_values)
+                num_rows += batch.num_rows
     except FileNotFoundError as error:
         raise SourceError(f"{path} is missing: save the data set again") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise SourceError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
-    return rows
+    return num_rows
 
 
-def _is_as_saved(schema: Any, info: dict[str, Any]) -> bool:
+def _has_saved_types(schema: Any, info: dict[str, Any]) -> bool:
+    """Return true if the columns of a file have the types in the data set's description."""
     import datasets
 
     try:

@@ -1,10 +1,11 @@
-"""A data set: rows by index, and the formats that say what they mean."""
+"""A data set: rows by index, and the formats that turn them into samples."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 
 from brimful.checks import index_of
@@ -18,20 +19,21 @@ from brimful.typing import Fingerprint
 
 __all__ = ["Source"]
 
-_ROWS_LOOKED_AT = 16
+_ROWS_FOR_DETECTION = 16
+"""Rows of each file, from the first on, by which its format is detected."""
 
 
 class Source:
     """Samples by index. ``sample_id`` is the position in the source and stays while rows are only appended.
 
-    Of several files each has a format of its own, found by its first rows. Of each row every column is used, or named
+    Each of several files has a format of its own, detected by its first rows. Every column of a row is used, or named
     in ``Sample.unread``, or the row is refused by name (``brimful.sources.unread``).
 
     Picklable: worker processes open the same files through the same indexes.
 
     Args:
         rows: of one file, table or list, or several chained.
-        format: name of the format of all rows; found out for each file if None.
+        format: name of the format of all rows; detected for each file if None.
         fields: keys of the rows, by the format's own names.
         ignore: columns, and marks such as ``<image>``, that may be left out though they say something.
 
@@ -48,51 +50,56 @@ class Source:
         fields: Mapping[str, str] | None = None,
         ignore: Sequence[str] = (),
     ) -> None:
-        self.rows = rows
-        self.title = rows.title
-        self.detected = format is None
         parts = rows.parts if isinstance(rows, ChainedRows) else [rows]
         if len(rows) == 0:
-            raise SourceError(f"{self.title} is empty: there is no sample to pack")
-        formats = [format_named(format, fields)] * len(parts) if format is not None else _detected(parts, fields)
+            raise SourceError(f"{rows.title} is empty: there is no sample to pack")
+        formats = [format_named(format, fields)] * len(parts) if format is not None else _detect_all(parts, fields)
         readings = [Reading(row_format, frozenset(ignore)) for row_format in formats]
-        self._runs = _joined([(len(part), reading) for part, reading in zip(parts, readings, strict=True)])
+        self._set_rows(rows, list(zip(map(len, parts), readings, strict=True)))
+        self.detected = format is None
 
     @classmethod
     def chained(cls, sources: Sequence[Source], title: str) -> Source:
-        """Several sources one behind the other, each read as before: with its formats, and what it may leave out."""
+        """Join several sources one behind the other, each with its own formats and ignored columns."""
         self = cls.__new__(cls)
-        self.rows = ChainedRows([source.rows for source in sources], title)
-        self.title = title
+        rows = ChainedRows([source.rows for source in sources], title)
+        self._set_rows(rows, [part for source in sources for part in source._sized_readings])
         self.detected = any(source.detected for source in sources)
-        self._runs = _joined([run for source in sources for run in source._sized_runs()])
         return self
 
-    def _sized_runs(self) -> list[tuple[int, Reading]]:
-        """Runs of rows that are read alike, each with its number of rows."""
-        stops = [*(start for start, _ in self._runs[1:]), len(self)]
-        return [(stop - start, reading) for (start, reading), stop in zip(self._runs, stops, strict=True)]
+    def _set_rows(self, rows: Rows, sized_readings: list[tuple[int, Reading]]) -> None:
+        """Set the rows: for each file, its number of rows and its reading."""
+        self.rows = rows
+        self.title = rows.title
+        self._sized_readings = sized_readings
+        # A run ends where the reading changes: neighbouring files that are read alike are one.
+        self._runs: list[tuple[int, Reading]] = []
+        start = 0
+        for num_rows, reading in sized_readings:
+            if num_rows and (not self._runs or self._runs[-1][1] != reading):
+                self._runs.append((start, reading))
+            start += num_rows
 
     @property
     def formats(self) -> list[RowFormat]:
-        """The formats of its rows, each once, in the order of the files."""
+        """The formats of the rows, each once, in the order of the files."""
         return list(dict.fromkeys(reading.format for _, reading in self._runs))
 
     @property
     def format_name(self) -> str:
-        """``messages``, or ``messages and text`` where files differ."""
+        """Names of the formats: ``messages``, or ``messages and text`` where files differ."""
         return " and ".join(dict.fromkeys(row_format.name for row_format in self.formats))
 
     @property
     def unit(self) -> str:
-        """What one document is, where the files are texts: ``one document a file``; empty for others."""
+        """Content of one document, for files of texts: ``one document a file``; empty for others."""
         return self.rows.unit
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, sample_id: int) -> Sample:
-        """One sample.
+        """Return one sample.
 
         Raises:
             BadSampleError: the row is malformed, or says something that cannot be packed; names file, line and what.
@@ -107,55 +114,59 @@ class Source:
         return result
 
     def read(self, start: int, stop: int) -> Iterator[Sample | BadSampleError]:
-        """Samples ``start … stop-1`` in order; a malformed one comes as the error, not raised."""
-        only = self._runs[0][1] if len(self._runs) == 1 else None
+        """Yield samples ``start … stop-1`` in order; a malformed one comes as the error, not raised."""
+        # Nearly every source is one run: its reading need not be looked up for each row.
+        single_reading = self._runs[0][1] if len(self._runs) == 1 else None
         for sample_id, row in enumerate(self.rows.read(start, stop), start):
-            yield self._convert(sample_id, row, only or self._reading_of(sample_id))
+            yield self._convert(sample_id, row, single_reading or self._reading_of(sample_id))
 
     def _reading_of(self, sample_id: int) -> Reading:
-        return self._runs[bisect.bisect_right(self._runs, sample_id, key=lambda run: run[0]) - 1][1]
+        return self._runs[bisect.bisect_right(self._runs, sample_id, key=itemgetter(0)) - 1][1]
 
     def _convert(self, sample_id: int, row: Any, reading: Reading) -> Sample | BadSampleError:
+        """Return the sample of a row, or the error that names its file and line."""
         try:
             if isinstance(row, MalformedRowError):
                 raise row
             return reading.sample(sample_id, row)
         except MalformedRowError as error:
-            return BadSampleError(str(error), sample_id=sample_id, where=self.rows.where(sample_id))
+            reason = str(error)
+        # Values of unforeseen types make a format fail anywhere: that is this row's fault, and reading goes on.
         except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
             reason = f"cannot be read as format {reading.format.name} ({type(error).__name__}: {error})"
-            return BadSampleError(reason, sample_id=sample_id, where=self.rows.where(sample_id))
+        return BadSampleError(reason, sample_id=sample_id, where=self.rows.where(sample_id))
 
     def where(self, sample_id: int) -> str:
-        """File and line of a sample."""
+        """Return the file and line of a sample."""
         return self.rows.where(sample_id)
 
     @property
     def row_settings(self) -> dict[str, Any]:
-        """What, beside the rows, decides what a sample holds."""
+        """The settings that decide, beside the rows, the content of the samples."""
         if len(self._runs) == 1:
             return self._runs[0][1].settings
         return {"formats": [[start, reading.settings] for start, reading in self._runs]}
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """Runs of rows with fingerprints of their content and of how it is read.
+        """Blocks of rows with fingerprints of their content and of how it is read.
 
         Raises:
             SourceError: they leave rows out: those would be in no table and no pack.
         """
         blocks = self.rows.blocks
-        ends = [0, *(block.stop for block in blocks)]
-        if ends[-1] != len(self) or ends[:-1] != [block.start for block in blocks]:
+        edges = [0, *(block.stop for block in blocks)]
+        if edges[-1] != len(self) or edges[:-1] != [block.start for block in blocks]:
             raise SourceError(f"{self.title}: its blocks do not cover its {len(self):,} rows, each once and in order")
-        found: list[Block] = []
-        for reading, run in groupby(blocks, lambda block: self._reading_of(block.start)):
+        result: list[Block] = []
+        # A block never reaches over the end of a file, and so has one reading.
+        for reading, group in groupby(blocks, lambda block: self._reading_of(block.start)):
             settings = fingerprint_of(reading.settings)
-            found += [Block(it.start, it.stop, fingerprint_of([it.fingerprint, settings])) for it in run]
-        return found
+            result += [Block(run.start, run.stop, fingerprint_of([run.fingerprint, settings])) for run in group]
+        return result
 
     def begins_with(self, count: int, fingerprint: Fingerprint) -> bool:
-        """Whether the first ``count`` samples are exactly those of a source with that fingerprint."""
+        """Return true if the first ``count`` samples are exactly those of a source with that fingerprint."""
         if count == len(self):
             return fingerprint == self.fingerprint
         digests = self.rows.prefix_fingerprints(count)
@@ -163,47 +174,29 @@ class Source:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of all samples in order: the same for a copy elsewhere, for .jsonl and .jsonl.gz."""
+        """Fingerprint of all samples in order: the same for a copy elsewhere, for .jsonl and .jsonl.gz."""
         return fingerprint_of([self.rows.fingerprint, self.row_settings])
 
     def __repr__(self) -> str:
         return f"Source({self.title!r}, {len(self):,} samples, format {self.format_name}, {short(self.fingerprint)})"
 
 
-def _joined(sized: Sequence[tuple[int, Reading]]) -> list[tuple[int, Reading]]:
-    """Runs of rows that are read alike: the first row of each, ascending from 0, and how it is read."""
-    runs: list[tuple[int, Reading]] = []
-    start = 0
-    for length, reading in sized:
-        if length and (not runs or runs[-1][1] != reading):
-            runs.append((start, reading))
-        start += length
-    return runs
-
-
-def _detected(parts: Sequence[Rows], fields: Mapping[str, str] | None) -> list[RowFormat]:
-    """The format of each part; a part without a readable row has that of the part before it (or behind)."""
-    found: list[RowFormat | None] = []
-    for part in parts:
-        readable = [row for row in _first_rows(part) if not isinstance(row, MalformedRowError)]
-        if not readable:
-            found.append(None)
-            continue
-        try:
-            found.append(detect(readable, fields))
-        except UnknownFormatError as error:
-            raise UnknownFormatError(f"{part.title}: {error.message}") from error
-    known = [row_format for row_format in found if row_format is not None]
-    if not known:
+def _detect_all(parts: Sequence[Rows], fields: Mapping[str, str] | None) -> list[RowFormat]:
+    """Detect the format of each part; a part without a readable row has that of the part before it (or behind)."""
+    formats = [_detect_part(part, fields) for part in parts]
+    first = next((row_format for row_format in formats if row_format is not None), None)
+    if first is None:
+        # No row of any part can be read: the first one tells why.
         part = next(part for part in parts if len(part))
-        raise BadSampleError(str(next(iter(_first_rows(part)))), sample_id=0, where=part.where(0))
-    last = known[0]
-    formats = []
-    for row_format in found:
-        last = row_format or last
-        formats.append(last)
-    return formats
+        raise BadSampleError(str(part.get(0)), sample_id=0, where=part.where(0))
+    return list(accumulate(formats, lambda previous, row_format: row_format or previous, initial=first))[1:]
 
 
-def _first_rows(part: Rows) -> list[Any]:
-    return list(part.read(0, min(_ROWS_LOOKED_AT, len(part))))
+def _detect_part(part: Rows, fields: Mapping[str, str] | None) -> RowFormat | None:
+    """Detect the format by the first rows; None if none of them can be read."""
+    rows = part.read(0, min(_ROWS_FOR_DETECTION, len(part)))
+    readable = [row for row in rows if not isinstance(row, MalformedRowError)]
+    try:
+        return detect(readable, fields) if readable else None
+    except UnknownFormatError as error:
+        raise UnknownFormatError(f"{part.title}: {error.message}") from error

@@ -1,4 +1,4 @@
-"""Rows that can be read only once (a pipe, a generator, a stream of ``datasets``), kept so that they can be read by index.
+"""Copies of rows that can be read only once (a pipe, a generator, a stream of ``datasets``), to be read by index.
 
 They are copied to the cache directory as JSON lines under a name made of their content: the same rows piped in again
 are the same data set, and a job that was killed goes on.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,8 +28,8 @@ _CHUNK = 1 << 20
 
 
 def rows_of_pipe(pipe: IO[bytes], cache: Path | None) -> Rows:
-    """JSON lines, or one JSON array, from standard input."""
-    path = _spooled(lambda put: _copy(pipe, put), cache)
+    """Copy JSON lines, or one JSON array, from standard input."""
+    path = _spool(iter(partial(pipe.read, _CHUNK), b""), cache)
     title = "standard input"
     if begins_like_array(path):
         return JsonArray(unpacked_json_array(path, cache), cache=cache, title=title)
@@ -36,39 +37,37 @@ def rows_of_pipe(pipe: IO[bytes], cache: Path | None) -> Rows:
 
 
 def rows_of_iterable(rows: Iterable[Any], title: str, cache: Path | None) -> Rows:
-    """The rows of an iterable, in its order.
+    """Copy the rows of an iterable, in its order.
 
     Raises:
         SourceError: a row holds something that JSON has no word for.
     """
-
-    def write(put: Callable[[bytes], Any]) -> None:
-        for number, row in enumerate(rows):
-            try:
-                line = json.dumps(row, ensure_ascii=False, default=_plain)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise SourceError(f"{title}: row {number} cannot be kept as JSON: {error}") from error
-            put(line.encode("utf-8", "surrogatepass") + b"\n")
-
-    return JsonLines(_spooled(write, cache), cache=cache, title=title)
+    return JsonLines(_spool(_json_lines(rows, title), cache), cache=cache, title=title)
 
 
-def _spooled(write: Callable[[Callable[[bytes], Any]], None], cache: Path | None) -> str:
-    """Path of a file with what ``write`` puts, named by its content."""
+def _json_lines(rows: Iterable[Any], title: str) -> Iterator[bytes]:
+    for index, row in enumerate(rows):
+        try:
+            line = json.dumps(row, ensure_ascii=False, default=_to_json)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SourceError(f"{title}: row {index} cannot be kept as JSON: {error}") from error
+        yield line.encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _spool(pieces: Iterable[bytes], cache: Path | None) -> str:
+    """Write the pieces to a file named by its content; return its path."""
     folder = (cache or cache_dir()) / "spooled"
     folder.mkdir(parents=True, exist_ok=True)
     hasher = xxhash.xxh3_128()
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-
-            def put(data: bytes) -> None:
-                hasher.update(data)
-                file.write(data)
-
-            write(put)
+            for piece in pieces:
+                hasher.update(piece)
+                file.write(piece)
         target = folder / f"{hasher.hexdigest()}.jsonl"
-        if target.exists():  # keep its times: indexes were made with them
+        # An earlier copy keeps its times: indexes were made with them.
+        if target.exists():
             os.unlink(temporary)
         else:
             os.replace(temporary, target)
@@ -78,13 +77,8 @@ def _spooled(write: Callable[[Callable[[bytes], Any]], None], cache: Path | None
     return str(target)
 
 
-def _copy(pipe: IO[bytes], put: Callable[[bytes], Any]) -> None:
-    while chunk := pipe.read(_CHUNK):
-        put(chunk)
-
-
-def _plain(value: Any) -> Any:
-    """Arrays, tensors and their numbers as JSON has them."""
+def _to_json(value: Any) -> Any:
+    """Convert an array, a tensor or one of their numbers to a list or number of Python."""
     for name in ("tolist", "item"):
         convert = getattr(value, name, None)
         if callable(convert):

@@ -1,8 +1,8 @@
-"""Whether a file is still the one that was fingerprinted.
+"""The state of a file on disk: it shows that the file is still the one that was fingerprinted.
 
 A source is named by its content, and the content is read again and again while a job runs. A file that is written over
-meanwhile would give old and new rows under the old name. So whoever reads looks at the file's stamp *after* the bytes
-are read and before they are handed on: what is handed on was read from the file that was fingerprinted.
+meanwhile would give old and new rows under the old name. So every reader checks the file's stamp *after* the bytes
+are read and before they are handed on: all bytes that are handed on were read from the file that was fingerprinted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from dataclasses import dataclass
 
 from brimful.errors import SourceError
 
-__all__ = ["Stamp"]
+__all__ = ["Stamp", "changed"]
+
+
+def changed(title: str, event: str = "changed") -> SourceError:
+    """Return the error of a file that is no longer the one that was opened."""
+    return SourceError(f"{title} {event} while it was being read: run the command again")
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What changes when a file is written over or replaced.
+    """Size, time and number of a file: one of them changes when the file is written over or replaced.
 
     Attributes:
         size: bytes.
@@ -31,24 +36,24 @@ class Stamp:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Stamp:
-        """The stamp of a file as it is now; ``FileNotFoundError`` if there is none."""
+        """Return the present stamp of a file; ``FileNotFoundError`` if there is none."""
         status = os.stat(path)
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
     def check(self, path: str | os.PathLike[str], title: str | None = None) -> None:
-        """Make sure that the file still has this stamp.
+        """Refuse a file that no longer has this stamp.
 
         Args:
             path: of the file.
-            title: what a person calls it; the path if None.
+            title: name of the file in messages; the path if None.
 
         Raises:
             SourceError: it was changed, replaced or deleted.
         """
-        name = title or os.fspath(path)
+        title = title or os.fspath(path)
         try:
-            now = Stamp.of(path)
+            present = Stamp.of(path)
         except OSError as error:
-            raise SourceError(f"{name} was deleted while it was being read: run the command again") from error
-        if now != self:
-            raise SourceError(f"{name} changed while it was being read: run the command again")
+            raise changed(title, "was deleted") from error
+        if present != self:
+            raise changed(title)

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator
 from typing import Any
 
 from brimful.errors import SourceError
-from brimful.fingerprint import fingerprint_of
-from brimful.sources.block import cut
-from brimful.sources.huggingface import table_fingerprint
-from brimful.sources.rows import Block, Rows
+from brimful.fingerprint import fingerprint_bytes
+from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.typing import Fingerprint
 
-__all__ = ["TableRows", "is_table"]
+__all__ = ["TableRows", "is_table", "rows_of_table", "table_fingerprint"]
 
-_BATCH = 1024
+_BATCH_ROWS = 1024
+"""Rows that are converted to Python together: bounds the memory of reading a long range."""
 
 
 def is_table(data: Any) -> bool:
-    """Whether something is a table of a kind that we know, without importing its library."""
+    """Return true for a table of a known library, without importing the library."""
     kind = type(data)
     library = kind.__module__.partition(".")[0]
     return (library, kind.__name__) in {("pyarrow", "Table"), ("pandas", "DataFrame"), ("polars", "DataFrame")}
 
 
-class TableRows(Rows):
+def rows_of_table(table: Any, start: int, stop: int) -> Iterator[Any]:
+    """Yield rows ``start … stop-1`` of an Arrow table as dictionaries."""
+    for begin, end in block_ranges(start, stop, _BATCH_ROWS):
+        yield from table.slice(begin, end - begin).to_pylist()
+
+
+def table_fingerprint(table: Any) -> Fingerprint:
+    """Return the fingerprint of the values of an Arrow table.
+
+    It is taken of the IPC stream of one contiguous batch: how the table is cut into chunks does not matter.
+    """
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    contiguous = table.combine_chunks().replace_schema_metadata(None)
+    with pa.ipc.new_stream(sink, contiguous.schema) as writer:
+        writer.write_table(contiguous)
+    return fingerprint_bytes(memoryview(sink.getvalue()))
+
+
+class TableRows(UniformBlockRows):
     """Rows of an Arrow table.
 
     >>> import pyarrow as pa
@@ -39,7 +57,7 @@ class TableRows(Rows):
 
     @classmethod
     def of(cls, data: Any) -> TableRows:
-        """From a table of any of the three libraries; missing values of pandas become null.
+        """Convert a table of any of the three libraries; missing values of pandas become null.
 
         Raises:
             SourceError: a column that Arrow cannot hold.
@@ -60,19 +78,7 @@ class TableRows(Rows):
         return int(self._table.num_rows)
 
     def read(self, start: int, stop: int) -> Iterator[Any]:
-        for begin in range(start, stop, _BATCH):
-            yield from self._table.slice(begin, min(_BATCH, stop - begin)).to_pylist()
+        return rows_of_table(self._table, start, stop)
 
-    def where(self, index: int) -> str:
-        return f"{self.title}: row {index}"
-
-    @cached_property
-    def blocks(self) -> Sequence[Block]:
-        return [
-            Block(start, stop, table_fingerprint(self._table.slice(start, stop - start)))
-            for start, stop in cut(0, len(self))
-        ]
-
-    @cached_property
-    def fingerprint(self) -> Fingerprint:
-        return fingerprint_of([block.fingerprint for block in self.blocks])
+    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
+        return table_fingerprint(self._table.slice(start, stop - start))

@@ -1,6 +1,6 @@
 """Plain copies of files that cannot be read by index as they are: compressed, remote, or one JSON array.
 
-The copy lies in the cache directory under a name made of where the original lies and when it changed. One
+The copy lies in the cache directory under a name made of the original's place and the time of its last change. One
 process of many makes it; a newer copy of the same original replaces the older one.
 """
 
@@ -20,6 +20,7 @@ from brimful.fingerprint import fingerprint_of
 from brimful.remote import filesystem_of, is_remote, telling
 from brimful.sources.json_array import array_elements
 from brimful.sources.rows import MAX_ROW_BYTES
+from brimful.sources.stamp import changed
 
 __all__ = ["begins_like_array", "unpacked_json_array", "unpacked_lines"]
 
@@ -28,24 +29,29 @@ _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz
 
 
 def begins_like_array(path: str) -> bool:
-    """Whether a .json file, compressed or not, holds an array; many hold JSON lines under that name."""
+    """Return true if a .json file, compressed or not, holds an array; many hold JSON lines under that name."""
     with _opened(path) as source:
         head: bytes = source.read(4096)
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
 
 
 def unpacked_lines(path: str, cache: Path | None = None) -> str:
-    """Path of a plain copy of a compressed or remote file of lines."""
+    """Return the path of a plain copy of a compressed or remote file of lines."""
+    return _unpacked(path, cache, "lines", _copy_lines)
 
-    def copy(target: IO[bytes]) -> None:
-        with _opened(path) as source:
-            _copy_lines(source, target)
 
-    return _copied(path, cache, "lines", copy)
+def unpacked_json_array(path: str, cache: Path | None = None) -> str:
+    """Return the path of a copy with one line for each element of a JSON array."""
+
+    def copy_elements(source: IO[bytes], target: IO[bytes]) -> None:
+        for row in array_elements(source, path):
+            target.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+
+    return _unpacked(path, cache, "array", copy_elements)
 
 
 def _copy_lines(source: IO[bytes], target: IO[bytes]) -> None:
-    """Copy in pieces. Of a line that no row may be as long as, only so much is written that this can be seen."""
+    """Copy lines in pieces; of a line above ``MAX_ROW_BYTES``, only the bytes that show it."""
     room = MAX_ROW_BYTES + 1  # of the line that is being copied
     while piece := source.read(_PIECE):
         end = piece.find(b"\n")
@@ -53,44 +59,39 @@ def _copy_lines(source: IO[bytes], target: IO[bytes]) -> None:
             target.write(piece[:room])
             room = max(room - len(piece), 0)
             continue
+        # Only the line that an earlier piece began can be too long by its copy; lines inside a piece are short.
         target.write(piece[: min(room, end)])
         target.write(memoryview(piece)[end:])
         room = MAX_ROW_BYTES + 1 - (len(piece) - piece.rfind(b"\n") - 1)
 
 
-def unpacked_json_array(path: str, cache: Path | None = None) -> str:
-    """Path of a copy with one line for each element of a JSON array."""
-
-    def copy(target: IO[bytes]) -> None:
-        with _opened(path) as source:
-            for row in array_elements(source, path):
-                target.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
-
-    return _copied(path, cache, "array", copy)
-
-
-def _copied(path: str, cache: Path | None, kind: str, copy: Callable[[IO[bytes]], None]) -> str:
-    origin, stamp = _identity(path)
+def _unpacked(path: str, cache: Path | None, kind: str, copy: Callable[[IO[bytes], IO[bytes]], None]) -> str:
+    """Return the path of the copy, which ``copy`` makes if there is none of the file as it is now."""
+    origin, version = _identity(path)
     folder = (cache or cache_dir()) / "unpacked"
     prefix = f"{fingerprint_of([kind, origin])[:16]}-"
-    target = folder / f"{prefix}{fingerprint_of(stamp)[:16]}.jsonl"
-    if not target.exists():
-        with exclusive(folder / f"{prefix}lock"):
-            for left in folder.glob(f".{prefix}*.tmp"):  # of a process that was killed: nobody else writes here
-                left.unlink(missing_ok=True)
-            if not target.exists():
-                with atomic_file(target) as file:
-                    copy(file)
-                    if _identity(path) != (origin, stamp):
-                        raise SourceError(f"{path} changed while it was being read: run the command again")
-                for older in folder.glob(f"{prefix}*.jsonl"):
-                    if older != target:
-                        older.unlink(missing_ok=True)
+    target = folder / f"{prefix}{fingerprint_of(version)[:16]}.jsonl"
+    if target.exists():
+        return str(target)
+    with exclusive(folder / f"{prefix}lock"):
+        # Under the lock nobody else writes here: temporary files are those of processes that were killed.
+        for temporary in folder.glob(f".{prefix}*.tmp"):
+            temporary.unlink(missing_ok=True)
+        if not target.exists():
+            with atomic_file(target) as file:
+                with _opened(path) as source:
+                    copy(source, file)
+                # Raised before the copy appears under its name: it may hold bytes of two versions.
+                if _identity(path) != (origin, version):
+                    raise changed(path)
+            for older in folder.glob(f"{prefix}*.jsonl"):
+                if older != target:
+                    older.unlink(missing_ok=True)
     return str(target)
 
 
 def _identity(path: str) -> tuple[str, Any]:
-    """Where the original lies, and what changes when it changes."""
+    """Return the place of the original, and a value that changes when the original changes."""
     if is_remote(path):
         filesystem, inner = filesystem_of(path)
         with telling(path):
@@ -105,7 +106,7 @@ def _identity(path: str) -> tuple[str, Any]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    """The unpacked bytes of a file, local or remote, compressed or not."""
+    """Open the unpacked bytes of a file, local or remote, compressed or not."""
     import pyarrow as pa
 
     codec = _CODECS.get(os.path.splitext(path)[1].lower())

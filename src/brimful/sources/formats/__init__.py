@@ -1,4 +1,4 @@
-"""What rows look like: one format per file.
+"""Formats of rows: one format per file.
 
 A format says by the keys of a row whether it is its own (``matches``) and turns it into a chat or a text
 (``convert``). Its ``fields`` are the keys it reads; a mapping such as ``{"messages": "dialogue"}`` renames
@@ -34,7 +34,7 @@ FORMATS: dict[str, type[RowFormat]] = {
 
 
 def format_named(name: str, fields: Mapping[str, str] | None = None) -> RowFormat:
-    """The format of that name, reading the fields that ``fields`` renames.
+    """Return the format of that name, reading the fields that ``fields`` renames.
 
     Raises:
         SettingsError: no such format, or a field that it does not have.
@@ -45,39 +45,34 @@ def format_named(name: str, fields: Mapping[str, str] | None = None) -> RowForma
 
 
 def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None) -> RowFormat:
-    """The format that most of these rows match; the earlier one on a tie.
+    """Return the format that most of these rows match; the earlier one on a tie.
 
     A row that does not match is that row's fault and is reported when it is read.
 
     Raises:
-        UnknownFormatError: none matches any; the message shows the keys that were found.
+        UnknownFormatError: none matches any; the message shows the keys of the first row.
     """
-    best: RowFormat | None = None
-    most = 0
-    for format_class in FORMATS.values():
-        if fields and not set(fields) <= set(format_class.default_fields):
-            continue
-        candidate = format_class(fields)
-        matches = sum(candidate.matches(row) for row in rows)
-        if matches > most:
-            best, most = candidate, matches
-    if best is not None:
-        return best
+    candidates = [
+        format_class(fields)
+        for format_class in FORMATS.values()
+        if not fields or set(fields) <= set(format_class.default_fields)
+    ]
+    matches = [sum(map(candidate.matches, rows)) for candidate in candidates]
+    if any(matches):
+        return candidates[matches.index(max(matches))]
     keys = [str(key) for key in rows[0]] if rows and isinstance(rows[0], Mapping) else []
-    found = (
-        f"the first has keys {sorted(keys)}" if keys else f"the first is {type(rows[0]).__name__ if rows else 'none'}"
-    )
+    summary = f"has keys {sorted(keys)}" if keys else f"is {type(rows[0]).__name__ if rows else 'none'}"
     example = f"{setting('format', 'messages')} {setting('fields', {'messages': 'dialogue'})}"
     if fields and "messages" not in fields:
         example = f"{setting('format')} beside {setting('fields', dict(fields))}"
     raise UnknownFormatError(
-        f"the rows have no format that brimful knows; {found}. {_hint(keys)}Name the format and its fields, for example "
+        f"the rows have no format that brimful knows; the first {summary}. {_hint(keys)}Name the format and its fields, for example "
         f"{example} (formats: {', '.join(FORMATS)})"
     )
 
 
 def _hint(keys: Sequence[str]) -> str:
-    """What is known of rows that cannot be packed so far."""
+    """Return a sentence on rows that cannot be packed so far; empty for others."""
     if any(key.startswith(("chosen", "rejected")) for key in keys):
         return "These are preferences, and pairs cannot be packed so far. "
     if any(key in ("image", "images", "video", "videos", "audio", "audios") for key in keys):

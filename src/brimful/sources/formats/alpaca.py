@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.sources.formats.row_format import RowFormat, as_text
-from brimful.sources.sample import MalformedRowError, Message
+from brimful.sources.formats.row_format import RowFormat
+from brimful.sources.formats.turns import as_text
+from brimful.sources.sample import MalformedRowError
 
 __all__ = ["Alpaca"]
 
@@ -21,27 +22,16 @@ class Alpaca(RowFormat):
     """
 
     name = "alpaca"
-    default_fields = {
-        "instruction": "instruction",
-        "input": "input",
-        "output": "output",
-        "system": "system",
-        "history": "history",
-    }
-
-    def matches(self, row: Any) -> bool:
-        return self.has(row, "instruction", "output")
+    default_fields = {field: field for field in ("instruction", "input", "output", "system", "history")}
+    required_fields = ("instruction", "output")
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        question = as_text(self.get(row, "instruction"), self.fields["instruction"])
-        answer = as_text(self.get(row, "output"), self.fields["output"])
+        question, answer = self.text(row, "instruction"), self.text(row, "output")
         extra = self.optional(row, "input")
         if extra:
             question = f"{question}\n{as_text(extra, self.fields['input'])}"
-        messages: list[Message] = []
-        system = self.optional(row, "system")
-        if system:
-            messages.append({"role": "system", "content": as_text(system, self.fields["system"])})
+        # The order of the turns: system, history, the question with its input, the answer.
+        messages = self.system_message(row)
         history = self.optional(row, "history") or []
         if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
             raise MalformedRowError(f"{self.fields['history']!r} must hold [question, answer] pairs")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.sources.formats.row_format import RowFormat, as_message, as_tools
+from brimful.sources.formats.row_format import RowFormat
+from brimful.sources.formats.turns import as_tools
 
 __all__ = ["Messages"]
 
@@ -19,12 +20,7 @@ class Messages(RowFormat):
 
     name = "messages"
     default_fields = {"messages": "messages", "tools": "tools"}
-
-    def matches(self, row: Any) -> bool:
-        return self.has(row, "messages")
+    required_fields = ("messages",)
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        key = self.fields["messages"]
-        turns = self.turns(row, "messages")
-        messages = [as_message(turn, f"{key}[{number}]") for number, turn in enumerate(turns)]
-        return {"messages": messages, "tools": as_tools(self.optional(row, "tools"))}
+        return {"messages": self.messages(row, "messages"), "tools": as_tools(self.optional(row, "tools"))}

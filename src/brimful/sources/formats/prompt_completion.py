@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.sources.formats.row_format import RowFormat, as_message, as_text, as_tools
+from brimful.sources.formats.row_format import RowFormat
+from brimful.sources.formats.turns import as_tools
 from brimful.sources.sample import Message
 
 __all__ = ["PromptCompletion"]
@@ -20,16 +21,14 @@ class PromptCompletion(RowFormat):
 
     name = "prompt_completion"
     default_fields = {"prompt": "prompt", "completion": "completion", "tools": "tools"}
-
-    def matches(self, row: Any) -> bool:
-        return self.has(row, "prompt", "completion")
+    required_fields = ("prompt", "completion")
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        messages = self._turns(row, "prompt", "user") + self._turns(row, "completion", "assistant")
+        messages = self._side(row, "prompt", "user") + self._side(row, "completion", "assistant")
         return {"messages": messages, "tools": as_tools(self.optional(row, "tools"))}
 
-    def _turns(self, row: Mapping[str, Any], name: str, role: str) -> list[Message]:
-        value, key = self.get(row, name), self.fields[name]
-        if isinstance(value, list):
-            return [as_message(turn, f"{key}[{number}]") for number, turn in enumerate(self.turns(row, name))]
-        return [{"role": role, "content": as_text(value, key)}]
+    def _side(self, row: Mapping[str, Any], name: str, role: str) -> list[Message]:
+        """Return the messages of the prompt or the completion; a text is one message of that role."""
+        if isinstance(self.get(row, name), list):
+            return self.messages(row, name)
+        return [{"role": role, "content": self.text(row, name)}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.sources.formats.row_format import RowFormat, as_text
+from brimful.sources.formats.row_format import RowFormat
 
 __all__ = ["QuestionAnswer"]
 
@@ -19,11 +19,8 @@ class QuestionAnswer(RowFormat):
 
     name = "question_answer"
     default_fields = {"question": "question", "answer": "answer"}
-
-    def matches(self, row: Any) -> bool:
-        return self.has(row, "question", "answer")
+    required_fields = ("question", "answer")
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        question = as_text(self.get(row, "question"), self.fields["question"])
-        answer = as_text(self.get(row, "answer"), self.fields["answer"])
+        question, answer = self.text(row, "question"), self.text(row, "answer")
         return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}

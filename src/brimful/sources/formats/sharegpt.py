@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.sources.formats.row_format import RowFormat, as_message, as_text, as_tools, from_json, shown
+from brimful.sources.formats.row_format import RowFormat
+from brimful.sources.formats.turns import as_message, as_text, as_tools, from_json, preview
 from brimful.sources.sample import MalformedRowError, Message
 
 __all__ = ["ShareGPT"]
 
 _ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "bot": "assistant",
-    "chatgpt": "assistant",
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "bot", "chatgpt"), "assistant"),
     "system": "system",
-    "observation": "tool",
-    "tool": "tool",
-    "function_response": "tool",
+    **dict.fromkeys(("observation", "tool", "function_response"), "tool"),
 }
 
 
@@ -36,41 +31,36 @@ class ShareGPT(RowFormat):
 
     name = "sharegpt"
     default_fields = {"conversations": "conversations", "system": "system", "tools": "tools"}
-
-    def matches(self, row: Any) -> bool:
-        return self.has(row, "conversations")
+    required_fields = ("conversations",)
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        key = self.fields["conversations"]
-        turns = self.turns(row, "conversations")
-        messages = [_message(turn, f"{key}[{number}]") for number, turn in enumerate(turns)]
-        system = self.optional(row, "system")
-        if system:
-            messages.insert(0, {"role": "system", "content": as_text(system, self.fields["system"])})
-        return {"messages": messages, "tools": as_tools(self.optional(row, "tools"))}
+        messages = self.messages(row, "conversations", _message)
+        return {"messages": self.system_message(row) + messages, "tools": as_tools(self.optional(row, "tools"))}
 
 
-def _message(turn: Any, what: str) -> Message:
+def _message(turn: Any, name: str) -> Message:
+    """Return one turn in OpenAI's words; keys beside ``from`` and ``value`` stay."""
     if isinstance(turn, Mapping) and "role" in turn and "from" not in turn:
-        return as_message(turn, what)
+        return as_message(turn, name)
     if not isinstance(turn, Mapping) or "from" not in turn or "value" not in turn:
-        raise MalformedRowError(f"{what} must be an object with 'from' and 'value'")
-    speaker, value = turn["from"], as_text(turn["value"], f"the value of {what}")
+        raise MalformedRowError(f"{name} must be an object with 'from' and 'value'")
+    speaker, text = turn["from"], as_text(turn["value"], f"the value of {name}")
     if speaker == "function_call":
-        message: Message = {"role": "assistant", "content": "", "tool_calls": _calls(value, what)}
+        message: Message = {"role": "assistant", "content": "", "tool_calls": _calls(text, name)}
     elif isinstance(speaker, str) and speaker in _ROLES:
-        message = {"role": _ROLES[speaker], "content": value}
+        message = {"role": _ROLES[speaker], "content": text}
     else:
-        known = f"{', '.join(_ROLES)}, function_call"
-        said = repr(speaker) if isinstance(speaker, str) else shown(speaker)
-        raise MalformedRowError(f"{what} is from {said}, which is none of {known}")
-    return {**{key: there for key, there in turn.items() if key not in ("from", "value", *message)}, **message}
+        value = repr(speaker) if isinstance(speaker, str) else preview(speaker)
+        raise MalformedRowError(f"{name} is from {value}, which is none of {', '.join(_ROLES)}, function_call")
+    extra = {key: value for key, value in turn.items() if key not in ("from", "value", *message)}
+    return {**extra, **message}
 
 
-def _calls(value: str, what: str) -> list[dict[str, Any]]:
-    parsed = from_json(value, f"the function_call in {what}")
-    calls = parsed if isinstance(parsed, list) else [parsed]
+def _calls(text: str, name: str) -> list[dict[str, Any]]:
+    """Return the tool calls in the JSON text of a ``function_call`` turn: one, or a list."""
+    value = from_json(text, f"the function_call in {name}")
+    calls = value if isinstance(value, list) else [value]
     for call in calls:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            raise MalformedRowError(f"{what} is a function_call that names no function")
+            raise MalformedRowError(f"{name} is a function_call that names no function")
     return [{"type": "function", "function": call} for call in calls]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.sources.formats.row_format import RowFormat, as_text
+from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.sample import MalformedRowError
 
 __all__ = ["Text"]
@@ -20,13 +20,13 @@ class Text(RowFormat):
 
     name = "text"
     default_fields = {"text": "text"}
+    required_fields = ("text",)
 
     def matches(self, row: Any) -> bool:
-        return isinstance(row, str) or self.has(row, "text")
+        return isinstance(row, str) or super().matches(row)
 
     def convert(self, row: Mapping[str, Any] | str) -> dict[str, Any]:
-        value = row if isinstance(row, str) else self.get(row, "text")
-        text = as_text(value, self.fields["text"])
+        text = row if isinstance(row, str) else self.text(row, "text")
         if not text:
             raise MalformedRowError(f"{self.fields['text']!r} is empty: a document needs at least one character")
         return {"text": text}

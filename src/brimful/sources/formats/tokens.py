@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from brimful.errors import CollateError
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.sample import MalformedRowError
-from brimful.tokenised import read_tokenised
+from brimful.tokenised import TARGET_MASKS, read_tokenised
 from brimful.typing import IGNORE_INDEX
 
 __all__ = ["Tokens"]
 
-_NAMES = (
-    "input_ids",
-    "labels",
-    "attention_mask",
-    "loss_mask",
-    "completion_mask",
-    "assistant_masks",
-    "position_ids",
-    "seq_lengths",
-)
+_NAMES = ("input_ids", "labels", "attention_mask", *TARGET_MASKS, "position_ids", "seq_lengths")
 
 
 class Tokens(RowFormat):
@@ -37,22 +30,20 @@ class Tokens(RowFormat):
 
     name = "tokens"
     default_fields = {name: name for name in _NAMES}
-
-    def matches(self, row: Any) -> bool:
-        return self.has(row, "input_ids")
+    required_fields = ("input_ids",)
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         self.get(row, "input_ids")
-        given = {name: value for name in self.fields if (value := self.optional(row, name)) is not None}
+        columns = {name: value for name in self.fields if (value := self.optional(row, name)) is not None}
         try:
-            read = read_tokenised(given, "the row")
+            tokens = read_tokenised(columns, "the row")
         except CollateError as error:
             raise MalformedRowError(error.message) from error
-        samples = len(read.cu_seqlens) - 1
-        if samples > 1:
-            raise MalformedRowError(f"the row is packed already, of {samples} samples: bring them one a row")
-        ids = read.input_ids.tolist()
+        num_samples = len(tokens.cu_seqlens) - 1
+        if num_samples > 1:
+            raise MalformedRowError(f"the row is packed already, of {num_samples} samples: bring them one a row")
+        ids = tokens.input_ids.tolist()
         if min(ids) < 0:
             raise MalformedRowError(f"the row has {min(ids)} in {self.fields['input_ids']!r}, which is no token")
-        labels = [token if there else IGNORE_INDEX for token, there in zip(ids, read.loss_mask.tolist(), strict=True)]
-        return {"input_ids": ids, "labels": labels}
+        labels = np.where(tokens.loss_mask, tokens.input_ids, IGNORE_INDEX)
+        return {"input_ids": ids, "labels": labels.tolist()}
