@@ -17,9 +17,9 @@ import numpy as np
 from compare import SHARED_DATA, describe_machine
 
 from brimful.plan import kernels_budgets
+from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.policies.budgets import over_any
-from brimful.plan.counts.histogram import Histogram
 from brimful.plan.vector.pack_vectors import pack_vectors
 
 _CAPACITIES = (4096, 8192, 16384, 32768)

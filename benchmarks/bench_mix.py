@@ -16,13 +16,13 @@ from collections.abc import Iterator
 import numpy as np
 from compare import SHARED_DATA, describe_machine
 
-from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.order.exchange import companion_order, mix, pack_order
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.next_fit import next_fit
+from brimful.plan.order.diversity import Variety, companions_again, measure_variety
+from brimful.plan.order.exchange import companion_order, mix, pack_order
 from brimful.plan.packing import Packing
 from brimful.plan.schedule import Tail, schedule_packs
-from brimful.plan.order.diversity import Variety, companions_again, measure_variety
 from brimful.typing import AnyIntArray, Lengths
 
 _REAL = {

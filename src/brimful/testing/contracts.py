@@ -32,8 +32,7 @@ from hypothesis import strategies as st
 
 from brimful.blobs import BlobStore
 from brimful.shards import Pack
-from brimful.sources.block import BLOCK_ROWS
-from brimful.sources.rows import Rows
+from brimful.sources.rows import BLOCK_ROWS, Rows
 from brimful.testing.toys import toy_pack
 
 if TYPE_CHECKING:
