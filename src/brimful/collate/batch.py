@@ -126,6 +126,7 @@ class PackedBatch:
         text = self.position_ids[None]
         if rows == 1:
             return text
+        # mRoPE of text has equal time, height and width.
         space = self.rope_positions if self.rope_positions is not None else np.repeat(text, 3, axis=0)
         if rows == 3:
             return space

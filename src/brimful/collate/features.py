@@ -68,6 +68,7 @@ def check_vocabulary(packs: Sequence[Pack], vocab_size: int) -> None:
     """
     for pack in packs:
         ids = pack.input_ids
+        # Two passes without a temporary array; which token it is matters only if there is one.
         if len(ids) and (int(ids.max()) >= vocab_size or int(ids.min()) < 0):
             index = int(np.argmax((ids >= vocab_size) | (ids < 0)))
             segment = int(np.searchsorted(pack.cu_seqlens, index, side="right")) - 1

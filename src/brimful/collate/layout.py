@@ -63,6 +63,7 @@ def lay_out(
     positions, segment_index = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int32)
     row = boundaries, real_lengths, input_ids, labels, positions, segment_index
     write, unit = writer(), padding.segment_multiple_of
+    # The writer fills every array up to the end of the packs so far, so nothing is written twice.
     first_segment = end = num_loss_tokens = longest = 0
     for pack in packs:
         pack_arrays = pack.input_ids, pack.loss_mask, pack.cu_seqlens

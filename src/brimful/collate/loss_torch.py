@@ -94,8 +94,7 @@ def per_sample_loss(
     segment = torch.bucketize(torch.arange(len(targets), device=device), ends, right=True).clamp_(max=len(ends))
 
     def sum_by_segment(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        sums = torch.zeros(len(ends) + 1, dtype=dtype, device=device).index_add(0, segment, values.to(dtype))
-        return sums[:count]
+        return torch.zeros(len(ends) + 1, dtype=dtype, device=device).index_add(0, segment, values.to(dtype))[:count]
 
     nll_sum = sum_by_segment(nll, _widest_float(device)).float()
     with torch.no_grad():
@@ -136,6 +135,7 @@ def aggregate(
     columns = [torch.cat([part.detach() for part in parts]) for parts in zip(*batches, strict=True)]
     device = columns[0].device
     dtype = _widest_float(device)
+    # In float64, where the device has it, counts stay exact and one table needs one collective.
     table = torch.stack([column.to(dtype) for column in columns])
     # Columns of the sums: one for each source, and the total as the last.
     sums = torch.zeros(3, len(source_names) + 1, dtype=dtype, device=device)

@@ -59,6 +59,7 @@ class Padding:
                 continue
             if not is_whole_number(value) or value < 1:
                 raise SettingsError(f"{'pad_to' if name == 'to' else name} must be at least 1 and is {value!r}")
+            # NumPy integers become Python's: ``max_seqlen`` is a key of the kernels' caches.
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "unit", lcm(self.multiple_of, self.segment_multiple_of))
         if self.to is not None and self.to % self.unit:

@@ -99,23 +99,27 @@ def _write(
         real_lengths[first_segment + i] = size
         boundaries[first_segment + i + 1] = end
         # Slices from index 0 make each loop simple enough for vector instructions.
-        segment_ids, segment_labels, segment_positions = row_ids[begin:end], labels[begin:end], positions[begin:end]
+        ids_of_segment, labels_of_segment, positions_of_segment = (
+            row_ids[begin:end],
+            labels[begin:end],
+            positions[begin:end],
+        )
         segment_targets = np.int32(0)
         for index in range(size):
             token = np.int64(tokens[index])
-            segment_ids[index] = token
-            segment_labels[index] = token if mask[index] else np.int64(IGNORE_INDEX)
+            ids_of_segment[index] = token
+            labels_of_segment[index] = token if mask[index] else np.int64(IGNORE_INDEX)
             segment_targets += np.int32(mask[index])
         # No token of the segment predicts its first: taken back here, not in the loop, which then has no branch.
         if size:
             segment_targets -= np.int32(mask[0])
-            segment_labels[0] = IGNORE_INDEX
+            labels_of_segment[0] = IGNORE_INDEX
         num_targets += np.int64(segment_targets)
         # Padding behind the segment belongs to it: positions continue, and the segment index is the same.
-        segment_ids[size:] = pad_token_id
-        segment_labels[size:] = IGNORE_INDEX
+        ids_of_segment[size:] = pad_token_id
+        labels_of_segment[size:] = IGNORE_INDEX
         for index in range(length):
-            segment_positions[index] = position_start + index
+            positions_of_segment[index] = position_start + index
         segment_index[begin:end] = first_segment + i
         longest = max(longest, length)
         begin = end

@@ -171,6 +171,7 @@ class PackCollator:
 
     def _row_padding(self, packs: Sequence[Pack]) -> Padding:
         """Return padding that gives all rows the length of the longest, with the dialect's spare tokens."""
+        # The longest row counts with the gaps behind its segments.
         longest = max(int(self.padding.padded(np.diff(pack.cu_seqlens)).sum()) for pack in packs)
         size = self.padding.row_length(longest)
         if longest > size:

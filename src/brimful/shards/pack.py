@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from brimful.errors import CollateError
-from brimful.typing import IGNORE_INDEX, CuSeqlens, Labels, LossMask, SampleIds, TokenIds
+from brimful.typing import IGNORE_INDEX, CuSeqlens, Fingerprint, Labels, LossMask, SampleIds, TokenIds
 
-__all__ = ["Pack", "assemble_pack"]
+__all__ = ["FingerprintedPacks", "Pack", "PackSequence", "assemble_pack"]
 
 
 class _NoDictionary:
@@ -87,6 +87,21 @@ class Pack(_NoDictionary):
 
     def __repr__(self) -> str:
         return f"Pack({len(self):,} tokens, {self.num_segments} segments, {self.num_loss_tokens:,} loss tokens)"
+
+
+class PackSequence(Protocol):
+    """Packs by index: a ``PackedDataset``, a ``PackStore``, or any other sequence of packs."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Pack: ...
+
+
+class FingerprintedPacks(PackSequence, Protocol):
+    """A sequence of packs that names its contents, so that a loader state fits no other."""
+
+    @property
+    def fingerprint(self) -> Fingerprint: ...
 
 
 def assemble_pack(
