@@ -24,8 +24,8 @@ def as_packs(
 ) -> tuple[list[Pack], list[PackExtras | None] | None]:
     """Turn features into packs and their extras; the extras are None if no feature has any.
 
-    A plain sample becomes a pack whose sample id is its index in the batch. If its row holds several samples, ``starts``
-    is the place of each in that row.
+    A plain sample becomes a pack whose sample id is its index in the batch. If its row holds several samples,
+    ``starts`` is the place of each in that row.
 
     Args:
         features: packs or plain samples.

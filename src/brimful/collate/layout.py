@@ -57,8 +57,11 @@ def lay_out(
     if not packs:
         raise CollateError("a batch needs at least one pack and got none")
     padding = policy(pad_to, padding)
-    num_segments, num_entries, size = _row_size(packs, padding)
-    boundaries, real_lengths = np.empty(num_entries + 1, dtype=np.int32), np.empty(num_entries, dtype=np.int32)
+    num_segments, num_all_segments, size = _row_size(packs, padding)
+    boundaries, real_lengths = (
+        np.empty(num_all_segments + 1, dtype=np.int32),
+        np.empty(num_all_segments, dtype=np.int32),
+    )
     input_ids, labels = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     positions, segment_index = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int32)
     row = boundaries, real_lengths, input_ids, labels, positions, segment_index
@@ -76,7 +79,7 @@ def lay_out(
         longest = max(longest, longest_of_pack)
         first_segment += len(pack.cu_seqlens) - 1
     # Behind the packs: the padding at the end as one segment, if there is any, then empty segments.
-    if num_entries > num_segments:
+    if num_all_segments > num_segments:
         boundaries[num_segments + 1 :] = size
         real_lengths[num_segments:] = 0
         input_ids[end:] = pad_token_id
@@ -113,7 +116,7 @@ def policy(pad_to: int | None, padding: Padding | None) -> Padding:
 
 
 def indexed_mask(batch: PackedBatch) -> Int32Array:
-    """Return 1 for tokens of the first segment, 2 for the second and so on, 0 at all padding: ``int32[T]``."""
+    """Return the number of each token's segment, from 1, and 0 at all padding: ``int32[T]``."""
     index = batch.segment_index + np.int32(1)
     index[batch.padding_mask] = 0
     return index
@@ -130,7 +133,10 @@ def cu_seqlens_of_mask(mask: AnyIntArray) -> CuSeqlens:
 
 
 def _row_size(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
-    """Return the number of real segments, of entries with padding and empty segments, and of tokens in the row."""
+    """Count the real segments, all segments of the row, and its tokens.
+
+    All segments are the real ones, the padding at the end, and empty ones of a fixed ``num_segments``.
+    """
     unit = padding.segment_multiple_of
     num_segments = num_tokens = 0
     for pack in packs:
@@ -157,13 +163,13 @@ def _row_size(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
             f"to the capacity of the plan times the packs of a micro-batch{way_out}"
         )
     required = num_segments + (size > num_tokens)
-    num_entries = required if padding.num_segments is None else padding.num_segments
-    if num_entries < required:
+    num_all_segments = required if padding.num_segments is None else padding.num_segments
+    if num_all_segments < required:
         raise CollateError(
-            f"num_segments is {num_entries:,} and the batch has {required:,}, the padding included "
+            f"num_segments is {num_all_segments:,} and the batch has {required:,}, the padding included "
             f"(samples {_names(packs)}): raise num_segments, or limit the samples of a pack"
         )
-    return num_segments, num_entries, size
+    return num_segments, num_all_segments, size
 
 
 def _contradiction(pack: Pack) -> CollateError:

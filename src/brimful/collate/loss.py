@@ -30,9 +30,10 @@ SegmentWeights: TypeAlias = Callable[[Int64Array], npt.ArrayLike] | Sequence[flo
 
 
 class Normaliser(str, Enum):
-    """Unit of equal weight in the loss of a step, Σ w·nll ÷ Σ w over all its micro-batches and ranks.
+    """Unit of equal weight in the loss of a step.
 
-    Each target has the weight w, with n the targets of its segment and N those of the segment's group:
+    The loss is Σ w·nll ÷ Σ w over all micro-batches and ranks. Each target has the weight w, with n the targets of its
+    segment and N those of the segment's group:
     """
 
     TOKEN = "token"
@@ -60,7 +61,8 @@ def count_targets(
     """Count the targets of each segment, without the first token, which no token may predict.
 
     Args:
-        labels: ``int64[T]``, as ``PackedBatch`` has them; or shifted, so that label ``i`` is the token that ``i`` predicts.
+        labels: ``int64[T]``, as ``PackedBatch`` has them; or shifted, so that label ``i`` is the token that ``i``
+            predicts.
         cu_seqlens: ``int32[S + 1]``.
         num_segments: real segments, the first of the ``S``.
         labels_shifted: true for shifted labels, whose segments have no target at their last token.
@@ -84,8 +86,8 @@ def segment_weights(
 ) -> Float64Array:
     """Return the weight of each target of a segment, by segment.
 
-    It depends on the segment (or its group) alone and never on the rest of the batch, so any packing, number of ranks and
-    accumulation gives the same sum. A constant factor changes nothing where Σ w divides.
+    It depends on the segment (or its group) alone and never on the rest of the batch, so any packing, number of ranks
+    and accumulation gives the same sum. A constant factor changes nothing where Σ w divides.
 
     Pure: no I/O.
 

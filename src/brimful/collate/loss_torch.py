@@ -18,7 +18,7 @@ _CHUNK_LOGITS = 1 << 27
 
 
 class SegmentLosses(NamedTuple):
-    """Losses of the real segments of a batch, as sums, so that the caller chooses the divisor."""
+    """Losses of the real segments of a batch, as sums for any divisor."""
 
     nll_sum: torch.Tensor
     """``float32[num_segments]``: negative log likelihood of the targets, summed. Differentiable."""
@@ -36,9 +36,10 @@ def packed_loss_sum(
     loss_weights: torch.Tensor | None = None,
     labels_shifted: bool = False,
 ) -> torch.Tensor:
-    """Return Σ w·nll over the targets of a batch, to be divided by the step's Σ w and by nothing else.
+    """Return Σ w·nll over the targets of a batch.
 
-    Makes no float32 copy of the logits: beside their gradient it takes memory for ``_CHUNK_LOGITS`` numbers.
+    Divide it by the step's Σ w and by nothing else (``scale_for_ddp``). It makes no float32 copy of the logits: beside
+    their gradient it takes memory for ``_CHUNK_LOGITS`` numbers.
 
     Args:
         logits: ``[T, V]`` or ``[1, T, V]``, of any floating type.
@@ -68,9 +69,10 @@ def per_sample_loss(
     *,
     labels_shifted: bool = False,
 ) -> SegmentLosses:
-    """Return loss and hits of every sample of a packed batch, equal to a run of each sample alone.
+    """Return loss and hits of every sample of a packed batch.
 
-    Labels are shifted inside of segments and never across: the last token of one predicts nothing.
+    They equal those of a run of each sample alone. Labels are shifted inside of segments and never across: the last
+    token of one predicts nothing.
 
     Args:
         logits, labels, labels_shifted: as in ``packed_loss_sum``.
@@ -113,7 +115,9 @@ def aggregate(
     group: Any = None,
     over_ranks: bool = False,
 ) -> dict[str, float]:
-    """Return means over targets for people to read: ``loss`` and ``token_acc``, and of each source if sources are given.
+    """Return ``loss`` and ``token_acc`` as means over targets, for people to read.
+
+    Means of each source are added if sources are given.
 
     Args:
         losses: of one batch or of several.
@@ -249,7 +253,7 @@ def _ends(cu_seqlens: Any, device: torch.device) -> torch.Tensor:
 def _align(
     logits: torch.Tensor, labels: torch.Tensor, cu_seqlens: Any, labels_shifted: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits as ``[T, V]``, and the target of each token or ``IGNORE_INDEX``, none across a boundary."""
+    """Return logits as ``[T, V]``, and the target of each token, ``IGNORE_INDEX`` across a boundary."""
     token_logits, flat = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).to(logits.device)
     if len(token_logits) != len(flat) or not len(flat):
         raise CollateError(

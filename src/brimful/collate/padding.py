@@ -107,10 +107,10 @@ class Padding:
         max_seqlen: int | Literal["bucket"] | None = None,
         num_segments: int | None = None,
     ) -> Padding:
-        """Return the padding that a plan counted with, so that rows of its packs never exceed its capacity.
+        """Return the padding that a plan counted with.
 
-        ``Padding.of_alignment(plan.alignment)`` for a plan, ``Padding.of_alignment(Alignment.of_parallelism(cp=2))``
-        for packs that were planned without an alignment.
+        Rows of its packs then never exceed its capacity. ``Padding.of_alignment(plan.alignment)`` for a plan,
+        ``Padding.of_alignment(Alignment.of_parallelism(cp=2))`` for packs that were planned without an alignment.
 
         >>> Padding.of_alignment(Alignment.of_parallelism(tp=2, cp=2, sequence_parallel=True))
         Padding(to=None, multiple_of=4, segment_multiple_of=4, max_seqlen=None, num_segments=None)

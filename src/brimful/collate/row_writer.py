@@ -36,14 +36,14 @@ def writer() -> Writer:
     ``boundaries``        written: ``int32[:]``, begin of each segment in the row, and the end of the last
     ``real_lengths``      written: ``int32[:]``, tokens of each segment without padding
     ``row_ids``           written: ``int64[:]``
-    ``labels``            written: ``int64[:]``; ``IGNORE_INDEX`` at the first token of a segment, even if the mask has it
+    ``labels``            written: ``int64[:]``; ``IGNORE_INDEX`` at every first token, even if the mask has it
     ``positions``         written: ``int64[:]``
     ``segment_index``     written: ``int32[:]``, the number of the segment of each token
     ====================  =====================================================================
 
-    It returns the number of targets, the length of the longest segment with its padding, and the index behind the pack.
-    If the arrays of the pack contradict each other, that index is -1 and nothing was written: compiled code reads without
-    checking bounds.
+    It returns the number of targets, the length of the longest segment with its padding, and the index behind the
+    pack. If the arrays of the pack contradict each other, that index is -1 and nothing was written: compiled code
+    reads without checking bounds.
 
     >>> boundaries, real_lengths, segment_index = (np.zeros(4, np.int32) for _ in range(3))
     >>> row_ids, labels, positions = (np.zeros(4, np.int64) for _ in range(3))
@@ -175,7 +175,7 @@ def _write_in_numpy(
         pack_ids.fill(pad_token_id)
         pack_ids[indices] = input_ids
         pack_labels[indices[loss_mask]] = input_ids[loss_mask]
-    # The first token of a segment is no target, whatever the mask says; an empty segment has no first token.
+    # The first token of a segment is no target, even if the mask has it; an empty segment has no first token.
     nonempty = slice(None) if shortest else np.flatnonzero(sizes)
     pack_labels[starts[nonempty]] = IGNORE_INDEX
     num_targets = np.count_nonzero(loss_mask) - np.count_nonzero(loss_mask[cu_seqlens[:-1][nonempty]])
@@ -188,7 +188,7 @@ def _write_in_numpy(
 
 @lru_cache(maxsize=8)
 def _numbers(count: int) -> Int64Array:
-    """Return 0 to count - 1 in a read-only array, made once for each length of row."""
+    """Return 0 to count - 1 in a read-only array, cached by length of row."""
     numbers = np.arange(count, dtype=np.int64)
     numbers.flags.writeable = False
     return numbers

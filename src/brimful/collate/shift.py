@@ -18,7 +18,9 @@ _Number = TypeVar("_Number", np.int64, np.float32)
 def shift_left(
     values: npt.NDArray[_Number], cu_seqlens: CuSeqlens, *, by: int, fill: int | float
 ) -> npt.NDArray[_Number]:
-    """Shift each value ``by`` tokens to the left inside of its segment, and put ``fill`` at the segment's end.
+    """Shift each value ``by`` tokens to the left inside of its segment.
+
+    The end of the segment holds ``fill``.
 
     ::
 

@@ -28,12 +28,13 @@ __all__ = ["PackCollator"]
 
 
 class PackCollator:
-    """Collator from packs to the batch of a trainer, by default keyword arguments of a Transformers model.
+    """Collator from packs to the batch of a trainer.
 
-    Several packs are flattened into one row, or are one row each if the dialect has rows. Plain samples (mappings with
-    ``input_ids``, and ``labels`` if not all tokens are targets) are taken like packs, so this also replaces
-    ``DataCollatorWithFlattening``; a row of several samples is taken apart by its ``seq_lengths``, ``position_ids`` or
-    numbered ``attention_mask``. ``tokenised.read_tokenised`` lists the keys of a plain sample, and those it refuses.
+    By default a batch is the keyword arguments of a Transformers model. Several packs are flattened into one row, or
+    are one row each if the dialect has rows. Plain samples (mappings with ``input_ids``, and ``labels`` if not all
+    tokens are targets) are taken like packs, so this also replaces ``DataCollatorWithFlattening``; a row of several
+    samples is taken apart by its ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``.
+    ``tokenised.read_tokenised`` lists the keys of a plain sample, and those it refuses.
 
     Args:
         dialect: name of the trainer's contract; ``docs/dialects.md`` lists them with all keys, dtypes and shapes.
@@ -41,12 +42,12 @@ class PackCollator:
         padding: the policy for rows and segments; None leaves them as long as they are.
         pad_token_id: token of the padding.
         vocab_size: refuse token ids outside of it; None does not check.
-        loss_weights: weight of each target: a normaliser by name (``"sample"``, ``"sqrt"``, as in ``collate.loss``), or a
-            function from a batch to ``float32[T]``; None for 1.
+        loss_weights: weight of each target: a normaliser by name (``"sample"``, ``"sqrt"``, as in ``collate.loss``),
+            or a function from a batch to ``float32[T]``; None for 1.
         position_start: position of the first token of a segment, such as 2 for RoBERTa.
         mrope: give batches of text four rows of positions too, as models with time, height and width positions
-            (Qwen2-VL and its kin) need to isolate samples: text first, then the three. Without it, packs of text leak in
-            such a model.
+            (Qwen2-VL and its kin) need to isolate samples: text first, then the three. Without it, packs of text leak
+            in such a model.
 
     >>> import numpy as np
     >>> from brimful.testing.toys import toy_pack

@@ -1,7 +1,7 @@
 """Packs for each trainer: attention that isolates samples, settings to refuse, loaders that the trainer resumes.
 
-Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` as they are; anything more for a trainer
-is in the file of its name. Pages: ``docs/trainers``.
+Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` as they are; anything more for a
+trainer is in the file of its name. Pages: ``docs/trainers``.
 """
 
 from __future__ import annotations

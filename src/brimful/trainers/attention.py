@@ -41,7 +41,11 @@ class Machine:
 
     @classmethod
     def here(cls, device: str | torch.device | None = None) -> Machine:
-        """Return this machine, with its accelerator if ``device`` is None, or the CPU if it has no accelerator."""
+        """Return this machine.
+
+        Args:
+            device: the device to use; its accelerator if None, or the CPU if it has none.
+        """
         torch_device = torch.device(device) if device is not None else _accelerator()
         has_cuda = torch_device.type == "cuda" and torch.cuda.is_available()
         capability = torch.cuda.get_device_capability(torch_device) if has_cuda else None
@@ -126,8 +130,8 @@ def choose_attention(
         obstacle = _obstacle(request, facts, machine)
         if obstacle is not None:
             raise SettingsError(
-                f"attn_implementation={request!r} cannot run here: {obstacle}; leave attn_implementation out, and sdpa or "
-                f"flex attention is chosen, with the same results"
+                f"attn_implementation={request!r} cannot run here: {obstacle}; leave attn_implementation out, and sdpa "
+                f"or flex attention is chosen, with the same results"
             )
         return _choice(request, facts, "as asked for")
     # From the fastest to the slowest: the first without an obstacle is the choice.
@@ -159,7 +163,7 @@ def collator_for(
     loss_weights: Any = None,
     quiet: bool = False,
 ) -> PackCollator:
-    """Return a ``PackCollator`` for this model, and switch the model to the attention that goes with it.
+    """Switch a model to an attention that isolates samples, and return its ``PackCollator``.
 
     Prints the choice and its reason in one line on stderr, once and on the first rank.
 
@@ -217,7 +221,7 @@ def _obstacle(name: str, facts: ModelFacts, machine: Machine) -> str | None:
 
 
 def _choice(name: str, facts: ModelFacts, reason: str) -> AttentionChoice:
-    """Return the choice of an attention that can run, with the dialect that isolates samples in it.
+    """Return the choice of an attention that can run, with its dialect.
 
     Raises:
         SettingsError: packs leak in the model with this attention and any dialect.

@@ -79,7 +79,7 @@ class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning
 
 
 class _ValidationLoader:
-    """The same epoch in the same order at every iteration, even if the last one stopped early."""
+    """Validation packs in the same order at every iteration, even if the last one stopped early."""
 
     def __init__(self, packs: Any, collator: Any, rank: int, num_ranks: int) -> None:
         self._loader = PackLoader(packs, collator, dp_rank=rank, dp_world_size=num_ranks, seed=None, tail="pad")

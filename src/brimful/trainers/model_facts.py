@@ -1,4 +1,4 @@
-"""Facts about a model that packing depends on, read from its class, its configuration and its source."""
+"""Facts about a model for packing, read from its class, its configuration and its source."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ModelFacts:
 
 
 def facts_of(model: Any) -> ModelFacts:
-    """Read the facts of a model of Transformers, or of a configuration (by the class that it names)."""
+    """Read the facts of a model of Transformers, or of a configuration by its class."""
     config = getattr(model, "config", model)
     if not (hasattr(model, "parameters") or hasattr(config, "get_text_config")):
         check_type("model", model, (), "a model of Transformers, or its configuration")
@@ -142,7 +142,7 @@ def _blindness(module: str) -> str:
 
 
 def _looks_both_ways(config: Any, name: str, source_names: set[str]) -> bool:
-    """Return true for encoders, and for encoders that could be decoders and are not configured as such."""
+    """Return true for encoders, and for possible decoders without ``is_decoder``."""
     if getattr(config, "is_encoder_decoder", False) or name.endswith(_TWO_WAYS):
         return True
     return "create_bidirectional_mask" in source_names and not getattr(config, "is_decoder", False)
@@ -152,7 +152,8 @@ def _looks_both_ways(config: Any, name: str, source_names: set[str]) -> bool:
 def _masks_see_positions(module: str) -> bool:
     """Return true if the module's source passes ``position_ids`` in every call that makes a mask.
 
-    A call (or a dictionary of arguments for several calls) makes a mask if it has a configuration, embeddings and a mask.
+    A call (or a dictionary of arguments for several calls) makes a mask if it has a configuration, embeddings and a
+    mask.
     """
     calls = [arguments for node in ast.walk(_source(module)) if (arguments := _mask_arguments(node))]
     return bool(calls) and all("position_ids" in arguments for arguments in calls)

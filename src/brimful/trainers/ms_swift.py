@@ -100,7 +100,8 @@ def install() -> None:
     """Let ``swift sft`` (and ``swift pt``, ``megatron sft``) pack with ``SwiftPacks``, and without flash attention too.
 
     Two things are replaced: ``PackingDataset`` in every module of ms-swift that names it, and the check that refuses
-    packing without flash attention. Streaming (``IterablePackingDataset``) stays ms-swift's. A second call changes nothing.
+    packing without flash attention. Streaming (``IterablePackingDataset``) stays ms-swift's. A second call changes
+    nothing.
 
     Raises:
         MissingExtraError: ms-swift is not installed.
@@ -117,7 +118,7 @@ def install() -> None:
     if original is SwiftPacks:
         return
     for name in ("swift.dataset.packing", "swift.dataset", "swift.pipelines.train.sft"):
-        # The pipeline may be imported later, and then takes the name from swift.dataset; or it is importing the plugin now.
+        # The pipeline may be imported later, and then takes the name from swift.dataset; or it imports the plugin now.
         module = sys.modules.get(name)
         if module is not None and vars(module).get("PackingDataset") in (original, None):
             vars(module)["PackingDataset"] = SwiftPacks
@@ -137,6 +138,6 @@ def _check_padding_free(args: Any) -> None:
         return
     argument = "packing" if args.packing else "padding_free"
     raise SettingsError(
-        f"--{argument} true does not go with --attn_impl {args.attn_impl}: use --attn_impl sdpa (anywhere), flex_attention "
-        f"(CUDA 8.0 and above) or flash_attention_2 (pip install flash-attn)"
+        f"--{argument} true does not go with --attn_impl {args.attn_impl}: use --attn_impl sdpa (anywhere), "
+        f"flex_attention (CUDA 8.0 and above) or flash_attention_2 (pip install flash-attn)"
     )

@@ -24,11 +24,12 @@ class TorchtitanLoader:
 
         {"input": int64[T], "positions": int64[T]}, labels int64[T]     T is always num_tokens_per_batch
 
-    Labels are shifted inside of samples. torchtitan begins a document wherever ``positions`` is 0; the padding at the end
-    is a document of its own, or several if it is longer than the context, so that no position overruns the table of RoPE.
+    Labels are shifted inside of samples. torchtitan begins a document wherever ``positions`` is 0; the padding at the
+    end is a document of its own, or several if it is longer than the context, so that no position overruns the table
+    of RoPE.
 
-    The state is the same on all ranks: the epoch and the step in it. It is refused by name with other packs, another seed
-    or another number of ranks.
+    The state is the same on all ranks: the epoch and the step in it. It is refused by name with other packs, another
+    seed or another number of ranks.
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.

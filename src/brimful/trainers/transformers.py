@@ -22,7 +22,7 @@ _COUNTS = "pack_counts"
 
 
 def log_packing(trainer: Any) -> PackMetrics:
-    """Put numbers of packing into the logs of a ``Trainer``, ``SFTTrainer`` or another trainer built on it.
+    """Put numbers of packing into the logs of a ``Trainer`` or a trainer built on it.
 
     ==========================  ====================================================================================
     ``useful_tokens_per_s``     tokens of samples, all ranks, while training (evaluation and saving not counted)

@@ -27,9 +27,9 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
     """Data set of packs for ``SFTTrainer``: a ``datasets.Dataset`` that holds no tokens itself.
 
     TRL takes no other kind, and reads the keys of the first sample to tell conversations and images from tokens.
-    Iterating gives the rows of TRL's own packed data set, with ``seq_lengths``; indexing, as in training, gives the packs.
-    ``PackCollator`` takes both. The results of ``select``, ``map`` or ``shuffle`` are no data sets of packs, and
-    ``PackCollator`` refuses them.
+    Iterating gives the rows of TRL's own packed data set, with ``seq_lengths``; indexing, as in training, gives the
+    packs. ``PackCollator`` takes both. The results of ``select``, ``map`` or ``shuffle`` are no data sets of packs,
+    and ``PackCollator`` refuses them.
 
     Args:
         packs: a ``PackedDataset``, a ``PackStore``, or ``one_by_one`` of them.
@@ -72,8 +72,8 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
 def for_packs(args: _Arguments) -> _Arguments:
     """Change an ``SFTConfig`` so that TRL does not change packs, and return it.
 
-    Sets ``dataset_kwargs["skip_prepare_dataset"]`` and ``remove_unused_columns=False``; ``max_length`` then has no effect,
-    because the capacity of the packs is the length of a row. ``per_device_train_batch_size`` counts packs.
+    Sets ``dataset_kwargs["skip_prepare_dataset"]`` and ``remove_unused_columns=False``; ``max_length`` then has no
+    effect, because the capacity of the packs is the length of a row. ``per_device_train_batch_size`` counts packs.
 
     Raises:
         SettingsError: a setting that is wrong with packs (``check_arguments``).

@@ -22,7 +22,8 @@ __all__ = ["SlicingCollator", "VeomniPacks"]
 class VeomniPacks:
     """Map-style data set for ``build_dataloader`` of VeOmni with ``dyn_bsz=False``: each item is a list of one pack.
 
-    VeOmni's transforms may turn one sample into several, so its ``MakeMicroBatchCollator`` takes the first of each item.
+    VeOmni's transforms may turn one sample into several, so its ``MakeMicroBatchCollator`` takes the first of each
+    item.
 
     >>> from brimful.testing.toys import toy_packs
     >>> packs = VeomniPacks(toy_packs(3))
@@ -61,9 +62,9 @@ class SlicingCollator:
         rank 0                a a a b             labels and loss_weights shifted by one, then cut
         rank 1                          b . . .   boundaries of the uncut row, on both
 
-    VeOmni's collator shifts the labels and cuts tokens and positions. It ignores ``loss_weights``, which are shifted and
-    cut here. It finds boundaries at positions of 0, and counts padding that it did not make as a sample unless the row is a
-    multiple of the ranks; other rows are refused here.
+    VeOmni's collator shifts the labels and cuts tokens and positions. It ignores ``loss_weights``, which are shifted
+    and cut here. It finds boundaries at positions of 0, and counts padding that it did not make as a sample unless the
+    row is a multiple of the ranks; other rows are refused here.
 
     Args:
         collator: with dialect ``veomni`` and rows that are a multiple of the ranks: ``Padding(multiple_of=sp)``.

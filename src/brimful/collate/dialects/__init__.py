@@ -25,8 +25,8 @@ class Dialect:
         name: the file in this folder; its function is ``to_<name>``.
         labels_shifted: labels are shifted by one to the left inside each segment, so the model must not shift them.
         row_per_pack: each pack is a row of its own, ``(B, S)``; else all packs are in one row.
-        row_per_sample: each sample is a row of its own. The function then takes one batch without padding, and ``length``
-            and ``pad_token_id`` of the rows.
+        row_per_sample: each sample is a row of its own. The function then takes one batch without padding, and
+            ``length`` and ``pad_token_id`` of the rows.
         spare_tokens: padding tokens of each row beyond ``pad_to``.
         any_start: positions may begin at another number than 0; trainers of the others find boundaries by zeros.
     """

@@ -37,7 +37,7 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
 
 
 def pairs_that_see(batch: PackedBatch) -> torch.Tensor:
-    """Return ``bool[1, 1, T, T]``, true for a key of the query's segment that is not after the query."""
+    """Return ``bool[1, 1, T, T]``: true for keys of the query's segment up to the query."""
     segments = torch.from_numpy(batch.segment_index)
     mask = segments[:, None] == segments[None, :]
     return mask.tril_()[None, None]

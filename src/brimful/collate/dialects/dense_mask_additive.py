@@ -15,8 +15,8 @@ __all__ = ["to_dense_mask_additive"]
 def to_dense_mask_additive(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch like ``dense_mask``, with ``attention_mask`` as ``float32[1, 1, T, T]``.
 
-    The mask is 0 if the query sees the key, else the lowest number. Cast it to the type of the model by ``clamp``, because
-    the lowest number differs from type to type.
+    The mask is 0 if the query sees the key, else the lowest number. Cast it to the type of the model by ``clamp``,
+    because the lowest number differs from type to type.
     """
     tensors = to_dense_mask(batch)
     is_visible = tensors["attention_mask"]

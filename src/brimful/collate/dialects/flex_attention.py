@@ -61,8 +61,8 @@ def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_si
                 2 (4 5)                          p  p  p          p: some do, the mask_mod decides
                 3 (6 7)                                p  p       empty: no pair does, the block is skipped
 
-    A row of blocks sees the blocks from the beginning of the segment of its first token up to the diagonal. A block before
-    the diagonal is full if one segment contains all its keys and all its queries.
+    A row of blocks sees the blocks from the beginning of the segment of its first token up to the diagonal. A block
+    before the diagonal is full if one segment contains all its keys and all its queries.
 
     Args:
         cu_seqlens: ``int32[S + 1]`` in host memory.
@@ -89,9 +89,9 @@ def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_si
 
 
 def _block_lists(mask: BoolArray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the number of true blocks in each row, and all blocks of the row, true ones first.
+    """List the blocks of each row, true ones first, behind the number of true ones.
 
-    ``int32[1, 1, n]`` and ``int32[1, 1, n, n]``.
+    ``int32[1, 1, n]`` for the numbers and ``int32[1, 1, n, n]`` for the lists.
     """
     counts = mask.sum(axis=1, dtype=np.int32)
     indices = np.argsort(~mask, axis=1, kind="stable").astype(np.int32)

@@ -30,8 +30,8 @@ def to_megatron(batch: PackedBatch) -> dict[str, Any]:
     ==========================================  =====================================================
 
     The padding at the end is a segment that is empty in ``cu_seqlens``. Megatron-Core's reader of such batches,
-    ``get_batch_on_this_rank_for_sequence_packing``, cuts the row for context parallelism, adds the dimension of the batch,
-    and knows text only: arrays of media and positions of mRoPE are for a reader of your own.
+    ``get_batch_on_this_rank_for_sequence_packing``, cuts the row for context parallelism, adds the dimension of the
+    batch, and knows text only: arrays of media and positions of mRoPE are for a reader of your own.
     """
     positions = batch.position_ids if batch.rope_positions is None else batch.rope_positions[:, None]
     return {
@@ -52,7 +52,7 @@ def packed_seq_params(batch: PackedBatch) -> dict[str, Any]:
     """Return the keyword arguments of ``PackedSeqParams`` that every version has.
 
     Padding at the end alone is a segment like any other: boundaries without gaps, and the fast kernels. Only padding
-    behind segments makes ``cu_seqlens_q`` and ``cu_seqlens_q_padded`` differ, which the kernels must be told.
+    behind segments makes ``cu_seqlens_q`` and ``cu_seqlens_q_padded`` differ, and then the kernels need both.
     """
     params = thd_boundaries(batch)
     if not batch.has_gaps:

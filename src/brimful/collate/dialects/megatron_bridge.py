@@ -29,8 +29,8 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
     ``total_tokens``                            Python integer, T
     ==========================================  =====================================================
 
-    The padding at the end is a segment with tokens, with gaps too: Bridge refuses empty segments where it makes positions
-    of pictures (Qwen2.5-VL, GLM-4.5V). It also refuses the empty ones of ``Padding(num_segments=…)``.
+    The padding at the end is a segment with tokens, with gaps too: Bridge refuses empty segments where it makes
+    positions of pictures (Qwen2.5-VL, GLM-4.5V). It also refuses the empty ones of ``Padding(num_segments=…)``.
     """
     longest = torch.tensor(batch.max_seqlen, dtype=torch.int32)
     positions = batch.position_ids[None] if batch.rope_positions is None else batch.rope_positions[:, None]

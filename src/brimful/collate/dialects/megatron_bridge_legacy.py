@@ -53,6 +53,6 @@ def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
 
 
 def _with_end_mark(name: str, boundaries: CuSeqlens) -> dict[str, torch.Tensor]:
-    """Return boundaries followed by ``-1``, and its index, so that the trainer need not search it on the device."""
+    """Return boundaries followed by ``-1``, and its index, which saves a search on the device."""
     values = np.append(boundaries, np.int32(-1)).astype(np.int32, copy=False)
     return {name: row(values), f"{name}_argmin": torch.tensor([[len(boundaries)]])}

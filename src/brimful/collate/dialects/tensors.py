@@ -1,4 +1,4 @@
-"""NumPy arrays of a batch as tensors that share their memory, in the shapes and names that several dialects use."""
+"""Arrays of a batch as tensors that share their memory, in shapes and names of several dialects."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def shifted_weights(batch: PackedBatch) -> Float32Array:
 def token_row(batch: PackedBatch) -> dict[str, torch.Tensor]:
     """Return ``input_ids``, ``labels`` and ``position_ids`` of one row for a model of Transformers.
 
-    All are ``int64[1, T]``, and ``position_ids`` ``int64[4, 1, T]`` (text, time, height, width) with mRoPE: Transformers
-    isolates segments by the text row, and only if there are four.
+    All are ``int64[1, T]``, and ``position_ids`` ``int64[4, 1, T]`` (text, time, height, width) with mRoPE:
+    Transformers isolates segments by the text row, and only if there are four.
     """
     positions = batch.position_rows(1 if batch.rope_positions is None else 4)
     return {
@@ -101,10 +101,10 @@ def media_tensors(media: Sequence[Media]) -> dict[str, torch.Tensor]:
 
 
 def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
-    """Return ``num_items_in_batch`` of 1 for a batch without a target, as ranks get at the tail of an epoch.
+    """Return ``num_items_in_batch`` of 1 for a batch without a target.
 
-    Models of Transformers then divide an empty sum by 1: the loss is 0 instead of the NaN of an empty mean. A ``Trainer``
-    replaces it by the targets of all ranks.
+    Ranks get such a batch at the tail of an epoch. Models of Transformers then divide an empty sum by 1: the loss is 0
+    instead of the NaN of an empty mean. A ``Trainer`` replaces it by the targets of all ranks.
     """
     return {} if batch.num_loss_tokens else {"num_items_in_batch": 1}
 
@@ -112,8 +112,8 @@ def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
 def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: bool = False) -> dict[str, torch.Tensor]:
     """Stack B packs as rows of S tokens: tokens, labels, positions, weights and media.
 
-    ``input_ids`` and ``labels`` are ``int64[B, S]``; ``position_ids`` too, or ``int64[mrope_rows, B, S]`` if any row has
-    mRoPE; ``loss_weights`` ``float32[B, S]`` if any row has some; arrays of media are joined on their first axis.
+    ``input_ids`` and ``labels`` are ``int64[B, S]``; ``position_ids`` too, or ``int64[mrope_rows, B, S]`` if any row
+    has mRoPE; ``loss_weights`` ``float32[B, S]`` if any row has some; arrays of media are joined on their first axis.
     """
     has_mrope = any(batch.rope_positions is not None for batch in rows)
     positions = np.stack([batch.position_rows(mrope_rows if has_mrope else 1) for batch in rows], axis=1)

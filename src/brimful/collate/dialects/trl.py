@@ -15,8 +15,8 @@ _KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
 def to_trl(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row with the keys of TRL's ``DataCollatorForLanguageModeling(padding_free=True)``.
 
-    These are the keys of ``transformers`` without ``use_cache`` and ``num_items_in_batch``, which the trainer sets itself.
-    TRL gives padding position 0, which makes each padding token a segment; here the padding is one segment.
+    These are the keys of ``transformers`` without ``use_cache`` and ``num_items_in_batch``, which the trainer sets
+    itself. TRL gives padding position 0, which makes each padding token a segment; here the padding is one segment.
     """
     return {key: value for key, value in to_transformers(batch).items() if key not in _KEYS_OF_THE_TRAINER}
 

@@ -34,6 +34,7 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
     if batch.rope_positions is None:
         positions = jagged(batch.position_ids)
     else:
+        # The ragged dimension is the last here, behind the four rows of positions.
         rows = torch.from_numpy(batch.position_rows(4)[:, is_token])
         lengths = batch.real_lengths[: batch.num_segments].tolist()
         positions = torch.nested.as_nested_tensor(list(rows.split(lengths, dim=1)), layout=torch.jagged)
