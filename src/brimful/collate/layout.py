@@ -69,15 +69,15 @@ def lay_out(
     # The writer fills every array up to the end of the packs so far, so nothing is written twice.
     first_segment = end = num_loss_tokens = longest = 0
     for pack in packs:
-        pack_arrays = pack.input_ids, pack.loss_mask, pack.cu_seqlens
+        ids, mask, cu_seqlens = pack.input_ids, pack.loss_mask, pack.cu_seqlens
         num_targets, longest_of_pack, end = write(
-            *pack_arrays, unit, first_segment, end, pad_token_id, position_start, *row
+            ids, mask, cu_seqlens, unit, first_segment, end, pad_token_id, position_start, *row
         )
         if end < 0:
             raise _contradiction(pack)
         num_loss_tokens += num_targets
         longest = max(longest, longest_of_pack)
-        first_segment += len(pack.cu_seqlens) - 1
+        first_segment += len(cu_seqlens) - 1
     # Behind the packs: the padding at the end as one segment, if there is any, then empty segments.
     if num_all_segments > num_segments:
         boundaries[num_segments + 1 :] = size

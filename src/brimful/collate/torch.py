@@ -138,17 +138,17 @@ class PackCollator:
         packs, extras = as_packs(features, position_start=self._position_start)
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
-        lay_out_row = partial(lay_out, pad_token_id=self.pad_token_id, position_start=self._position_start)
+        fill, start = self.pad_token_id, self._position_start
         if self.dialect.row_per_pack:
             padding = self._row_padding(packs)
             pack_extras = [None] * len(packs) if extras is None else [[extra] for extra in extras]
             batches = [
-                lay_out_row([pack], padding=padding, extras=extra)
+                lay_out([pack], padding=padding, extras=extra, pad_token_id=fill, position_start=start)
                 for pack, extra in zip(packs, pack_extras, strict=True)
             ]
         else:
             padding = Padding() if self.dialect.row_per_sample else self.padding
-            batches = [lay_out_row(packs, padding=padding, extras=extras)]
+            batches = [lay_out(packs, padding=padding, extras=extras, pad_token_id=fill, position_start=start)]
         # Positions before weights: a function for weights sees the rest of the batch in its last form.
         if self._mrope:
             batches = [

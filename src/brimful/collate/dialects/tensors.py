@@ -58,11 +58,11 @@ def token_row(batch: PackedBatch) -> dict[str, torch.Tensor]:
     All are ``int64[1, T]``, and ``position_ids`` ``int64[4, 1, T]`` (text, time, height, width) with mRoPE:
     Transformers isolates segments by the text row, and only if there are four.
     """
-    positions = batch.position_rows(1 if batch.rope_positions is None else 4)
+    positions = batch.position_ids[None] if batch.rope_positions is None else batch.position_rows(4)[:, None]
     return {
         "input_ids": row(batch.input_ids),
         "labels": row(batch.labels),
-        "position_ids": torch.from_numpy(positions if len(positions) == 1 else positions[:, None]),
+        "position_ids": torch.from_numpy(positions),
     }
 
 
@@ -97,6 +97,8 @@ def thd_boundaries(batch: PackedBatch) -> dict[str, Any]:
 
 def media_tensors(media: Sequence[Media]) -> dict[str, torch.Tensor]:
     """Return arrays of images, videos and audio by the names of the model; copied, because packs are read-only."""
+    if not media:
+        return {}
     return {name: torch.tensor(array) for item in media for name, array in item.arrays.items()}
 
 
@@ -130,5 +132,6 @@ def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: b
 
 def beside_tokens(batch: PackedBatch) -> dict[str, torch.Tensor]:
     """Return ``loss_weights: float32[1, T]``, aligned with the labels, if any weight is not 1; and media, if any."""
-    weights = {} if batch.loss_weights is None else {"loss_weights": row(batch.target_weights)}
-    return {**weights, **media_tensors(batch.media)}
+    if batch.loss_weights is None:
+        return media_tensors(batch.media)
+    return {"loss_weights": row(batch.target_weights), **media_tensors(batch.media)}
