@@ -30,7 +30,7 @@ import torch
 from compare import Row, in_turn, main_of
 
 from brimful import PackCollator
-from brimful.collate import layout, writing
+from brimful.collate import layout, row_writer
 from brimful.shards import Pack, assemble_pack
 
 __all__ = ["measure"]
@@ -91,8 +91,8 @@ def measure(quick: bool) -> list[Row]:
 
         return repeat
 
-    def numpy_writer() -> writing.Writer:
-        return writing._write_in_numpy
+    def numpy_writer() -> row_writer.Writer:
+        return row_writer._write_in_numpy
 
     def in_numpy() -> None:
         with mock.patch.object(layout, "writer", new=numpy_writer):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import Pack
-from brimful.collate import Padding, lay_out, layout, writing
+from brimful.collate import Padding, lay_out, layout, row_writer
 from brimful.collate.torch import PackCollator
 from brimful.errors import CollateError, SettingsError
 from brimful.testing.toys import toy_pack
@@ -22,8 +22,8 @@ def written_by(form):
         pytest.importorskip("numba")
     with pytest.MonkeyPatch.context() as patch:
         if form == "numpy":
-            patch.setattr(layout, "writer", lambda: writing._write_in_numpy)
-        assert (layout.writer() is writing._write_in_numpy) == (form == "numpy"), "the path under test is not taken"
+            patch.setattr(layout, "writer", lambda: row_writer._write_in_numpy)
+        assert (layout.writer() is row_writer._write_in_numpy) == (form == "numpy"), "the path under test is not taken"
         yield
 
 

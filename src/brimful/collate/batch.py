@@ -1,4 +1,4 @@
-"""One batch, before anybody's dialect: NumPy arrays, boundaries in one place."""
+"""One batch before any dialect: NumPy arrays, with all boundaries in ``cu_seqlens``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.collate.media import Float32Array, Media
+from brimful.collate.media import Media
 from brimful.errors import CollateError
-from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Int32Array, Int64Array, Labels, SampleIds
+from brimful.ragged import offsets_of
+from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels, SampleIds
 
 __all__ = ["PackedBatch"]
 
@@ -20,12 +21,12 @@ class PackedBatch:
     ::
 
         lengths 3, 2 in multiples of 4, row of 12      a a a . | b b . . | . . . .
-        cu_seqlens        0 4 8 12                     where the row really is
+        cu_seqlens        0 4 8 12                     boundaries in the row, padding included
         cu_seqlens_real   0 3 5  5                     without the gaps, as Transformer Engine asks for
-        position_ids      0 1 2 3 | 0 1 2 3 | 0 1 2 3  go on through the padding of a segment
+        position_ids      0 1 2 3 | 0 1 2 3 | 0 1 2 3  continue through the padding of a segment
         padding_mask      0 0 0 1 | 0 0 1 1 | 1 1 1 1
 
-    The arrays are in host memory; what a trainer asks of boundaries is answered without the device.
+    The arrays are in host memory, so reading a boundary never waits for the device.
 
     Attributes:
         input_ids: ``int64[T]``, padding tokens behind each segment and at the end.
@@ -62,35 +63,32 @@ class PackedBatch:
 
     @property
     def lengths(self) -> Int32Array:
-        """``int32[S]``: tokens of each segment, the padding included."""
+        """Tokens of each segment with its padding: ``int32[S]``."""
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
     @property
     def cu_seqlens_real(self) -> CuSeqlens:
-        """``int32[S + 1]``: boundaries of the samples as if there were no padding; equal length with ``cu_seqlens``."""
-        boundaries = np.zeros(len(self.cu_seqlens), dtype=np.int32)
-        np.cumsum(self.real_lengths, out=boundaries[1:])
-        return boundaries
+        """Boundaries of the samples without padding: ``int32[S + 1]``, one for each entry of ``cu_seqlens``."""
+        return offsets_of(self.real_lengths).astype(np.int32)
 
     @property
     def cu_seqlens_host(self) -> tuple[int, ...]:
-        """``cu_seqlens`` as Python integers, for kernels that want them without asking the device."""
+        """``cu_seqlens`` as Python integers, for kernels that read boundaries on the host."""
         return tuple(self.cu_seqlens.tolist())
 
     @property
     def has_gaps(self) -> bool:
-        """Whether there is padding behind a real segment; padding at the end of the row is no gap."""
-        count = self.num_segments
-        return int(self.cu_seqlens[count]) != int(self.real_lengths[:count].sum())
+        """True if padding follows a real segment; padding at the end of the row is no gap."""
+        return int(self.cu_seqlens[self.num_segments]) != self.num_tokens
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of samples, Σ l: what cost that is linear in tokens is counted in."""
+        """Tokens of samples, Σ l: the unit of cost that is linear in tokens."""
         return int(self.real_lengths.sum(dtype=np.int64))
 
     @property
     def sum_of_squares(self) -> int:
-        """Σ l² of the real segments: what attention costs."""
+        """Σ l² of the real segments: the unit of attention's cost."""
         return int(np.square(self.real_lengths, dtype=np.int64).sum())
 
     @property
@@ -105,26 +103,30 @@ class PackedBatch:
 
     @property
     def padding_mask(self) -> BoolArray:
-        """``bool[T]``, true at padding: for the balance losses of mixtures of experts."""
-        place = np.arange(len(self.input_ids), dtype=np.int32)
-        return np.asarray(place >= np.repeat(self.cu_seqlens[:-1] + self.real_lengths, self.lengths))
+        """Mask of the padding, ``bool[T]``: for the balance losses of mixtures of experts."""
+        index = np.arange(len(self.input_ids), dtype=np.int32)
+        return np.asarray(index >= np.repeat(self.cu_seqlens[:-1] + self.real_lengths, self.lengths))
 
     @property
     def target_weights(self) -> Float32Array:
-        """``float32[T]``: what each label counts in the loss; 0 where there is none. Not shifted; a new array."""
+        """Weight of each label in the loss: ``float32[T]``, 0 without a target. Not shifted; a new array."""
         targets = self.labels != IGNORE_INDEX
         weights: Float32Array = np.zeros(len(targets), dtype=np.float32)
         weights[targets] = 1 if self.loss_weights is None else self.loss_weights[targets]
         return weights
 
     def position_rows(self, rows: int) -> Int64Array:
-        """Positions in 1 row (text), 3 (time, height, width) or 4 (text, then the three): ``int64[rows, T]``.
+        """Return positions in 1 row (text), 3 (time, height, width) or 4 (text, then the three): ``int64[rows, T]``.
 
         A batch of text has the same positions in all rows.
+
+        Raises:
+            CollateError: another number of rows.
         """
         text = self.position_ids[None]
         if rows == 1:
             return text
+        # mRoPE of text has equal time, height and width.
         space = self.rope_positions if self.rope_positions is not None else np.repeat(text, 3, axis=0)
         if rows == 3:
             return space

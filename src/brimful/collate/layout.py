@@ -1,4 +1,4 @@
-"""Where tokens of a batch lie. Boundaries are made here, and nowhere else."""
+"""Layout of packs in one row: the only place that makes boundaries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.media import Float32Array, PackExtras, join_media
+from brimful.collate.media import PackExtras, join_media
 from brimful.collate.padding import Padding
-from brimful.collate.writing import writer
+from brimful.collate.row_writer import writer
 from brimful.errors import CollateError, SettingsError
+from brimful.ragged import starts_of
 from brimful.shards import Pack
-from brimful.typing import IGNORE_INDEX, AnyIntArray, CuSeqlens, Int32Array, Int64Array
+from brimful.typing import IGNORE_INDEX, AnyIntArray, CuSeqlens, Float32Array, Int32Array, Int64Array
 
 __all__ = ["cu_seqlens_of_mask", "indexed_mask", "lay_out", "policy"]
 
@@ -31,7 +32,7 @@ def lay_out(
     position_start: int = 0,
     extras: Sequence[PackExtras | None] | None = None,
 ) -> PackedBatch:
-    """Flatten packs into one row and, if asked, fill it up.
+    """Flatten packs into one row, and pad it if the policy says so.
 
     ::
 
@@ -45,10 +46,10 @@ def lay_out(
     Args:
         packs: at least one.
         pad_to: short for ``padding=Padding(to=…)``.
-        pad_token_id: what stands in the padding.
-        padding: the policy; none at all if None.
+        pad_token_id: token of the padding.
+        padding: the policy; no padding if None.
         position_start: position of the first token of a segment, such as 2 for RoBERTa.
-        extras: what each pack carries beside its tokens.
+        extras: extras of each pack, such as its media.
 
     Raises:
         CollateError: no packs, or they do not fit the policy, or extras that some packs have and others lack.
@@ -56,49 +57,43 @@ def lay_out(
     if not packs:
         raise CollateError("a batch needs at least one pack and got none")
     padding = policy(pad_to, padding)
-    segments, count, size = _room(packs, padding)
-    boundaries, real_lengths = np.empty(count + 1, dtype=np.int32), np.empty(count, dtype=np.int32)
+    num_segments, num_all_segments, size = _row_size(packs, padding)
+    boundaries, real_lengths = (
+        np.empty(num_all_segments + 1, dtype=np.int32),
+        np.empty(num_all_segments, dtype=np.int32),
+    )
     input_ids, labels = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-    positions, index = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int32)
-    write = writer()
-    first = at = num_loss_tokens = longest = 0
+    positions, segment_index = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int32)
+    row = boundaries, real_lengths, input_ids, labels, positions, segment_index
+    write, unit = writer(), padding.segment_multiple_of
+    # The writer fills every array up to the end of the packs so far, so nothing is written twice.
+    first_segment = end = num_loss_tokens = longest = 0
     for pack in packs:
-        targets, most, at = write(
-            pack.input_ids,
-            pack.loss_mask,
-            pack.cu_seqlens,
-            padding.segment_multiple_of,
-            first,
-            at,
-            pad_token_id,
-            position_start,
-            boundaries,
-            real_lengths,
-            input_ids,
-            labels,
-            positions,
-            index,
+        ids, mask, cu_seqlens = pack.input_ids, pack.loss_mask, pack.cu_seqlens
+        num_targets, longest_of_pack, end = write(
+            ids, mask, cu_seqlens, unit, first_segment, end, pad_token_id, position_start, *row
         )
-        if at < 0:
+        if end < 0:
             raise _contradiction(pack)
-        num_loss_tokens += targets
-        longest = max(longest, most)
-        first += len(pack.cu_seqlens) - 1
-    if count > segments:  # the padding at the end, if there is any, then empty segments
-        boundaries[segments + 1 :] = size
-        real_lengths[segments:] = 0
-        input_ids[at:] = pad_token_id
-        labels[at:] = IGNORE_INDEX
-        positions[at:] = np.arange(position_start, position_start + size - at)
-        index[at:] = segments
-        longest = max(longest, size - at)
+        num_loss_tokens += num_targets
+        longest = max(longest, longest_of_pack)
+        first_segment += len(cu_seqlens) - 1
+    # Behind the packs: the padding at the end as one segment, if there is any, then empty segments.
+    if num_all_segments > num_segments:
+        boundaries[num_segments + 1 :] = size
+        real_lengths[num_segments:] = 0
+        input_ids[end:] = pad_token_id
+        labels[end:] = IGNORE_INDEX
+        positions[end:] = np.arange(position_start, position_start + size - end)
+        segment_index[end:] = num_segments
+        longest = max(longest, size - end)
     batch = PackedBatch(
         input_ids=input_ids,
         labels=labels,
         position_ids=positions,
-        segment_index=index,
+        segment_index=segment_index,
         cu_seqlens=boundaries,
-        num_segments=segments,
+        num_segments=num_segments,
         sample_ids=packs[0].sample_ids if len(packs) == 1 else np.concatenate([pack.sample_ids for pack in packs]),
         num_loss_tokens=num_loss_tokens,
         real_lengths=real_lengths,
@@ -108,7 +103,7 @@ def lay_out(
 
 
 def policy(pad_to: int | None, padding: Padding | None) -> Padding:
-    """The padding policy that two ways to say it mean.
+    """Return the padding policy from either of the two arguments for it.
 
     Raises:
         SettingsError: both are given.
@@ -121,14 +116,14 @@ def policy(pad_to: int | None, padding: Padding | None) -> Padding:
 
 
 def indexed_mask(batch: PackedBatch) -> Int32Array:
-    """``int32[T]``: 1 in the first segment, 2 in the second and so on; 0 at all padding."""
+    """Return the number of each token's segment, from 1, and 0 at all padding: ``int32[T]``."""
     index = batch.segment_index + np.int32(1)
     index[batch.padding_mask] = 0
     return index
 
 
 def cu_seqlens_of_mask(mask: AnyIntArray) -> CuSeqlens:
-    """Boundaries of a row that carries the number of its segment at every token: ``int32[segments + 1]``.
+    """Return the boundaries of a row from the segment number of every token: ``int32[segments + 1]``.
 
     >>> cu_seqlens_of_mask(np.array([1, 1, 2, 2, 2, 3, 3, 4, 5, 5, 5, 0, 0])).tolist()
     [0, 2, 5, 7, 8, 11, 13]
@@ -137,40 +132,44 @@ def cu_seqlens_of_mask(mask: AnyIntArray) -> CuSeqlens:
     return np.concatenate([[0], inner, [len(mask)]]).astype(np.int32)
 
 
-def _room(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
-    """Real segments, segments with the padding and the empty ones, and tokens of the row."""
+def _row_size(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:
+    """Count the real segments, all segments of the row, and its tokens.
+
+    All segments are the real ones, the padding at the end, and empty ones of a fixed ``num_segments``.
+    """
     unit = padding.segment_multiple_of
-    segments = total = 0
+    num_segments = num_tokens = 0
     for pack in packs:
-        # The writer looks at each pack before it writes, but the room is for all: one that lies makes it too small.
+        # The writer checks each pack before it writes, but the row is allocated for all packs before: one that
+        # contradicts itself would make it too small for the others.
         if not len(pack.cu_seqlens):
             raise _contradiction(pack)
-        segments += len(pack.cu_seqlens) - 1
+        num_segments += len(pack.cu_seqlens) - 1
         if unit == 1:
-            total += len(pack.input_ids)
+            num_tokens += len(pack.input_ids)
             continue
         lengths = np.diff(pack.cu_seqlens)
         if (lengths < 0).any() or int(lengths.sum()) != len(pack.input_ids):
             raise _contradiction(pack)
-        total += int(padding.padded(lengths).sum())
-    if total == 0:
+        num_tokens += int(padding.padded(lengths).sum())
+    if num_tokens == 0:
         raise CollateError(f"the packs of the batch hold no tokens (samples {_names(packs)})")
-    size = padding.row_length(total)
-    if size < total:
+    size = padding.row_length(num_tokens)
+    if size < num_tokens:
         gaps = f" and gaps, each segment a multiple of {unit}" if unit > 1 else ""
         way_out = "; plan with lengths rounded up in the same way" if unit > 1 else ""
         raise CollateError(
-            f"pad_to is {size:,} and the packs hold {total:,} tokens{gaps} (samples {_names(packs)}): raise pad_to "
+            f"pad_to is {size:,} and the packs hold {num_tokens:,} tokens{gaps} (samples {_names(packs)}): raise pad_to "
             f"to the capacity of the plan times the packs of a micro-batch{way_out}"
         )
-    needed = segments + (size > total)
-    count = needed if padding.num_segments is None else padding.num_segments
-    if count < needed:
+    required = num_segments + (size > num_tokens)
+    num_all_segments = required if padding.num_segments is None else padding.num_segments
+    if num_all_segments < required:
         raise CollateError(
-            f"num_segments is {count:,} and the batch has {needed:,}, the padding included (samples {_names(packs)}): "
-            f"raise num_segments, or limit the samples of a pack"
+            f"num_segments is {num_all_segments:,} and the batch has {required:,}, the padding included "
+            f"(samples {_names(packs)}): raise num_segments, or limit the samples of a pack"
         )
-    return segments, count, size
+    return num_segments, num_all_segments, size
 
 
 def _contradiction(pack: Pack) -> CollateError:
@@ -181,16 +180,16 @@ def _contradiction(pack: Pack) -> CollateError:
 
 
 def _max_seqlen(packs: Sequence[Pack], boundaries: CuSeqlens, longest: int, padding: Padding) -> int:
-    told = padding.longest(longest)
-    if told < longest:
-        number = int(np.diff(boundaries).argmax())
-        ids = np.concatenate([pack.sample_ids for pack in packs])
-        what = f"sample {ids[number]}" if number < len(ids) else "the padding at the end"
+    max_seqlen = padding.longest(longest)
+    if max_seqlen < longest:
+        segment = int(np.diff(boundaries).argmax())
+        sample_ids = np.concatenate([pack.sample_ids for pack in packs])
+        name = f"sample {sample_ids[segment]}" if segment < len(sample_ids) else "the padding at the end"
         raise CollateError(
-            f"max_seqlen is {told:,} and {what} has {longest:,} tokens: kernels would leave out the rest; raise "
+            f"max_seqlen is {max_seqlen:,} and {name} has {longest:,} tokens: kernels would leave out the rest; raise "
             f"max_seqlen, or use max_seqlen='bucket'"
         )
-    return told
+    return max_seqlen
 
 
 def _names(packs: Sequence[Pack]) -> str:
@@ -198,44 +197,44 @@ def _names(packs: Sequence[Pack]) -> str:
 
 
 def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[PackExtras | None]) -> PackedBatch:
-    """The batch with what its packs carry beside tokens."""
-    known = [extra if extra is not None else PackExtras() for extra in extras]
-    assert len(known) == len(packs)
-    where = np.flatnonzero(~batch.padding_mask)
-    weights = _of_all(packs, [extra.loss_weights for extra in known], "loss_weights", "tokens")
-    sources = _of_all(packs, [extra.source_ids for extra in known], "source_ids", "segments")
-    rope = _of_all(packs, [extra.rope_positions for extra in known], "rope_positions", "tokens")
-    firsts = np.cumsum([0, *(pack.num_segments for pack in packs[:-1])]).tolist()
-    row: Float32Array | None = None
+    """Return the batch with the extras of its packs."""
+    assert len(extras) == len(packs)
+    pack_extras = [extra if extra is not None else PackExtras() for extra in extras]
+    weights = _join_extras(packs, pack_extras, "loss_weights", "tokens")
+    sources = _join_extras(packs, pack_extras, "source_ids", "segments")
+    rope = _join_extras(packs, pack_extras, "rope_positions", "tokens")
+    # Arrays of the packs are joined without padding; these are their tokens in the row.
+    is_token = ~batch.padding_mask
+    loss_weights: Float32Array | None = None
     if weights is not None:
-        row = np.zeros(len(batch.input_ids), dtype=np.float32)
-        row[where] = weights
-    space: Int64Array | None = None
+        loss_weights = np.zeros(len(batch.input_ids), dtype=np.float32)
+        loss_weights[is_token] = weights
+    rope_positions: Int64Array | None = None
     if rope is not None:
-        # Padding has no place in a picture: there the three rows count like text.
-        space = np.repeat(batch.position_ids[None], 3, axis=0)
-        space[:, where] = rope
+        # Padding has no place in a picture: its three rows count like text.
+        rope_positions = np.repeat(batch.position_ids[None], 3, axis=0)
+        rope_positions[:, is_token] = rope
+    first_segments = starts_of(np.array([pack.num_segments for pack in packs])).tolist()
     return replace(
         batch,
-        loss_weights=row,
+        loss_weights=loss_weights,
         source_ids=None if sources is None else sources.astype(np.int32, copy=False),
-        rope_positions=space,
-        media=join_media([(first, extra.media) for first, extra in zip(firsts, known, strict=True)]),
+        rope_positions=rope_positions,
+        media=join_media([(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)]),
     )
 
 
-def _of_all(
-    packs: Sequence[Pack], arrays: Sequence[npt.NDArray[Any] | None], key: str, of: str
-) -> npt.NDArray[Any] | None:
-    """Arrays of all packs behind each other; None if no pack has one."""
+def _join_extras(packs: Sequence[Pack], extras: Sequence[PackExtras], key: str, unit: str) -> npt.NDArray[Any] | None:
+    """Concatenate one array of all packs, which has an entry for each of a pack's units; None if no pack has it."""
+    arrays = [getattr(extra, key) for extra in extras]
     if all(array is None for array in arrays):
         return None
     for pack, array in zip(packs, arrays, strict=True):
-        wanted = len(pack) if of == "tokens" else pack.num_segments
+        size = len(pack) if unit == "tokens" else pack.num_segments
         if array is None:
             raise CollateError(f"sample {_names([pack])} has no {key!r} and others of the batch have: give all or none")
-        if array.shape[-1] != wanted:
+        if array.shape[-1] != size:
             raise CollateError(
-                f"sample {_names([pack])}: {key!r} is for {array.shape[-1]:,} {of} and the pack has {wanted:,}"
+                f"sample {_names([pack])}: {key!r} is for {array.shape[-1]:,} {unit} and the pack has {size:,}"
             )
-    return np.concatenate([array for array in arrays if array is not None], axis=-1)
+    return np.concatenate(arrays, axis=-1)

@@ -1,4 +1,4 @@
-"""What each target counts in the loss: the normalisers, as weights of tokens."""
+"""Normalisers of the loss, as a weight of each token."""
 
 from __future__ import annotations
 
@@ -11,46 +11,61 @@ import numpy.typing as npt
 
 from brimful.checks import choice_of
 from brimful.errors import CollateError, SettingsError
-from brimful.typing import IGNORE_INDEX, AnyIntArray, CuSeqlens, Int64Array, Labels
+from brimful.ragged import offsets_of
+from brimful.typing import (
+    IGNORE_INDEX,
+    AnyIntArray,
+    BoolArray,
+    CuSeqlens,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    Labels,
+)
 
 __all__ = ["Normaliser", "SegmentWeights", "count_targets", "segment_weights", "token_weights"]
 
-Float64Array: TypeAlias = npt.NDArray[np.float64]
 SegmentWeights: TypeAlias = Callable[[Int64Array], npt.ArrayLike] | Sequence[float] | npt.NDArray[np.floating]
-"""A weight of our own: ``float[num_segments]``, or what makes it from ``int64[num_segments]`` targets."""
+"""A user's own weights: ``float[num_segments]``, or a function to it from ``int64[num_segments]`` targets."""
 
 
 class Normaliser(str, Enum):
-    """What counts the same in the loss of a step, Σ w·nll ÷ Σ w over all its micro-batches and ranks.
+    """Unit of equal weight in the loss of a step.
 
-    With n the targets of a segment and N those of its group, each target has the weight w:
+    The loss is Σ w·nll ÷ Σ w over all micro-batches and ranks. Each target has the weight w, with n the targets of its
+    segment and N those of the segment's group:
     """
 
     TOKEN = "token"
-    """w = 1: every target. What one big batch without packing does. (Tulu 3; HBP)"""
+    """w = 1: every target, as in one large batch without packing. (Tulu 3; HBP)"""
     SAMPLE = "sample"
     """w = 1/n: every sample that has a target. (LongAlign)"""
     SQRT = "sqrt"
-    """w = 1/√n: a sample counts as the root of its targets. (Molmo2, which has 4/√n)"""
+    """w = 1/√n: a sample counts √n in all. (Molmo2, which has 4/√n)"""
     PAIR = "pair"
     """w = 1/N: every pair or group of samples that has a target; its samples share by their targets."""
 
     @classmethod
     def named(cls, name: Normaliser | str) -> Normaliser:
-        """The member of that name."""
+        """Return the member of that name.
+
+        Raises:
+            SettingsError: there is none of that name; lists them.
+        """
         return choice_of(cls, name, argument="normaliser", instead=", or weights of your own")
 
 
 def count_targets(
     labels: Labels, cu_seqlens: CuSeqlens, num_segments: int, *, labels_shifted: bool = False
 ) -> Int64Array:
-    """Targets of each segment; the token that nothing may predict is none, whatever its label says.
+    """Count the targets of each segment, without the first token, which no token may predict.
 
     Args:
-        labels: ``int64[T]``, as ``PackedBatch`` has them; or shifted, so that place ``i`` holds what it predicts.
+        labels: ``int64[T]``, as ``PackedBatch`` has them; or shifted, so that label ``i`` is the token that ``i``
+            predicts.
         cu_seqlens: ``int32[S + 1]``.
         num_segments: real segments, the first of the ``S``.
-        labels_shifted: which of the two.
+        labels_shifted: true for shifted labels, whose segments have no target at their last token.
 
     Returns:
         ``int64[num_segments]``.
@@ -58,13 +73,8 @@ def count_targets(
     >>> count_targets(np.array([7, 6, 7, -100, 9]), np.array([0, 3, 5], np.int32), 2).tolist()
     [2, 1]
     """
-    is_target = labels != IGNORE_INDEX
-    starts, ends = cu_seqlens[:num_segments], cu_seqlens[1 : num_segments + 1]
-    real = starts < ends
-    is_target[(ends - 1 if labels_shifted else starts)[real]] = False
-    running = np.zeros(len(labels) + 1, dtype=np.int64)
-    np.cumsum(is_target, out=running[1:])
-    return running[ends] - running[starts]
+    num_targets_before = offsets_of(_is_target(labels, cu_seqlens, num_segments, labels_shifted))
+    return np.diff(num_targets_before[cu_seqlens[: num_segments + 1]])
 
 
 def segment_weights(
@@ -74,9 +84,9 @@ def segment_weights(
     groups: AnyIntArray | Sequence[int] | None = None,
     scale: float = 1.0,
 ) -> Float64Array:
-    """Weight of each target of a segment, by segment.
+    """Return the weight of each target of a segment, by segment.
 
-    It depends on the segment (or its group) alone and never on what else is in the batch; so any packing, number of ranks
+    It depends on the segment (or its group) alone and never on the rest of the batch, so any packing, number of ranks
     and accumulation gives the same sum. A constant factor changes nothing where Σ w divides.
 
     Pure: no I/O.
@@ -91,7 +101,7 @@ def segment_weights(
     Args:
         targets: ``int[num_segments]``.
         normaliser: a name, or weights of your own: one of each segment, or a function of ``targets`` that gives them.
-        groups: ``int[num_segments]``, which pair each segment is of; all of a pair must be in one micro-batch.
+        groups: ``int[num_segments]``, the pair of each segment; all segments of a pair must be in one micro-batch.
         scale: a factor. For a trainer that divides by the number of targets instead of Σ w: the mean targets of a
             sample (its root for ``sqrt``; of a group for ``pair``) over the whole data set makes the two agree on
             average.
@@ -108,31 +118,22 @@ def segment_weights(
     """
     counts = np.asarray(targets, dtype=np.int64)
     if callable(normaliser) or not isinstance(normaliser, str):
-        given = np.asarray(normaliser(counts) if callable(normaliser) else normaliser, dtype=np.float64)
-        if given.shape != counts.shape:
-            raise CollateError(f"{given.shape} weights were given for {len(counts)} segments: give one of each segment")
-        weights = given
+        weights = np.asarray(normaliser(counts) if callable(normaliser) else normaliser, dtype=np.float64)
+        if weights.shape != counts.shape:
+            raise CollateError(
+                f"{weights.shape} weights were given for {len(counts)} segments: give one of each segment"
+            )
     else:
         kind = Normaliser.named(normaliser)
-        divisor = counts
-        if kind is Normaliser.PAIR:
-            if groups is None:
-                raise SettingsError("normaliser 'pair' needs groups: which pair each segment is of")
-            _, place = np.unique(np.asarray(groups), return_inverse=True)
-            if len(place) != len(counts):
-                raise CollateError(
-                    f"{len(place)} groups were given for {len(counts)} segments: give one of each segment"
-                )
-            divisor = np.bincount(place, weights=counts).astype(np.int64)[place]
-        safe = np.maximum(divisor, 1).astype(np.float64)
-        weights = 1.0 / (
-            np.ones_like(safe) if kind is Normaliser.TOKEN else np.sqrt(safe) if kind is Normaliser.SQRT else safe
-        )
+        divisors = _group_targets(counts, groups) if kind is Normaliser.PAIR else counts
+        # A segment without a target may divide by any number but 0: its weight becomes 0 below.
+        divisors = np.ones_like(counts) if kind is Normaliser.TOKEN else np.maximum(divisors, 1)
+        weights = 1.0 / (np.sqrt(divisors) if kind is Normaliser.SQRT else divisors)
     weights = np.where(counts > 0, weights * scale, 0.0)
-    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if len(wrong):
-        at = int(wrong[0])
-        raise CollateError(f"segment {at} has weight {weights[at]}: weights must be finite and at least 0")
+    invalid = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(invalid):
+        segment = int(invalid[0])
+        raise CollateError(f"segment {segment} has weight {weights[segment]}: weights must be finite and at least 0")
     return weights
 
 
@@ -145,25 +146,47 @@ def token_weights(
     groups: AnyIntArray | Sequence[int] | None = None,
     scale: float = 1.0,
     labels_shifted: bool = False,
-) -> npt.NDArray[np.float32]:
-    """What each label of a batch counts in the loss: the ``loss_weights`` of a ``PackedBatch``.
+) -> Float32Array:
+    """Return the weight of each label of a batch: the ``loss_weights`` of a ``PackedBatch``.
 
     Args:
         labels, cu_seqlens, num_segments, labels_shifted: as in ``count_targets``.
         normaliser, groups, scale: as in ``segment_weights``.
 
     Returns:
-        ``float32[T]`` beside the labels, shifted where they are; 0 where there is no target.
+        ``float32[T]`` beside the labels, shifted if they are; 0 without a target.
 
     >>> token_weights(np.array([-100, 6, 7, -100, 9]), np.array([0, 3, 5], np.int32), 2, "sample").tolist()
     [0.0, 0.5, 0.5, 0.0, 1.0]
     """
     targets = count_targets(labels, cu_seqlens, num_segments, labels_shifted=labels_shifted)
-    each = segment_weights(targets, normaliser, groups=groups, scale=scale).astype(np.float32)
-    lengths = cu_seqlens[1 : num_segments + 1] - cu_seqlens[:num_segments]
-    weights = np.zeros(len(labels), dtype=np.float32)
-    weights[: int(cu_seqlens[num_segments])] = np.repeat(each, lengths)
-    weights[labels == IGNORE_INDEX] = 0.0
-    starts, ends = cu_seqlens[:num_segments], cu_seqlens[1 : num_segments + 1]
-    weights[(ends - 1 if labels_shifted else starts)[lengths > 0]] = 0.0
+    weights_of_segments = segment_weights(targets, normaliser, groups=groups, scale=scale).astype(np.float32)
+    weights: Float32Array = np.zeros(len(labels), dtype=np.float32)
+    lengths = np.diff(cu_seqlens[: num_segments + 1])
+    weights[: int(cu_seqlens[num_segments])] = np.repeat(weights_of_segments, lengths)
+    weights[~_is_target(labels, cu_seqlens, num_segments, labels_shifted)] = 0.0
     return weights
+
+
+def _is_target(labels: Labels, cu_seqlens: CuSeqlens, num_segments: int, labels_shifted: bool) -> BoolArray:
+    """Return ``bool[T]``, true at labels that count in the loss."""
+    mask: BoolArray = labels != IGNORE_INDEX
+    starts, ends = cu_seqlens[:num_segments], cu_seqlens[1 : num_segments + 1]
+    # No token of a segment predicts its first one, whether or not its label is ignored; empty segments have none.
+    mask[(ends - 1 if labels_shifted else starts)[starts < ends]] = False
+    return mask
+
+
+def _group_targets(counts: Int64Array, groups: AnyIntArray | Sequence[int] | None) -> Int64Array:
+    """Return the targets of each segment's group: ``int64[num_segments]``.
+
+    Raises:
+        CollateError: too few or too many groups.
+        SettingsError: no groups.
+    """
+    if groups is None:
+        raise SettingsError("normaliser 'pair' needs groups: which pair each segment is of")
+    _, group_index = np.unique(np.asarray(groups), return_inverse=True)
+    if len(group_index) != len(counts):
+        raise CollateError(f"{len(group_index)} groups were given for {len(counts)} segments: give one of each segment")
+    return np.bincount(group_index, weights=counts).astype(np.int64)[group_index]

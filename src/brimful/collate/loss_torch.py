@@ -1,8 +1,8 @@
-"""The loss of a packed batch in PyTorch: summed, weighted, by segment; and the one number that divides a step."""
+"""Loss of a packed batch in PyTorch: summed, weighted, by segment; and the one number that divides a step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +14,11 @@ from brimful.typing import IGNORE_INDEX
 __all__ = ["SegmentLosses", "aggregate", "global_sum", "packed_loss_sum", "per_sample_loss", "scale_for_ddp"]
 
 _CHUNK_LOGITS = 1 << 27
-"""Logits that are in float32 at a time: 512 MiB, about 880 tokens at a vocabulary of 152k."""
+"""Logits held in float32 at a time: 512 MiB, about 880 tokens at a vocabulary of 152k."""
 
 
 class SegmentLosses(NamedTuple):
-    """Losses of the real segments of a batch; sums, so that any division is open."""
+    """Losses of the real segments of a batch, as sums for any divisor."""
 
     nll_sum: torch.Tensor
     """``float32[num_segments]``: negative log likelihood of the targets, summed. Differentiable."""
@@ -36,22 +36,23 @@ def packed_loss_sum(
     loss_weights: torch.Tensor | None = None,
     labels_shifted: bool = False,
 ) -> torch.Tensor:
-    """Σ w·nll over the targets of a batch, to be divided by the step's Σ w and by nothing else.
+    """Return Σ w·nll over the targets of a batch.
 
-    Takes no float32 copy of the logits: beside their gradient, memory for ``_CHUNK_LOGITS`` numbers.
+    Divide it by the step's Σ w and by nothing else (``scale_for_ddp``). It makes no float32 copy of the logits: beside
+    their gradient it takes memory for ``_CHUNK_LOGITS`` numbers.
 
     Args:
         logits: ``[T, V]`` or ``[1, T, V]``, of any floating type.
-        labels: ``int64[T]`` or ``[1, T]``, not shifted: token ``i + 1`` is what place ``i`` predicts. Shifted if
+        labels: ``int64[T]`` or ``[1, T]``, not shifted: token ``i`` predicts label ``i + 1``. Shifted if
             ``labels_shifted``.
-        cu_seqlens: boundaries, where the first label of a segment may not be ignored yet.
+        cu_seqlens: boundaries, needed if the first label of a segment may not be ignored yet.
         loss_weights: ``float32[T]`` beside the labels; 1 at every target if None.
 
     Returns:
-        A float32 scalar; 0 for a batch without targets, and differentiable even so.
+        A float32 scalar; 0 for a batch without targets, and differentiable then too.
     """
-    rows, targets = _aligned(logits, labels, cu_seqlens, labels_shifted)
-    nll: torch.Tensor = _TokenLoss.apply(rows, targets)
+    token_logits, targets = _align(logits, labels, cu_seqlens, labels_shifted)
+    nll: torch.Tensor = _TokenLoss.apply(token_logits, targets)
     if loss_weights is None:
         return nll.sum()
     weights = loss_weights.reshape(-1).to(nll)
@@ -68,9 +69,10 @@ def per_sample_loss(
     *,
     labels_shifted: bool = False,
 ) -> SegmentLosses:
-    """Loss and hits of every sample of a packed batch, as if each had been run alone.
+    """Return loss and hits of every sample of a packed batch.
 
-    Labels are shifted inside of segments and never across: the last token of one predicts nothing.
+    They equal those of a run of each sample alone. Labels are shifted inside of segments and never across: the last
+    token of one predicts nothing.
 
     Args:
         logits, labels, labels_shifted: as in ``packed_loss_sum``.
@@ -78,28 +80,31 @@ def per_sample_loss(
         num_segments: real segments, the first of the ``S``; all if None.
 
     Returns:
-        Of each real segment: a preference loss takes ``-nll_sum`` as log probability of the response.
+        Sums of each real segment. A preference loss takes ``-nll_sum`` as log probability of the response.
 
     >>> logits = torch.tensor([[0.0, 9.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
     >>> losses = per_sample_loss(logits, torch.tensor([-100, 1, -100, 0]), [0, 2, 4])
     >>> [round(loss, 3) for loss in losses.nll_sum.tolist()], losses.num_targets.tolist(), losses.num_correct.tolist()
     ([0.0, 9.0], [1, 1], [1, 0])
     """
-    rows, targets = _aligned(logits, labels, cu_seqlens, labels_shifted)
-    nll: torch.Tensor = _TokenLoss.apply(rows, targets)
-    ends = torch.as_tensor(cu_seqlens, device=rows.device)[1:].to(torch.int64)
+    token_logits, targets = _align(logits, labels, cu_seqlens, labels_shifted)
+    device = token_logits.device
+    nll: torch.Tensor = _TokenLoss.apply(token_logits, targets)
+    ends = _ends(cu_seqlens, device)
     count = len(ends) if num_segments is None else num_segments
-    # Which segment each token is of, on the device and without asking it. One place more for the padding.
-    segment = torch.bucketize(torch.arange(len(targets), device=rows.device), ends, right=True).clamp_(max=len(ends))
-    is_target = targets != IGNORE_INDEX
-    exact = torch.float32 if rows.device.type == "mps" else torch.float64
-    sums = torch.zeros(len(ends) + 1, dtype=exact, device=rows.device).index_add(0, segment, nll.to(exact))
+    # The segment of each token, found on the device without waiting for it; one sum more than segments for the padding.
+    segment = torch.bucketize(torch.arange(len(targets), device=device), ends, right=True).clamp_(max=len(ends))
+
+    def sum_by_segment(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(len(ends) + 1, dtype=dtype, device=device).index_add(0, segment, values.to(dtype))[:count]
+
+    nll_sum = sum_by_segment(nll, _widest_float(device)).float()
     with torch.no_grad():
-        correct = torch.cat([part.argmax(dim=-1) for part in _chunks(rows)]) == targets
-        blank = torch.zeros(len(ends) + 1, dtype=torch.int64, device=rows.device)
-        num_targets = blank.index_add(0, segment, is_target.to(torch.int64))
-        num_correct = blank.index_add(0, segment, (correct & is_target).to(torch.int64))
-    return SegmentLosses(sums[:count].float(), num_targets[:count], num_correct[:count])
+        is_target = targets != IGNORE_INDEX
+        is_correct = torch.cat([chunk.argmax(dim=-1) for _, chunk in _chunks(token_logits)]) == targets
+        num_targets = sum_by_segment(is_target, torch.int64)
+        num_correct = sum_by_segment(is_correct & is_target, torch.int64)
+    return SegmentLosses(nll_sum, num_targets, num_correct)
 
 
 def aggregate(
@@ -110,26 +115,34 @@ def aggregate(
     group: Any = None,
     over_ranks: bool = False,
 ) -> dict[str, float]:
-    """Means over targets, for people to read: ``loss`` and ``token_acc``, and of each source if sources are given.
+    """Return ``loss`` and ``token_acc`` as means over targets, for people to read.
+
+    Means of each source are added if sources are given.
 
     Args:
         losses: of one batch or of several.
         sources: ``int[segments]``, source of each segment, over all batches in order.
         source_names: name of each source; ``loss/<name>`` and ``token_acc/<name>`` are in the result if it has targets.
-        group: of the ranks to sum over.
+        group: the process group of the ranks to sum over.
         over_ranks: sum over the ranks of ``group`` (all if None). Every rank must call it, with the same names.
 
     Returns:
-        Nothing that has no targets is in it.
+        Means by name, without those that have no targets.
+
+    Raises:
+        CollateError: sources that do not go with the segments or the names.
+        SettingsError: no losses at all.
     """
     batches: list[SegmentLosses] = [losses] if isinstance(losses, SegmentLosses) else list(losses)
     if not batches:
         raise SettingsError("aggregate needs the losses of at least one batch")
-    columns = [torch.cat([batch[place].detach() for batch in batches]) for place in range(3)]
+    columns = [torch.cat([part.detach() for part in parts]) for parts in zip(*batches, strict=True)]
     device = columns[0].device
-    exact = torch.float32 if device.type == "mps" else torch.float64
-    table = torch.stack([column.to(exact) for column in columns])
-    sums = torch.zeros(3, len(source_names) + 1, dtype=exact, device=device)
+    dtype = _widest_float(device)
+    # In float64, where the device has it, counts stay exact and one table needs one collective.
+    table = torch.stack([column.to(dtype) for column in columns])
+    # Columns of the sums: one for each source, and the total as the last.
+    sums = torch.zeros(3, len(source_names) + 1, dtype=dtype, device=device)
     sums[:, -1] = table.sum(dim=1)
     if sources is not None:
         index = torch.as_tensor(sources, device=device).to(torch.int64)
@@ -140,24 +153,24 @@ def aggregate(
         sums.index_add_(1, index, table)
     if over_ranks:
         dist.all_reduce(sums, group=group)
-    result = {}
-    names = ["", *(f"/{name}" for name in source_names)]
-    for name, (nll, targets, correct) in zip([*names[1:], names[0]], sums.T.tolist(), strict=True):
+    means = {}
+    suffixes = [*(f"/{name}" for name in source_names), ""]
+    for suffix, (nll, targets, correct) in zip(suffixes, sums.T.tolist(), strict=True):
         if targets:
-            result[f"loss{name}"] = nll / targets
-            result[f"token_acc{name}"] = correct / targets
-    return result
+            means[f"loss{suffix}"] = nll / targets
+            means[f"token_acc{suffix}"] = correct / targets
+    return means
 
 
 def global_sum(counts: Iterable[Any], *, group: Any = None, device: Any = None) -> float:
-    """The denominator of a step: Σ over its micro-batches here and over all ranks. One collective of one number.
+    """Return the denominator of a step: Σ over its micro-batches and over all ranks. One collective of one number.
 
     Args:
         counts: of each micro-batch of this rank: ``num_loss_tokens``, the sum of its ``loss_weights``, or its number of
             pairs. An empty list is 0.
-        group: the data-parallel ranks; those that hold parts of one sequence (CP) belong in it if they counted their
-            parts, and not if they counted the whole. All ranks if None.
-        device: where the backend wants the number: ``"cuda"`` for NCCL.
+        group: the data-parallel ranks. Ranks that hold parts of one sequence (CP) belong in it if they counted their
+            parts, and not if they counted the whole sequence. All ranks if None.
+        device: the device that the backend reduces on: ``"cuda"`` for NCCL.
 
     Returns:
         The sum, on this rank alone where ``torch.distributed`` is not initialised.
@@ -171,10 +184,10 @@ def global_sum(counts: Iterable[Any], *, group: Any = None, device: Any = None) 
 
 
 def scale_for_ddp(loss_sum: torch.Tensor, *, denominator: float, dp_world_size: int) -> torch.Tensor:
-    """What to call ``backward`` on, where gradients are averaged over the ranks (DDP, FSDP): Σ w·nll · ranks ÷ Σ w.
+    """Return the loss for ``backward`` if gradients are averaged over the ranks (DDP, FSDP): Σ w·nll · ranks ÷ Σ w.
 
-    The average divides by the ranks once more, and this undoes it. Nothing else divides: not the number of
-    micro-batches. A step without any target gives a loss of 0 and no NaN.
+    The factor of the ranks undoes their average. Nothing else divides, not even the number of micro-batches. A step
+    without any target gives a loss of 0 and no NaN.
 
     Args:
         loss_sum: of one micro-batch, from ``packed_loss_sum``.
@@ -185,24 +198,22 @@ def scale_for_ddp(loss_sum: torch.Tensor, *, denominator: float, dp_world_size: 
 
 
 class _TokenLoss(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
-    """Negative log likelihood of each target, 0 where there is none, chunk by chunk in float32.
+    """Negative log likelihood of each target, 0 at ignored tokens, chunk by chunk in float32.
 
-    Keeps one float32 a token for the backward, which makes the softmax again: as Liger and others do.
+    Keeps one float32 a token for the backward, which computes the softmax again, as Liger and others do.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses, norms = [], []
-        at = 0
-        for part in _chunks(logits):
-            wanted = targets[at : at + len(part)]
-            at += len(part)
-            numbers = part.float()
-            norm = numbers.logsumexp(dim=-1)
-            # Only what is ignored is replaced: another label below 0 is an error, and no token.
-            places = torch.where(wanted == IGNORE_INDEX, 0, wanted)
-            hit = numbers.gather(1, places[:, None])[:, 0]
-            losses.append(torch.where(wanted != IGNORE_INDEX, norm - hit, torch.zeros_like(norm)))
+        for tokens, chunk in _chunks(logits):
+            chunk_targets = targets[tokens]
+            is_target = chunk_targets != IGNORE_INDEX
+            chunk = chunk.float()
+            norm = chunk.logsumexp(dim=-1)
+            # Only IGNORE_INDEX is replaced: another label below 0 is an error, and no token.
+            target_logits = chunk.gather(1, torch.where(is_target, chunk_targets, 0)[:, None])[:, 0]
+            losses.append(torch.where(is_target, norm - target_logits, torch.zeros_like(norm)))
             norms.append(norm)
         ctx.save_for_backward(logits, targets, torch.cat(norms))
         return torch.cat(losses)
@@ -212,42 +223,56 @@ class _TokenLoss(torch.autograd.Function):  # type: ignore[misc]  # torch is not
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         logits, targets, norms = ctx.saved_tensors
         result = torch.empty_like(logits)
-        at = 0
-        for part in _chunks(logits):
-            here = slice(at, at + len(part))
-            at += len(part)
-            wanted, each = targets[here], torch.where(targets[here] != IGNORE_INDEX, grad[here], 0.0)
-            numbers = (part.float() - norms[here, None]).exp_()
-            numbers[torch.arange(len(part), device=part.device), wanted.clamp(min=0)] -= 1.0
-            result[here] = numbers.mul_(each[:, None])
+        for tokens, chunk in _chunks(logits):
+            chunk_targets = targets[tokens]
+            token_grad = torch.where(chunk_targets != IGNORE_INDEX, grad[tokens], 0.0)
+            # d nll / d logits = softmax - onehot(target); the gradient of an ignored token is 0, whatever its column.
+            softmax = (chunk.float() - norms[tokens, None]).exp_()
+            softmax[torch.arange(len(chunk), device=chunk.device), chunk_targets.clamp(min=0)] -= 1.0
+            result[tokens] = softmax.mul_(token_grad[:, None])
         return result, None
 
 
-def _chunks(logits: torch.Tensor) -> Any:
-    return logits.split(max(1, _CHUNK_LOGITS // max(1, logits.shape[-1])))
+def _chunks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield the tokens of each chunk, and their logits: at most ``_CHUNK_LOGITS`` numbers, at least one token."""
+    begin = 0
+    for chunk in logits.split(max(1, _CHUNK_LOGITS // max(1, logits.shape[-1]))):
+        yield slice(begin, begin + len(chunk)), chunk
+        begin += len(chunk)
 
 
-def _aligned(
+def _widest_float(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _ends(cu_seqlens: Any, device: torch.device) -> torch.Tensor:
+    """Return ``int64[S]``: the index behind the last token of each segment."""
+    return torch.as_tensor(cu_seqlens, device=device)[1:].to(torch.int64)
+
+
+def _align(
     logits: torch.Tensor, labels: torch.Tensor, cu_seqlens: Any, labels_shifted: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits as ``[T, V]``, and the target of each row or ``IGNORE_INDEX``, none across a boundary."""
-    rows, flat = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).to(logits.device)
-    if len(rows) != len(flat) or not len(rows):
-        raise CollateError(f"logits of {len(rows):,} tokens and {len(flat):,} labels must be of one length, at least 1")
+    """Return logits as ``[T, V]``, and the target of each token, ``IGNORE_INDEX`` across a boundary."""
+    token_logits, flat = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).to(logits.device)
+    if len(token_logits) != len(flat) or not len(flat):
+        raise CollateError(
+            f"logits of {len(token_logits):,} tokens and {len(flat):,} labels must be of one length, at least 1"
+        )
     targets = flat if labels_shifted else _shift(flat, IGNORE_INDEX)
     if cu_seqlens is not None:
-        # Whatever the labels say: what the last token of a segment would predict is of another sample.
-        ends = torch.as_tensor(cu_seqlens, device=rows.device)[1:].to(torch.int64)
+        # The last token of a segment predicts nothing, even if the next segment's first label is not ignored.
+        ends = _ends(cu_seqlens, targets.device)
         # Empty segments write behind the end, so that nothing here waits for the device.
         longer = torch.nn.functional.pad(targets, (0, 1))
         longer[torch.where(ends > 0, ends - 1, len(targets))] = IGNORE_INDEX
         targets = longer[:-1]
-    return rows, targets
+    return token_logits, targets
 
 
 def _shift(values: torch.Tensor, fill: float) -> torch.Tensor:
-    """One place to the left."""
-    moved = torch.empty_like(values)
-    moved[:-1] = values[1:]
-    moved[-1] = fill
-    return moved
+    """Shift values by one to the left, and put ``fill`` at the end."""
+    result = torch.empty_like(values)
+    result[:-1] = values[1:]
+    result[-1] = fill
+    return result

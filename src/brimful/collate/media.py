@@ -1,20 +1,18 @@
-"""What a pack carries beside its tokens: images, sounds, weights, positions in space."""
+"""Extras of a pack beside its tokens: images, sounds, weights, positions in space."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from brimful.errors import CollateError
-from brimful.typing import Int32Array, Int64Array
+from brimful.typing import Float32Array, Int32Array, Int64Array
 
-__all__ = ["Float32Array", "Media", "PackExtras", "join_media"]
-
-Float32Array: TypeAlias = npt.NDArray[np.float32]
+__all__ = ["Media", "PackExtras", "join_media"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,7 @@ class Media:
     Attributes:
         kind: ``image``, ``video`` or ``audio``.
         segments: ``int32[num_items]``: the segment that each item belongs to.
-        arrays: what the model takes, by its name there (``pixel_values``, ``image_grid_thw``). Arrays of several
+        arrays: arrays by the name of the model's argument (``pixel_values``, ``image_grid_thw``). Arrays of several
             packs are joined on their first axis.
     """
 
@@ -35,11 +33,11 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class PackExtras:
-    """What one pack brings beside its tokens; T tokens, S segments.
+    """Extras of one pack of T tokens in S segments.
 
     Attributes:
         loss_weights: ``float32[T]``, counted at targets only; None for 1 at every target.
-        source_ids: ``int32[S]``: which source of a mixture each segment is from.
+        source_ids: ``int32[S]``: source of each segment in a mixture.
         rope_positions: ``int64[3, T]``: time, height and width of mRoPE, made sample by sample.
         media: one for each kind.
     """
@@ -51,13 +49,13 @@ class PackExtras:
 
 
 def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, ...]:
-    """Media of several packs as media of one row: one for each kind, in order of the first appearance.
+    """Join media of several packs into media of one row: one for each kind, in order of first appearance.
 
     Args:
         parts: of each pack the number of its first segment in the row, and its media.
 
     Raises:
-        CollateError: items of one kind have different arrays, or arrays that do not go together.
+        CollateError: items of one kind have different arrays, or arrays whose shapes do not join.
 
     >>> one = Media("image", np.array([1], dtype=np.int32), {"image_grid_thw": np.array([[1, 2, 2]])})
     >>> (joined,) = join_media([(0, (one,)), (4, (one,))])
@@ -65,13 +63,13 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
     ([1, 5], [[1, 2, 2], [1, 2, 2]])
     """
     kinds: dict[str, list[tuple[int, Media]]] = {}
-    for first, media in parts:
+    for first_segment, media in parts:
         for item in media:
-            kinds.setdefault(item.kind, []).append((first, item))
+            kinds.setdefault(item.kind, []).append((first_segment, item))
     return tuple(
         Media(
             kind,
-            np.concatenate([item.segments + np.int32(first) for first, item in items]),
+            np.concatenate([item.segments + np.int32(first_segment) for first_segment, item in items]),
             _join_arrays(kind, items),
         )
         for kind, items in kinds.items()
@@ -79,19 +77,20 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
 
 
 def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt.NDArray[Any]]:
-    """Arrays of the same names behind each other."""
-    names = {name: None for _, item in items for name in item.arrays}  # in order of the first appearance
+    """Concatenate arrays of the same name."""
+    # A dictionary and no set: names keep the order of their first appearance.
+    names = {name: None for _, item in items for name in item.arrays}
     for name in names:
-        for first, item in items:
+        for first_segment, item in items:
             if name not in item.arrays:
                 raise CollateError(
-                    f"media of kind {kind!r} of the pack at segment {first} have no {name!r} (found "
+                    f"media of kind {kind!r} of the pack at segment {first_segment} have no {name!r} (found "
                     f"{', '.join(map(repr, item.arrays))}) and others of the batch have: give all or none"
                 )
         shapes = {item.arrays[name].shape[1:] for _, item in items}
         if len(shapes) > 1:
-            shown = " and ".join(str((..., *shape)) for shape in sorted(shapes)).replace("Ellipsis", "…")
+            text = " and ".join(str((..., *shape)) for shape in sorted(shapes)).replace("Ellipsis", "…")
             raise CollateError(
-                f"media of kind {kind!r}: {name!r} of the packs of the batch have the shapes {shown}, which do not join"
+                f"media of kind {kind!r}: {name!r} of the packs of the batch have the shapes {text}, which do not join"
             )
     return {name: np.concatenate([item.arrays[name] for _, item in items]) for name in names}

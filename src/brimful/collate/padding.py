@@ -1,4 +1,4 @@
-"""How a row is filled up: to a fixed length, to a multiple, segment by segment."""
+"""Padding of a row: to a fixed length, to a multiple, segment by segment."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from math import lcm
 from typing import Literal
 
-import numpy as np
-
+from brimful.checks import is_whole_number
 from brimful.errors import SettingsError
 from brimful.plan import Alignment
 from brimful.typing import Int32Array
 
 __all__ = ["Padding"]
 
-_SMALLEST_BUCKET = 128  # the tile of flash attention: shorter segments cost as much
+_SMALLEST_BUCKET = 128
+"""Tokens in one tile of flash attention: a shorter segment costs the same as one of this length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,14 @@ class Padding:
         num_segments=4, to=8  a a a b b . . .       cu_seqlens  0 3 5 8 8    the last is empty
 
     Attributes:
-        to: fixed tokens of a row; None for as many as it needs.
+        to: fixed tokens of a row; None for the length of its packs.
         multiple_of: tokens of a row are a multiple of this (tensor parallel, FP8).
         segment_multiple_of: tokens of every segment are a multiple of this, padding behind each included (context
             parallel: ``2 * cp``). Plan with lengths rounded up in the same way, or packs outgrow the row.
-        max_seqlen: what the kernels are told to be the longest segment. None for the true one; ``"bucket"`` for the
-            next power of two, at least 128; a number for always that number, for compiled models and CUDA graphs.
-        num_segments: fixed number of segments in ``cu_seqlens``, the padding included; the missing ones are empty
-            and stand at the end. None for as many as there are.
+        max_seqlen: longest segment as passed to the kernels. None for the true one; ``"bucket"`` for the next power of
+            two, at least 128; a number for that number in every batch, for compiled models and CUDA graphs.
+        num_segments: fixed number of segments in ``cu_seqlens``, the padding included; empty segments at the end make
+            up the difference. None for the number of the batch.
         unit: tokens of a row are a multiple of this; follows from the others.
 
     >>> Padding(to=8, segment_multiple_of=3)
@@ -57,38 +57,37 @@ class Padding:
             value = getattr(self, name)
             if value is None or (name == "max_seqlen" and value == "bucket"):
                 continue
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                shown = "pad_to" if name == "to" else name
-                raise SettingsError(f"{shown} must be at least 1 and is {value!r}")
+            if not is_whole_number(value) or value < 1:
+                raise SettingsError(f"{'pad_to' if name == 'to' else name} must be at least 1 and is {value!r}")
+            # NumPy integers become Python's: ``max_seqlen`` is a key of the kernels' caches.
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "unit", lcm(self.multiple_of, self.segment_multiple_of))
         if self.to is not None and self.to % self.unit:
+            smaller = self.to // self.unit * self.unit
             raise SettingsError(
                 f"rows of {self.to:,} tokens cannot consist of multiples of {self.unit:,}: "
-                f"set to={-(-self.to // self.unit) * self.unit}{self._less()}"
+                f"set to={smaller + self.unit}" + (f", or {smaller} if the model takes no more" if smaller else "")
             )
 
-    def _less(self) -> str:
-        assert self.to is not None
-        return f", or {self.to // self.unit * self.unit} if the model takes no more" if self.to > self.unit else ""
-
     def padded(self, lengths: Int32Array) -> Int32Array:
-        """Tokens of segments with the padding behind each: ``int32[S]``."""
+        """Return tokens of segments with the padding behind each: ``int32[S]``."""
         unit = self.segment_multiple_of
         return lengths if unit == 1 else -(-lengths // unit) * unit
 
     def row_length(self, tokens: int) -> int:
-        """Tokens of a row that holds ``tokens``, padding inside of segments included; less if they do not fit.
+        """Return the length of a row that holds ``tokens``, padding inside of segments included.
+
+        A fixed length is returned as it is, even if the tokens do not fit.
 
         >>> Padding(multiple_of=8).row_length(13), Padding(to=16).row_length(13), Padding().row_length(13)
         (16, 16, 13)
         """
-        if self.to is not None:
-            return self.to
-        return -(-tokens // self.unit) * self.unit
+        return -(-tokens // self.unit) * self.unit if self.to is None else self.to
 
     def longest(self, tokens: int) -> int:
-        """``max_seqlen`` where the longest segment has ``tokens``; less than that if it is fixed and too small.
+        """Return ``max_seqlen`` for a batch whose longest segment has ``tokens``.
+
+        A fixed number is returned as it is, even if it is below ``tokens``.
 
         >>> [Padding(max_seqlen=limit).longest(300) for limit in (None, "bucket", 4096)]
         [300, 512, 4096]
@@ -108,10 +107,10 @@ class Padding:
         max_seqlen: int | Literal["bucket"] | None = None,
         num_segments: int | None = None,
     ) -> Padding:
-        """What the plan counted with: rows of its packs never exceed its capacity then.
+        """Return the padding that a plan counted with.
 
-        ``Padding.of_alignment(plan.alignment)`` for a plan, ``Padding.of_alignment(Alignment.of_parallelism(cp=2))``
-        for packs that were planned without.
+        Rows of its packs then never exceed its capacity. ``Padding.of_alignment(plan.alignment)`` for a plan,
+        ``Padding.of_alignment(Alignment.of_parallelism(cp=2))`` for packs that were planned without an alignment.
 
         >>> Padding.of_alignment(Alignment.of_parallelism(tp=2, cp=2, sequence_parallel=True))
         Padding(to=None, multiple_of=4, segment_multiple_of=4, max_seqlen=None, num_segments=None)

@@ -1,4 +1,4 @@
-"""Labels moved to the left, segment by segment: nothing ever predicts into the next sample."""
+"""Labels shifted to the left inside each segment: no token predicts into the next sample."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _Number = TypeVar("_Number", np.int64, np.float32)
 def shift_left(
     values: npt.NDArray[_Number], cu_seqlens: CuSeqlens, *, by: int, fill: int | float
 ) -> npt.NDArray[_Number]:
-    """Each value ``by`` places to the left inside of its segment; what is left over holds ``fill``.
+    """Shift each value ``by`` tokens to the left inside of its segment.
+
+    The end of the segment holds ``fill``.
 
     ::
 
@@ -29,18 +31,19 @@ def shift_left(
     The last axis is that of the tokens. Segments may be shorter than ``by``, and empty. ``values`` is not changed.
     """
     size = values.shape[-1]
-    shifted = np.full_like(values, fill)
+    result = np.full_like(values, fill)
     if by < size:
-        shifted[..., : size - by] = values[..., by:]
+        result[..., : size - by] = values[..., by:]
+    # The last ``by`` tokens of a segment now hold values of the next one; a shorter segment has fewer of them.
     starts, ends = cu_seqlens[:-1], cu_seqlens[1:]
-    for back in range(1, by + 1):
-        places = ends - back
-        shifted[..., places[places >= starts]] = fill
-    return shifted
+    for distance in range(1, by + 1):
+        indices = ends - distance
+        result[..., indices[indices >= starts]] = fill
+    return result
 
 
 def shift_labels(labels: Labels, cu_seqlens: CuSeqlens, *, by: int = 1) -> Labels:
-    """Labels for a model that does not shift by itself: position ``i`` holds the token that it has to predict.
+    """Return labels for a model that does not shift itself: label ``i`` is the token that token ``i`` predicts.
 
     ``by=1`` is next-token prediction; ``by=k`` is the k-th head of multi-token prediction, whose labels Megatron
     makes by rolling each segment of the pack (``_roll_tensor_packed_seq``).
@@ -49,6 +52,9 @@ def shift_labels(labels: Labels, cu_seqlens: CuSeqlens, *, by: int = 1) -> Label
         labels: ``int64[T]``, not shifted.
         cu_seqlens: ``int32[S + 1]``.
         by: at least 1.
+
+    Raises:
+        SettingsError: ``by`` below 1.
 
     >>> shift_labels(np.array([-100, 6, 7, -100, 9]), np.array([0, 3, 5], dtype=np.int32)).tolist()
     [6, 7, -100, 9, -100]

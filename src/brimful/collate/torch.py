@@ -1,4 +1,4 @@
-"""The collator: packs to the tensors that a trainer takes."""
+"""Collator of packs into the tensors of a trainer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch  # noqa: F401  so that its absence is told when the collator is imported, not at the first batch
+import numpy as np
+import torch  # noqa: F401  imported so that its absence is an error at once, not at the first batch
 
 from brimful.arguments import understands
 from brimful.checks import check_type
@@ -16,36 +17,37 @@ from brimful.collate.dialects import dialect_of
 from brimful.collate.features import Feature, as_packs, check_vocabulary
 from brimful.collate.layout import lay_out, policy
 from brimful.collate.loss import Normaliser, token_weights
-from brimful.collate.media import Float32Array, PackExtras
 from brimful.collate.padding import Padding
-from brimful.collate.writing import writer
+from brimful.collate.row_writer import writer
 from brimful.errors import CollateError, SettingsError
 from brimful.messages import setting
 from brimful.shards import Pack
+from brimful.typing import Float32Array
 
 __all__ = ["PackCollator"]
 
 
 class PackCollator:
-    """Turns packs into what a trainer takes, by default a Transformers model as keyword arguments.
+    """Collator from packs to the batch of a trainer.
 
-    Several packs are flattened into one row as well, or are one row each where the dialect has rows. Plain samples
-    (mappings with ``input_ids``, and ``labels`` if not all tokens are targets) are taken like packs, so this also replaces
-    ``DataCollatorWithFlattening``; a row of several samples is taken apart by its ``seq_lengths``, ``position_ids`` or
-    numbered ``attention_mask``. What a plain sample may hold, and what is refused: ``tokenised.read_tokenised``.
+    By default a batch is the keyword arguments of a Transformers model. Several packs are flattened into one row, or
+    are one row each if the dialect has rows. Plain samples (mappings with ``input_ids``, and ``labels`` if not all
+    tokens are targets) are taken like packs, so this also replaces ``DataCollatorWithFlattening``; a row of several
+    samples is taken apart by its ``seq_lengths``, ``position_ids`` or numbered ``attention_mask``.
+    ``tokenised.read_tokenised`` lists the keys of a plain sample, and those it refuses.
 
     Args:
-        dialect: whose words to use; ``docs/dialects.md`` lists them with all keys, dtypes and shapes.
+        dialect: name of the trainer's contract; ``docs/dialects.md`` lists them with all keys, dtypes and shapes.
         pad_to: fixed length of the row, for compiled models: short for ``padding=Padding(to=…)``.
         padding: the policy for rows and segments; None leaves them as long as they are.
-        pad_token_id: what stands in the padding.
-        vocab_size: refuse token ids outside of it; None does not look.
-        loss_weights: what each target counts: a normaliser by name (``"sample"``, ``"sqrt"``, as in
-            ``collate.loss``), or a function from a batch to ``float32[T]``; None for 1.
+        pad_token_id: token of the padding.
+        vocab_size: refuse token ids outside of it; None does not check.
+        loss_weights: weight of each target: a normaliser by name (``"sample"``, ``"sqrt"``, as in ``collate.loss``),
+            or a function from a batch to ``float32[T]``; None for 1.
         position_start: position of the first token of a segment, such as 2 for RoBERTa.
-        mrope: for models with time, height and width positions (Qwen2-VL and its kin), whose isolation of samples
-            asks for a row of text positions in front of the three: text gets all four too. Without it, packs of text
-            leak in such a model.
+        mrope: give batches of text four rows of positions too, as models with time, height and width positions
+            (Qwen2-VL and its kin) need to isolate samples: text first, then the three. Without it, packs of text leak
+            in such a model.
 
     >>> import numpy as np
     >>> from brimful.testing.toys import toy_pack
@@ -74,7 +76,10 @@ class PackCollator:
         self.padding = policy(pad_to, padding)
         self.pad_token_id = pad_token_id
         self._vocab_size = vocab_size
-        self._loss_weights = _by_name(loss_weights) if isinstance(loss_weights, str) else loss_weights
+        if isinstance(loss_weights, str):
+            # A partial of a module's function and no lambda, so that workers of a loader can be spawned.
+            loss_weights = partial(_token_weights, normaliser=Normaliser.named(loss_weights))
+        self._loss_weights = loss_weights
         self._position_start = position_start
         self._mrope = mrope
         if position_start and not self.dialect.any_start:
@@ -92,18 +97,19 @@ class PackCollator:
                         f"boundaries: each sample is a row"
                     )
         self._convert = self.dialect.load()
-        writer()  # compiled code is loaded now: not within the first step, and not in each of the workers to be forked
+        # Compiled code is loaded now: not within the first step, and not once in each worker that is forked later.
+        writer()
 
     def __repr__(self) -> str:
         return f"PackCollator(dialect {self.dialect.name}, {self.padding!r})"
 
     @property
     def pad_to(self) -> int | None:
-        """Fixed length of the row, if there is one."""
+        """Fixed length of the row; None if it varies."""
         return self.padding.to
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
-        """One batch; the packs are not changed.
+        """Return one batch; the packs are not changed.
 
         Raises:
             CollateError: nothing to collate, keys missing or not to be carried, ids outside of the vocabulary, or more
@@ -112,7 +118,7 @@ class PackCollator:
         return self.speak(self.rows(features))
 
     def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
-        """The batch in the words of the dialect, from what ``rows`` returned."""
+        """Convert the result of ``rows`` to the dialect."""
         if self.dialect.row_per_pack:
             return self._convert(rows)
         (batch,) = rows
@@ -121,9 +127,9 @@ class PackCollator:
         return self._convert(batch, length=self._length_of_rows(batch), pad_token_id=self.pad_token_id)
 
     def rows(self, features: Sequence[Feature]) -> list[PackedBatch]:
-        """The batch before the dialect: one record, or one of equal length for each pack where the dialect has rows.
+        """Lay out a batch before the dialect: one record, or one of equal length for each pack if the dialect has rows.
 
-        Where each sample is to be a row, one record without padding.
+        If each sample is a row in the dialect, the one record has no padding.
         """
         if isinstance(features, (Pack, Mapping)) or not isinstance(features, Sequence):
             check_type("a batch", features, (), "a list of packs or samples", "one of them goes in a list too")
@@ -132,12 +138,18 @@ class PackCollator:
         packs, extras = as_packs(features, position_start=self._position_start)
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
-        if not self.dialect.row_per_pack:
-            batches = [self._lay_out(packs, extras, Padding() if self.dialect.row_per_sample else self.padding)]
-        else:
+        fill, start = self.pad_token_id, self._position_start
+        if self.dialect.row_per_pack:
             padding = self._row_padding(packs)
-            carried = [None] * len(packs) if extras is None else [[extra] for extra in extras]
-            batches = [self._lay_out([pack], some, padding) for pack, some in zip(packs, carried, strict=True)]
+            pack_extras = [None] * len(packs) if extras is None else [[extra] for extra in extras]
+            batches = [
+                lay_out([pack], padding=padding, extras=extra, pad_token_id=fill, position_start=start)
+                for pack, extra in zip(packs, pack_extras, strict=True)
+            ]
+        else:
+            padding = Padding() if self.dialect.row_per_sample else self.padding
+            batches = [lay_out(packs, padding=padding, extras=extras, pad_token_id=fill, position_start=start)]
+        # Positions before weights: a function for weights sees the rest of the batch in its last form.
         if self._mrope:
             batches = [
                 replace(batch, rope_positions=batch.position_rows(3)) if batch.rope_positions is None else batch
@@ -147,19 +159,8 @@ class PackCollator:
             return batches
         return [replace(batch, loss_weights=self._loss_weights(batch)) for batch in batches]
 
-    def _lay_out(
-        self, packs: Sequence[Pack], extras: Sequence[PackExtras | None] | None, padding: Padding
-    ) -> PackedBatch:
-        return lay_out(
-            packs,
-            pad_token_id=self.pad_token_id,
-            padding=padding,
-            position_start=self._position_start,
-            extras=extras,
-        )
-
     def _length_of_rows(self, batch: PackedBatch) -> int:
-        """Tokens of each row where samples are rows."""
+        """Return the tokens of each row of a dialect whose samples are rows."""
         longest = int(batch.real_lengths.max())
         length = self.padding.row_length(longest)
         if length < longest:
@@ -170,17 +171,14 @@ class PackCollator:
         return length
 
     def _row_padding(self, packs: Sequence[Pack]) -> Padding:
-        """Rows of one batch are equally long: as the longest needs, with the dialect's spare tokens."""
-        most = max(int(self.padding.padded(pack.cu_seqlens[1:] - pack.cu_seqlens[:-1]).sum()) for pack in packs)
-        size = self.padding.row_length(most)
-        if most > size:
-            return self.padding  # too small: the layout of that pack says so
+        """Return padding that gives all rows the length of the longest, with the dialect's spare tokens."""
+        # The longest row counts with the gaps behind its segments.
+        longest = max(int(self.padding.padded(np.diff(pack.cu_seqlens)).sum()) for pack in packs)
+        size = self.padding.row_length(longest)
+        if longest > size:
+            return self.padding  # too small: the layout of that pack raises the error
         unit = self.padding.unit
         return replace(self.padding, to=-(-(size + self.dialect.spare_tokens) // unit) * unit)
-
-
-def _by_name(normaliser: str) -> Callable[[PackedBatch], Float32Array]:
-    return partial(_token_weights, normaliser=Normaliser.named(normaliser))
 
 
 def _token_weights(batch: PackedBatch, *, normaliser: Normaliser) -> Float32Array:

@@ -1,7 +1,7 @@
-"""Packs in each trainer's own words: attention that keeps samples apart, settings that do not fit, loaders it resumes.
+"""Packs for each trainer: attention that isolates samples, settings to refuse, loaders that the trainer resumes.
 
-Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` as they are; what else a trainer needs
-is in the file of its name. Pages: ``docs/trainers``.
+Plain PyTorch, Transformers and VeOmni take ``PackedDataset`` and ``PackCollator`` as they are; anything more for a
+trainer is in the file of its name. Pages: ``docs/trainers``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AttentionChoice": "attention",
-    "choose_attention": "attention",
-    "collator_for": "attention",
-    "SampleLosses": "evaluation",
-    "evaluate_samples": "evaluation",
-    "one_by_one": "evaluation",
-    "check_arguments": "refusals",
+    "attention": ("AttentionChoice", "choose_attention", "collator_for"),
+    "evaluation": ("SampleLosses", "evaluate_samples", "one_by_one"),
+    "refusals": ("check_arguments",),
 }
+"""Names by the module that has them; it is imported when a name of it is used, as most need torch."""
 
 if TYPE_CHECKING:
     from brimful.trainers.attention import AttentionChoice, choose_attention, collator_for
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'brimful.trainers' has no attribute {name!r}")
     try:

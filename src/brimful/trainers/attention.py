@@ -1,4 +1,4 @@
-"""Which attention keeps packed samples apart: on this machine, with this model; and the collator that goes with it."""
+"""Attention that isolates packed samples on a machine, with a model; and the collator that goes with it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from brimful.trainers.model_facts import ModelFacts, facts_of
 
 __all__ = ["AttentionChoice", "Machine", "choose_attention", "collator_for"]
 
-_PACKAGES = ("flash_attn", "flash_attn_interface", "torch_npu", "triton", "causal_conv1d", "fla", "mamba_ssm")
+_RECURRENT_KERNELS = {"causal_conv1d": "causal-conv1d", "fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm"}
+"""Packages with kernels that isolate samples in recurrent layers, and their names for pip."""
+_PACKAGES = ("flash_attn", "flash_attn_interface", "torch_npu", "triton", *_RECURRENT_KERNELS)
 _ONE_PER_ROW = "PackCollator(dialect='plain'), which gives each sample a row of its own"
 _told: set[str] = set()
+"""Lines that this process printed already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the choice depends on beside the model.
+    """Device and packages, on which the choice depends beside the model.
 
     Attributes:
         device: ``cuda``, ``npu``, ``mps``, ``cpu``, or another type of torch.
         capability: of a CUDA device, such as ``(7, 0)`` for V100 and ``(7, 5)`` for T4; None elsewhere.
-        packages: which of the packages with kernels can be imported.
+        packages: packages with kernels that can be imported.
     """
 
     device: str
@@ -38,35 +41,39 @@ class Machine:
 
     @classmethod
     def here(cls, device: str | torch.device | None = None) -> Machine:
-        """This machine; its accelerator if ``device`` is None, and the CPU if it has none."""
-        place = torch.device(device) if device is not None else _accelerator()
-        capability = None
-        if place.type == "cuda" and torch.cuda.is_available():
-            capability = torch.cuda.get_device_capability(place)
-        return cls(place.type, capability, frozenset(name for name in _PACKAGES if find_spec(name) is not None))
+        """Return this machine.
+
+        Args:
+            device: the device to use; its accelerator if None, or the CPU if it has none.
+        """
+        torch_device = torch.device(device) if device is not None else _accelerator()
+        has_cuda = torch_device.type == "cuda" and torch.cuda.is_available()
+        capability = torch.cuda.get_device_capability(torch_device) if has_cuda else None
+        # A package is looked for and not imported: importing kernels takes seconds, and may fail on another device.
+        return cls(torch_device.type, capability, frozenset(name for name in _PACKAGES if find_spec(name) is not None))
 
     @property
     def modern(self) -> bool:
-        """Whether flash and flex attention have kernels for it."""
+        """True if flash and flex attention have kernels for the device."""
         return self.device == "cuda" and (self.capability or (0, 0)) >= (8, 0)
 
     @property
     def title(self) -> str:
-        """For people: ``CUDA 7.5``, ``NPU``, ``CPU``."""
+        """Name for messages: ``CUDA 7.5``, ``NPU``, ``CPU``."""
         number = "" if self.capability is None else f" {self.capability[0]}.{self.capability[1]}"
         return self.device.upper() + number
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionChoice:
-    """What was chosen, and why.
+    """Choice of an attention, with its reason.
 
     Attributes:
-        name: as Transformers calls it, for ``attn_implementation`` and ``set_attn_implementation``.
+        name: Transformers' name, for ``attn_implementation`` and ``set_attn_implementation``.
         dialect: of ``PackCollator``.
         reason: one line.
         position_start: of the collator: 0, or 2 for models whose positions begin behind the padding's.
-        mrope: of the collator: whether the model sees packs only in four rows of positions.
+        mrope: of the collator: the model isolates samples only with four rows of positions.
     """
 
     name: str
@@ -86,7 +93,7 @@ def choose_attention(
     attention: str | None = None,
     machine: Machine | None = None,
 ) -> AttentionChoice:
-    """The fastest attention that keeps packed samples apart here. Nothing has to be installed.
+    """Choose the fastest attention that isolates packed samples on this machine. Nothing has to be installed.
 
     ::
 
@@ -96,13 +103,13 @@ def choose_attention(
         eager             where the model has no other
 
     ``attention`` or a configuration that asks for flash, flex or eager attention is obeyed or refused, never replaced.
-    (``sdpa`` in a configuration is what Transformers puts there by itself, and no wish.)
+    (``sdpa`` in a configuration is Transformers' own default, and no request.)
 
     Args:
         model: a model of Transformers, or its configuration.
-        device: where it will run; this machine's accelerator if None.
+        device: the device to run on; this machine's accelerator if None.
         attention: the one to use, by Transformers' name.
-        machine: facts to go by instead of this machine's.
+        machine: a machine to choose for instead of this one.
 
     Raises:
         SettingsError: packed samples would see each other with this model, or the attention cannot run here; names the
@@ -114,25 +121,35 @@ def choose_attention(
     attention sdpa, batches as transformers: flash and flex attention need CUDA 8.0 and this is CUDA 7.0; the mask takes T² bytes
     """
     facts = facts_of(model)
-    machine = Machine.here(device if device is not None else _place_of(model)) if machine is None else machine
-    _refuse_what_leaks(facts, machine)
-    wish = attention or facts.wish
-    if wish is not None:
-        return _obey(wish, facts, machine)
-    reasons = []
+    if machine is None:
+        machine = Machine.here(device if device is not None else _accelerator_of(model))
+    _refuse_recurrent_leaks(facts, machine)
+    # An attention that somebody asked for is taken or refused, so that no run trains with another one unnoticed.
+    request = attention or facts.wish
+    if request is not None:
+        obstacle = _obstacle(request, facts, machine)
+        if obstacle is not None:
+            raise SettingsError(
+                f"attn_implementation={request!r} cannot run here: {obstacle}; leave attn_implementation out, and sdpa "
+                f"or flex attention is chosen, with the same results"
+            )
+        return _choice(request, facts, "as asked for")
+    # From the fastest to the slowest: the first without an obstacle is the choice.
+    obstacles = {}
     for name in ("flash_attention_3", "flash_attention_2", "flex_attention"):
-        missing = _missing(name, facts, machine)
-        if missing is None:
-            return _described(name, facts, "no mask is made" if name.startswith("flash") else "a block mask")
-        reasons.append(missing)
-    # Of the two flash attentions, what is said of the second: the first is for Hopper alone.
-    why = "; ".join(dict.fromkeys(reasons[1:]))
-    if not machine.modern and machine.device != "npu":
-        why = f"flash and flex attention need CUDA 8.0 and this is {machine.title}"
-    for name in ("sdpa", "eager"):
-        if _missing(name, facts, machine) is None:
-            return _described(name, facts, f"{why}; the mask takes {'T²' if name == 'sdpa' else '4 T²'} bytes")
-    raise AssertionError("eager is always there")
+        obstacle = _obstacle(name, facts, machine)
+        if obstacle is None:
+            return _choice(name, facts, "no mask is made" if name.startswith("flash") else "a block mask")
+        obstacles[name] = obstacle
+    if machine.modern or machine.device == "npu":
+        # Of the two flash attentions only the second is explained: the first is for Hopper alone.
+        del obstacles["flash_attention_3"]
+        reason = "; ".join(dict.fromkeys(obstacles.values()))
+    else:
+        reason = f"flash and flex attention need CUDA 8.0 and this is {machine.title}"
+    # Every model has eager attention, whose mask is float32 where that of SDPA is boolean.
+    name, size = ("eager", "4 T²") if _obstacle("sdpa", facts, machine) else ("sdpa", "T²")
+    return _choice(name, facts, f"{reason}; the mask takes {size} bytes")
 
 
 def collator_for(
@@ -146,15 +163,15 @@ def collator_for(
     loss_weights: Any = None,
     quiet: bool = False,
 ) -> PackCollator:
-    """A ``PackCollator`` for this model, and the model switched to the attention that goes with it.
+    """Switch a model to an attention that isolates samples, and return its ``PackCollator``.
 
-    Says in one line on stderr what was chosen and why, once and on the first rank.
+    Prints the choice and its reason in one line on stderr, once and on the first rank.
 
     Args:
         model: a model of Transformers.
         device, attention: as in ``choose_attention``.
         pad_to, padding, pad_token_id, loss_weights: as in ``PackCollator``.
-        quiet: say nothing.
+        quiet: print nothing.
 
     Raises:
         SettingsError: as in ``choose_attention``.
@@ -176,100 +193,85 @@ def collator_for(
     )
 
 
-def _obey(wish: str, facts: ModelFacts, machine: Machine) -> AttentionChoice:
-    missing = _missing(wish, facts, machine)
-    if missing is not None:
-        raise SettingsError(
-            f"attn_implementation={wish!r} cannot run here: {missing}; leave attn_implementation out, and sdpa or flex "
-            f"attention is chosen, with the same results"
-        )
-    return _described(wish, facts, "as asked for")
-
-
-def _missing(name: str, facts: ModelFacts, machine: Machine) -> str | None:
-    """Why this attention cannot be used; None if it can."""
+def _obstacle(name: str, facts: ModelFacts, machine: Machine) -> str | None:
+    """Return the reason why an attention cannot run; None if it can."""
     if name not in facts.supported:
-        return f"{facts.name} has no {_spoken(name)}"
+        spoken_name = name.replace("flash_attention_", "flash attention ").replace("_", " ")
+        return f"{facts.name} has no {spoken_name}"
     if name.startswith("flash_attention"):
         if machine.device == "npu" and name == "flash_attention_2":
             return None if "torch_npu" in machine.packages else "torch_npu is not installed"
+        # Beside an NPU, which has kernels of its own, only CUDA devices run flash attention.
         if not machine.modern:
             return f"flash attention needs CUDA 8.0 and this is {machine.title}"
-        package, pip = {"flash_attention_3": ("flash_attn_interface", "flash-attn 3")}.get(
-            name, ("flash_attn", "flash-attn")
-        )
+        is_third = name == "flash_attention_3"
+        package, pip_name = ("flash_attn_interface", "flash-attn 3") if is_third else ("flash_attn", "flash-attn")
         if package not in machine.packages:
-            return f"{pip} is not installed"
-        if name == "flash_attention_3" and (machine.capability or (0, 0))[0] != 9:
+            return f"{pip_name} is not installed"
+        if is_third and (machine.capability or (0, 0))[0] != 9:
             return f"flash attention 3 needs CUDA 9.0 and this is {machine.title}"
-        return None
-    if name == "flex_attention":
+    elif name == "flex_attention":
         if not machine.modern:
             return f"flex attention trains on CUDA 8.0 and this is {machine.title}"
         if facts.blind:
             return f"{facts.name} {facts.blind}, and so has no flex attention for packs"
-        return None if "triton" in machine.packages else "triton is not installed"
+        if "triton" not in machine.packages:
+            return "triton is not installed"
     return None
 
 
-def _described(name: str, facts: ModelFacts, reason: str) -> AttentionChoice:
+def _choice(name: str, facts: ModelFacts, reason: str) -> AttentionChoice:
+    """Return the choice of an attention that can run, with its dialect.
+
+    Raises:
+        SettingsError: packs leak in the model with this attention and any dialect.
+    """
     dialect = "transformers"
-    if name in ("sdpa", "eager") and facts.blind:
-        dialect = "dense_mask" if name == "sdpa" else "dense_mask_additive"
-        reason = f"{reason}; {facts.name} {facts.blind}, so the batch brings the mask"
-    missing = _refusal_of_mask(name, facts)
-    if missing is not None:
-        raise SettingsError(missing)
-    mrope = facts.mrope and dialect == "transformers"
-    return AttentionChoice(name, dialect, reason, facts.position_start, mrope)
+    if not name.startswith("flash"):
+        _refuse_mask_leaks(name, facts)
+        # A model that builds its mask without positions takes one from the batch instead.
+        if facts.blind and name in ("sdpa", "eager"):
+            dialect = "dense_mask" if name == "sdpa" else "dense_mask_additive"
+            reason = f"{reason}; {facts.name} {facts.blind}, so the batch brings the mask"
+    return AttentionChoice(name, dialect, reason, facts.position_start, facts.mrope and dialect == "transformers")
 
 
-def _refusal_of_mask(name: str, facts: ModelFacts) -> str | None:
-    if name.startswith("flash"):
-        return None
+def _refuse_mask_leaks(name: str, facts: ModelFacts) -> None:
+    """Refuse a model whose masks cannot isolate samples."""
     if facts.bidirectional:
-        return (
+        raise SettingsError(
             f"{facts.name} looks both ways and its {name} mask knows no packs: use flash attention on a GPU (pip install "
             f"flash-attn), or {_ONE_PER_ROW}"
         )
     if facts.blind and (facts.has_windows or not facts.takes_a_mask):
-        why = "a mask of the batch would replace its windows" if facts.has_windows else "its biases need a mask of rows"
-        return f"{facts.name} {facts.blind}, and {why}: {_way_out(facts)}"
-    return None
+        reason = (
+            "a mask of the batch would replace its windows" if facts.has_windows else "its biases need a mask of rows"
+        )
+        has_flash = "flash_attention_2" in facts.supported
+        flash = "flash attention on a GPU (pip install flash-attn), or " if has_flash else ""
+        raise SettingsError(f"{facts.name} {facts.blind}, and {reason}: use {flash}{_ONE_PER_ROW}")
 
 
-def _way_out(facts: ModelFacts) -> str:
-    flash = "flash attention on a GPU (pip install flash-attn), or " if "flash_attention_2" in facts.supported else ""
-    return f"use {flash}{_ONE_PER_ROW}"
-
-
-def _refuse_what_leaks(facts: ModelFacts, machine: Machine) -> None:
-    """State that runs on through the row is stopped by no attention."""
+def _refuse_recurrent_leaks(facts: ModelFacts, machine: Machine) -> None:
+    """Refuse a model whose recurrent state runs on through the row, because no attention stops it."""
     if facts.drops_boundaries:
         raise SettingsError(
             f"{facts.name} carries the state of its recurrent layers from one sample into the next whatever the batch "
             f"says: use {_ONE_PER_ROW}"
         )
-    if not facts.kernels:
-        return
-    missing = sorted(facts.kernels - machine.packages)
-    if missing or machine.device != "cuda":
-        needed = " and ".join(sorted(_PIP[name] for name in facts.kernels))
-        why = "not on this device" if not missing else f"{' and '.join(_PIP[name] for name in missing)} not installed"
+    absent = sorted(facts.kernels - machine.packages)
+    if facts.kernels and (absent or machine.device != "cuda"):
+        pip_names = " and ".join(sorted(_RECURRENT_KERNELS[package] for package in facts.kernels))
+        absent_names = " and ".join(_RECURRENT_KERNELS[package] for package in absent)
+        reason = f"{absent_names} not installed" if absent else "not on this device"
         raise SettingsError(
-            f"{facts.name} keeps the state of its recurrent layers apart only with kernels ({why}): pip install {needed} "
-            f"and run on CUDA, or use {_ONE_PER_ROW}"
+            f"{facts.name} keeps the state of its recurrent layers apart only with kernels ({reason}): pip install "
+            f"{pip_names} and run on CUDA, or use {_ONE_PER_ROW}"
         )
 
 
-_PIP = {"causal_conv1d": "causal-conv1d", "fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm"}
-
-
-def _spoken(name: str) -> str:
-    return name.replace("flash_attention_", "flash attention ").replace("_", " ")
-
-
 def _accelerator() -> torch.device:
+    """Return this machine's accelerator, or the CPU if it has none."""
     if torch.cuda.is_available():
         return torch.device("cuda")
     for name in ("npu", "mps"):
@@ -279,8 +281,8 @@ def _accelerator() -> torch.device:
     return torch.device("cpu")
 
 
-def _place_of(model: Any) -> torch.device | None:
-    """Where the model is, unless it still waits on the CPU to be moved by its trainer."""
+def _accelerator_of(model: Any) -> torch.device | None:
+    """Return the device of a model; None on the CPU, from where its trainer may still move it."""
     parameter = next(model.parameters(), None) if hasattr(model, "parameters") else None
     return None if parameter is None or parameter.device.type in ("cpu", "meta") else parameter.device
 

@@ -1,4 +1,4 @@
-"""Losses of single samples, packed or not: what an evaluation says must not depend on how samples share rows."""
+"""Losses of single samples, packed or not: an evaluation must not depend on how samples share rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
 from brimful.messages import counted
 from brimful.shards import Pack, PackSequence
-from brimful.typing import Fingerprint, Int64Array, SampleIds
+from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, SampleIds
 
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
 
 
 @dataclass(frozen=True, slots=True)
 class SampleLosses:
-    """One row for each segment, in the order of the packs; a sample that was split has several.
+    """Losses of each segment, in the order of the packs; a sample that was split has several.
 
     Attributes:
         sample_ids: ``int64[n]``.
@@ -32,26 +32,31 @@ class SampleLosses:
     """
 
     sample_ids: SampleIds
-    nll_sum: np.ndarray[Any, np.dtype[np.float64]]
+    nll_sum: Float64Array
     num_targets: Int64Array
     num_correct: Int64Array
 
     @property
     def loss(self) -> float:
         """Mean over targets; NaN without any."""
-        return float(self.nll_sum.sum() / targets) if (targets := int(self.num_targets.sum())) else float("nan")
+        return self._mean_over_targets(self.nll_sum)
 
     @property
     def token_acc(self) -> float:
         """Share of the targets that the model finds most likely; NaN without any."""
-        return float(self.num_correct.sum() / targets) if (targets := int(self.num_targets.sum())) else float("nan")
+        return self._mean_over_targets(self.num_correct)
+
+    def _mean_over_targets(self, sums: Float64Array | AnyIntArray) -> float:
+        num_targets = int(self.num_targets.sum())
+        return float(sums.sum() / num_targets) if num_targets else float("nan")
 
     @property
     def loss_by_sample(self) -> dict[int, float]:
         """Mean loss of each sample that has targets, all its segments together."""
-        ids, place = np.unique(self.sample_ids, return_inverse=True)
-        sums = np.bincount(place, weights=self.nll_sum, minlength=len(ids))
-        targets = np.bincount(place, weights=self.num_targets, minlength=len(ids))
+        # A sample that was split is several segments of the same id.
+        ids, index = np.unique(self.sample_ids, return_inverse=True)
+        sums = np.bincount(index, weights=self.nll_sum, minlength=len(ids))
+        targets = np.bincount(index, weights=self.num_targets, minlength=len(ids))
         return {int(i): float(s / t) for i, s, t in zip(ids, sums, targets, strict=True) if t}
 
     def __repr__(self) -> str:
@@ -61,7 +66,7 @@ class SampleLosses:
 def evaluate_samples(
     model: Any, packs: PackSequence, collator: PackCollator, *, packs_per_batch: int = 1, device: Any = None
 ) -> SampleLosses:
-    """Loss of every sample, equal for packed samples and for ``one_by_one`` of them.
+    """Compute the loss of every sample, equal for packed samples and for ``one_by_one`` of them.
 
     A trainer's own ``eval_loss`` is a mean over batches of means over targets, and so depends on which samples share a
     batch; this one does not. On several ranks give each its part, and join the arrays.
@@ -71,10 +76,10 @@ def evaluate_samples(
         packs: a ``PackedDataset``, ``PackStore`` or list of packs.
         collator: of a dialect with one row for all packs of a batch (not ``llama_factory``, ``axolotl``, ``plain``).
         packs_per_batch: packs of one forward.
-        device: where the batch goes; where the model is if None.
+        device: device of the batch; that of the model if None.
 
     Raises:
-        SettingsError: a dialect with rows, or one for models that are called otherwise.
+        SettingsError: a dialect with rows, or one for models with other arguments; or no packs.
     """
     check_type(
         "model", model, torch.nn.Module, "a torch module", "the call is evaluate_samples(model, packs, collator)"
@@ -85,44 +90,44 @@ def evaluate_samples(
             f"evaluate_samples calls a model of Transformers with one row for all packs, and dialect "
             f"{collator.dialect.name!r} is another: use PackCollator(), or collator_for(model)"
         )
-    place = next(model.parameters()).device if device is None else torch.device(device)
-    training = model.training
+    device = next(model.parameters()).device if device is None else torch.device(device)
+    was_training = model.training
     model.eval()
-    rows, found = [], []
+    sample_ids, columns = [], []
     try:
         with torch.no_grad():
             for start in range(0, len(packs), packs_per_batch):
-                (batch,) = collator.rows(
-                    [packs[index] for index in range(start, min(start + packs_per_batch, len(packs)))]
-                )
+                end = min(start + packs_per_batch, len(packs))
+                (batch,) = collator.rows([packs[index] for index in range(start, end)])
+                # Without labels and weights the model computes no loss of its own.
                 inputs = {
-                    key: value.to(place) if isinstance(value, torch.Tensor) else value
+                    key: value.to(device) if isinstance(value, torch.Tensor) else value
                     for key, value in collator.speak([batch]).items()
                     if key not in ("labels", "loss_weights", "loss_scale")
                 }
                 output = model(**inputs)
                 logits = getattr(output, "logits", output)
-                labels = torch.from_numpy(batch.labels).to(place)
+                labels = torch.from_numpy(batch.labels).to(device)
                 losses = per_sample_loss(logits, labels, batch.cu_seqlens, batch.num_segments)
-                found.append([column.cpu().numpy() for column in losses])
-                rows.append(batch.sample_ids)
+                columns.append([column.cpu().numpy() for column in losses])
+                sample_ids.append(batch.sample_ids)
     finally:
-        model.train(training)
-    if not rows:
+        model.train(was_training)
+    if not columns:
         raise SettingsError("there are no packs to evaluate")
-    nll, targets, correct = (np.concatenate([part[column] for part in found]) for column in range(3))
-    return SampleLosses(np.concatenate(rows), nll.astype(np.float64), targets, correct)
+    nll_sum, num_targets, num_correct = map(np.concatenate, zip(*columns, strict=True))
+    return SampleLosses(np.concatenate(sample_ids), nll_sum.astype(np.float64), num_targets, num_correct)
 
 
 def one_by_one(packs: PackSequence) -> _OneByOne:
-    """The samples of packs as a data set of packs of one sample each: an evaluation without packing.
+    """Return the samples of packs as a data set of packs of one sample each: an evaluation without packing.
 
     ::
 
         packs       0 3 | 1 | 2 4
         one_by_one  0 | 3 | 1 | 2 | 4
 
-    Reads every pack once to count its samples, which is meant for evaluation sets.
+    Every pack is read once to count its samples, so this is meant for evaluation sets.
 
     >>> from brimful.testing.toys import ToyPacks, toy_pack
     >>> alone = one_by_one(ToyPacks([toy_pack([4, 2]), toy_pack([3], first_sample=2)]))
@@ -135,7 +140,7 @@ def one_by_one(packs: PackSequence) -> _OneByOne:
 
 
 class _OneByOne:
-    """Picklable, for the workers of a loader."""
+    """Packs of one sample each. Picklable, for the workers of a loader."""
 
     def __init__(self, packs: PackSequence, counts: Sequence[int]) -> None:
         self._packs = packs
@@ -143,7 +148,7 @@ class _OneByOne:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of the packs, and of being apart."""
+        """Fingerprint of the packs and of their separation."""
         return fingerprint_of(["one_by_one", getattr(self._packs, "fingerprint", None)])
 
     def __len__(self) -> int:
@@ -157,16 +162,17 @@ class _OneByOne:
 
     def __getitem__(self, index: int | slice) -> Pack | list[Pack]:
         if isinstance(index, slice):
-            return [self[at] for at in positions(index, len(self))]
+            return [self[i] for i in positions(index, len(self))]
         index = position(index, len(self), "sample")
-        owner = int(np.searchsorted(self._ends, index, side="right"))
-        pack = self._packs[owner]
-        segment = index - int(self._ends[owner]) + pack.num_segments
-        here = slice(int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment + 1]))
+        # Sample ``index`` is in the first pack whose end is behind it; counted from the pack's end it is negative.
+        pack_index = int(np.searchsorted(self._ends, index, side="right"))
+        pack = self._packs[pack_index]
+        segment = index - int(self._ends[pack_index]) + pack.num_segments
+        begin, end = (int(boundary) for boundary in pack.cu_seqlens[segment : segment + 2])
         return Pack(
-            pack.input_ids[here],
-            pack.loss_mask[here],
-            np.array([0, here.stop - here.start], dtype=np.int32),
+            pack.input_ids[begin:end],
+            pack.loss_mask[begin:end],
+            np.array([0, end - begin], dtype=np.int32),
             pack.sample_ids[segment : segment + 1],
             pack.starts[segment : segment + 1],
         )

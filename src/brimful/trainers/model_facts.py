@@ -1,4 +1,4 @@
-"""What has to be known of a model to pack for it: read from its class, its configuration and its source."""
+"""Facts about a model for packing, read from its class, its configuration and its source."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ __all__ = ["ModelFacts", "facts_of"]
 _DROP_BOUNDARIES = frozenset(
     {"mamba", "mamba2", "falcon_mamba", "jamba", "zamba", "rwkv", "recurrent_gemma", "lfm3", "minimax", "xlstm"}
 )
-"""Types whose layers are never told where samples begin (Transformers 5.23)."""
+"""Types whose recurrent layers never get the boundaries of samples (Transformers 5.23)."""
 _KERNELS = frozenset({"causal_conv1d", "fla", "mamba_ssm"})
-"""Packages that a model's source names where its layers can use them, and refuses packs without."""
+"""Packages that isolate samples in recurrent layers; a model's source names those that it can use.
+
+Without them such a model is refused."""
 _BEHIND_PADDING = frozenset(
     {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text", "xmod"}
 )
@@ -26,26 +28,33 @@ _BEHIND_PADDING = frozenset(
 _BIASED = frozenset({"bloom", "mpt", "falcon"})
 """Types that make ALiBi from a mask of two dimensions."""
 _TWO_WAYS = ("ForMaskedLM", "ForTokenClassification", "ForSequenceClassification", "ForQuestionAnswering")
+"""Endings of class names of encoders, whose tokens see later ones."""
 _MASK_ARGUMENTS = {"config", "attention_mask"}
 _EMBEDDINGS = {"inputs_embeds", "input_embeds"}
+_SUPPORT_FLAGS = {
+    "_supports_sdpa": ("sdpa",),
+    "_supports_flex_attn": ("flex_attention",),
+    "_supports_flash_attn": ("flash_attention_2", "flash_attention_3", "flash_attention_4"),
+}
+"""Attention implementations of a class by its flag in Transformers; every class has ``eager``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What packing depends on.
+    """Facts about one model.
 
     Attributes:
-        name: of the class, for people.
+        name: of the class, for messages.
         supported: attention implementations that the class has, by Transformers' names.
-        wish: the implementation that its configuration asks for; None for what Transformers puts there by itself.
-        blind: why eager, SDPA and flex attention do not see packs in a row of positions; empty if they do.
-        has_windows: whether layers differ in what they see (sliding, chunked), so that one mask cannot serve all.
-        takes_a_mask: whether it takes a mask of all pairs as it is.
-        bidirectional: whether tokens see what comes after them.
-        kernels: packages that keep recurrent layers apart; empty if there are none such.
-        drops_boundaries: whether recurrent layers are never told where samples begin.
+        wish: the implementation that its configuration requests; None for Transformers' own default.
+        blind: the reason why eager, SDPA and flex attention do not see packs in a row of positions; empty if they do.
+        has_windows: some layers have sliding or chunked windows, so that one mask cannot serve all.
+        takes_a_mask: the model uses a mask of all pairs unchanged.
+        bidirectional: tokens see later tokens.
+        kernels: packages that isolate samples in its recurrent layers; empty without such layers.
+        drops_boundaries: recurrent layers never get the boundaries of samples.
         position_start: position of a sample's first token.
-        mrope: whether packs of text must bring four rows of positions.
+        mrope: packs of text must bring four rows of positions.
     """
 
     name: str
@@ -62,30 +71,33 @@ class ModelFacts:
 
 
 def facts_of(model: Any) -> ModelFacts:
-    """Facts of a model of Transformers, or of a configuration (by the class that it names)."""
+    """Read the facts of a model of Transformers, or of a configuration by its class."""
     config = getattr(model, "config", model)
     if not (hasattr(model, "parameters") or hasattr(config, "get_text_config")):
         check_type("model", model, (), "a model of Transformers, or its configuration")
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     kind = type(_unwrapped(model)) if hasattr(model, "parameters") else _class_of(config)
     module = getattr(kind, "__module__", "")
-    layers = " ".join(map(str, getattr(text, "layer_types", None) or ()))
+    source_names = _names_in(module)
     types = {str(getattr(config, "model_type", "")), str(getattr(text, "model_type", ""))}
-    names = _names_in(module)
     name = getattr(kind, "__name__", "") or str(getattr(config, "model_type", "the model"))
-    supported = _supported(kind)
+    supported = {
+        "eager",
+        *(name for flag, names in _SUPPORT_FLAGS.items() if getattr(kind, flag, False) for name in names),
+    }
     wish = getattr(config, "_attn_implementation", None)
-    by_itself = (None, "sdpa" if "sdpa" in supported else "eager")
+    # Transformers writes its default into every configuration, so that value is no request.
+    default = "sdpa" if "sdpa" in supported else "eager"
     padding = getattr(text, "pad_token_id", None)
     return ModelFacts(
         name=name,
-        supported=supported,
-        wish=None if wish in by_itself else str(wish),
+        supported=frozenset(supported),
+        wish=None if wish in (None, default) else str(wish),
         blind=_blindness(module),
-        has_windows=any(word in layers for word in ("sliding", "chunked")) or _one_window(text, layers),
+        has_windows=_has_windows(text),
         takes_a_mask=not types & _BIASED,
-        bidirectional=_looks_both_ways(config, name, names),
-        kernels=_KERNELS & names,
+        bidirectional=_looks_both_ways(config, name, source_names),
+        kernels=_KERNELS & source_names,
         drops_boundaries=bool(types & _DROP_BOUNDARIES),
         position_start=(1 if padding is None else int(padding)) + 1 if types & _BEHIND_PADDING else 0,
         mrope="mrope_section" in (getattr(text, "rope_parameters", None) or {}),
@@ -93,73 +105,62 @@ def facts_of(model: Any) -> ModelFacts:
 
 
 def _unwrapped(model: Any) -> Any:
-    """The model inside of an adapter (PEFT), a compiled one, or a data-parallel one."""
+    """Return the model inside of an adapter (PEFT), a compiled model, or a data-parallel one."""
     for name in ("_orig_mod", "module"):
         model = getattr(model, name, model)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _class_of(config: Any) -> Any:
-    """The class that the configuration names, else the causal language model of its type."""
+    """Return the class that the configuration names, else the causal language model of its type."""
     import transformers
 
     for name in getattr(config, "architectures", None) or ():
         if hasattr(transformers, name):
             return getattr(transformers, name)
     mapping = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    for kind in (type(config), type(config.get_text_config())):
-        if kind in mapping:
-            found = mapping[kind]
-            return found[0] if isinstance(found, (tuple, list)) else found
+    for config_class in (type(config), type(config.get_text_config())):
+        if config_class in mapping:
+            kind = mapping[config_class]
+            return kind[0] if isinstance(kind, (tuple, list)) else kind
     return None
 
 
-def _supported(kind: Any) -> frozenset[str]:
-    names = {"eager"}
-    for flag, implementations in (
-        ("_supports_sdpa", ("sdpa",)),
-        ("_supports_flex_attn", ("flex_attention",)),
-        ("_supports_flash_attn", ("flash_attention_2", "flash_attention_3", "flash_attention_4")),
-    ):
-        if getattr(kind, flag, False):
-            names.update(implementations)
-    return frozenset(names)
-
-
-def _one_window(text: Any, layers: str) -> bool:
-    """A window in a configuration without kinds of layers is every layer's (Mistral)."""
-    return (
-        not layers and getattr(text, "sliding_window", None) is not None and getattr(text, "use_sliding_window", True)
-    )
+def _has_windows(text: Any) -> bool:
+    """Return true if some layers have sliding or chunked windows."""
+    layers = " ".join(map(str, getattr(text, "layer_types", None) or ()))
+    if layers:
+        return "sliding" in layers or "chunked" in layers
+    # A window in a configuration without kinds of layers is every layer's (Mistral).
+    return getattr(text, "sliding_window", None) is not None and bool(getattr(text, "use_sliding_window", True))
 
 
 def _blindness(module: str) -> str:
     if not module.startswith("transformers."):
         return "has code of its own"
-    if not _masks_see_positions(module):
-        return "builds its mask without position_ids"
-    return ""
+    return "" if _masks_see_positions(module) else "builds its mask without position_ids"
 
 
-def _looks_both_ways(config: Any, name: str, names: set[str]) -> bool:
-    """Encoders, and encoders that could be decoders and are not told to be."""
+def _looks_both_ways(config: Any, name: str, source_names: set[str]) -> bool:
+    """Return true for encoders, and for possible decoders without ``is_decoder``."""
     if getattr(config, "is_encoder_decoder", False) or name.endswith(_TWO_WAYS):
         return True
-    return "create_bidirectional_mask" in names and not getattr(config, "is_decoder", False)
+    return "create_bidirectional_mask" in source_names and not getattr(config, "is_decoder", False)
 
 
 @lru_cache(maxsize=64)
 def _masks_see_positions(module: str) -> bool:
-    """Whether the module's source gives ``position_ids`` to the functions that make masks, wherever it calls them.
+    """Return true if the module's source passes ``position_ids`` in every call that makes a mask.
 
-    A call (or a dictionary of arguments for several) with a configuration, embeddings and a mask is such a call.
+    A call (or a dictionary of arguments for several calls) makes a mask if it has a configuration, embeddings and a
+    mask.
     """
     calls = [arguments for node in ast.walk(_source(module)) if (arguments := _mask_arguments(node))]
     return bool(calls) and all("position_ids" in arguments for arguments in calls)
 
 
 def _names_in(module: str) -> set[str]:
-    """Strings and names of functions in the module's source."""
+    """Return strings and names in the module's source."""
     nodes = list(ast.walk(_source(module)))
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return texts | {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -167,17 +168,17 @@ def _names_in(module: str) -> set[str]:
 
 @lru_cache(maxsize=8)
 def _source(module: str) -> ast.Module:
-    """The module's source as a tree; empty if there is none."""
-    found = sys.modules.get(module)
+    """Parse the module's source; an empty tree if there is none."""
     try:
-        return ast.parse(inspect.getsource(found)) if found is not None else ast.Module([], [])
-    except (OSError, TypeError, SyntaxError):
+        return ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError, TypeError, SyntaxError):
         return ast.Module([], [])
 
 
 def _mask_arguments(node: ast.AST) -> set[str]:
-    """Names of the arguments, if this makes a causal mask, without those that are None."""
+    """Return the names of arguments that are not None, if the node makes a causal mask; else nothing."""
     if isinstance(node, ast.Call):
+        # A mask that looks both ways never separates packs; ``bidirectional`` refuses such models.
         if "bidirectional" in ast.unparse(node.func):
             return set()
         pairs = [(keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
@@ -189,5 +190,6 @@ def _mask_arguments(node: ast.AST) -> set[str]:
         ]
     else:
         return set()
+    # ``position_ids=None`` passes no positions, so it counts as absent.
     names = {name for name, value in pairs if not (isinstance(value, ast.Constant) and value.value is None)}
     return names if names >= _MASK_ARGUMENTS and names & _EMBEDDINGS else set()

@@ -5,13 +5,12 @@ The plugin is two lines, and all arguments keep their names (``packing``, ``pack
     from brimful.trainers.ms_swift import install
     install()
 
-Do not give this file itself as the plugin: ms-swift puts the folder of a plugin before all others on the path of imports.
+Do not pass this file itself as the plugin: ms-swift puts the folder of a plugin first on the path of imports.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -19,29 +18,28 @@ import numpy as np
 
 from brimful.errors import MissingExtraError, OversizedSampleError, SettingsError
 from brimful.plan import Plan, plan_packs
-from brimful.typing import Lengths
 
 __all__ = ["STRATEGIES", "SwiftPacks", "install"]
 
 STRATEGIES = {"binpack": "auto", "sequential": "next_fit"}
-"""``packing_strategy`` of ms-swift, and the algorithm of ``plan_packs``; the names of ours are taken as well."""
+"""Algorithm of ``plan_packs`` for each ``packing_strategy`` of ms-swift; names of algorithms are accepted too."""
 
 _SEE_PACKS = ("sdpa", "eager", "flex_attention", "flash_attn", *(f"flash_attention_{version}" for version in (2, 3, 4)))
 
 
 class SwiftPacks:
-    """In the place of ms-swift's ``PackingDataset``, with its arguments and attributes.
+    """Replacement of ms-swift's ``PackingDataset``, with its arguments and attributes.
 
     The plan is made of the lengths alone, in a moment and equally on every rank: no rank waits in a collective for
-    another, and ``packing_num_proc`` changes nothing. Samples are encoded when their pack is asked for, and flattened by
-    the template, as in ms-swift.
+    another, and ``packing_num_proc`` changes nothing. Samples are encoded when their pack is read, and flattened by the
+    template, as in ms-swift.
 
     Attributes:
-        plan: which samples share which pack.
+        plan: samples of each pack.
         packed_length: ``int64[packs]``, tokens of each pack.
 
     Args:
-        template, dataset: of ms-swift; ``dataset["lengths"]`` holds what ms-swift measured.
+        template, dataset: of ms-swift; ``dataset["lengths"]`` holds the lengths that ms-swift measured.
         packing_length: capacity; ``template.max_length`` if None.
         packing_strategy: ``binpack``, ``sequential``, or an algorithm of ``plan_packs``.
         num_proc, strict, load_from_cache_file, packing_num_proc, multiprocessing_context: without effect here.
@@ -69,7 +67,12 @@ class SwiftPacks:
         self.dataset = dataset
         self.packing_length = int(packing_length or template.max_length)
         self.packing_strategy = packing_strategy
-        lengths = _lengths(dataset["lengths"])
+        # A sample of several parts has a list of lengths in ms-swift.
+        lengths = np.array(
+            [sum(length) if isinstance(length, (list, tuple)) else length for length in dataset["lengths"]],
+            dtype=np.int32,
+        )
+        # An error of the planner names its own arguments; here it must name the flags of ms-swift.
         try:
             self.plan: Plan = plan_packs(
                 lengths, capacity=self.packing_length, algorithm=STRATEGIES.get(packing_strategy, packing_strategy)
@@ -96,8 +99,9 @@ class SwiftPacks:
 def install() -> None:
     """Let ``swift sft`` (and ``swift pt``, ``megatron sft``) pack with ``SwiftPacks``, and without flash attention too.
 
-    Two things are replaced: ``PackingDataset``, wherever ms-swift names it, and the check that refuses packing with any
-    but flash attention. Streaming (``IterablePackingDataset``) stays ms-swift's. Calling it again changes nothing.
+    Two things are replaced: ``PackingDataset`` in every module of ms-swift that names it, and the check that refuses
+    packing without flash attention. Streaming (``IterablePackingDataset``) stays ms-swift's. A second call changes
+    nothing.
 
     Raises:
         MissingExtraError: ms-swift is not installed.
@@ -110,20 +114,19 @@ def install() -> None:
         raise MissingExtraError(
             "brimful.trainers.ms_swift needs ms-swift, which is not installed: pip install ms-swift"
         ) from error
-    theirs = packing.PackingDataset
-    if theirs is SwiftPacks:
+    original = packing.PackingDataset
+    if original is SwiftPacks:
         return
     for name in ("swift.dataset.packing", "swift.dataset", "swift.pipelines.train.sft"):
-        # The pipeline may be loaded later, and then takes the name from swift.dataset; or be the one that loads us.
+        # The pipeline may be imported later, and then takes the name from swift.dataset; or it imports the plugin now.
         module = sys.modules.get(name)
-        if module is not None and vars(module).get("PackingDataset") in (theirs, None):
+        if module is not None and vars(module).get("PackingDataset") in (original, None):
             vars(module)["PackingDataset"] = SwiftPacks
-    arguments = import_module("swift.arguments.sft_args").SftArguments
-    arguments._check_padding_free = _check_padding_free
+    import_module("swift.arguments.sft_args").SftArguments._check_padding_free = _check_padding_free
 
 
 def _check_padding_free(args: Any) -> None:
-    """ms-swift's own check, with the implementations of attention that see packs in ``position_ids``.
+    """Check arguments like ms-swift, but accept every attention that sees packs in ``position_ids``.
 
     Raises:
         SettingsError: another implementation; names those.
@@ -131,16 +134,10 @@ def _check_padding_free(args: Any) -> None:
     if not (args.padding_free or args.packing):
         return
     args.padding_free = True
-    chosen = args.attn_impl
-    if chosen is None or chosen in _SEE_PACKS:
+    if args.attn_impl is None or args.attn_impl in _SEE_PACKS:
         return
-    what = "packing" if args.packing else "padding_free"
+    argument = "packing" if args.packing else "padding_free"
     raise SettingsError(
-        f"--{what} true does not go with --attn_impl {chosen}: use --attn_impl sdpa (anywhere), flex_attention (CUDA 8.0 and "
-        f"above) or flash_attention_2 (pip install flash-attn)"
+        f"--{argument} true does not go with --attn_impl {args.attn_impl}: use --attn_impl sdpa (anywhere), "
+        f"flex_attention (CUDA 8.0 and above) or flash_attention_2 (pip install flash-attn)"
     )
-
-
-def _lengths(column: Sequence[Any]) -> Lengths:
-    """``int32[samples]``: ms-swift has a list of lengths where a sample has several parts."""
-    return np.array([sum(each) if isinstance(each, (list, tuple)) else each for each in column], dtype=np.int32)

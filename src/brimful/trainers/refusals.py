@@ -1,4 +1,4 @@
-"""Settings of trainers that are wrong together with packs: refused by name, with the nearest one that works."""
+"""Settings of trainers that are wrong with packs: refused by name, with the nearest setting that works."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Refusal:
     """One wrong setting.
 
     Attributes:
-        setting: as people write it.
-        wrong: whether arguments have it; ``(arguments, collator)``.
-        reason: what would happen.
+        setting: its text in messages.
+        wrong: function of ``(arguments, collator)``, true if the arguments have the setting.
+        reason: the consequence.
         way_out: the nearest setting that works.
-        trainers: ``transformers`` (and what is built on it), or ``trl`` alone.
+        trainers: ``transformers`` (and trainers built on it), or ``trl`` alone.
     """
 
     setting: str
@@ -31,53 +31,48 @@ class Refusal:
 
 
 def _has(name: str, *values: Any) -> Callable[[Any, Any], bool]:
-    """Whether an attribute has one of these values; without values, whether it is set at all."""
+    """Return a test for an attribute with one of these values; without values, for any true value."""
     return lambda args, collator: getattr(args, name, None) in values if values else bool(getattr(args, name, None))
 
 
-def _accelerator(name: str) -> Callable[[Any, Any], bool]:
+def _of_trl(name: str, reason: str, way_out: str) -> Refusal:
+    """Return the refusal of a switch that TRL alone has."""
+    return Refusal(f"{name}=True", _has(name, True), reason, way_out, ("trl",))
+
+
+def _accelerator_has(name: str) -> Callable[[Any, Any], bool]:
     return lambda args, collator: bool(getattr(getattr(args, "accelerator_config", None), name, False))
 
 
-def _compiled_ragged(args: Any, collator: Any) -> bool:
+def _compiles_ragged_rows(args: Any, collator: Any) -> bool:
     return bool(getattr(args, "torch_compile", False)) and getattr(collator, "pad_to", 0) is None
 
 
 REFUSALS = (
-    Refusal(
-        "packing=True",
-        _has("packing", True),
+    _of_trl(
+        "packing",
         "TRL would pack packs once more and cut them at max_length",
         "packing=False; the packs are made already",
-        ("trl",),
     ),
-    Refusal(
-        "eval_packing=True",
-        _has("eval_packing", True),
+    _of_trl(
+        "eval_packing",
         "TRL would pack packs once more",
         "leave eval_packing out, and give packs, or one_by_one(packs), as eval_dataset",
-        ("trl",),
     ),
-    Refusal(
-        "padding_free=True",
-        _has("padding_free", True),
+    _of_trl(
+        "padding_free",
         "TRL then takes no data_collator",
         "padding_free=False; PackCollator flattens the batch by itself",
-        ("trl",),
     ),
-    Refusal(
-        "assistant_only_loss=True",
-        _has("assistant_only_loss", True),
+    _of_trl(
+        "assistant_only_loss",
         "TRL looks for conversations, and packs hold tokens",
         "ChatEncoder(tokenizer, train_on='assistant') when packing, which is the default",
-        ("trl",),
     ),
-    Refusal(
-        "completion_only_loss=True",
-        _has("completion_only_loss", True),
+    _of_trl(
+        "completion_only_loss",
         "TRL looks for prompts and completions, and packs hold tokens",
         "leave it out; prompts of packed samples are no targets already",
-        ("trl",),
     ),
     Refusal(
         "neftune_noise_alpha",
@@ -87,7 +82,7 @@ REFUSALS = (
     ),
     Refusal(
         "torch_compile=True without pad_to",
-        _compiled_ragged,
+        _compiles_ragged_rows,
         "rows of different lengths compile again and again",
         "PackCollator(padding=Padding(to=capacity, max_seqlen=capacity))",
     ),
@@ -102,13 +97,13 @@ REFUSALS = (
     ),
     Refusal(
         "accelerator_config.dispatch_batches=True",
-        _accelerator("dispatch_batches"),
+        _accelerator_has("dispatch_batches"),
         "rank 0 cuts its batch by rows, and a packed batch is one row",
         "dispatch_batches=False; every rank reads its own packs",
     ),
     Refusal(
         "accelerator_config.split_batches=True",
-        _accelerator("split_batches"),
+        _accelerator_has("split_batches"),
         "a batch is cut by rows, and a packed batch is one row",
         "split_batches=False",
     ),
@@ -119,19 +114,19 @@ REFUSALS = (
         "average_tokens_across_devices=True, the default",
     ),
 )
-"""For ``TrainingArguments`` and ``SFTConfig``; the table in ``docs/trainers/README.md`` is this one and what models add."""
+"""Refusals for ``TrainingArguments`` and ``SFTConfig``; ``docs/trainers/README.md`` lists them and those of models."""
 
 
 def check_arguments(args: Any, collator: Any = None, *, trainer: str = "transformers") -> None:
-    """Refuse what would go wrong without a word.
+    """Refuse settings with which packs would train wrongly and without an error.
 
     Args:
         args: ``TrainingArguments`` or ``SFTConfig``.
-        collator: that the trainer gets.
+        collator: the trainer's collator.
         trainer: ``transformers`` or ``trl``.
 
     Raises:
-        SettingsError: names the setting, what would happen, and the way out.
+        SettingsError: names the setting, the consequence, and the way out.
 
     >>> from types import SimpleNamespace
     >>> check_arguments(SimpleNamespace(neftune_noise_alpha=None))

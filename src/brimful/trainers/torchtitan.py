@@ -1,4 +1,4 @@
-"""torchtitan: its loader contract, batches of one dimension and a fixed number of tokens."""
+"""torchtitan: a loader by its contract, with batches of one dimension and a fixed number of tokens."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ __all__ = ["TorchtitanLoader"]
 
 
 class TorchtitanLoader:
-    """What torchtitan's trainer asks of a dataloader: pairs of inputs and labels, a state, and no end.
+    """Dataloader for torchtitan's trainer: endless pairs of inputs and labels, with a state.
 
     ::
 
         {"input": int64[T], "positions": int64[T]}, labels int64[T]     T is always num_tokens_per_batch
 
-    Labels are shifted inside of samples. torchtitan makes its masks where ``positions`` is 0; the padding at the end is a
-    document of its own, or several if it is longer than the context, so that no position overruns the table of RoPE.
+    Labels are shifted inside of samples. torchtitan begins a document wherever ``positions`` is 0; the padding at the
+    end is a document of its own, or several if it is longer than the context, so that no position overruns the table
+    of RoPE.
 
-    The state is the same on all ranks, and says at which step of which epoch the loader stands. It is refused by name
-    with other packs, another seed or another number of ranks.
+    The state is the same on all ranks: the epoch and the step in it. It is refused by name with other packs, another
+    seed or another number of ranks.
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.
         num_tokens_per_batch: T, of one forward on one data-parallel rank.
-        dp_rank, dp_world_size: as torchtitan gives them to a loader.
+        dp_rank, dp_world_size: torchtitan's arguments of a loader.
         max_context_length: the longest position plus 1; T if None.
         packs_per_batch: packs of one forward; several of capacity T / n fill a row as well as one of T.
-        repeat: go on with the next epoch, in another order. False: one epoch, and torchtitan ends the run there.
+        repeat: continue with the next epoch, in another order. False: one epoch, and torchtitan ends the run there.
         seed, tail, costs: as in ``PackLoader``.
 
     Raises:
@@ -89,20 +90,20 @@ class TorchtitanLoader:
         return len(self._loader)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands (``PackLoader.state_dict``)."""
+        """Return the place in the epochs (``PackLoader.state_dict``)."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a state was taken; nothing to do for an empty one.
+        """Continue from a state; an empty one changes nothing.
 
         Raises:
-            StateError: the state does not fit; names what differs.
+            StateError: the state does not fit; names the differences.
         """
         if state_dict:
             self._loader.load_state_dict(state_dict)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing; torchtitan closes every loader."""
 
     def _collate(self, packs: list[Pack]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         (batch,) = self._collator.rows(packs)
@@ -112,10 +113,11 @@ class TorchtitanLoader:
                 f"a sample has {longest:,} tokens and max_context_length is {self._context:,}: plan with "
                 f"overflow='split' or 'drop' and a capacity of {self._context:,}, or raise it"
             )
-        given = self._collator.speak([batch])
-        positions = given["positions"]
+        tensors = self._collator.speak([batch])
+        positions = tensors["positions"]
+        # Positions of a longer tail start again at 0, and torchtitan takes each round as a document of its own.
         if batch.tail_length > self._context:
             positions = positions.clone()
             positions[-batch.tail_length :] %= self._context
-        # The trainer hands every other key to the model.
-        return {"input": given["input"], "positions": positions}, given["labels"]
+        # Only these keys of the dialect: the trainer passes every key but the input to the model.
+        return {"input": tensors["input"], "positions": positions}, tensors["labels"]

@@ -1,6 +1,6 @@
-"""``Trainer`` of Transformers, and what is built on it: numbers of packing in its logs.
+"""``Trainer`` of Transformers and trainers built on it: numbers of packing in their logs.
 
-A ``PackedDataset`` and a ``PackCollator`` are all that Trainer needs for packing itself.
+For packing itself, Trainer needs a ``PackedDataset`` and a ``PackCollator`` and nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COUNTS = "pack_counts"
 
 
 def log_packing(trainer: Any) -> PackMetrics:
-    """Put numbers of packing into the logs of a ``Trainer``, ``SFTTrainer`` or what else is built on it.
+    """Put numbers of packing into the logs of a ``Trainer`` or a trainer built on it.
 
     ==========================  ====================================================================================
     ``useful_tokens_per_s``     tokens of samples, all ranks, while training (evaluation and saving not counted)
@@ -31,8 +31,8 @@ def log_packing(trainer: Any) -> PackMetrics:
     ``samples_per_step``        segments of one step, all ranks
     ==========================  ====================================================================================
 
-    They stand beside ``loss`` wherever that is logged: console, TensorBoard, W&B, ``trainer.state.log_history``. One
-    collective of four numbers at each log.
+    They are logged beside ``loss``: console, TensorBoard, W&B, ``trainer.state.log_history``. One collective of four
+    numbers at each log.
 
     Raises:
         SettingsError: the trainer's collator is no ``PackCollator``, or its settings are wrong with packs.
@@ -47,49 +47,48 @@ def log_packing(trainer: Any) -> PackMetrics:
     metrics = PackMetrics(trainer.accelerator)
     trainer.data_collator = _Counting(collator)
     trainer.compute_loss = metrics.counted(trainer.compute_loss)
-    # First of all, so that the callbacks that report have the numbers.
+    # The first of the callbacks, so that those that report have the numbers.
     trainer.callback_handler.callbacks.insert(0, metrics)
     return metrics
 
 
 class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Counts between logs; ``log_packing`` makes one."""
+    """Callback that counts between logs; ``log_packing`` makes one."""
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
-        self._totals = [0, 0, 0, 0]
-        self._steps = 0
-        self._seconds = 0.0
         self._since = time.monotonic()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._totals, self._steps, self._seconds = [0, 0, 0, 0], 0, 0.0
 
     def counted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
-        """``compute_loss`` that takes the counts out of the batch; those of evaluation are thrown away."""
+        """Wrap ``compute_loss`` to take the counts out of the batch; those of evaluation are thrown away."""
 
-        def wrapped(model: Any, inputs: dict[str, Any], *rest: Any, **options: Any) -> Any:
+        def wrapped(model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
             counts = inputs.pop(_COUNTS, None)
             if counts is not None and model.training:
                 self._totals = [total + int(count) for total, count in zip(self._totals, counts, strict=True)]
-            return compute_loss(model, inputs, *rest, **options)
+            return compute_loss(model, inputs, *args, **options)
 
         return wrapped
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         self._since = time.monotonic()
 
+    # The clock starts again behind evaluation and saving, which are no training.
+    on_evaluate = on_save = on_train_begin
+
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        now = time.monotonic()
-        self._seconds, self._since = self._seconds + now - self._since, now
+        time_now = time.monotonic()
+        self._seconds, self._since = self._seconds + time_now - self._since, time_now
         self._steps += 1
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        self._since = time.monotonic()
-
-    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        self._since = time.monotonic()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **objects: Any) -> None:
         if logs is None or "loss" not in logs or not self._steps:
             return
+        # Every rank logs at the same steps, so all of them come to the collective.
         totals = torch.tensor(self._totals, dtype=torch.int64, device=self._accelerator.device)
         tokens, positions, targets, samples = self._accelerator.reduce(totals, reduction="sum").tolist()
         numbers = {
@@ -99,25 +98,27 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
             "samples_per_step": samples / self._steps,
         }
         logs.update(numbers)
+        # Trainer appends a copy of the logs to the history before it calls back.
         if state.log_history and state.log_history[-1].get("step") == state.global_step:
             state.log_history[-1].update(numbers)
-        self._totals, self._steps, self._seconds = [0, 0, 0, 0], 0, 0.0
+        self._reset()
 
 
 class _Counting:
-    """A collator whose batches carry what they hold: tokens, positions, targets, samples. Works in workers too."""
+    """Collator that adds the tokens, positions, targets and samples of each batch to it. Works in workers too."""
 
     def __init__(self, collator: PackCollator) -> None:
         self._collator = collator
 
     def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
         rows = self._collator.rows(features)
-        given = self._collator.speak(rows)
+        inputs = self._collator.speak(rows)
+        # Rows of single samples have another shape than the batch before the dialect: their padding differs.
         samples_are_rows = self._collator.dialect.row_per_sample
         counts = (
             sum(batch.num_tokens for batch in rows),
-            given["input_ids"].numel() if samples_are_rows else sum(len(batch.input_ids) for batch in rows),
+            inputs["input_ids"].numel() if samples_are_rows else sum(len(batch.input_ids) for batch in rows),
             sum(batch.num_loss_tokens for batch in rows),
             sum(batch.num_segments for batch in rows),
         )
-        return {**given, _COUNTS: counts}
+        return {**inputs, _COUNTS: counts}

@@ -1,4 +1,4 @@
-"""``SFTTrainer`` of TRL: packs as its data set, and its settings put right."""
+"""``SFTTrainer`` of TRL: packs as its data set, and its settings corrected for packs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _Arguments = TypeVar("_Arguments")
 
 
 class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed here
-    """A data set of packs as ``SFTTrainer`` wants to see it: a ``datasets.Dataset`` that holds no tokens itself.
+    """Data set of packs for ``SFTTrainer``: a ``datasets.Dataset`` that holds no tokens itself.
 
-    TRL takes no other kind, and looks at the keys of the first sample to tell conversations and images from tokens.
-    Iterating gives the rows of TRL's own packed data set, with ``seq_lengths``; indexing, which is what training does, the
-    packs. ``PackCollator`` takes both. What
-    ``select``, ``map`` or ``shuffle`` make of it is no data set of packs, and ``PackCollator`` says so.
+    TRL takes no other kind, and reads the keys of the first sample to tell conversations and images from tokens.
+    Iterating gives the rows of TRL's own packed data set, with ``seq_lengths``; indexing, as in training, gives the
+    packs. ``PackCollator`` takes both. The results of ``select``, ``map`` or ``shuffle`` are no data sets of packs,
+    and ``PackCollator`` refuses them.
 
     Args:
         packs: a ``PackedDataset``, a ``PackStore``, or ``one_by_one`` of them.
@@ -43,6 +43,7 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
     def __init__(self, packs: PackSequence) -> None:
         if not len(packs):
             raise SettingsError("SFTTrainer needs at least one pack, and there is none")
+        # A table of one cell satisfies the base class; length and items come from the packs.
         super().__init__(datasets.Dataset.from_dict({"pack": [0]}).data)
         self._packs = packs
 
@@ -69,10 +70,10 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
 
 
 def for_packs(args: _Arguments) -> _Arguments:
-    """The same ``SFTConfig``, changed so that TRL leaves packs as they are.
+    """Change an ``SFTConfig`` so that TRL does not change packs, and return it.
 
-    Sets ``dataset_kwargs["skip_prepare_dataset"]`` and ``remove_unused_columns=False``; ``max_length`` no longer does
-    anything, as the capacity of the packs is the length of a row. ``per_device_train_batch_size`` counts packs.
+    Sets ``dataset_kwargs["skip_prepare_dataset"]`` and ``remove_unused_columns=False``; ``max_length`` then has no
+    effect, because the capacity of the packs is the length of a row. ``per_device_train_batch_size`` counts packs.
 
     Raises:
         SettingsError: a setting that is wrong with packs (``check_arguments``).

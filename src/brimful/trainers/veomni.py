@@ -1,4 +1,4 @@
-"""VeOmni: packs in the shape that its micro-batch collator unwraps, and rows cut for sequence parallelism.
+"""VeOmni: packs in lists for its micro-batch collator, and rows cut for sequence parallelism.
 
 ``PackCollator(dialect="veomni")`` is the collator.
 """
@@ -20,9 +20,10 @@ __all__ = ["SlicingCollator", "VeomniPacks"]
 
 
 class VeomniPacks:
-    """A map-style data set for ``build_dataloader`` of VeOmni with ``dyn_bsz=False``: each item is a list of one pack.
+    """Map-style data set for ``build_dataloader`` of VeOmni with ``dyn_bsz=False``: each item is a list of one pack.
 
-    VeOmni's transforms may make several samples of one, so its ``MakeMicroBatchCollator`` takes the first of each item.
+    VeOmni's transforms may turn one sample into several, so its ``MakeMicroBatchCollator`` takes the first of each
+    item.
 
     >>> from brimful.testing.toys import toy_packs
     >>> packs = VeomniPacks(toy_packs(3))
@@ -44,7 +45,7 @@ class VeomniPacks:
 
 
 class _Slices(Protocol):
-    """What is used of VeOmni's ``SequenceParallelCollator``."""
+    """The part of VeOmni's ``SequenceParallelCollator`` in use here."""
 
     sp_size: int
     sp_rank: int
@@ -59,11 +60,11 @@ class SlicingCollator:
 
         row of 8, 2 ranks     a a a b | b . . .
         rank 0                a a a b             labels and loss_weights shifted by one, then cut
-        rank 1                          b . . .   boundaries are those of the whole row, on both
+        rank 1                          b . . .   boundaries of the uncut row, on both
 
-    VeOmni's own shifts the labels and cuts tokens and positions. It knows nothing of ``loss_weights``, which are shifted
-    and cut here; it finds boundaries where positions are 0, and takes a padding that it did not make for a sample unless
-    the row is a multiple of the ranks, which is asked for here.
+    VeOmni's collator shifts the labels and cuts tokens and positions. It ignores ``loss_weights``, which are shifted
+    and cut here. It finds boundaries at positions of 0, and counts padding that it did not make as a sample unless the
+    row is a multiple of the ranks; other rows are refused here.
 
     Args:
         collator: with dialect ``veomni`` and rows that are a multiple of the ranks: ``Padding(multiple_of=sp)``.
@@ -88,19 +89,19 @@ class SlicingCollator:
         self._collator, self._slices = collator, slices
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
-        """This rank's part of one batch."""
-        whole = self._collator(features)
-        boundaries = {key: whole[key] for key in _OF_THE_WHOLE_ROW if key in whole}
-        weights = whole.pop("loss_weights", None)
-        part = {**self._slices(whole), **boundaries}
+        """Return this rank's part of one batch."""
+        batch = self._collator(features)
+        boundaries = {key: batch[key] for key in _KEYS_OF_THE_UNCUT_ROW if key in batch}
+        weights = batch.pop("loss_weights", None)
+        part = {**self._slices(batch), **boundaries}
         if weights is not None:
-            # The first token of a sample has no label and so no weight: nothing moves from one sample into another.
-            shifted = torch.nn.functional.pad(weights[:, 1:], (0, 1))
-            part["loss_weights"] = shifted.chunk(self._slices.sp_size, dim=1)[self._slices.sp_rank]
+            # The first token of a sample has no label and so no weight: the shift moves none into another sample.
+            next_weights = torch.nn.functional.pad(weights[:, 1:], (0, 1))
+            part["loss_weights"] = next_weights.chunk(self._slices.sp_size, dim=1)[self._slices.sp_rank]
         return part
 
 
-_OF_THE_WHOLE_ROW = (
+_KEYS_OF_THE_UNCUT_ROW = (
     "cu_seq_lens_q",
     "cu_seq_lens_k",
     "linear_attn_cu_seq_lens_q",

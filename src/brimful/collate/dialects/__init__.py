@@ -1,4 +1,4 @@
-"""A ``PackedBatch`` in the words of each trainer: one file per contract, loaded when it is asked for.
+"""Dialects of a ``PackedBatch``: one file per trainer's contract, loaded when it is used.
 
 Names, dtypes and shapes of all of them: ``docs/dialects.md``.
 """
@@ -19,16 +19,16 @@ __all__ = ["DIALECTS", "Dialect", "dialect_of"]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What is to be known of a dialect before a batch is made.
+    """Properties of a dialect that decide how a batch is laid out for it.
 
     Attributes:
         name: the file in this folder; its function is ``to_<name>``.
-        labels_shifted: whether labels are moved one to the left, segment by segment: the model must then not shift.
-        row_per_pack: whether each pack is a row of its own, ``(B, S)``; else all lie behind each other in one row.
-        row_per_sample: whether each sample is a row of its own. The function then takes one batch without padding, and
+        labels_shifted: labels are shifted by one to the left inside each segment, so the model must not shift them.
+        row_per_pack: each pack is a row of its own, ``(B, S)``; else all packs are in one row.
+        row_per_sample: each sample is a row of its own. The function then takes one batch without padding, and
             ``length`` and ``pad_token_id`` of the rows.
-        spare_tokens: padding that a row needs beyond ``pad_to``.
-        any_start: whether positions may begin at another number than 0; others find boundaries by zeros.
+        spare_tokens: padding tokens of each row beyond ``pad_to``.
+        any_start: positions may begin at another number than 0; trainers of the others find boundaries by zeros.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Dialect:
     any_start: bool = False
 
     def load(self) -> Callable[..., dict[str, Any]]:
-        """The function ``to_<name>``; it takes a list of batches where each pack is a row, else one batch.
+        """Import the function ``to_<name>``; it takes a list of batches if each pack is a row, else one batch.
 
         Raises:
             MissingExtraError: no torch.
@@ -54,10 +54,10 @@ class Dialect:
         return function
 
     def speak(self, rows: Sequence[PackedBatch]) -> dict[str, Any]:
-        """What the trainer takes; where each sample is a row, as long as the longest and padded with token 0.
+        """Convert a batch; rows of single samples get the length of the longest, and token 0 as padding.
 
         Args:
-            rows: one batch, or one of equal length for each pack where ``row_per_pack``.
+            rows: one batch, or one of equal length for each pack if ``row_per_pack``.
         """
         convert = self.load()
         if self.row_per_pack:
@@ -88,11 +88,11 @@ DIALECTS: dict[str, Dialect] = {
         Dialect("plain", row_per_sample=True, any_start=True),
     )
 }
-"""By name."""
+"""Dialects by name."""
 
 
 def dialect_of(name: str) -> Dialect:
-    """A dialect by name; hyphens and capitals are accepted.
+    """Return a dialect by name; hyphens and capitals are accepted.
 
     >>> dialect_of("ms-swift").name, dialect_of("megatron").labels_shifted
     ('ms_swift', True)

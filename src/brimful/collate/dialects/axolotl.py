@@ -1,4 +1,4 @@
-"""What Axolotl takes with ``sample_packing``: the batch of its ``V2BatchSamplerDataCollatorForSeq2Seq``."""
+"""Batch of Axolotl with ``sample_packing``, as its ``V2BatchSamplerDataCollatorForSeq2Seq`` makes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["to_axolotl"]
 
 
 def to_axolotl(rows: Sequence[PackedBatch]) -> dict[str, Any]:
-    """One row of S tokens for each of B packs; labels are not shifted.
+    """Convert B packs to B rows of S tokens; labels are not shifted.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[B, S]``
@@ -25,8 +25,6 @@ def to_axolotl(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     ==========================================  =====================================================
     """
     return {
-        "input_ids": stack([batch.input_ids for batch in rows]),
-        "labels": stack([batch.labels for batch in rows]),
-        "attention_mask": stack([indexed_mask(batch).astype(np.int64) for batch in rows]),
         **join_rows(rows, mrope_rows=4),
+        "attention_mask": stack([indexed_mask(batch).astype(np.int64) for batch in rows]),
     }

@@ -1,4 +1,4 @@
-"""A mask of all pairs of tokens: for SDPA, on machines that have no other attention for packs."""
+"""Mask of all pairs of tokens: for SDPA, on machines that have no other attention for packs."""
 
 from __future__ import annotations
 
@@ -7,30 +7,28 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, row, text_or_mrope
+from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, token_row
 
 __all__ = ["pairs_that_see", "to_dense_mask"]
 
 
 def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
-    """One row of T tokens with a mask of T² booleans; labels are not shifted.
+    """Convert a batch to one row of T tokens and a mask of T² booleans; labels are not shifted.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``
     ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[4, 1, T]``
-    ``attention_mask``                          ``bool[1, 1, T, T]``: query, key; true where the query sees the key
+    ``attention_mask``                          ``bool[1, 1, T, T]``: query, key; true if the query sees the key
     ``use_cache``                               ``False``
     ``num_items_in_batch``                      1, only in a batch without a target: its loss is then 0, not NaN
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    64 MiB at T = 8,192, and four times that at twice the length. Padding sees padding, so that no row of the softmax
-    is empty: that would be NaN.
+    The mask takes 64 MiB at T = 8,192, and four times that at twice the length. Padding sees padding, because an empty
+    row of the softmax would be NaN.
     """
     return {
-        "input_ids": row(batch.input_ids),
-        "labels": row(batch.labels),
-        "position_ids": torch.from_numpy(text_or_mrope(batch)),
+        **token_row(batch),
         "attention_mask": pairs_that_see(batch),
         "use_cache": False,
         **divisor_if_no_target(batch),
@@ -39,7 +37,7 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
 
 
 def pairs_that_see(batch: PackedBatch) -> torch.Tensor:
-    """``bool[1, 1, T, T]``: the same segment, and not after."""
+    """Return ``bool[1, 1, T, T]``: true for keys of the query's segment up to the query."""
     segments = torch.from_numpy(batch.segment_index)
     mask = segments[:, None] == segments[None, :]
     return mask.tril_()[None, None]

@@ -1,4 +1,4 @@
-"""A mask of all pairs of tokens as numbers to add: for attention that was written before masks were boolean."""
+"""Mask of all pairs of tokens as numbers to add: for attention without boolean masks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ __all__ = ["to_dense_mask_additive"]
 
 
 def to_dense_mask_additive(batch: PackedBatch) -> dict[str, Any]:
-    """As ``dense_mask``, with ``attention_mask`` as ``float32[1, 1, T, T]``: 0 where the query sees the key, else the
-    lowest number. Cast it to the type of the model by ``clamp``, as the lowest number of another type is another.
+    """Convert a batch like ``dense_mask``, with ``attention_mask`` as ``float32[1, 1, T, T]``.
+
+    The mask is 0 if the query sees the key, else the lowest number. Cast it to the type of the model by ``clamp``,
+    because the lowest number differs from type to type.
     """
-    given = to_dense_mask(batch)
-    seen = given["attention_mask"]
+    tensors = to_dense_mask(batch)
+    is_visible = tensors["attention_mask"]
     lowest = torch.finfo(torch.float32).min
-    given["attention_mask"] = torch.zeros(seen.shape, dtype=torch.float32).masked_fill_(~seen, lowest)
-    return given
+    tensors["attention_mask"] = torch.zeros(is_visible.shape, dtype=torch.float32).masked_fill_(~is_visible, lowest)
+    return tensors

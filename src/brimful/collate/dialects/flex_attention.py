@@ -1,4 +1,4 @@
-"""What FlexAttention of PyTorch takes: document ids, and a block mask made from the boundaries."""
+"""Batch for FlexAttention of PyTorch: document ids, and a block mask made from the boundaries."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import beside_tokens, row, text_or_mrope
-from brimful.typing import CuSeqlens
+from brimful.collate.dialects.tensors import beside_tokens, token_row
+from brimful.typing import BoolArray, CuSeqlens
 
 __all__ = ["block_mask_of", "document_mask_mod", "to_flex_attention"]
 
@@ -19,7 +19,7 @@ _MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], to
 
 
 def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
-    """One row of T tokens, and its mask; labels are not shifted.
+    """Convert a batch to one row of T tokens and its block mask; labels are not shifted.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``
@@ -30,13 +30,11 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
     ==========================================  =====================================================
 
     A fixed T (``pad_to``) saves compiling again. In workers of a loader use ``document_ids`` alone, and make the mask
-    with ``block_mask_of`` on the device: a mask holds a function, which no queue carries.
+    with ``block_mask_of`` on the device: a mask holds a function, and a queue cannot pickle it.
     """
     documents = torch.from_numpy(batch.segment_index)
     return {
-        "input_ids": row(batch.input_ids),
-        "labels": row(batch.labels),
-        "position_ids": torch.from_numpy(text_or_mrope(batch)),
+        **token_row(batch),
         "document_ids": documents,
         "block_mask": block_mask_of(batch.cu_seqlens, documents),
         **beside_tokens(batch),
@@ -44,7 +42,7 @@ def to_flex_attention(batch: PackedBatch) -> dict[str, Any]:
 
 
 def document_mask_mod(document_ids: torch.Tensor) -> _MaskMod:
-    """``mask_mod``: a token sees what stands before it in its own segment, and itself."""
+    """Return a ``mask_mod`` by which a token sees itself and the earlier tokens of its segment."""
 
     def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         return (document_ids[q_idx] == document_ids[kv_idx]) & (q_idx >= kv_idx)
@@ -53,7 +51,7 @@ def document_mask_mod(document_ids: torch.Tensor) -> _MaskMod:
 
 
 def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_size: int = 128) -> BlockMask:
-    """The mask that ``create_block_mask`` would make, without looking at all T² pairs.
+    """Make the mask of ``create_block_mask`` from the boundaries, without computing all T² pairs.
 
     ::
 
@@ -61,40 +59,40 @@ def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_si
         q block 0 (tokens 0 1)                   p
                 1 (2 3)                          f  p             f: all pairs of the block see each other
                 2 (4 5)                          p  p  p          p: some do, the mask_mod decides
-                3 (6 7)                                p  p       nothing: left out
+                3 (6 7)                                p  p       empty: no pair does, the block is skipped
 
-    The blocks that a row of blocks sees are those from the beginning of the segment of its first token. A block left
-    of the diagonal is full if one segment holds all of both.
+    A row of blocks sees the blocks from the beginning of the segment of its first token up to the diagonal. A block
+    before the diagonal is full if one segment contains all its keys and all its queries.
 
     Args:
         cu_seqlens: ``int32[S + 1]`` in host memory.
-        document_ids: ``int32[T]``, on the device where the mask is wanted.
+        document_ids: ``int32[T]``, on the device of the mask.
         block_size: tokens of a block.
     """
     size = int(cu_seqlens[-1])
-    count = -(-size // block_size)
-    first = np.arange(count, dtype=np.int64) * block_size
-    last = np.minimum(first + block_size, size) - 1
-    owner = np.searchsorted(cu_seqlens, first, side="right") - 1
-    begin = cu_seqlens[owner].astype(np.int64)
-    whole = (last < cu_seqlens[owner + 1]) & (last - first == block_size - 1)
-    column = np.arange(count)
-    seen = (column >= (begin // block_size)[:, None]) & (column <= column[:, None])
-    full = seen & (column < column[:, None]) & whole[:, None] & (column * block_size >= begin[:, None])
-    device = document_ids.device
-    partial_blocks, full_blocks = (
-        tuple(torch.from_numpy(part).to(device)[None, None] for part in _listed(blocks))
-        for blocks in (seen & ~full, full)
-    )
+    block = np.arange(-(-size // block_size), dtype=np.int64)
+    first_token = block * block_size
+    last_token = np.minimum(first_token + block_size, size) - 1
+    segment = np.searchsorted(cu_seqlens, first_token, side="right") - 1
+    segment_begin = cu_seqlens[segment].astype(np.int64)
+    # Rows are blocks of queries, columns blocks of keys. The last block may be shorter: it is never full.
+    is_visible = (block >= (segment_begin // block_size)[:, None]) & (block <= block[:, None])
+    in_one_segment = (last_token < cu_seqlens[segment + 1]) & (last_token - first_token == block_size - 1)
+    is_full = is_visible & (block < block[:, None]) & in_one_segment[:, None] & (first_token >= segment_begin[:, None])
     return BlockMask.from_kv_blocks(
-        *partial_blocks,
-        *full_blocks,
+        *_block_lists(is_visible & ~is_full, document_ids.device),
+        *_block_lists(is_full, document_ids.device),
         BLOCK_SIZE=block_size,
         mask_mod=document_mask_mod(document_ids),
         seq_lengths=(size, size),
     )
 
 
-def _listed(blocks: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """How many blocks are set in each row, and which; ``int32[n]`` and ``int32[n, n]``, those that are not set last."""
-    return blocks.sum(axis=1, dtype=np.int32), np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
+def _block_lists(mask: BoolArray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """List the blocks of each row, true ones first, behind the number of true ones.
+
+    ``int32[1, 1, n]`` for the numbers and ``int32[1, 1, n, n]`` for the lists.
+    """
+    counts = mask.sum(axis=1, dtype=np.int32)
+    indices = np.argsort(~mask, axis=1, kind="stable").astype(np.int32)
+    return torch.from_numpy(counts).to(device)[None, None], torch.from_numpy(indices).to(device)[None, None]

@@ -1,4 +1,4 @@
-"""What LLaMA-Factory takes with ``neat_packing``: the number of the segment as attention mask."""
+"""Batch of LLaMA-Factory with ``neat_packing``: the number of the segment as attention mask."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from brimful.collate.layout import indexed_mask
 
 __all__ = ["to_llama_factory"]
 
-_NONE = 2**32  # what LLaMA-Factory writes where a row has no item of a kind
+_NO_ITEM = 2**32
+"""Segment that LLaMA-Factory writes for a kind of media without an item in the row."""
 
 
 def to_llama_factory(rows: Sequence[PackedBatch]) -> dict[str, Any]:
-    """One row of S tokens for each of B packs; labels are not shifted.
+    """Convert B packs to B rows of S tokens; labels are not shifted.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[B, S]``
@@ -26,15 +27,13 @@ def to_llama_factory(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     ``loss_weights``                            ``float32[B, S]``, only if the batch has any
     ==========================================  =====================================================
 
-    Every row ends in at least one token of padding, as in LLaMA-Factory (``cutoff_len + 1``): some attention drops a
-    mask without zeros. ``pad_to`` is ``cutoff_len``.
+    Every row ends in at least one token of padding, as in LLaMA-Factory (``cutoff_len + 1``), because some attention
+    drops a mask without zeros. ``pad_to`` is ``cutoff_len``.
     """
     return {
-        "input_ids": stack([batch.input_ids for batch in rows]),
-        "labels": stack([batch.labels for batch in rows]),
+        **join_rows(rows, mrope_rows=4),
         "attention_mask": stack([indexed_mask(batch) for batch in rows]),
         "packing_params": [_params(batch) for batch in rows],
-        **join_rows(rows, mrope_rows=4),
     }
 
 
@@ -42,6 +41,6 @@ def _params(batch: PackedBatch) -> dict[str, Any]:
     owners = {item.kind: item.segments.tolist() for item in batch.media}
     return {
         "sequence_boundaries": batch.cu_seqlens.tolist(),
-        **{f"{kind}_subseq_ids": owners.get(kind) or [_NONE] for kind in ("image", "video", "audio")},
+        **{f"{kind}_subseq_ids": owners.get(kind) or [_NO_ITEM] for kind in ("image", "video", "audio")},
         "right_padding_length": batch.tail_length,
     }

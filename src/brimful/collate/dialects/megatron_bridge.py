@@ -1,4 +1,4 @@
-"""What Megatron-Bridge takes in the THD layout of its current versions."""
+"""Batch of Megatron-Bridge in the THD layout of its current versions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import torch
 
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
+from brimful.ragged import offsets_of
 
 __all__ = ["to_megatron_bridge"]
 
 
 def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
-    """One row of T tokens; labels are shifted, ``-100`` where there is none.
+    """Convert a batch to one row of T tokens; labels are shifted, ``-100`` without a target.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``
-    ``position_ids``                            ``int64[1, T]``, on through padding; ``int64[3, 1, T]`` with mRoPE
+    ``position_ids``                            ``int64[1, T]``, counted through padding; ``int64[3, 1, T]`` with mRoPE
     ``loss_mask``                               ``float32[1, T]``
     ``padding_mask``                            ``bool[1, T]``, true at padding
     ``attention_mask``                          ``None``
@@ -28,8 +29,8 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
     ``total_tokens``                            Python integer, T
     ==========================================  =====================================================
 
-    The padding at the end is a segment with tokens, with gaps too: where Bridge makes positions of pictures
-    (Qwen2.5-VL, GLM-4.5V), it refuses segments without any. So it does the empty ones of ``Padding(num_segments=…)``.
+    The padding at the end is a segment with tokens, with gaps too: Bridge refuses empty segments where it makes
+    positions of pictures (Qwen2.5-VL, GLM-4.5V). It also refuses the empty ones of ``Padding(num_segments=…)``.
     """
     longest = torch.tensor(batch.max_seqlen, dtype=torch.int32)
     positions = batch.position_ids[None] if batch.rope_positions is None else batch.rope_positions[:, None]
@@ -44,20 +45,21 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
         "max_seqlen_q": longest,
         "max_seqlen_kv": longest,
         "total_tokens": len(batch.input_ids),
-        **media_tensors(batch),
+        **media_tensors(batch.media),
     }
 
 
 def _boundaries(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    where = torch.from_numpy(batch.cu_seqlens)
+    padded = torch.from_numpy(batch.cu_seqlens)
     if not batch.has_gaps:
-        return {"cu_seqlens_q": where, "cu_seqlens_kv": where}
-    lengths = batch.real_lengths.copy()
-    lengths[batch.num_segments :] = batch.lengths[batch.num_segments :]
-    filled = torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32))
+        return {"cu_seqlens_q": padded, "cu_seqlens_kv": padded}
+    # Samples without their gaps, but the padding at the end with its tokens.
+    lengths = batch.lengths
+    lengths[: batch.num_segments] = batch.real_lengths[: batch.num_segments]
+    real = torch.from_numpy(offsets_of(lengths).astype(np.int32))
     return {
-        "cu_seqlens_q": filled,
-        "cu_seqlens_kv": filled,
-        "cu_seqlens_q_padded": where,
-        "cu_seqlens_kv_padded": where,
+        "cu_seqlens_q": real,
+        "cu_seqlens_kv": real,
+        "cu_seqlens_q_padded": padded,
+        "cu_seqlens_kv_padded": padded,
     }

@@ -1,4 +1,4 @@
-"""What Megatron-Bridge up to 0.3 and NeMo take: boundaries with an end mark."""
+"""Batch of Megatron-Bridge up to 0.3 and of NeMo: boundaries with an end mark."""
 
 from __future__ import annotations
 
@@ -11,51 +11,48 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
 from brimful.errors import CollateError
 from brimful.messages import setting
-from brimful.typing import IGNORE_INDEX, CuSeqlens
+from brimful.typing import CuSeqlens
 
 __all__ = ["to_megatron_bridge_legacy"]
 
 
 def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
-    """One row of T tokens; labels are shifted, and 0 where ``loss_mask`` is 0.
+    """Convert a batch to one row of T tokens; labels are shifted, and 0 if ``loss_mask`` is 0.
 
     ==========================================  =====================================================
     ``tokens, labels, position_ids``            ``int64[1, T]``
     ``loss_mask``                               ``float32[1, T]``
     ``attention_mask``                          ``None``
-    ``cu_seqlens``                              ``int32[1, S + 2]``: where the row really is, then ``-1``
-    ``cu_seqlens_argmin``                       ``int64[1, 1]``: where the ``-1`` stands
+    ``cu_seqlens``                              ``int32[1, S + 2]``: boundaries with gaps, then ``-1``
+    ``cu_seqlens_argmin``                       ``int64[1, 1]``: index of the ``-1``
     ``cu_seqlens_unpadded, …_argmin``           the same without gaps, only if there is padding behind segments
     ``max_seqlen``                              ``int32[1, 1]``
     ``token_count``                             a list with the Python integer T
     ==========================================  =====================================================
 
     Raises:
-        CollateError: positions of mRoPE, which this contract has no word for.
+        CollateError: positions of mRoPE, for which this contract has no key.
     """
     if batch.rope_positions is not None:
         raise CollateError(
             f"samples {', '.join(map(str, batch.sample_ids[:3].tolist()))}… have positions of mRoPE, which dialect "
             f"'megatron_bridge_legacy' has no word for: choose {setting('dialect', 'megatron_bridge')}"
         )
-    labels = shifted_labels(batch)
-    labels[labels == IGNORE_INDEX] = 0
-    unpadded = _marked("cu_seqlens_unpadded", batch.cu_seqlens_real) if batch.has_gaps else {}
     return {
         "tokens": row(batch.input_ids),
-        "labels": row(labels),
+        "labels": row(shifted_labels(batch, ignore_index=0)),
         "position_ids": row(batch.position_ids),
         "loss_mask": row(shifted_weights(batch)),
         "attention_mask": None,
-        **_marked("cu_seqlens", batch.cu_seqlens),
-        **unpadded,
+        **_with_end_mark("cu_seqlens", batch.cu_seqlens),
+        **(_with_end_mark("cu_seqlens_unpadded", batch.cu_seqlens_real) if batch.has_gaps else {}),
         "max_seqlen": torch.tensor([[batch.max_seqlen]], dtype=torch.int32),
         "token_count": [len(batch.input_ids)],
-        **media_tensors(batch),
+        **media_tensors(batch.media),
     }
 
 
-def _marked(name: str, boundaries: CuSeqlens) -> dict[str, torch.Tensor]:
-    """Boundaries with ``-1`` behind, and its place, so that nobody asks the device for it."""
-    marked = np.append(boundaries, np.int32(-1)).astype(np.int32, copy=False)
-    return {name: row(marked), f"{name}_argmin": torch.tensor([[len(boundaries)]])}
+def _with_end_mark(name: str, boundaries: CuSeqlens) -> dict[str, torch.Tensor]:
+    """Return boundaries followed by ``-1``, and its index, which saves a search on the device."""
+    values = np.append(boundaries, np.int32(-1)).astype(np.int32, copy=False)
+    return {name: row(values), f"{name}_argmin": torch.tensor([[len(boundaries)]])}

@@ -1,4 +1,4 @@
-"""What the trainer of ms-swift gets from its template, with packing or padding-free."""
+"""Batch that the trainer of ms-swift gets from its template, with packing or padding-free."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, row
+from brimful.collate.dialects.tensors import flash_boundaries, media_tensors, row
 
 __all__ = ["to_ms_swift"]
 
 
 def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
-    """One row of T tokens.
+    """Convert a batch to one row of T tokens.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``; labels are not shifted
@@ -24,21 +24,17 @@ def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
     ``max_length_q, max_length_k``              Python integers
     ==========================================  =====================================================
 
-    ms-swift itself takes every position 0 for a beginning, so that each token of its padding is a segment.
+    ms-swift itself reads every position 0 as a beginning, so that each token of its own padding is a segment.
     """
-    boundaries = torch.from_numpy(batch.cu_seqlens)
-    batch_of = {
+    tensors = {
         "input_ids": row(batch.input_ids),
         "labels": row(batch.labels),
         "position_ids": row(batch.position_ids),
-        "cu_seq_lens_q": boundaries,
-        "cu_seq_lens_k": boundaries,
-        "max_length_q": batch.max_seqlen,
-        "max_length_k": batch.max_seqlen,
+        **flash_boundaries(batch),
     }
     if batch.rope_positions is not None:
-        batch_of["text_position_ids"] = batch_of["position_ids"]
-        batch_of["position_ids"] = torch.from_numpy(batch.rope_positions[:, None])
+        tensors["text_position_ids"] = tensors["position_ids"]
+        tensors["position_ids"] = torch.from_numpy(batch.rope_positions[:, None])
     if batch.loss_weights is not None:
-        batch_of["loss_scale"] = row(batch.target_weights)
-    return {**batch_of, **media_tensors(batch)}
+        tensors["loss_scale"] = row(batch.target_weights)
+    return {**tensors, **media_tensors(batch.media)}

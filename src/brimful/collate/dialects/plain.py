@@ -1,4 +1,4 @@
-"""One row for each sample, padded to the longest: the reference that every packed form has to equal."""
+"""One row for each sample, padded to the longest: the reference for every packed form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["to_plain"]
 
 
 def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int = 0) -> dict[str, Any]:
-    """B samples in rows of L tokens, padding on the right; labels are not shifted.
+    """Convert a batch to rows of L tokens for its B samples, padded on the right; labels are not shifted.
 
     ==========================================  =====================================================
     ``input_ids, labels, position_ids``         ``int64[B, L]``; with mRoPE ``position_ids`` is ``int64[4, B, L]``
@@ -23,27 +23,28 @@ def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int
     ``loss_weights``                            ``float32[B, L]``, only if the batch has any
     ==========================================  =====================================================
 
-    Padding of the batch is left out; the rows have their own, at position 0.
+    Padding of the batch is removed; the rows have their own, at position 0.
 
     Args:
-        length: L, at least the longest sample; that if None.
-        pad_token_id: what stands in the padding.
+        length: L, at least the longest sample; the longest sample if None.
+        pad_token_id: token of the padding.
     """
     lengths = batch.real_lengths[: batch.num_segments]
-    here = np.arange(int(lengths.max()) if length is None else length) < lengths[:, None]
-    real = ~batch.padding_mask
+    is_token_of_row = np.arange(int(lengths.max()) if length is None else length) < lengths[:, None]
+    is_token = ~batch.padding_mask
 
     def rows(values: np.ndarray[Any, Any], fill: int) -> torch.Tensor:
-        padded = np.full((*values.shape[:-1], *here.shape), fill, dtype=values.dtype)
-        padded[..., here] = values[..., real]
-        return torch.from_numpy(padded)
+        table = np.full((*values.shape[:-1], *is_token_of_row.shape), fill, dtype=values.dtype)
+        # Both masks go through the samples in the same order, token by token.
+        table[..., is_token_of_row] = values[..., is_token]
+        return torch.from_numpy(table)
 
-    given = {
+    tensors = {
         "input_ids": rows(batch.input_ids, pad_token_id),
         "labels": rows(batch.labels, IGNORE_INDEX),
         "position_ids": rows(batch.position_ids if batch.rope_positions is None else batch.position_rows(4), 0),
-        "attention_mask": torch.from_numpy(here.astype(np.int64)),
+        "attention_mask": torch.from_numpy(is_token_of_row.astype(np.int64)),
     }
     if batch.loss_weights is not None:
-        given["loss_weights"] = rows(batch.target_weights, 0)
-    return {**given, **media_tensors(batch)}
+        tensors["loss_weights"] = rows(batch.target_weights, 0)
+    return {**tensors, **media_tensors(batch.media)}

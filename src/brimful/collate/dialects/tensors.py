@@ -1,4 +1,4 @@
-"""NumPy arrays of a batch as tensors that share their memory, in the shapes that dialects ask for."""
+"""Arrays of a batch as tensors that share their memory, in shapes and names of several dialects."""
 
 from __future__ import annotations
 
@@ -10,86 +10,128 @@ import numpy.typing as npt
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.media import Float32Array, join_media
+from brimful.collate.media import Media, join_media
 from brimful.collate.shift import shift_labels, shift_left
-from brimful.typing import Int64Array, Labels
+from brimful.typing import IGNORE_INDEX, Float32Array, Labels
 
 __all__ = [
     "beside_tokens",
     "divisor_if_no_target",
+    "flash_boundaries",
     "join_rows",
     "media_tensors",
     "row",
     "shifted_labels",
     "shifted_weights",
     "stack",
-    "text_or_mrope",
+    "thd_boundaries",
+    "token_row",
 ]
 
 
 def row(values: npt.NDArray[Any]) -> torch.Tensor:
-    """``(T,)`` as ``(1, T)``."""
+    """Return ``(T,)`` as ``(1, T)``."""
     return torch.from_numpy(values[None])
 
 
 def stack(rows: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
-    """Rows of one length as ``(B, S)``."""
+    """Stack rows of one length to ``(B, S)``."""
     return torch.from_numpy(np.stack(rows))
 
 
-def shifted_labels(batch: PackedBatch) -> Labels:
-    """``int64[T]``: what each token has to predict."""
-    return shift_labels(batch.labels, batch.cu_seqlens)
+def shifted_labels(batch: PackedBatch, *, ignore_index: int = IGNORE_INDEX) -> Labels:
+    """Return the label that each token predicts: ``int64[T]``, ``ignore_index`` without a target."""
+    labels = shift_labels(batch.labels, batch.cu_seqlens)
+    if ignore_index != IGNORE_INDEX:
+        labels[labels == IGNORE_INDEX] = ignore_index
+    return labels
 
 
 def shifted_weights(batch: PackedBatch) -> Float32Array:
-    """``float32[T]``: what each shifted label counts; 0 where there is none."""
+    """Return the weight of each shifted label: ``float32[T]``, 0 without a target."""
     return shift_left(batch.target_weights, batch.cu_seqlens, by=1, fill=0.0)
 
 
-def text_or_mrope(batch: PackedBatch) -> Int64Array:
-    """``int64[1, T]``, or ``int64[4, 1, T]`` (text, time, height, width) where the batch has mRoPE.
+def token_row(batch: PackedBatch) -> dict[str, torch.Tensor]:
+    """Return ``input_ids``, ``labels`` and ``position_ids`` of one row for a model of Transformers.
 
+    All are ``int64[1, T]``, and ``position_ids`` ``int64[4, 1, T]`` (text, time, height, width) with mRoPE:
     Transformers isolates segments by the text row, and only if there are four.
     """
-    if batch.rope_positions is None:
-        return batch.position_ids[None]
-    return batch.position_rows(4)[:, None]
+    positions = batch.position_ids[None] if batch.rope_positions is None else batch.position_rows(4)[:, None]
+    return {
+        "input_ids": row(batch.input_ids),
+        "labels": row(batch.labels),
+        "position_ids": torch.from_numpy(positions),
+    }
 
 
-def media_tensors(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """Arrays of images, videos and audio under the names that the model knows; copied, as packs are read-only."""
-    if not batch.media:
+def flash_boundaries(batch: PackedBatch) -> dict[str, Any]:
+    """Return boundaries and longest segment by the names of Transformers' flash attention arguments."""
+    boundaries = torch.from_numpy(batch.cu_seqlens)
+    return {
+        "cu_seq_lens_q": boundaries,
+        "cu_seq_lens_k": boundaries,
+        "max_length_q": batch.max_seqlen,
+        "max_length_k": batch.max_seqlen,
+    }
+
+
+def thd_boundaries(batch: PackedBatch) -> dict[str, Any]:
+    """Return boundaries, without and with gaps, and longest segment by the names of THD kernels.
+
+    A batch without gaps has the same tensor for both, and the padding at the end as a segment with tokens.
+    """
+    padded = torch.from_numpy(batch.cu_seqlens)
+    real = torch.from_numpy(batch.cu_seqlens_real) if batch.has_gaps else padded
+    return {
+        "qkv_format": "thd",
+        "cu_seqlens_q": real,
+        "cu_seqlens_kv": real,
+        "cu_seqlens_q_padded": padded,
+        "cu_seqlens_kv_padded": padded,
+        "max_seqlen_q": batch.max_seqlen,
+        "max_seqlen_kv": batch.max_seqlen,
+    }
+
+
+def media_tensors(media: Sequence[Media]) -> dict[str, torch.Tensor]:
+    """Return arrays of images, videos and audio by the names of the model; copied, because packs are read-only."""
+    if not media:
         return {}
-    return {name: torch.tensor(array) for item in batch.media for name, array in item.arrays.items()}
+    return {name: torch.tensor(array) for item in media for name, array in item.arrays.items()}
 
 
 def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
-    """``num_items_in_batch`` of 1 for a batch without a target, as ranks get at the tail of an epoch.
+    """Return ``num_items_in_batch`` of 1 for a batch without a target.
 
-    Models of Transformers then divide a sum of nothing by 1: the loss is 0 where their mean of nothing is NaN. A
-    ``Trainer`` puts the targets of all ranks in its place.
+    Ranks get such a batch at the tail of an epoch. Models of Transformers then divide an empty sum by 1: the loss is 0
+    instead of the NaN of an empty mean. A ``Trainer`` replaces it by the targets of all ranks.
     """
     return {} if batch.num_loss_tokens else {"num_items_in_batch": 1}
 
 
-def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, shifted: bool = False) -> dict[str, torch.Tensor]:
-    """What rows of B packs have beside tokens and labels.
+def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: bool = False) -> dict[str, torch.Tensor]:
+    """Stack B packs as rows of S tokens: tokens, labels, positions, weights and media.
 
-    ``position_ids`` are ``int64[B, S]``, or ``int64[mrope_rows, B, S]`` if any row has mRoPE; ``loss_weights``
-    ``float32[B, S]`` if any row has some; arrays of media lie behind each other on their first axis.
+    ``input_ids`` and ``labels`` are ``int64[B, S]``; ``position_ids`` too, or ``int64[mrope_rows, B, S]`` if any row
+    has mRoPE; ``loss_weights`` ``float32[B, S]`` if any row has some; arrays of media are joined on their first axis.
     """
-    mrope = any(batch.rope_positions is not None for batch in rows)
-    positions = np.stack([batch.position_rows(mrope_rows if mrope else 1) for batch in rows], axis=1)
-    joined = {"position_ids": torch.from_numpy(positions if mrope else positions[0])}
+    has_mrope = any(batch.rope_positions is not None for batch in rows)
+    positions = np.stack([batch.position_rows(mrope_rows if has_mrope else 1) for batch in rows], axis=1)
+    tensors = {
+        "input_ids": stack([batch.input_ids for batch in rows]),
+        "labels": stack([shifted_labels(batch) if labels_shifted else batch.labels for batch in rows]),
+        "position_ids": torch.from_numpy(positions if has_mrope else positions[0]),
+    }
     if any(batch.loss_weights is not None for batch in rows):
-        joined["loss_weights"] = stack([shifted_weights(b) if shifted else b.target_weights for b in rows])
-    media = join_media([(0, batch.media) for batch in rows])
-    return {**joined, **{name: torch.tensor(array) for item in media for name, array in item.arrays.items()}}
+        weights = [shifted_weights(batch) if labels_shifted else batch.target_weights for batch in rows]
+        tensors["loss_weights"] = stack(weights)
+    return {**tensors, **media_tensors(join_media([(0, batch.media) for batch in rows]))}
 
 
 def beside_tokens(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """``loss_weights: float32[1, T]``, aligned with the labels, if the batch has any but 1; and its media, if any."""
+    """Return ``loss_weights: float32[1, T]``, aligned with the labels, if any weight is not 1; and media, if any."""
     if batch.loss_weights is None:
-        return media_tensors(batch)
-    return {"loss_weights": row(batch.target_weights), **media_tensors(batch)}
+        return media_tensors(batch.media)
+    return {"loss_weights": row(batch.target_weights), **media_tensors(batch.media)}

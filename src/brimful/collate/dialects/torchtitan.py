@@ -1,4 +1,4 @@
-"""What torchtitan takes: a row without a batch dimension."""
+"""Batch of torchtitan: a row without a batch dimension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["to_torchtitan"]
 
 
 def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
-    """T tokens in one dimension; labels are shifted.
+    """Convert a batch to T tokens in one dimension; labels are shifted.
 
     ==========================================  =====================================================
     ``input, labels, positions``                ``int64[T]``
@@ -24,10 +24,10 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
     ``loss_weights``                            ``float32[T]``, only if the batch has any
     ==========================================  =====================================================
 
-    torchtitan makes its masks where ``positions`` is 0; the padding counts from 0 and so is one document.
+    torchtitan begins a document at every position 0; the padding counts from 0 and so is one document.
     """
     boundaries = torch.from_numpy(batch.cu_seqlens)
-    given: dict[str, Any] = {
+    tensors: dict[str, Any] = {
         "input": torch.from_numpy(batch.input_ids),
         "labels": torch.from_numpy(shifted_labels(batch)),
         "positions": torch.from_numpy(batch.position_ids),
@@ -39,8 +39,9 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
             "cu_seq_q_host": batch.cu_seqlens_host,
         },
     }
+    # ``positions`` stay those of text beside mRoPE: the masks are made from them.
     if batch.rope_positions is not None:
-        given["mrope_positions"] = torch.from_numpy(batch.rope_positions)
+        tensors["mrope_positions"] = torch.from_numpy(batch.rope_positions)
     if batch.loss_weights is not None:
-        given["loss_weights"] = torch.from_numpy(shifted_weights(batch))
-    return {**given, **media_tensors(batch)}
+        tensors["loss_weights"] = torch.from_numpy(shifted_weights(batch))
+    return {**tensors, **media_tensors(batch.media)}

@@ -1,4 +1,4 @@
-"""What attention of Transformer Engine takes in the ``thd`` layout."""
+"""Arguments of Transformer Engine's attention in the ``thd`` layout."""
 
 from __future__ import annotations
 
@@ -7,41 +7,33 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors
+from brimful.collate.dialects.tensors import media_tensors, thd_boundaries
 
 __all__ = ["to_transformer_engine"]
 
 
 def to_transformer_engine(batch: PackedBatch) -> dict[str, Any]:
-    """T tokens without a batch dimension, and the keyword arguments of ``DotProductAttention``.
+    """Convert a batch to T tokens in one dimension, and to keyword arguments of ``DotProductAttention``.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[T]``; labels are not shifted
-    ``position_ids``                            ``int64[T]``, on through padding; ``int64[3, T]`` with mRoPE
+    ``position_ids``                            ``int64[T]``, counted through padding; ``int64[3, T]`` with mRoPE
     ``qkv_format``                              ``"thd"``
     ``cu_seqlens_q, cu_seqlens_kv``             ``int32[S + 1]``, without gaps: 0 3 5 9
     ``cu_seqlens_q_padded, …_kv_padded``        ``int32[S + 1]``, with gaps: 0 4 8 13
     ``max_seqlen_q, max_seqlen_kv``             Python integers, of the padded lengths
-    ``pad_between_seqs``                        whether the two differ; if not, they are the same tensor
+    ``pad_between_seqs``                        true if the two differ; if not, they are the same tensor
     ==========================================  =====================================================
     """
-    where = torch.from_numpy(batch.cu_seqlens)
-    real = torch.from_numpy(batch.cu_seqlens_real) if batch.has_gaps else where
     positions = batch.position_ids if batch.rope_positions is None else batch.rope_positions
-    given = {
+    tensors = {
         "input_ids": torch.from_numpy(batch.input_ids),
         "labels": torch.from_numpy(batch.labels),
         "position_ids": torch.from_numpy(positions),
-        "qkv_format": "thd",
-        "cu_seqlens_q": real,
-        "cu_seqlens_kv": real,
-        "cu_seqlens_q_padded": where,
-        "cu_seqlens_kv_padded": where,
-        "max_seqlen_q": batch.max_seqlen,
-        "max_seqlen_kv": batch.max_seqlen,
+        **thd_boundaries(batch),
         "pad_between_seqs": batch.has_gaps,
-        **media_tensors(batch),
+        **media_tensors(batch.media),
     }
     if batch.loss_weights is not None:
-        given["loss_weights"] = torch.from_numpy(batch.target_weights)
-    return given
+        tensors["loss_weights"] = torch.from_numpy(batch.target_weights)
+    return tensors

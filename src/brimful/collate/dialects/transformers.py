@@ -1,23 +1,21 @@
-"""What Transformers models take: the keys of ``DataCollatorWithFlattening``."""
+"""Keyword arguments of Transformers models, by the keys of ``DataCollatorWithFlattening``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, row, text_or_mrope
+from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, flash_boundaries, row, token_row
 
 __all__ = ["to_transformers"]
 
 
 def to_transformers(batch: PackedBatch) -> dict[str, Any]:
-    """One row of T tokens in the words of Transformers 5.
+    """Convert a batch to one row of T tokens with the keys of Transformers 5.
 
-    No ``attention_mask``: its presence would make flash attention ignore the boundaries. And no cache: a model
-    that is called with ``use_cache`` (the default of most configurations) makes an empty cache, and Transformers
-    then no longer looks for packed sequences in SDPA, eager and flex attention: samples would see each other.
+    No ``attention_mask``: its presence would make flash attention ignore the boundaries. And no cache: a model called
+    with ``use_cache`` (the default of most configurations) makes an empty cache, and with a cache Transformers does not
+    look for packed sequences in SDPA, eager and flex attention: samples would see each other.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``; labels are not shifted
@@ -32,15 +30,9 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
 
     Arrays of media follow under their own names.
     """
-    boundaries = torch.from_numpy(batch.cu_seqlens)
     return {
-        "input_ids": row(batch.input_ids),
-        "labels": row(batch.labels),
-        "position_ids": torch.from_numpy(text_or_mrope(batch)),
-        "cu_seq_lens_q": boundaries,
-        "cu_seq_lens_k": boundaries,
-        "max_length_q": batch.max_seqlen,
-        "max_length_k": batch.max_seqlen,
+        **token_row(batch),
+        **flash_boundaries(batch),
         "seq_idx": row(batch.segment_index),
         "use_cache": False,
         **divisor_if_no_target(batch),

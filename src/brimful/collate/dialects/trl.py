@@ -1,4 +1,4 @@
-"""What ``SFTTrainer`` of TRL gets from its own padding-free collator."""
+"""Batch that ``SFTTrainer`` of TRL gets from its own padding-free collator."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from brimful.collate.dialects.transformers import to_transformers
 
 __all__ = ["to_trl", "trl_example"]
 
-_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
+_KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
 
 
 def to_trl(batch: PackedBatch) -> dict[str, Any]:
-    """One row of T tokens with the keys of TRL's ``DataCollatorForLanguageModeling(padding_free=True)``.
+    """Convert a batch to one row with the keys of TRL's ``DataCollatorForLanguageModeling(padding_free=True)``.
 
-    As ``transformers``, without ``use_cache`` and ``num_items_in_batch``, which the trainer sets by itself. TRL gives
-    padding position 0, which makes each padding token a segment; here the padding is one segment.
+    These are the keys of ``transformers`` without ``use_cache`` and ``num_items_in_batch``, which the trainer sets
+    itself. TRL gives padding position 0, which makes each padding token a segment; here the padding is one segment.
     """
-    return {key: value for key, value in to_transformers(batch).items() if key not in _OF_THE_TRAINER}
+    return {key: value for key, value in to_transformers(batch).items() if key not in _KEYS_OF_THE_TRAINER}
 
 
 def trl_example(batch: PackedBatch) -> dict[str, list[int]]:
-    """The row as an example of TRL's packed data set: ``input_ids``, ``labels`` and ``seq_lengths``, no padding."""
-    real = ~batch.padding_mask
+    """Return the row as an example of TRL's packed data set: ``input_ids``, ``labels``, ``seq_lengths``; no padding."""
+    is_token = ~batch.padding_mask
     return {
-        "input_ids": batch.input_ids[real].tolist(),
-        "labels": batch.labels[real].tolist(),
+        "input_ids": batch.input_ids[is_token].tolist(),
+        "labels": batch.labels[is_token].tolist(),
         "seq_lengths": batch.real_lengths[: batch.num_segments].tolist(),
     }

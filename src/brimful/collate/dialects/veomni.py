@@ -1,4 +1,4 @@
-"""What a model of VeOmni gets from its packing collator without sequence parallelism."""
+"""Batch that a model of VeOmni gets from its packing collator without sequence parallelism."""
 
 from __future__ import annotations
 
@@ -8,44 +8,40 @@ import numpy as np
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import beside_tokens, row
+from brimful.collate.dialects.tensors import beside_tokens, flash_boundaries, row
 
 __all__ = ["to_veomni"]
 
 
 def to_veomni(batch: PackedBatch) -> dict[str, Any]:
-    """One row of T tokens; labels are not shifted.
+    """Convert a batch to one row of T tokens; labels are not shifted.
 
     ==========================================  =====================================================
     ``input_ids, labels``                       ``int64[1, T]``
-    ``attention_mask``                          ``int64[1, T]``, all ones: VeOmni goes by the boundaries
+    ``attention_mask``                          ``int64[1, T]``, all ones: VeOmni reads the boundaries
     ``position_ids``                            ``int64[1, T]``; with mRoPE ``int64[1, 3, T]``
     ``cu_seq_lens_q, cu_seq_lens_k``            ``int32[S + 1]``
     ``linear_attn_cu_seq_lens_q``               the same
     ``max_length_q, max_length_k``              Python integers
     ``tail_padding_length``                     0-dimensional ``int32``, only if the row ends in padding
-    ``ds_idx``                                  ``int64[samples]``: the source of each, only if the samples say
+    ``ds_idx``                                  ``int64[samples]``: the source of each, only if known
     ``loss_weights``                            ``float32[1, T]``, only if the batch has any
     ==========================================  =====================================================
 
-    VeOmni gives padding position 0; here it counts from 0, and is one segment in both.
+    VeOmni gives padding position 0; here its positions count from 0. The padding is one segment in both.
     """
-    boundaries = torch.from_numpy(batch.cu_seqlens)
+    boundaries = flash_boundaries(batch)
     ids = row(batch.input_ids)
-    positions = batch.position_ids if batch.rope_positions is None else batch.rope_positions
-    given = {
+    tensors = {
         "input_ids": ids,
         "labels": row(batch.labels),
         "attention_mask": torch.ones_like(ids),
-        "position_ids": row(positions),
-        "cu_seq_lens_q": boundaries,
-        "cu_seq_lens_k": boundaries,
-        "linear_attn_cu_seq_lens_q": boundaries,
-        "max_length_q": batch.max_seqlen,
-        "max_length_k": batch.max_seqlen,
+        "position_ids": row(batch.position_ids if batch.rope_positions is None else batch.rope_positions),
+        **boundaries,
+        "linear_attn_cu_seq_lens_q": boundaries["cu_seq_lens_q"],
     }
     if batch.tail_length:
-        given["tail_padding_length"] = torch.tensor(batch.tail_length, dtype=torch.int32)
+        tensors["tail_padding_length"] = torch.tensor(batch.tail_length, dtype=torch.int32)
     if batch.source_ids is not None:
-        given["ds_idx"] = torch.from_numpy(batch.source_ids.astype(np.int64))
-    return {**given, **beside_tokens(batch)}
+        tensors["ds_idx"] = torch.from_numpy(batch.source_ids.astype(np.int64))
+    return {**tensors, **beside_tokens(batch)}

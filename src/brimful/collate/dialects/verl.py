@@ -1,4 +1,4 @@
-"""What the engines of verl take: nested tensors, one row for each sample."""
+"""Batch of verl's engines: nested tensors, one row for each sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["to_verl"]
 
 
 def to_verl(batch: PackedBatch) -> dict[str, Any]:
-    """Samples of a batch as jagged tensors, B of them; padding is left out, as verl pads by itself.
+    """Convert a batch to jagged tensors of its B samples, without padding, because verl pads itself.
 
     ==========================================  =====================================================
     ``input_ids``                               nested ``int64[B, length]``
@@ -23,18 +23,19 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
     ``batch_num_tokens``                        Python integer: targets of this batch; sum it over ranks
     ==========================================  =====================================================
 
-    Not shifted: verl rolls inside of its loss, sample by sample, and divides by ``batch_num_tokens``.
+    Nothing is shifted: verl rolls inside of its loss, sample by sample, and divides by ``batch_num_tokens``.
     """
-    real = ~batch.padding_mask
+    is_token = ~batch.padding_mask
     offsets = torch.from_numpy(batch.cu_seqlens_real[: batch.num_segments + 1].astype(np.int64))
 
     def jagged(values: np.ndarray[Any, Any]) -> torch.Tensor:
-        return torch.nested.nested_tensor_from_jagged(torch.from_numpy(values[real]), offsets)
+        return torch.nested.nested_tensor_from_jagged(torch.from_numpy(values[is_token]), offsets)
 
     if batch.rope_positions is None:
         positions = jagged(batch.position_ids)
     else:
-        rows = torch.from_numpy(batch.position_rows(4)[:, real])
+        # The ragged dimension is the last here, behind the four rows of positions.
+        rows = torch.from_numpy(batch.position_rows(4)[:, is_token])
         lengths = batch.real_lengths[: batch.num_segments].tolist()
         positions = torch.nested.as_nested_tensor(list(rows.split(lengths, dim=1)), layout=torch.jagged)
     return {
@@ -42,5 +43,5 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
         "position_ids": positions,
         "loss_mask": jagged(batch.target_weights),
         "batch_num_tokens": batch.num_loss_tokens,
-        **media_tensors(batch),
+        **media_tensors(batch.media),
     }
