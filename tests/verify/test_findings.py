@@ -63,6 +63,39 @@ def test_a_refusal_of_training_mode_does_not_hide_a_leak_in_it(model):
     assert failures(report)["training", "eager"].cause.startswith("in training mode only: ")
 
 
+class OneRow(faults.Around):
+    """A model of packed rows that takes no second one, as those of kernels for variable lengths."""
+
+    def change(self, logits, batch):
+        if len(batch["input_ids"]) > 1:
+            raise RuntimeError("one row only")
+        return super().change(logits, batch)
+
+
+class LeakInOneRow(OneRow, faults.LeakOf):
+    pass
+
+
+class BiasOfPacks(OneRow):
+    """Logits that are wrong in rows of more than one sample, each sample by itself."""
+
+    def change(self, logits, batch):
+        return super().change(logits, batch) * (2 if (batch.get("position_ids", torch.zeros(1)) == 0).sum() > 1 else 1)
+
+
+def test_a_leak_is_found_in_a_model_that_takes_one_row_only(model):
+    """The row for each sample, which shows what rounding does, is refused: a leak of 0.1 is none of that."""
+    isolation = failures(run(LeakInOneRow(model, 0.1)))["isolation", "eager"]
+    assert "a row for each sample is refused" in isolation.detail
+
+
+def test_wrong_logits_are_found_in_a_model_that_takes_one_row_only(model):
+    """The same row would tell whether it is the packing; without it the failure still is one."""
+    found = failures(run(BiasOfPacks(model)))
+    assert {check for check, _ in found} >= {"logits", "loss"}
+    assert "is refused" in found["logits", "eager"].cause
+
+
 class FaultByAttention(faults.Around):
     """Each attention implementation has a fault of its own."""
 

@@ -34,6 +34,10 @@ _IN_PACKS_ONLY = Diagnosis(
     "unknown: samples are apart, a row for each is right, and in packed rows the numbers differ (another kernel)",
     "another attention implementation",
 )
+_NO_ROWS = Diagnosis(
+    "unknown: samples are apart, and a row for each, which would tell packing from the model, is refused",
+    "another attention implementation",
+)
 _NO_FLOAT32 = Diagnosis(
     "unknown: samples are apart, and float32, which would tell rounding from a fault, cannot run here",
     "verify the same collator with sdpa in float32",
@@ -63,13 +67,21 @@ def explain_parity(setup: PackingSetup, attention: str, findings: list[Finding])
             "switch the randomness off where the model is not in training mode (training=self.training)",
         )
         return _with_diagnosis(findings, diagnosis)
+    try:
+        in_rows, _ = check_parity(setup, attention, setup.per_sample_reference(), setup.in_rows())
+    except BrimfulError:
+        raise
+    except Exception:  # a model of packed rows may take one row only
+        return _with_diagnosis(findings, _NO_ROWS)
     if may_round:
-        return _explain_in_float32(setup, attention, findings)
-    return _with_diagnosis(findings, _diagnose_by_rows(setup, attention))
+        return _explain_in_float32(setup, attention, findings, in_rows)
+    return _with_diagnosis(findings, _diagnose_by_rows(in_rows))
 
 
-def _explain_in_float32(setup: PackingSetup, attention: str, findings: list[Finding]) -> list[Finding]:
-    """Tell rounding from a fault: what fails in float32 too is a fault, and rounding is also there in rows."""
+def _explain_in_float32(
+    setup: PackingSetup, attention: str, findings: list[Finding], in_rows: list[Finding]
+) -> list[Finding]:
+    """Tell rounding from a fault: a fault fails in float32 too, and rounding is also there with a row for each sample."""
     try:
         with in_float32(setup.model):
             reference = setup.per_sample_reference()
@@ -81,14 +93,14 @@ def _explain_in_float32(setup: PackingSetup, attention: str, findings: list[Find
     except Exception:  # kernels of low precision only, or no room for the weights
         return _with_diagnosis(findings, _NO_FLOAT32)
     if any(_is_unexplained(finding) or _fails_in_weights(finding) for finding in precise):
-        return _with_diagnosis(findings, _diagnose_by_rows(setup, attention))
+        return _with_diagnosis(findings, _diagnose_by_rows(in_rows))
     precise_by_check = {finding.check: finding for finding in precise}
     # Float32 is right, so only the size remains to be explained: rows of their own show how much rounding makes.
-    in_rows = {finding.check: finding.measured or 0.0 for finding in _parity_in_rows(setup, attention)}
+    rounding_by_check = {finding.check: finding.measured or 0.0 for finding in in_rows}
     rounds_by_groups = movement_in_rows(setup) > 0
     explained = []
     for finding in findings:
-        rounding = in_rows.get(finding.check, in_rows["logits"])
+        rounding = rounding_by_check.get(finding.check, rounding_by_check["logits"])
         if not _is_unexplained(finding) and not _fails_in_weights(finding):
             explained.append(finding)
         elif rounds_by_groups or (finding.measured or 0.0) <= _ROUNDING_FACTOR * rounding:
@@ -104,16 +116,9 @@ def _explain_in_float32(setup: PackingSetup, attention: str, findings: list[Find
     return explained
 
 
-def _diagnose_by_rows(setup: PackingSetup, attention: str) -> Diagnosis:
+def _diagnose_by_rows(in_rows: list[Finding]) -> Diagnosis:
     """Name packing as the place of the fault, or the model, if a row for each sample differs as well."""
-    fails_in_rows = any(finding.status is Status.FAIL for finding in _parity_in_rows(setup, attention))
-    return _IN_ROWS_TOO if fails_in_rows else _IN_PACKS_ONLY
-
-
-def _parity_in_rows(setup: PackingSetup, attention: str) -> list[Finding]:
-    """Compare a batch with a row for each sample with the samples alone."""
-    findings, _ = check_parity(setup, attention, setup.per_sample_reference(), setup.in_rows())
-    return findings
+    return _IN_ROWS_TOO if any(finding.status is Status.FAIL for finding in in_rows) else _IN_PACKS_ONLY
 
 
 def _is_unexplained(finding: Finding) -> bool:
