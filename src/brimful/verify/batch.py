@@ -97,8 +97,8 @@ def call_collator(
     """
     batch = collator(features)
     if not isinstance(batch, Mapping) or "input_ids" not in batch:
-        returned = sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
-        raise CollateError(f"the collator must return a mapping with 'input_ids' and returned {returned}")
+        returned_text = sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+        raise CollateError(f"the collator must return a mapping with 'input_ids' and returned {returned_text}")
     kwargs: dict[str, Any] = {}
     for key, value in batch.items():
         value = torch.from_numpy(value) if isinstance(value, np.ndarray) else value

@@ -91,11 +91,11 @@ def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
             kwargs = repair(kwargs, batch)
         return setup.logits(kwargs)
 
-    repaired = compare_logits(
+    repaired_leak = compare_logits(
         repaired_logits(batch), repaired_logits(changed_batch), batch, changed_batch, leak.changed, limit=leak.limit
     )
     # The changed sample must still move: a batch in which nothing does would look repaired.
-    return repaired.size <= leak.limit < repaired.own
+    return repaired_leak.size <= leak.limit < repaired_leak.own
 
 
 def _repairs(setup: PackingSetup) -> dict[str, _Repair]:

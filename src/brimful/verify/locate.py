@@ -43,8 +43,8 @@ def locate_with_markers(
         return locate(rows, segment_ids, identities)
     if None not in markers.places:
         return markers
-    searched = locate(rows, segment_ids, identities)
-    return markers if None in searched.places else searched
+    search_layout = locate(rows, segment_ids, identities)
+    return markers if None in search_layout.places else search_layout
 
 
 def _agrees(rows: Int64Array, segment_ids: Sequence[Int64Array], markers: SampleLayout) -> bool:
@@ -160,8 +160,8 @@ def _greedy_layout(
             places[index] = nearest
     # Tokens that no segment claimed keep their value; the others match nothing.
     remainder = np.where(free, rows, np.iinfo(np.int64).min)
-    repeated = tuple(index for index, ids in enumerate(segment_ids) if places[index] and _occurrences(remainder, ids))
+    repeats = tuple(index for index, ids in enumerate(segment_ids) if places[index] and _occurrences(remainder, ids))
     # A repeat explains why a segment fits in two places; a repeat of one token could as well be padding.
-    certain = all(len(options) <= 1 or index in repeated for index, options in enumerate(candidates))
-    certain &= not any(len(np.unique(segment_ids[index])) == 1 for index in repeated)
-    return SampleLayout(tuple(places), repeated, np.zeros(rows.shape, dtype=bool), certain)
+    certain = all(len(options) <= 1 or index in repeats for index, options in enumerate(candidates))
+    certain &= not any(len(np.unique(segment_ids[index])) == 1 for index in repeats)
+    return SampleLayout(tuple(places), repeats, np.zeros(rows.shape, dtype=bool), certain)

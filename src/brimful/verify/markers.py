@@ -27,21 +27,21 @@ def lay_out_markers(
     collate_ids: Callable[[list[Any]], Int64Array],
     samples: ReferenceSamples,
     *,
-    media: Collection[int],
-    reserved: Collection[int],
+    media_ids: Collection[int],
+    reserved_tokens: Collection[int],
 ) -> SampleLayout | None:
     """Collate the samples with a token of its own at every place.
 
     Args:
         collate_ids: from features to ``input_ids`` of their batch, ``int64[B, T]``.
         samples: the samples.
-        media: tokens that stay what they are, as collators look for them (images).
-        reserved: tokens that may mean something: those of the batch, the special ones.
+        media_ids: tokens that stay what they are, as collators look for them (images).
+        reserved_tokens: tokens that may mean something: those of the batch, the special ones.
 
     Returns:
         None if the collator refuses such tokens, or if a sample has none but media tokens.
     """
-    marked_ids, owners = _mark(samples, media, reserved)
+    marked_ids, owners = _mark(samples, media_ids, reserved_tokens)
     if any(owners.keys().isdisjoint(ids.tolist()) for ids in marked_ids):
         return None
     try:
@@ -49,7 +49,7 @@ def lay_out_markers(
     except Exception:  # a collator may refuse foreign tokens in any way it likes; samples are searched then
         return None
     places: list[Place | None] = [None] * len(marked_ids)
-    repeated: list[int] = []
+    repeats: list[int] = []
     is_marker = np.isin(rows, list(owners))
     fragments = is_marker.copy()
     # A marker occurs once in the samples, so its value alone says to which place of which segment a token belongs.
@@ -65,22 +65,22 @@ def lay_out_markers(
         if place is None:
             places[segment] = Place(row, start, stop)
             fragments[row, start:stop] = False
-        elif segment not in repeated:
-            repeated.append(segment)
-    return SampleLayout(tuple(places), tuple(repeated), fragments, True)
+        elif segment not in repeats:
+            repeats.append(segment)
+    return SampleLayout(tuple(places), tuple(repeats), fragments, True)
 
 
 def _mark(
-    samples: ReferenceSamples, media: Collection[int], reserved: Collection[int]
+    samples: ReferenceSamples, media_ids: Collection[int], reserved_tokens: Collection[int]
 ) -> tuple[list[Int64Array], dict[int, tuple[int, int]]]:
     """Return marked tokens of each segment, and for each marker its segment and its place in it."""
-    excluded = {*media, *reserved}
-    fresh_tokens = (token for token in count() if token not in excluded)
+    excluded_tokens = {*media_ids, *reserved_tokens}
+    fresh_tokens = (token for token in count() if token not in excluded_tokens)
     marked_ids: list[Int64Array] = []
     owners: dict[int, tuple[int, int]] = {}
     for index, segment in enumerate(samples.segments):
         ids = segment.ids.copy()
-        offsets = np.flatnonzero(~np.isin(ids, list(media)))
+        offsets = np.flatnonzero(~np.isin(ids, list(media_ids)))
         ids[offsets] = list(islice(fresh_tokens, len(offsets)))
         owners |= {int(ids[offset]): (index, offset) for offset in offsets.tolist()}
         marked_ids.append(ids)

@@ -98,22 +98,22 @@ def _explain_in_float32(
     # Float32 is right, so only the size remains to be explained: rows of their own show how much rounding makes.
     rounding_by_check = {finding.check: finding.measured or 0.0 for finding in in_rows}
     rounds_by_groups = movement_in_rows(setup) > 0
-    explained = []
+    results = []
     for finding in findings:
         rounding = rounding_by_check.get(finding.check, rounding_by_check["logits"])
         if not _is_unexplained(finding) and not _fails_in_weights(finding):
-            explained.append(finding)
+            results.append(finding)
         elif rounds_by_groups or (finding.measured or 0.0) <= _ROUNDING_FACTOR * rounding:
             remark = (
                 f"told in float32; rounding in {setup.dtype_name} makes {finding.measured:.1e}, and {rounding:.1e} with a "
                 f"row for each"
             )
-            passed = precise_by_check[finding.check]
-            explained.append(replace(passed, detail=joined(passed.detail, remark)))
+            precise_finding = precise_by_check[finding.check]
+            results.append(replace(precise_finding, detail=joined(precise_finding.detail, remark)))
         else:
             cause = f"a kernel in {setup.dtype_name}: float32 is right, and a row for each sample differs by {rounding:.1e} only"
-            explained.append(replace(finding, cause=cause, way_out="another attention implementation, or float32"))
-    return explained
+            results.append(replace(finding, cause=cause, way_out="another attention implementation, or float32"))
+    return results
 
 
 def _diagnose_by_rows(in_rows: list[Finding]) -> Diagnosis:

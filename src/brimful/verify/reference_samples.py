@@ -93,7 +93,7 @@ class ReferenceSamples:
         """``int64[K]``: every token that occurs in the samples, once, in rising order."""
         return np.unique(np.concatenate([segment.ids for segment in self.segments]))
 
-    def next_tokens(self, ids: Int64Array, steps: int = 1, *, without: Collection[int] = ()) -> Int64Array:
+    def next_tokens(self, ids: Int64Array, steps: int = 1, *, exclude: Collection[int] = ()) -> Int64Array:
         """Replace each token by the one that comes ``steps`` later among ``token_ids``; the first follows the last.
 
         Only ids that occur are used, so that no special token comes in that would change more than content.
@@ -101,9 +101,9 @@ class ReferenceSamples:
         Args:
             ids: ``int64[n]``.
             steps: at least 1.
-            without: tokens that replace no other.
+            exclude: tokens that replace no other.
         """
-        candidates = self.token_ids[~np.isin(self.token_ids, list(without))]
+        candidates = self.token_ids[~np.isin(self.token_ids, list(exclude))]
         return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
 
     def ids_with(self, replacements: Mapping[int, Int64Array] | None) -> list[Int64Array]:
@@ -124,13 +124,13 @@ class ReferenceSamples:
 
     def modified_fields(self, features: Sequence[Any]) -> list[tuple[int, str]]:
         """Return feature and key of everything that differs from what ``copies`` handed out."""
-        modified = []
+        modifications = []
         for index, (original, feature) in enumerate(zip(self._features, features, strict=True)):
-            expected, actual = _fields(original), _fields(feature)
+            original_fields, fields = _fields(original), _fields(feature)
             # A key on one side only was added or removed, and counts as modified like a changed value.
-            keys = sorted({*expected, *actual})
-            modified += [(index, key) for key in keys if not _is_same(expected.get(key), actual.get(key))]
-        return modified
+            keys = sorted({*original_fields, *fields})
+            modifications += [(index, key) for key in keys if not _is_same(original_fields.get(key), fields.get(key))]
+        return modifications
 
 
 def _read(index: int, feature: Feature) -> Iterator[Segment]:
@@ -169,16 +169,16 @@ def _rebuild(feature: Feature, segment_ids: Sequence[Int64Array]) -> Any:
         )
     if not isinstance(feature, Mapping):
         return replace(feature, input_ids=ids.astype(np.int32), loss_mask=feature.loss_mask.copy())
-    copied = {key: _copy(value) for key, value in feature.items()}
+    fields = {key: _copy(value) for key, value in feature.items()}
     row = np.asarray(feature["input_ids"], dtype=np.int64)
     new_row = row.copy()
     new_row[read_tokenised(feature, "the sample").places] = ids  # padding stays where it was
-    copied["input_ids"] = _in_type_of(feature["input_ids"], new_row)
+    fields["input_ids"] = _in_type_of(feature["input_ids"], new_row)
     if feature.get("labels") is not None and not np.array_equal(row, new_row):
         # A label is its own token or IGNORE_INDEX, so labels follow their tokens.
         labels = np.asarray(feature["labels"], dtype=np.int64)
-        copied["labels"] = _in_type_of(feature["labels"], np.where(labels == row, new_row, labels))
-    return copied
+        fields["labels"] = _in_type_of(feature["labels"], np.where(labels == row, new_row, labels))
+    return fields
 
 
 def _in_type_of(example: Any, values: Int64Array) -> Any:
@@ -203,13 +203,13 @@ def _fields(feature: Any) -> dict[str, Any]:
     return {name: getattr(feature, name) for name in names if hasattr(feature, name)}
 
 
-def _is_same(expected: Any, actual: Any) -> bool:
+def _is_same(original: Any, actual: Any) -> bool:
     """Return true for equal values, of arrays, tensors or anything else."""
-    if expected is actual:
+    if original is actual:
         return True
-    if expected is None or actual is None:
+    if original is None or actual is None:
         return False
     try:
-        return np.array_equal(np.asarray(expected), np.asarray(actual))
+        return np.array_equal(np.asarray(original), np.asarray(actual))
     except (TypeError, ValueError):
-        return bool(expected == actual)  # rows of different lengths are no array
+        return bool(original == actual)  # rows of different lengths are no array

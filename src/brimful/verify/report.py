@@ -119,8 +119,8 @@ class VerifyReport:
             num_unnamed = len(names) - _MAX_NAMED_FAILURES
             text = ", ".join(names[:_MAX_NAMED_FAILURES]) + (f" and {num_unnamed} more" if num_unnamed > 0 else "")
             return f"FAIL: {text}"
-        isolated = self._passed("isolation")
-        if not isolated:
+        attentions = self._passed("isolation")
+        if not attentions:
             refusals = [finding.detail for finding in self.findings if finding.status is Status.NOT_SUPPORTED]
             reason = refusals[0] if refusals else ""
             return f"NOT PROVEN: isolation was shown with no attention implementation; {reason}"
@@ -128,10 +128,10 @@ class VerifyReport:
         if not self._passed("loss"):
             details = [finding.detail for finding in self.findings if finding.check in ("loss", "labels")]
             reason = next(filter(None, details), "")
-            return f"PASS: samples are apart with {', '.join(isolated)}; LOSS NOT CHECKED: {reason}"
-        eval_only = [name for name in isolated if name not in self._passed("training")]
+            return f"PASS: samples are apart with {', '.join(attentions)}; LOSS NOT CHECKED: {reason}"
+        eval_only = [name for name in attentions if name not in self._passed("training")]
         remark = f"; in training mode it was not shown with {', '.join(eval_only)}" if eval_only else ""
-        return f"PASS: packing is right with {', '.join(isolated)}{remark}"
+        return f"PASS: packing is right with {', '.join(attentions)}{remark}"
 
     def _passed(self, check: str) -> list[str]:
         """Return the attention implementations with which a check passed."""

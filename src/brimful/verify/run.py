@@ -128,27 +128,27 @@ def _check_data(setup: PackingSetup) -> list[Finding]:
 def _check_attention(setup: PackingSetup, attention: str, earlier: list[Finding]) -> list[Finding]:
     """Run the checks of one attention implementation."""
     # Another implementation may fail for a reason of its own, which explains nothing here.
-    related = [finding for finding in earlier if finding.attention in ("", attention)]
+    related_findings = [finding for finding in earlier if finding.attention in ("", attention)]
     findings: list[Finding] = []
     try:
         with using(setup.model, attention):
-            for finding in _run_checks(setup, attention, related):
+            for finding in _run_checks(setup, attention, related_findings):
                 findings.append(finding)
     except NotSupported as error:
         # What a later check refuses to compute does not take back a failure that an earlier one measured.
         findings = [finding for finding in findings if finding.status is Status.FAIL]
         findings.append(_refused("attention", attention, error))
-    return [_follow(finding, [*related, *findings]) for finding in findings]
+    return [_follow(finding, [*related_findings, *findings]) for finding in findings]
 
 
-def _run_checks(setup: PackingSetup, attention: str, related: list[Finding]) -> Iterator[Finding]:
+def _run_checks(setup: PackingSetup, attention: str, related_findings: list[Finding]) -> Iterator[Finding]:
     """Yield isolation and padding in ``eval()``, then isolation and parity as training runs.
 
     Parity is measured in ``eval()`` if training mode refuses, or is random.
     """
-    findings = list(related)
+    findings = list(related_findings)
     with evaluating(setup.model):
-        findings.append(_check_isolation(setup, attention, "isolation", related))
+        findings.append(_check_isolation(setup, attention, "isolation", related_findings))
         yield findings[-1]
         padding = check_padding_moves_nothing(setup, attention)
         if padding is not None:
@@ -199,8 +199,8 @@ def _check_parity(setup: PackingSetup, attention: str, earlier: list[Finding]) -
         # Weights do not depend on the implementation, so the first one that gets here shows them for all.
         if not any(finding.check == "weights" for finding in earlier):
             findings.append(check_weights(setup, reference, auxiliary))
-        explained = [*earlier, *(finding for finding in findings if finding.cause)]
-        findings = explain_parity(setup, attention, [_follow(finding, explained) for finding in findings])
+        explanations = [*earlier, *(finding for finding in findings if finding.cause)]
+        findings = explain_parity(setup, attention, [_follow(finding, explanations) for finding in findings])
         # A leak in the forward is one in the backward too: only without one is the backward looked at by itself.
         leaks = any(finding.status is Status.FAIL and finding.check in ("isolation", "training") for finding in earlier)
         backward = None if leaks else check_backward(setup, attention)
@@ -210,12 +210,12 @@ def _check_parity(setup: PackingSetup, attention: str, earlier: list[Finding]) -
 
 
 @contextlib.contextmanager
-def _refusals(setup: PackingSetup, refused: str) -> Iterator[None]:
+def _refusals(setup: PackingSetup, request: str) -> Iterator[None]:
     """Turn any error of a model into ``NotSupported``, and quote it.
 
     Args:
         setup: the model.
-        refused: what it was given.
+        request: what it was given.
     """
     try:
         yield
@@ -225,7 +225,7 @@ def _refusals(setup: PackingSetup, refused: str) -> Iterator[None]:
         message = first_sentence(error)
         mode = " in training mode" if setup.model.training else ""
         way_out = way_out_of_refusal(setup, message)
-        raise NotSupported(f"the model refuses {refused}{mode}: {message}", way_out) from error
+        raise NotSupported(f"the model refuses {request}{mode}: {message}", way_out) from error
 
 
 def _refused(check: str, attention: str, error: NotSupported) -> Finding:
@@ -237,19 +237,19 @@ def _follow(finding: Finding, findings: list[Finding]) -> Finding:
     """Name another failure as the cause of one that has none of its own."""
     if finding.status is not Status.FAIL or (finding.cause and finding.check != "weights"):
         return finding
-    failed = {other.check for other in findings if other.status is Status.FAIL}
-    causes = [check for check in _CAUSED_BY.get(finding.check, ()) if check in failed]
+    failed_checks = {item.check for item in findings if item.status is Status.FAIL}
+    causes = [check for check in _CAUSED_BY.get(finding.check, ()) if check in failed_checks]
     return replace(finding, cause=f"follows from {causes[0]}", way_out="") if causes else finding
 
 
 def _with_way_out_to_passed(findings: list[Finding]) -> list[Finding]:
     """Point unsupported implementations to the last one that passed."""
-    passed = [
+    passed_attentions = [
         finding.attention for finding in findings if finding.check == "isolation" and finding.status is Status.PASS
     ]
-    if not passed:
+    if not passed_attentions:
         return findings
-    way_out = f"attn_implementation={passed[-1]!r}, which passes here"
+    way_out = f"attn_implementation={passed_attentions[-1]!r}, which passes here"
     return [
         replace(finding, way_out=way_out)
         if finding.check == "attention" and finding.status is Status.NOT_SUPPORTED

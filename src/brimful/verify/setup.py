@@ -142,9 +142,11 @@ class PackingSetup:
             return call_collator(self.collator, features, self.device)[1]
 
         special = [getattr(self.config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "unk", "mask")]
-        reserved = {value for value in special if isinstance(value, int)}
-        reserved |= {*self.samples.token_ids.tolist(), *np.unique(collate_ids(self.samples.copies())).tolist()}
-        return lay_out_markers(collate_ids, self.samples, media=media_tokens(self.config), reserved=reserved)
+        reserved_tokens = {value for value in special if isinstance(value, int)}
+        reserved_tokens |= {*self.samples.token_ids.tolist(), *np.unique(collate_ids(self.samples.copies())).tolist()}
+        return lay_out_markers(
+            collate_ids, self.samples, media_ids=media_tokens(self.config), reserved_tokens=reserved_tokens
+        )
 
     def in_rows(self, replacements: Mapping[int, Int64Array] | None = None) -> CollatedBatch:
         """Return the samples with a row each, no collator involved: nothing is packed, and all are in one forward.
@@ -260,21 +262,21 @@ def media_tokens(config: Any) -> list[int]:
     return [int(value) for value in values if isinstance(value, int)]
 
 
-def absolute_gaps(expected: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, float]:
+def absolute_gaps(reference: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, float]:
     """Return the absolute differences, and the largest finite value (at least 1) that makes them relative.
 
     Equal values differ by 0, infinite ones too: some models put -inf at the entries of a padded vocabulary.
     """
-    finite = expected[expected.isfinite()]
+    finite = reference[reference.isfinite()]
     scale = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
-    return (expected - actual).abs().masked_fill(expected == actual, 0.0), scale
+    return (reference - actual).abs().masked_fill(reference == actual, 0.0), scale
 
 
-def difference(expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """Return max|expected − actual| ÷ max(1, max|expected|); infinite if something is no number."""
-    if expected.numel() == 0 or torch.equal(expected, actual):
+def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
+    """Return max|reference − actual| ÷ max(1, max|reference|); infinite if something is no number."""
+    if reference.numel() == 0 or torch.equal(reference, actual):
         return 0.0
-    gaps, scale = absolute_gaps(expected, actual)
+    gaps, scale = absolute_gaps(reference, actual)
     largest = float(gaps.max()) / scale
     return largest if np.isfinite(largest) else float("inf")
 

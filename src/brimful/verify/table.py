@@ -36,9 +36,11 @@ def draw_table(report: VerifyReport) -> Iterator[str]:
 
 def _lines(finding: Finding) -> Iterator[str]:
     """Yield the lines of one finding."""
-    measured = "" if finding.measured is None else f"{finding.measured:.1e}"
-    limit = "" if finding.limit is None else f"{finding.limit:.0e}"
-    row = f"{finding.check:<12}{finding.attention or '-':<21}{finding.status.value:<14}{measured:>9}{limit:>9}"
+    measured_text = "" if finding.measured is None else f"{finding.measured:.1e}"
+    limit_text = "" if finding.limit is None else f"{finding.limit:.0e}"
+    row = (
+        f"{finding.check:<12}{finding.attention or '-':<21}{finding.status.value:<14}{measured_text:>9}{limit_text:>9}"
+    )
     # A detail of what passed ends its line; what did not pass has more to say, and says it below.
     if finding.status is Status.PASS:
         yield f"{row}  {finding.detail}".rstrip()

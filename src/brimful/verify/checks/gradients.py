@@ -30,14 +30,14 @@ def check_gradients(
     worst, name = 0.0, ""
     for key in sorted({*gradients, *reference.gradients}):
         # A parameter without a gradient on one side has zeros there: experts that no token of a sample went to.
-        expected, actual = reference.gradients.get(key), gradients.get(key)
-        expected = torch.zeros_like(gradients[key]) if expected is None else expected
-        actual = torch.zeros_like(expected) if actual is None else actual
-        size = difference(at_least_float32(expected), at_least_float32(actual))
+        reference_gradient, gradient = reference.gradients.get(key), gradients.get(key)
+        reference_gradient = torch.zeros_like(gradients[key]) if reference_gradient is None else reference_gradient
+        gradient = torch.zeros_like(reference_gradient) if gradient is None else gradient
+        size = difference(at_least_float32(reference_gradient), at_least_float32(gradient))
         if size > worst:
             worst, name = size, key
-    passed = worst <= setup.parity_limit
-    status, detail = (Status.PASS, "") if passed else (Status.FAIL, f"largest in {name}")
+    is_equal = worst <= setup.parity_limit
+    status, detail = (Status.PASS, "") if is_equal else (Status.FAIL, f"largest in {name}")
     return [Finding("gradients", status, attention, worst, setup.parity_limit, detail)]
 
 
@@ -103,8 +103,8 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
             raise _NoEmbeddingGradients
         token_sizes = gradient.detach().abs().amax(dim=-1).reshape(batch.ids.shape).cpu()
         sizes = [float(token_sizes[place.index].max()) for place in places]
-        own, foreign = max(sizes[parity::2], default=0.0), max(sizes[1 - parity :: 2], default=0.0)
-        largest = max(largest, foreign / own if own > 0 else 0.0)
+        own_size, foreign_size = max(sizes[parity::2], default=0.0), max(sizes[1 - parity :: 2], default=0.0)
+        largest = max(largest, foreign_size / own_size if own_size > 0 else 0.0)
     return largest
 
 

@@ -90,11 +90,11 @@ def check_isolation(setup: PackingSetup, attention: str, check: str = "isolation
 
 def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[Leak]) -> str:
     """Say which sample moves which, and how many leak."""
-    changed, moved = setup.samples.segments[worst.changed], setup.samples.segments[worst.moved]
+    changed_segment, moved_segment = setup.samples.segments[worst.changed], setup.samples.segments[worst.moved]
     side = "earlier" if worst.changed < worst.moved else "later"
     num_leaking = sum(leak.size > movement.limit for leak in leaks)
     detail = (
-        f"other tokens in {changed.name} move {worst.tokens} of {len(moved.ids)} tokens of {moved.name}, which sees the "
+        f"other tokens in {changed_segment.name} move {worst.tokens} of {len(moved_segment.ids)} tokens of {moved_segment.name}, which sees the "
         f"{side} sample; {num_leaking} of {len(leaks)} samples leak"
     )
     return joined(detail, movement.remark)
@@ -140,7 +140,7 @@ def compare_logits(
     changed_logits: torch.Tensor,
     batch: CollatedBatch,
     changed_batch: CollatedBatch,
-    changed: int,
+    changed_index: int,
     *,
     limit: float,
 ) -> Leak:
@@ -149,24 +149,24 @@ def compare_logits(
     Args:
         logits, changed_logits: ``float[B, T, V]``.
         batch, changed_batch: the batches.
-        changed: index of the segment.
+        changed_index: index of the segment.
         limit: relative difference from which on a token counts as moved.
     """
-    worst = Leak(changed, -1, 0.0, 0, 0.0)
-    own = 0.0
+    worst = Leak(changed_index, -1, 0.0, 0, 0.0)
+    own_size = 0.0
     # Logits are compared by sample, not by column: a collator may order the changed samples in another way.
     for index, (place, changed_place) in enumerate(zip(batch.places, changed_batch.places, strict=True)):
         if place is None or changed_place is None or not changed_batch.layout.certain:
             continue
-        expected, actual = logits[place.index], changed_logits[changed_place.index]
-        size = difference(expected, actual)
-        if index == changed:
-            own = size
+        sample_logits, changed_sample_logits = logits[place.index], changed_logits[changed_place.index]
+        size = difference(sample_logits, changed_sample_logits)
+        if index == changed_index:
+            own_size = size
         elif size > worst.size or worst.moved < 0:
-            gaps, scale = absolute_gaps(expected, actual)
+            gaps, scale = absolute_gaps(sample_logits, changed_sample_logits)
             num_moved = int((gaps.amax(dim=-1) / scale > limit).sum())
-            worst = Leak(changed, index, size, num_moved, 0.0)
-    return replace(worst, own=own)
+            worst = Leak(changed_index, index, size, num_moved, 0.0)
+    return replace(worst, own=own_size)
 
 
 def other_tokens(setup: PackingSetup, index: int, steps: int = 1) -> Int64Array | None:
@@ -178,8 +178,8 @@ def other_tokens(setup: PackingSetup, index: int, steps: int = 1) -> Int64Array 
     media = media_tokens(setup.config)
     ids = setup.samples.segments[index].ids
     replaceable = ~np.isin(ids, media)
-    changed = ids.copy()
+    new_ids = ids.copy()
     # Without any replaceable token there may be no candidate to replace it by either.
     if replaceable.any():
-        changed[replaceable] = setup.samples.next_tokens(ids[replaceable], steps, without=media)
-    return None if np.array_equal(changed, ids) else changed
+        new_ids[replaceable] = setup.samples.next_tokens(ids[replaceable], steps, exclude=media)
+    return None if np.array_equal(new_ids, ids) else new_ids

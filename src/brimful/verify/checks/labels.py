@@ -30,20 +30,20 @@ def check_labels(setup: PackingSetup) -> Finding:
             )
         detail = "neither the samples nor the batch have labels"
         return Finding("labels", Status.NOT_SUPPORTED, detail=detail, way_out=way_out)
-    expected = expected_targets(batch, setup.samples.segments)
-    wrong = (expected != batch.targets) & ~beside_padding(batch)
-    num_expected = int((expected != IGNORE_INDEX).sum())
+    sample_targets = expected_targets(batch, setup.samples.segments)
+    wrong = (sample_targets != batch.targets) & ~beside_padding(batch)
+    num_expected = int((sample_targets != IGNORE_INDEX).sum())
     if not wrong.any():
         return Finding("labels", Status.PASS, detail=f"{num_expected} targets, as one by one")
     detail = f"{int(wrong.sum())} differ; {batch.num_targets} targets in the batch, {num_expected} one by one"
-    cause, way_out = _diagnose(batch, batch.targets, expected, wrong)
+    cause, way_out = _diagnose(batch, batch.targets, sample_targets, wrong)
     return Finding("labels", Status.FAIL, detail=detail, cause=cause, way_out=way_out)
 
 
-def _diagnose(batch: CollatedBatch, targets: Int64Array, expected: Int64Array, wrong: BoolArray) -> Diagnosis:
+def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Array, wrong: BoolArray) -> Diagnosis:
     """Name the likely cause by the pattern of the wrong targets."""
     key = "shift_labels" if batch.shifted else "labels"
-    is_target = expected != IGNORE_INDEX
+    is_target = sample_targets != IGNORE_INDEX
     # Shifts move all targets, so they are looked for first: they also leave marks at ends and in prompts.
     if _mostly_follow(targets, _shifted(batch.ids, 2), is_target & wrong, is_target):
         return Diagnosis(
@@ -72,17 +72,17 @@ def _diagnose(batch: CollatedBatch, targets: Int64Array, expected: Int64Array, w
             f"token of the sample before is trained to predict",
             "set the first label of every sample to -100",
         )
-    lost = is_target & (targets == IGNORE_INDEX)
-    if lost.any():
-        tokens = np.unique(expected[lost])
+    is_lost = is_target & (targets == IGNORE_INDEX)
+    if is_lost.any():
+        tokens = np.unique(sample_targets[is_lost])
         if len(tokens) == 1:
             return Diagnosis(
-                f"{int(lost.sum())} targets are lost, all of them token {tokens[0]}: padding is told by its token, and "
+                f"{int(is_lost.sum())} targets are lost, all of them token {tokens[0]}: padding is told by its token, and "
                 f"this token also occurs in samples (pad id = EOS)",
                 "tell padding by lengths, never by the token",
             )
         return Diagnosis(
-            f"{int(lost.sum())} targets of the samples have no label in the batch",
+            f"{int(is_lost.sum())} targets of the samples have no label in the batch",
             "carry the labels over as they are",
         )
     num_extra = int((~is_target & (targets != IGNORE_INDEX) & ~batch.free).sum())
@@ -103,14 +103,14 @@ def beside_padding(batch: CollatedBatch) -> BoolArray:
 
 def _shifted(ids: Int64Array, steps: int) -> Int64Array:
     """Return ``int64[B, T]``: the token that comes this many steps later in the row."""
-    shifted = np.full_like(ids, IGNORE_INDEX)
-    shifted[:, :-steps] = ids[:, steps:]
-    return shifted
+    following_ids = np.full_like(ids, IGNORE_INDEX)
+    following_ids[:, :-steps] = ids[:, steps:]
+    return following_ids
 
 
 def _mostly_follow(targets: Int64Array, pattern: Int64Array, wrong: BoolArray, is_target: BoolArray) -> bool:
     """Return true if at least half of the targets are wrong, and most of those follow the pattern."""
     if 2 * int(wrong.sum()) < int(is_target.sum()) or not wrong.any():
         return False
-    labelled = wrong & (targets != IGNORE_INDEX)
-    return bool(labelled.any()) and float((targets == pattern)[labelled].mean()) > _PATTERN_SHARE
+    has_label = wrong & (targets != IGNORE_INDEX)
+    return bool(has_label.any()) and float((targets == pattern)[has_label].mean()) > _PATTERN_SHARE

@@ -71,9 +71,9 @@ def language_loss(logits: torch.Tensor, batch: CollatedBatch) -> torch.Tensor:
     return targets_loss(logits, batch.targets) / max(1, batch.num_targets)
 
 
-def loss_difference(expected: float, actual: float) -> float:
-    """Return |expected − actual| ÷ max(1, |expected|), in float32."""
-    return difference(torch.tensor([expected]), torch.tensor([actual]))
+def loss_difference(expected_loss: float, model_loss: float) -> float:
+    """Return |expected_loss − model_loss| ÷ max(1, |expected_loss|), in float32."""
+    return difference(torch.tensor([expected_loss]), torch.tensor([model_loss]))
 
 
 def check_loss(
@@ -95,21 +95,23 @@ def check_loss(
     if not count:
         return Finding("loss", Status.NOT_SUPPORTED, attention, detail="no sample has a target"), None
     logits = output.logits.detach()
-    expected, language = sum(reference.loss_sums) / count, float(language_loss(logits, batch))
-    actual = language if output.loss is None else float(output.loss.detach())
+    expected_loss, language = sum(reference.loss_sums) / count, float(language_loss(logits, batch))
+    model_loss = language if output.loss is None else float(output.loss.detach())
 
     def failed(cause: str = "", way_out: str = "") -> Finding:
-        detail = f"{actual:.6f} in the batch, {expected:.6f} as the mean over the {count} targets of the samples"
-        size = loss_difference(expected, actual)
+        detail = (
+            f"{model_loss:.6f} in the batch, {expected_loss:.6f} as the mean over the {count} targets of the samples"
+        )
+        size = loss_difference(expected_loss, model_loss)
         return Finding("loss", Status.FAIL, attention, size, limit, detail, cause, way_out)
 
     # First the logits and targets: if their own mean is wrong, no weighing of the model's explains it.
-    language_size, weighing_size = loss_difference(expected, language), loss_difference(language, actual)
+    language_size, weighing_size = loss_difference(expected_loss, language), loss_difference(language, model_loss)
     if language_size > limit or weighing_size <= min(limit, _SAME_LOSS):
         size = max(language_size, weighing_size)
         return (Finding("loss", Status.PASS, attention, size, limit) if size <= limit else failed()), None
     # Then the means that are known from trainers, the nearest of them.
-    if (mean := _other_mean(setup, batch, logits, actual)) is not None:
+    if (mean := _other_mean(setup, batch, logits, model_loss)) is not None:
         return failed(*mean), None
     # What remains is an unknown weighing, or an addition; a sample alone tells.
     adds = _adds_to_loss(setup, reference)
@@ -122,10 +124,10 @@ def check_loss(
             "for a sample alone, which would tell)"
         )
         return failed(cause, _ALL_TARGETS), None
-    auxiliary, uneven = _auxiliary_loss(setup, batch, logits, actual - language, tuple(output.other_losses))
-    if uneven:
+    auxiliary, unevenness = _auxiliary_loss(setup, batch, logits, model_loss - language, tuple(output.other_losses))
+    if unevenness:
         way_out = "divide the language-model loss by the targets of the step before anything is added to it"
-        return failed(uneven, way_out), auxiliary
+        return failed(unevenness, way_out), auxiliary
     return Finding("loss", Status.PASS, attention, language_size, limit, str(auxiliary)), auxiliary
 
 
@@ -160,8 +162,8 @@ def _other_mean(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor,
         for value, words in _other_means(setup, batch, logits)
     ]
     if not batch.shifted and "labels" in batch.kwargs:
-        unshifted = float(targets_loss(logits, as_rows(batch.kwargs["labels"]))) / batch.num_targets
-        candidates.append((abs(unshifted - loss), _NOT_SHIFTED))
+        unshifted_loss = float(targets_loss(logits, as_rows(batch.kwargs["labels"]))) / batch.num_targets
+        candidates.append((abs(unshifted_loss - loss), _NOT_SHIFTED))
     distance, diagnosis = min(candidates)
     # Near means near in comparison with the distance from the right mean, or samples of one length would accuse anyone.
     right = float(language_loss(logits, batch))
@@ -192,9 +194,9 @@ def _other_means(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor
     yield _mean_of_means(by_feature), "a per-pack mean: each pack weighs the same"
     yield _mean_of_means(by_row), "a mean of per-row means: each row weighs the same"
     yield total, "the sum over all targets"
-    padded = f"divided by all {batch.ids.size} tokens of the batch, padding and prompts included"
-    yield total / batch.ids.size, padded
-    yield total / max(1, height * (width - 1)), f"{padded}, but for the last of a row"
+    padded_text = f"divided by all {batch.ids.size} tokens of the batch, padding and prompts included"
+    yield total / batch.ids.size, padded_text
+    yield total / max(1, height * (width - 1)), f"{padded_text}, but for the last of a row"
     yield total / max(1, num_real), f"divided by the {num_real} tokens of the samples, prompts included"
     num_predicted = num_real - num_samples
     yield total / max(1, num_predicted), f"divided by the {num_predicted} predicted tokens, prompts included"

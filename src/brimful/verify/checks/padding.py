@@ -63,8 +63,10 @@ def check_padding_moves_nothing(setup: PackingSetup, attention: str) -> Finding 
     ids[mask] = (ids[mask] + 1 + torch.arange(int(mask.sum()), device=ids.device)) % vocab
 
     def measure() -> float:
-        expected, actual = setup.logits(batch.kwargs), setup.logits({**batch.kwargs, "input_ids": ids})
-        return max((difference(expected[place.index], actual[place.index]) for _, place in batch.located), default=0.0)
+        logits, changed_logits = setup.logits(batch.kwargs), setup.logits({**batch.kwargs, "input_ids": ids})
+        return max(
+            (difference(logits[place.index], changed_logits[place.index]) for _, place in batch.located), default=0.0
+        )
 
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
     if movement.passed:

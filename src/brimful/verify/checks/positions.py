@@ -75,16 +75,20 @@ def _mismatches(setup: PackingSetup) -> list[_Mismatch]:
     mismatches = []
     for index, place in setup.batch.located:
         segment = setup.samples.segments[index]
-        actual = rows[:, place.row, place.start : place.stop]
+        batch_positions = rows[:, place.row, place.start : place.stop]
         text = np.arange(setup.position_start, setup.position_start + place.stop - place.start)[None]
-        own = text if segment.positions is None else segment.positions
+        sample_positions = text if segment.positions is None else segment.positions
         # A single row serves all rows of a sample; in a batch of several, a row of text positions may come first.
-        if len(actual) == 1:
-            actual = np.broadcast_to(actual, own.shape)
-        has_text_row = len(actual) > len(own) > 1
-        expected = np.vstack([text, own]) if has_text_row else np.broadcast_to(own[-len(actual) :], actual.shape)
-        if not np.array_equal(actual, expected):
-            mismatches.append(_Mismatch(segment.name, place.start, actual, expected))
+        if len(batch_positions) == 1:
+            batch_positions = np.broadcast_to(batch_positions, sample_positions.shape)
+        has_text_row = len(batch_positions) > len(sample_positions) > 1
+        expected_positions = (
+            np.vstack([text, sample_positions])
+            if has_text_row
+            else np.broadcast_to(sample_positions[-len(batch_positions) :], batch_positions.shape)
+        )
+        if not np.array_equal(batch_positions, expected_positions):
+            mismatches.append(_Mismatch(segment.name, place.start, batch_positions, expected_positions))
     return mismatches
 
 

@@ -15,14 +15,14 @@ def check_inputs_unmodified(setup: PackingSetup) -> Finding:
     """Find fields that the collator writes into: cached samples would be spoiled for the next epoch."""
     features = setup.samples.copies()
     setup.collator(list(features))
-    modified = setup.samples.modified_fields(features)
-    if not modified:
+    modifications = setup.samples.modified_fields(features)
+    if not modifications:
         return Finding("untouched", Status.PASS)
-    index, key = modified[0]
+    index, key = modifications[0]
     return Finding(
         "untouched",
         Status.FAIL,
-        detail=f"{len(modified)} fields of {len({index for index, _ in modified})} samples changed: {key!r} of {index}",
+        detail=f"{len(modifications)} fields of {len({index for index, _ in modifications})} samples changed: {key!r} of {index}",
         cause=f"the collator writes into the {key} of the sample it is given (in-place labels)",
         way_out="copy before writing: a cached sample is collated again in the next epoch",
     )

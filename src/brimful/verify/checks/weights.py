@@ -39,7 +39,7 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
             "the model adds an auxiliary loss of labels, so what a target weighs cannot be told",
             "verify without it (multi-token prediction, label smoothing)",
         )
-    expected, total = sum(reference.loss_sums) / count if auxiliary is None else 0.0, 0.0
+    expected_loss, total = sum(reference.loss_sums) / count if auxiliary is None else 0.0, 0.0
     for part in (samples.part(0, 1), samples.part(1)):
         batch = replace(setup, samples=part).batch
         loss = _micro_batch_loss(setup, batch.kwargs, count)
@@ -52,9 +52,9 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
         assert batch.targets is not None
         kwargs, targets = other_labels(setup, batch)
         logits = setup.logits(batch.kwargs)
-        expected += float(targets_loss(logits, targets) - targets_loss(logits, batch.targets)) / count
+        expected_loss += float(targets_loss(logits, targets) - targets_loss(logits, batch.targets)) / count
         total += (_micro_batch_loss(setup, kwargs, count) or 0.0) - loss
-    worst = loss_difference(expected, total)
+    worst = loss_difference(expected_loss, total)
     if worst <= limit:
         detail = f"2 micro-batches, {count} targets" + (", beside an auxiliary loss" if auxiliary is not None else "")
         return Finding("weights", Status.PASS, "", worst, limit, detail)
@@ -65,7 +65,7 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
         "",
         worst,
         limit,
-        detail=f"two micro-batches add up to {total:.6f}, the mean {mean} is {expected:.6f}",
+        detail=f"two micro-batches add up to {total:.6f}, the mean {mean} is {expected_loss:.6f}",
         cause="per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same whatever the "
         "number of its targets",
         way_out="divide the sum over targets by num_items_in_batch",
