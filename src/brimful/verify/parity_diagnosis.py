@@ -135,6 +135,5 @@ def _with_diagnosis(findings: list[Finding], diagnosis: Diagnosis) -> list[Findi
     """Give the first unexplained failure its cause; the others follow from it."""
     first = next((index for index, finding in enumerate(findings) if _is_unexplained(finding)), -1)
     return [
-        replace(finding, cause=diagnosis.cause, way_out=diagnosis.way_out) if index == first else finding
-        for index, finding in enumerate(findings)
+        replace(finding, **diagnosis._asdict()) if index == first else finding for index, finding in enumerate(findings)
     ]

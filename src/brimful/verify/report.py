@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
 from brimful.messages import counted
 
-__all__ = ["CHECKS", "Diagnosis", "Finding", "Status", "VerifyReport", "joined"]
+__all__ = ["CHECKS", "Diagnosis", "Finding", "Status", "VerifyReport", "compared", "joined"]
 
 CHECKS = {
     "untouched": "the collator leaves the samples it was given as they are",
@@ -75,6 +76,31 @@ class Finding:
 
     def __post_init__(self) -> None:
         assert self.check in CHECKS, self.check
+
+
+def compared(
+    check: str,
+    attention: str,
+    size: float,
+    limit: float,
+    *,
+    passed: str = "",
+    failed: str,
+    diagnosis: Iterable[str] = (),
+) -> Finding:
+    """Return a finding that passes if the measured size is within its limit.
+
+    Args:
+        check: a key of ``CHECKS``.
+        attention: the attention implementation; empty if none is involved.
+        size: relative difference that was measured.
+        limit: largest size that passes.
+        passed, failed: detail of the finding in either case.
+        diagnosis: cause and way out of a failure.
+    """
+    if size <= limit:
+        return Finding(check, Status.PASS, attention, size, limit, passed)
+    return Finding(check, Status.FAIL, attention, size, limit, failed, *diagnosis)
 
 
 def joined(*remarks: str) -> str:

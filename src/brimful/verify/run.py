@@ -92,7 +92,9 @@ def verify_packing(
         check_type("collator", collator, (), "a function of a list of samples", call)
     if next(model.parameters(), None) is None:
         raise SettingsError("the model has no parameters: give a torch module")
-    names = _implementations(model, attention)
+    if attention is None:
+        attention = dict.fromkeys([*IMPLEMENTATIONS, current_implementation(model)])
+    names = [attention] if isinstance(attention, str) else list(attention)
     if not names:
         raise SettingsError("attention is empty: name at least one implementation, such as sdpa")
     setup = PackingSetup(model, collator, ReferenceSamples(samples), tolerance, gradients)
@@ -103,17 +105,8 @@ def verify_packing(
             for name in names:
                 findings += _check_attention(setup, name, findings)
     order = list(CHECKS)
-    findings = sorted(_with_way_out_to_passed(findings), key=lambda finding: order.index(finding.check))
+    findings = sorted(_point_to_passed(findings), key=lambda finding: order.index(finding.check))
     return VerifyReport(_describe(setup), tuple(findings))
-
-
-def _implementations(model: Any, attention: str | Iterable[str] | None) -> list[str]:
-    """Return the attention implementations to try: the given ones, or all and the model's own."""
-    if isinstance(attention, str):
-        return [attention]
-    if attention is not None:
-        return list(attention)
-    return list(dict.fromkeys([*IMPLEMENTATIONS, current_implementation(model)]))
 
 
 def _check_data(setup: PackingSetup) -> list[Finding]:
@@ -242,26 +235,20 @@ def _follow(finding: Finding, findings: list[Finding]) -> Finding:
     return replace(finding, cause=f"follows from {causes[0]}", way_out="") if causes else finding
 
 
-def _with_way_out_to_passed(findings: list[Finding]) -> list[Finding]:
-    """Point unsupported implementations to the last one that passed."""
-    passed_attentions = [
-        finding.attention for finding in findings if finding.check == "isolation" and finding.status is Status.PASS
-    ]
-    if not passed_attentions:
-        return findings
-    way_out = f"attn_implementation={passed_attentions[-1]!r}, which passes here"
+def _point_to_passed(findings: list[Finding]) -> list[Finding]:
+    """Name the last implementation that passed as the way out of those that are not supported."""
+    passed = [item.attention for item in findings if (item.check, item.status) == ("isolation", Status.PASS)]
+    way_out = f"attn_implementation={passed[-1]!r}, which passes here" if passed else ""
     return [
-        replace(finding, way_out=way_out)
-        if finding.check == "attention" and finding.status is Status.NOT_SUPPORTED
-        else finding
+        replace(finding, way_out=way_out or finding.way_out) if finding.check == "attention" else finding
         for finding in findings
     ]
 
 
 def _describe(setup: PackingSetup) -> str:
     """Describe model, collator and data in one line."""
-    collator = getattr(setup.collator, "__name__", None) or type(setup.collator).__name__
     samples = setup.samples
+    collator = getattr(setup.collator, "__name__", None) or type(setup.collator).__name__
     return (
         f"{type(setup.model).__name__}, {setup.dtype_name} on {setup.device}; {collator}; {len(samples.segments)} samples, "
         f"{samples.num_tokens:,} tokens, {samples.num_targets:,} targets; torch {torch.__version__}"

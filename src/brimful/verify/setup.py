@@ -196,12 +196,11 @@ class PackingSetup:
 
     def forward(self, kwargs: Mapping[str, Any], seed: int = 0) -> torch.Tensor:
         """Return the logits of a batch with gradients if they are enabled; the seed is for a model that is random."""
-        with seeded(self.device, seed):
-            return _logits(self.model(**{key: value for key, value in kwargs.items() if key not in _LABEL_KEYS}))
+        return self.output({key: value for key, value in kwargs.items() if key not in _LABEL_KEYS}, seed).logits
 
-    def output(self, kwargs: Mapping[str, Any]) -> ModelOutput:
+    def output(self, kwargs: Mapping[str, Any], seed: int = 0) -> ModelOutput:
         """Return logits, loss, and by name what else of the output calls itself a loss; with gradients if enabled."""
-        with seeded(self.device):
+        with seeded(self.device, seed):
             output = self.model(**kwargs)
         items = dict(output) if isinstance(output, Mapping) else {}
         other_losses = {

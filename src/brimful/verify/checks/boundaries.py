@@ -79,9 +79,8 @@ def _seq_idx_cause(seq_idx: Int64Array, intervals: list[tuple[int, int]]) -> str
     starts = np.array([start for start, _ in intervals[1:]], dtype=np.int64)
     # The last change may begin the padding, which has no interval.
     if len(changes) >= len(starts) > 0 and (offset := _common_offset(changes[: len(starts)] - starts)):
-        return (
-            f"seq_idx off by {_number(offset)}: it changes {_tokens(offset)} {_side(offset)} every beginning; {effect}"
-        )
+        number, tokens, side = _in_words(offset)
+        return f"seq_idx off by {number}: it changes {tokens} {side} every beginning; {effect}"
     return effect
 
 
@@ -113,17 +112,16 @@ def _boundary_cause(values: Int64Array, intervals: list[tuple[int, int]]) -> str
     lengths = stops - starts
     kernel_lengths = np.diff(values)[:count]
     if len(values) >= count > 1 and (offset := _common_offset(values[1:count] - starts[1:])):
-        return (
-            f"boundaries off by {_number(offset)}: every one lies {_tokens(offset)} {_side(offset)} the beginning of its "
-            f"sample"
-        )
+        number, tokens, side = _in_words(offset)
+        return f"boundaries off by {number}: every one lies {tokens} {side} the beginning of its sample"
     if len(kernel_lengths) == count:
         # With one boundary for each sample, the last segment also holds the remainder of the row.
         has_padding_segment = len(values) - 1 > count
         deficits = (lengths - kernel_lengths)[: None if has_padding_segment else -1]
         if offset := _common_offset(deficits):
+            number, tokens, _ = _in_words(offset)
             return (
-                f"lengths off by {_number(offset)}: every sample is given to the kernel with {_tokens(offset)} too "
+                f"lengths off by {number}: every sample is given to the kernel with {tokens} too "
                 f"{'few' if offset > 0 else 'many'} (lengths of shifted labels, or without the token at the end)"
             )
         for multiple in _MULTIPLES:
@@ -142,19 +140,10 @@ def _common_offset(offsets: Int64Array) -> int:
     return int(offsets[0]) if len(offsets) and (offsets == offsets[0]).all() else 0
 
 
-def _number(offset: int) -> str:
-    """Say an offset without its sign: one, 2, 3, …"""
-    return "one" if abs(offset) == 1 else str(abs(offset))
-
-
-def _tokens(offset: int) -> str:
-    """Say an offset without its sign, in tokens."""
-    return counted(abs(offset), "token")
-
-
-def _side(offset: int) -> str:
-    """Say on which side of a beginning an offset lies."""
-    return "behind" if offset > 0 else "before"
+def _in_words(offset: int) -> tuple[str, str, str]:
+    """Say an offset in words: one, 2, 3, …; 1 token, 2 tokens, …; behind or before."""
+    size = abs(offset)
+    return "one" if size == 1 else str(size), counted(size, "token"), "behind" if offset > 0 else "before"
 
 
 def _short(values: Int64Array) -> str:

@@ -11,10 +11,16 @@ import torch
 from brimful.typing import IGNORE_INDEX
 from brimful.verify.batch import CollatedBatch
 from brimful.verify.noise import measure_movement
-from brimful.verify.report import Finding, Status, joined
+from brimful.verify.report import Diagnosis, Finding, Status, compared, joined
 from brimful.verify.setup import PackingSetup, PerSampleReference, at_least_float32, difference, targets_loss
 
 __all__ = ["check_backward", "check_gradients"]
+
+_LEAK_IN_BACKWARD = Diagnosis(
+    "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of a kernel's "
+    "backward, or a custom autograd function)",
+    "another attention implementation or kernel; one sample per row where none is right",
+)
 
 
 def check_gradients(
@@ -36,9 +42,7 @@ def check_gradients(
         size = difference(at_least_float32(reference_gradient), at_least_float32(gradient))
         if size > worst:
             worst, name = size, key
-    is_equal = worst <= setup.parity_limit
-    status, detail = (Status.PASS, "") if is_equal else (Status.FAIL, f"largest in {name}")
-    return [Finding("gradients", status, attention, worst, setup.parity_limit, detail)]
+    return [compared("gradients", attention, worst, setup.parity_limit, failed=f"largest in {name}")]
 
 
 def check_backward(setup: PackingSetup, attention: str) -> Finding | None:
@@ -62,17 +66,8 @@ def check_backward(setup: PackingSetup, attention: str) -> Finding | None:
         return None
     if movement.passed:
         return None
-    return Finding(
-        "gradients",
-        Status.FAIL,
-        attention,
-        movement.size,
-        movement.limit,
-        detail=joined("the loss of one sample has gradients at the tokens of another", movement.remark),
-        cause="leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of a kernel's "
-        "backward, or a custom autograd function)",
-        way_out="another attention implementation or kernel; one sample per row where none is right",
-    )
+    detail = joined("the loss of one sample has gradients at the tokens of another", movement.remark)
+    return Finding("gradients", Status.FAIL, attention, movement.size, movement.limit, detail, *_LEAK_IN_BACKWARD)
 
 
 class _NoEmbeddingGradients(Exception):

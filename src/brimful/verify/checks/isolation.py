@@ -84,7 +84,7 @@ def check_isolation(setup: PackingSetup, attention: str, check: str = "isolation
         return replace(finding, detail=detail), worst
     finding = replace(finding, status=Status.FAIL, detail=_describe(setup, movement, worst, leaks))
     if movement.without_packing:
-        return replace(finding, cause=_NOT_THE_PACKING.cause, way_out=_NOT_THE_PACKING.way_out), None
+        return replace(finding, **_NOT_THE_PACKING._asdict()), None
     return finding, worst
 
 

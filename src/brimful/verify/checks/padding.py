@@ -10,10 +10,15 @@ from brimful.verify.checks.isolation import movement_in_rows
 from brimful.verify.checks.labels import beside_padding
 from brimful.verify.checks.positions import position_rows
 from brimful.verify.noise import measure_movement
-from brimful.verify.report import Finding, Status, joined
+from brimful.verify.report import Diagnosis, Finding, Status, compared, joined
 from brimful.verify.setup import PackingSetup, difference
 
 __all__ = ["check_padding", "check_padding_moves_nothing"]
+
+_PADDING_IS_SEEN = Diagnosis(
+    "padding before or between samples is attended to, or takes part in routing or state",
+    "put padding at the end, as a last segment of its own",
+)
 
 
 def check_padding(setup: PackingSetup) -> Finding:
@@ -69,16 +74,12 @@ def check_padding_moves_nothing(setup: PackingSetup, attention: str) -> Finding 
         )
 
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
-    if movement.passed:
-        detail = joined("other tokens in the padding move nothing", movement.remark)
-        return Finding("padding", Status.PASS, attention, movement.size, movement.limit, detail)
-    return Finding(
+    return compared(
         "padding",
-        Status.FAIL,
         attention,
         movement.size,
         movement.limit,
-        detail=joined("other tokens in the padding move the logits of samples", movement.remark),
-        cause="padding before or between samples is attended to, or takes part in routing or state",
-        way_out="put padding at the end, as a last segment of its own",
+        passed=joined("other tokens in the padding move nothing", movement.remark),
+        failed=joined("other tokens in the padding move the logits of samples", movement.remark),
+        diagnosis=_PADDING_IS_SEEN,
     )

@@ -7,7 +7,7 @@ import torch
 from brimful.verify.batch import CollatedBatch
 from brimful.verify.checks.gradients import check_gradients
 from brimful.verify.checks.loss import AuxiliaryLoss, check_loss, language_loss
-from brimful.verify.report import Finding, Status
+from brimful.verify.report import Finding, compared
 from brimful.verify.setup import PackingSetup, PerSampleReference, difference
 
 __all__ = ["check_parity"]
@@ -46,11 +46,10 @@ def _check_logits(
     setup: PackingSetup, attention: str, reference: PerSampleReference, logits: torch.Tensor, batch: CollatedBatch
 ) -> Finding:
     """Compare the logits of each sample in the batch with those that it has by itself."""
-    worst, name, limit = 0.0, "", setup.parity_limit
+    worst, name = 0.0, ""
     for index, place in batch.located:
         size = difference(reference.logits[index], logits[place.index])
         if size > worst:
             worst, name = size, setup.samples.segments[index].name
-    if worst <= limit:
-        return Finding("logits", Status.PASS, attention, worst, limit)
-    return Finding("logits", Status.FAIL, attention, worst, limit, f"{name} has other logits in the batch than alone")
+    detail = f"{name} has other logits in the batch than alone"
+    return compared("logits", attention, worst, setup.parity_limit, failed=detail)

@@ -7,10 +7,16 @@ from dataclasses import replace
 import torch
 
 from brimful.verify.checks.loss import AuxiliaryLoss, loss_difference, other_labels
-from brimful.verify.report import Finding, Status
+from brimful.verify.report import Diagnosis, Finding, Status, compared
 from brimful.verify.setup import PackingSetup, PerSampleReference, targets_loss
 
 __all__ = ["check_weights"]
+
+_PER_PACK_MEAN = Diagnosis(
+    "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same whatever the number of its "
+    "targets",
+    "divide the sum over targets by num_items_in_batch",
+)
 
 
 def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary: AuxiliaryLoss | None) -> Finding:
@@ -23,7 +29,7 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
 
     If the model adds an auxiliary loss, the same is asked of what the loss moves by with other labels.
     """
-    samples, limit = setup.samples, setup.parity_limit
+    samples = setup.samples
     count = samples.num_targets
     if len(samples) < 2 or setup.batch.targets is None or not count:
         return _not_shown(
@@ -54,21 +60,15 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
         logits = setup.logits(batch.kwargs)
         expected_loss += float(targets_loss(logits, targets) - targets_loss(logits, batch.targets)) / count
         total += (_micro_batch_loss(setup, kwargs, count) or 0.0) - loss
-    worst = loss_difference(expected_loss, total)
-    if worst <= limit:
-        detail = f"2 micro-batches, {count} targets" + (", beside an auxiliary loss" if auxiliary is not None else "")
-        return Finding("weights", Status.PASS, "", worst, limit, detail)
     mean = f"over all {count} targets" if auxiliary is None else "of what other labels do to the loss"
-    return Finding(
+    return compared(
         "weights",
-        Status.FAIL,
         "",
-        worst,
-        limit,
-        detail=f"two micro-batches add up to {total:.6f}, the mean {mean} is {expected_loss:.6f}",
-        cause="per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same whatever the "
-        "number of its targets",
-        way_out="divide the sum over targets by num_items_in_batch",
+        loss_difference(expected_loss, total),
+        setup.parity_limit,
+        passed=f"2 micro-batches, {count} targets" + (", beside an auxiliary loss" if auxiliary is not None else ""),
+        failed=f"two micro-batches add up to {total:.6f}, the mean {mean} is {expected_loss:.6f}",
+        diagnosis=_PER_PACK_MEAN,
     )
 
 
