@@ -104,10 +104,10 @@ def compare_training(
     runs = []
     with torch.random.fork_rng(devices=[]):
         for name, layout in (("packed", lay_out_packed), ("padded", lay_out_padded)):
-            # The first step of a process is slow whatever the layout: a model of its own warms up, and is not counted.
+            # The first step of a process is slow in any layout: a model of its own warms up, and is not counted.
             _Training(_make_model(vocab_size, dataset), layout, name).step([dataset[0]], 0)
             runs.append(_Training(_make_model(vocab_size, dataset), layout, name))
-        # Step by step in turn, so that whatever else this machine does slows both down alike.
+        # The two runs take turns at every step, so that other work on this machine slows both down alike.
         for step, packs in enumerate(islice(_steps(dataset, packs_per_step), steps)):
             for run in runs:
                 run.step(packs, step)

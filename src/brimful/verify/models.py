@@ -45,7 +45,7 @@ _SIZES_AND_NAMES = (
 )
 """Small sizes, and the names that configurations use for them; windows are shorter than the samples made for them.
 
-The order counts where two names mean one field: the last one wins.
+The order counts if two names mean one field: the last one wins.
 """
 
 _SIZES = {name: size for size, names in _SIZES_AND_NAMES for name in names}

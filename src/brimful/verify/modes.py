@@ -78,7 +78,7 @@ def training(model: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_float32(model: Any) -> Iterator[None]:
-    """Compute in float32 where weights and buffers have lower precision; the very same tensors are there afterwards."""
+    """Compute in float32 if weights and buffers have lower precision; the very same tensors are there afterwards."""
     slots = _buffer_slots(model)
     originals = [(tensor, tensor.data) for tensor in [*model.parameters(), *model.buffers()]]
     try:

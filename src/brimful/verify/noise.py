@@ -3,7 +3,7 @@
 In a dense model a token's numbers do not depend on what else is in the batch: another sample that is changed moves
 nothing, to the last bit, in bf16 as in fp32. Experts are computed in groups whose size depends on all tokens of a batch,
 and a kernel rounds otherwise for another size; in bf16 that may even turn a router's choice. The same samples in rows of
-their own, where no mask could fail, show how much that is::
+their own, in which no mask can fail, show the size of it::
 
     changed        A A A · b b           packed: a leak, or rounding?
                    A A A                 b moves here too, and nothing but rounding can have moved it

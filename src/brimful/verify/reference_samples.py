@@ -159,16 +159,9 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
 def _rebuild(feature: Feature, segment_ids: Sequence[Int64Array]) -> Any:
     """Copy a feature and put these tokens into its segments."""
     ids = np.concatenate(segment_ids)
-    if isinstance(feature, Pack):
-        return Pack(
-            ids.astype(np.int32),
-            feature.loss_mask.copy(),
-            feature.cu_seqlens.copy(),
-            feature.sample_ids.copy(),
-            feature.starts.copy(),
-        )
     if not isinstance(feature, Mapping):
-        return replace(feature, input_ids=ids.astype(np.int32), loss_mask=feature.loss_mask.copy())
+        arrays = {name: array.copy() for name, array in _fields(feature).items()}
+        return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)})
     fields = {key: _copy(value) for key, value in feature.items()}
     row = np.asarray(feature["input_ids"], dtype=np.int64)
     new_row = row.copy()

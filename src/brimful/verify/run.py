@@ -118,10 +118,10 @@ def _check_data(setup: PackingSetup) -> list[Finding]:
     return findings
 
 
-def _check_attention(setup: PackingSetup, attention: str, earlier: list[Finding]) -> list[Finding]:
+def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:
     """Run the checks of one attention implementation."""
     # Another implementation may fail for a reason of its own, which explains nothing here.
-    related_findings = [finding for finding in earlier if finding.attention in ("", attention)]
+    related_findings = [finding for finding in earlier_findings if finding.attention in ("", attention)]
     findings: list[Finding] = []
     try:
         with using(setup.model, attention):
@@ -143,7 +143,8 @@ def _run_checks(setup: PackingSetup, attention: str, related_findings: list[Find
     with evaluating(setup.model):
         findings.append(_check_isolation(setup, attention, "isolation", related_findings))
         yield findings[-1]
-        padding = check_padding_moves_nothing(setup, attention)
+        with _refusals(setup, "the packed batch"):
+            padding = check_padding_moves_nothing(setup, attention)
         if padding is not None:
             findings.append(padding)
             yield padding
@@ -170,11 +171,11 @@ def _run_checks(setup: PackingSetup, attention: str, related_findings: list[Find
     yield from parity
 
 
-def _check_isolation(setup: PackingSetup, attention: str, check: str, earlier: list[Finding]) -> Finding:
+def _check_isolation(setup: PackingSetup, attention: str, check: str, earlier_findings: list[Finding]) -> Finding:
     """Check isolation in the mode that the model is in; explain a failure unless an earlier finding does."""
     with _refusals(setup, "the packed batch"):
         finding, leak = check_isolation(setup, attention, check)
-        finding = _follow(finding, earlier)
+        finding = _follow(finding, earlier_findings)
         if finding.status is not Status.FAIL or finding.cause:
             return finding
         assert leak is not None
@@ -183,19 +184,21 @@ def _check_isolation(setup: PackingSetup, attention: str, check: str, earlier: l
         return replace(finding, cause=f"{mode}{cause}", way_out=way_out)
 
 
-def _check_parity(setup: PackingSetup, attention: str, earlier: list[Finding]) -> list[Finding]:
+def _check_parity(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:
     """Check logits, loss, gradients and weights in the mode that the model is in; explain failures likewise."""
     with _refusals(setup, "a single sample"):
         reference = setup.per_sample_reference()
     with _refusals(setup, "the packed batch"):
         findings, auxiliary = check_parity(setup, attention, reference, setup.batch)
         # Weights do not depend on the implementation, so the first one that gets here shows them for all.
-        if not any(finding.check == "weights" for finding in earlier):
+        if not any(finding.check == "weights" for finding in earlier_findings):
             findings.append(check_weights(setup, reference, auxiliary))
-        explanations = [*earlier, *(finding for finding in findings if finding.cause)]
+        explanations = [*earlier_findings, *(finding for finding in findings if finding.cause)]
         findings = explain_parity(setup, attention, [_follow(finding, explanations) for finding in findings])
         # A leak in the forward is one in the backward too: only without one is the backward looked at by itself.
-        leaks = any(finding.status is Status.FAIL and finding.check in ("isolation", "training") for finding in earlier)
+        leaks = any(
+            finding.status is Status.FAIL and finding.check in ("isolation", "training") for finding in earlier_findings
+        )
         backward = None if leaks else check_backward(setup, attention)
         if backward is not None:
             findings = [backward if finding.check == "gradients" else finding for finding in findings]

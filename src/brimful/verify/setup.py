@@ -255,7 +255,7 @@ def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
 
 
 def media_tokens(config: Any) -> list[int]:
-    """Return the tokens that stand for images, videos and audio: they stay where tokens are changed."""
+    """Return the tokens that stand for images, videos and audio: they stay when tokens are changed."""
     names = ("image", "video", "audio", "vision_start", "vision_end")
     values = [getattr(config, f"{name}_{kind}", None) for name in names for kind in ("token_id", "token_index")]
     return [int(value) for value in values if isinstance(value, int)]

@@ -9,7 +9,7 @@ import numpy as np
 from brimful.messages import counted
 from brimful.typing import Int64Array
 from brimful.verify.batch import as_integers
-from brimful.verify.report import Diagnosis, Finding, Status
+from brimful.verify.report import Finding, Status
 from brimful.verify.setup import PackingSetup
 
 __all__ = ["check_boundaries"]
@@ -84,21 +84,21 @@ def _seq_idx_cause(seq_idx: Int64Array, intervals: list[tuple[int, int]]) -> str
     return effect
 
 
-def _boundary_problem(values: Int64Array, intervals: list[tuple[int, int]], num_tokens: int) -> Diagnosis | None:
+def _boundary_problem(values: Int64Array, intervals: list[tuple[int, int]], num_tokens: int) -> tuple[str, str] | None:
     """Return the first fault of some boundaries and its likely cause; None if there is none."""
     if not len(values) or (np.diff(values) < 0).any() or values[0] != 0:
-        return Diagnosis("they must rise from 0", "the boundaries are no running sum of lengths")
+        return "they must rise from 0", "the boundaries are no running sum of lengths"
     boundaries = set(values.tolist())
     for start, stop in intervals:
         inside = sorted(value for value in boundaries if start < value < stop)
         if inside:
             fault = f"a boundary at {inside[0]} cuts the sample in [{start}, {stop}) of {stop - start} tokens"
-            return Diagnosis(fault, _boundary_cause(values, intervals))
+            return fault, _boundary_cause(values, intervals)
         if start not in boundaries:
             fault = f"the sample in [{start}, {stop}) does not begin at a boundary"
-            return Diagnosis(fault, _boundary_cause(values, intervals))
+            return fault, _boundary_cause(values, intervals)
     if values[-1] != num_tokens:
-        return Diagnosis(
+        return (
             f"they end at {values[-1]} and the row has {num_tokens} tokens",
             "padding at the end is in no segment: kernels leave it undefined",
         )

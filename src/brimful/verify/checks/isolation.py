@@ -94,8 +94,8 @@ def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[
     side = "earlier" if worst.changed < worst.moved else "later"
     num_leaking = sum(leak.size > movement.limit for leak in leaks)
     detail = (
-        f"other tokens in {changed_segment.name} move {worst.tokens} of {len(moved_segment.ids)} tokens of {moved_segment.name}, which sees the "
-        f"{side} sample; {num_leaking} of {len(leaks)} samples leak"
+        f"other tokens in {changed_segment.name} move {worst.tokens} of {len(moved_segment.ids)} tokens of "
+        f"{moved_segment.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} samples leak"
     )
     return joined(detail, movement.remark)
 
