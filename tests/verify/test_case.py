@@ -11,8 +11,8 @@ from brimful import PackCollator  # noqa: E402
 from brimful.encode.encoded import EncodedSample  # noqa: E402
 from brimful.errors import CollateError  # noqa: E402
 from brimful.serve import SampleCount, TokenBudgetBatches  # noqa: E402
-from brimful.verify.case import Case  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
+from brimful.verify.reference_samples import ReferenceSamples  # noqa: E402
 from brimful.verify.run import verify_packing  # noqa: E402
 
 PLAIN = [
@@ -41,7 +41,7 @@ def in_batch(sample):
 
 
 def in_case(sample):
-    return [(segment.ids.tolist(), segment.labels.tolist()) for segment in Case([sample]).segments]
+    return [(segment.ids.tolist(), segment.labels.tolist()) for segment in ReferenceSamples([sample]).segments]
 
 
 def by_token_budget(sample, *, lengths=None):
@@ -78,14 +78,14 @@ def test_what_a_token_budget_cannot_carry(beside):
 @pytest.mark.parametrize("sample", PLAIN[:6])
 def test_copies_differ_in_the_tokens_that_were_replaced(sample):
     """Padding stays where it was, and labels follow their tokens."""
-    case = Case([sample])
+    case = ReferenceSamples([sample])
     new = [segment.ids + 10 for segment in case.segments]
-    again = Case(case.copies(dict(enumerate(new)))).segments
+    again = ReferenceSamples(case.copies(dict(enumerate(new)))).segments
     assert [segment.ids.tolist() for segment in again] == [ids.tolist() for ids in new]
     assert [np.flatnonzero(segment.labels >= 0).tolist() for segment in again] == [
         np.flatnonzero(segment.labels >= 0).tolist() for segment in case.segments
     ]
-    assert not case.changed(case.copies())
+    assert not case.modified_fields(case.copies())
 
 
 def test_rows_of_every_kind_are_packed_right():

@@ -8,7 +8,7 @@ pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
-from brimful.verify.layout import locate  # noqa: E402
+from brimful.verify.locate import locate  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 from tests.verify import faults  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""The whole line on real text that is on every machine: ``brimful demo``. No network, no GPU.
+"""Demo of the whole flow on real text that is on every machine: ``brimful demo``. No network, no GPU.
 
 ::
 

@@ -27,11 +27,14 @@ _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "ensurepip", "lib-dynload"}
 )
-_LEAST_CHATS = 500
+"""Folders of an installation that hold packages of others, tests, or no text worth asking for."""
+
+_MIN_CHATS = 500
+"""Chats that a standard library with its sources gives at least."""
 
 
 def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | None = None) -> list[Chat]:
-    """Questions about the standard library, answered by its docstrings.
+    """Make questions about the standard library, answered by its docstrings.
 
     ==============================  ===========================================================================
     a module                        what it is for
@@ -44,7 +47,7 @@ def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | 
 
     Args:
         directory: of Python sources; the standard library of this Python if None.
-        limit: most chats, taken evenly from all; None for all of them.
+        limit: largest number of chats, taken evenly from all; None for all of them.
 
     Returns:
         Rows of the format ``messages``; several thousand for a whole standard library.
@@ -53,11 +56,11 @@ def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | 
         SourceNotFoundError: there are too few sources, as in installations that keep compiled files only.
     """
     root = Path(directory if directory is not None else sysconfig.get_path("stdlib"))
-    chats = [chat for name, path in _modules(root) for chat in _of_module(name, path) if _is_writable(chat)]
-    least = _LEAST_CHATS if directory is None else 1
-    if len(chats) < least:
+    chats = [chat for name, path in _modules(root) for chat in _module_chats(name, path) if _is_writable(chat)]
+    minimum = _MIN_CHATS if directory is None else 1
+    if len(chats) < minimum:
         raise SourceNotFoundError(
-            f"{root}: only {len(chats):,} docstrings can be read there, and at least {least:,} are needed. This "
+            f"{root}: only {len(chats):,} docstrings can be read there, and at least {minimum:,} are needed. This "
             f"Python seems to be installed without its sources; use another Python, or pack data of your own"
         )
     if limit is None or limit >= len(chats):
@@ -65,10 +68,11 @@ def make_chats(directory: str | os.PathLike[str] | None = None, *, limit: int | 
     return [chats[number * len(chats) // limit] for number in range(limit)]
 
 
-def _modules(root: Path) -> Iterator[tuple[str, Path]]:
-    """Dotted names and files of the public modules, in order."""
-    found = []
+def _modules(root: Path) -> list[tuple[str, Path]]:
+    """Return dotted names and files of the public modules, in order."""
+    modules = []
     for folder, folders, files in os.walk(root):
+        # Assigned in place, so that the walk does not enter the other folders.
         folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS and name.isidentifier()]
         for file in files:
             path = Path(folder, file)
@@ -76,11 +80,12 @@ def _modules(root: Path) -> Iterator[tuple[str, Path]]:
             if parts[-1] == "__init__":
                 parts.pop()
             if path.suffix == ".py" and parts and not any(part.startswith("_") for part in parts):
-                found.append((".".join(parts), path))
-    return iter(sorted(found))
+                modules.append((".".join(parts), path))
+    return sorted(modules)  # file systems list in any order
 
 
-def _of_module(name: str, path: Path) -> Iterator[Chat]:
+def _module_chats(name: str, path: Path) -> Iterator[Chat]:
+    """Yield the chats about a module, its classes and its functions."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old escapes in docstrings are not our business
@@ -92,22 +97,21 @@ def _of_module(name: str, path: Path) -> Iterator[Chat]:
         yield _chat((f"What is the module {name} for?", text))
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield from _of_class(f"{name}.{node.name}", node)
+            yield from _class_chats(f"{name}.{node.name}", node)
         elif _is_documented(node):
-            yield _of_function(f"{name}.{node.name}", node)
+            function = f"{name}.{node.name}"
+            yield _chat((f"What does {function} do?", f"{_signature(function, node)}\n\n{ast.get_docstring(node)}"))
 
 
-def _of_function(name: str, node: _Function) -> Chat:
-    return _chat((f"What does {name} do?", f"{_signature(name, node)}\n\n{ast.get_docstring(node)}"))
-
-
-def _of_class(name: str, node: ast.ClassDef) -> Iterator[Chat]:
+def _class_chats(name: str, node: ast.ClassDef) -> Iterator[Chat]:
+    """Yield one chat about a class with a turn for each of its methods, then one about each method."""
+    # A class without any text says nothing; one whose methods have some is described by their names.
     methods = [member for member in node.body if _is_documented(member)]
     text = (ast.get_docstring(node) or "").strip()
     if not text and not methods:
         return
-    first = text or f"Its documented methods are {', '.join(method.name for method in methods)}."
-    turns = [(f"What is the class {name} for?", f"{_constructor(name, node)}\n\n{first}")]
+    description = text or f"Its documented methods are {', '.join(method.name for method in methods)}."
+    turns = [(f"What is the class {name} for?", f"{_constructor(name, node)}\n\n{description}")]
     turns += [
         (
             f"And what does its method {method.name} do?",
@@ -123,13 +127,14 @@ def _of_class(name: str, node: ast.ClassDef) -> Iterator[Chat]:
 
 
 def _is_documented(node: ast.stmt) -> TypeGuard[_Function]:
-    """Whether this is a public function with a docstring."""
+    """Return true for a public function with a docstring."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
         return False
     return bool((ast.get_docstring(node) or "").strip())
 
 
 def _constructor(name: str, node: ast.ClassDef) -> str:
+    """Return the call that makes an object, as the source has it."""
     for member in node.body:
         if isinstance(member, ast.FunctionDef) and member.name == "__init__":
             return _signature(name, member, bound=True)
@@ -137,7 +142,7 @@ def _constructor(name: str, node: ast.ClassDef) -> str:
 
 
 def _signature(name: str, node: _Function, *, bound: bool = False) -> str:
-    """``name(arguments) -> result`` as the source has it, without ``self`` where the call has none."""
+    """Return ``name(arguments) -> result`` as the source has it, without ``self`` if the call has none."""
     arguments = deepcopy(node.args)
     decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
     if bound and "staticmethod" not in decorators:
@@ -147,14 +152,15 @@ def _signature(name: str, node: _Function, *, bound: bool = False) -> str:
 
 
 def _chat(*turns: tuple[str, str]) -> Chat:
-    roles = ("user", "assistant")
-    return {
-        "messages": [{"role": role, "content": text} for turn in turns for role, text in zip(roles, turn, strict=True)]
-    }
+    """Make a chat of turns, each a question and its answer."""
+    messages = []
+    for question, answer in turns:
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"messages": messages}
 
 
 def _is_writable(chat: Chat) -> bool:
-    """Whether the chat is text that UTF-8 can hold; a docstring may show half of a surrogate pair."""
+    """Return true for text that UTF-8 can hold; a docstring may show half of a surrogate pair."""
     try:
         for turn in chat["messages"]:
             turn["content"].encode()

@@ -1,4 +1,4 @@
-"""What the demo shows, step by step. Its commands are run as they are printed."""
+"""Steps of the demo, in the order that they are shown. Its commands are run as they are printed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,15 @@ from brimful.serve import PackStore, open_packs
 __all__ = ["run_demo"]
 
 _CAPACITY = 2048
-_LINES_SHOWN = 40
-_NEEDED = ("tokenizers", "transformers", "torch")
+"""Tokens of a pack."""
+
+_MAX_LINES_OF_PACK = 40
+"""Lines of the inspected pack that are shown; the others are counted."""
+
+_PACKAGES = ("tokenizers", "transformers", "torch")
 
 Say = Callable[[str], object]
+"""Function that takes each line."""
 
 
 def run_demo(
@@ -33,9 +38,9 @@ def run_demo(
     """Make chats and a tokenizer, pack, report, inspect, and train a tiny model packed and padded.
 
     Args:
-        directory: where everything goes: ``chats.jsonl``, ``tokenizer/``, ``packs/``, ``cache/``. New or empty.
+        directory: new or empty; gets everything: ``chats.jsonl``, ``tokenizer/``, ``packs/``, ``cache/``.
         say: takes each line.
-        limit: most chats; None for all.
+        limit: largest number of chats; None for all.
         steps: optimizer steps of each training.
 
     Returns:
@@ -47,16 +52,17 @@ def run_demo(
         SourceNotFoundError: this Python has no sources of its library.
         TaskFailedError: one of the commands failed; it said why.
     """
-    for package in _NEEDED:
+    for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise missing_extra(package, "text,torch", "brimful demo")
+    # Files of the user are never written over, so the directory must be new or empty.
     home = Path(directory).absolute()
     if home.exists() and (not home.is_dir() or any(home.iterdir())):
         raise SettingsError(
             f"{setting('directory', directory)}: there are files already; name a new directory for the demo"
         )
     home.mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
+    start = time.monotonic()
     say(f"Everything goes to {home}. Nothing is downloaded.")
 
     _title(say, 1, "Chats: questions about Python's standard library, answered by its docstrings")
@@ -82,8 +88,8 @@ def run_demo(
     _run(say, home, ["report", "packs"])
 
     _title(say, 5, "Inspect: one pack with its boundaries; targets of the loss stand between ⟦ and ⟧")
-    shown = _readable_pack(open_packs(home / "packs"))
-    _run(say, home, ["inspect", "packs", "--pack", str(shown)], most_lines=_LINES_SHOWN)
+    index = _readable_pack(open_packs(home / "packs"))
+    _run(say, home, ["inspect", "packs", "--pack", str(index)], max_lines=_MAX_LINES_OF_PACK)
 
     _title(say, 6, "Train: a tiny model with random weights, the same samples at every step, packed and padded")
     say("packed         4 packs a step, one a forward")
@@ -94,7 +100,7 @@ def run_demo(
         say(line)
 
     say("")
-    say(f"The demo took {time.monotonic() - begin:.0f} s. What to do next:")
+    say(f"The demo took {time.monotonic() - start:.0f} s. What to do next:")
     say("  pack your data     brimful pack chats.jsonl -o packs --tokenizer DIR|ID --max-length 8192 --overflow drop")
     say('  train with it      DataLoader(PackedDataset("packs"), batch_size=1, collate_fn=PackCollator())')
     say("  see every option   brimful pack --help")
@@ -102,13 +108,14 @@ def run_demo(
 
 
 def _title(say: Say, number: int, text: str) -> None:
+    """Show the title of a step."""
     say("")
     say(f"{number}. {text}")
     say("")
 
 
 def _short_one(chats: Sequence[Chat]) -> Chat:
-    """A chat that fits on two lines: the first in the later half whose answer is one line of some length."""
+    """Return a chat that fits on two lines: the first in the later half whose answer has 60 to 90 characters."""
     for chat in chats[len(chats) // 2 :]:
         if len(chat["messages"]) == 2 and 60 <= len(chat["messages"][1]["content"]) <= 90:
             return chat
@@ -116,18 +123,17 @@ def _short_one(chats: Sequence[Chat]) -> Chat:
 
 
 def _readable_pack(packs: PackStore) -> int:
-    """The first full pack of a few segments; the first of all if there is none."""
-    for index, pack in enumerate(packs):
-        if 3 <= pack.num_segments <= 6 and len(pack) == packs.capacity:
-            return index
-    return 0
+    """Return the first full pack of three to six segments; the first of all if there is none."""
+    full = (index for index, pack in enumerate(packs) if 3 <= pack.num_segments <= 6 and len(pack) == packs.capacity)
+    return next(full, 0)
 
 
-def _run(say: Say, home: Path, arguments: Sequence[str], most_lines: int | None = None) -> None:
+def _run(say: Say, home: Path, arguments: Sequence[str], max_lines: int | None = None) -> None:
     """Show a command, run it in the directory of the demo, and show what it printed."""
     say(f"$ brimful {' '.join(arguments)}")
+    # The cache belongs to the demo too, and nothing asks the hub.
     environment = {**os.environ, "BRIMFUL_CACHE": str(home / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "brimful.cli", *arguments],
         cwd=home,
         env=environment,
@@ -135,10 +141,10 @@ def _run(say: Say, home: Path, arguments: Sequence[str], most_lines: int | None 
         encoding="utf-8",
         check=False,
     )
-    lines = done.stdout.splitlines()
-    for line in lines[:most_lines]:
+    lines = process.stdout.splitlines()
+    for line in lines[:max_lines]:
         say(line)
-    if most_lines is not None and len(lines) > most_lines:
-        say(f"(trimmed here: {len(lines) - most_lines:,} lines more)")
-    if done.returncode:
-        raise TaskFailedError(f"`brimful {' '.join(arguments)}` ended with exit code {done.returncode}; see above")
+    if max_lines is not None and len(lines) > max_lines:
+        say(f"(trimmed here: {len(lines) - max_lines:,} lines more)")
+    if process.returncode:
+        raise TaskFailedError(f"`brimful {' '.join(arguments)}` ended with exit code {process.returncode}; see above")

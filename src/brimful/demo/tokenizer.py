@@ -1,4 +1,4 @@
-"""A small tokenizer, trained where it is used: nothing to download."""
+"""Training of a small tokenizer, so that there is nothing to download."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
 )
-"""Turns between ``<|im_start|>role`` and ``<|im_end|>``, the layout that is known as ChatML."""
+"""Chat template: turns between ``<|im_start|>role`` and ``<|im_end|>``, the layout that is known as ChatML."""
 
 
 def train_tokenizer(texts: Iterable[str], directory: str | os.PathLike[str], *, vocab_size: int = 8000) -> int:
@@ -28,12 +28,12 @@ def train_tokenizer(texts: Iterable[str], directory: str | os.PathLike[str], *, 
     the same tokenizer.
 
     Args:
-        texts: to learn from.
-        directory: where it is saved; made if absent.
-        vocab_size: most entries, the special tokens included; at least 259. Few texts give fewer.
+        texts: text to learn from.
+        directory: it is saved there; made if absent.
+        vocab_size: largest number of entries, the special tokens included; at least 259. Few texts give fewer.
 
     Returns:
-        Entries of the vocabulary.
+        Number of entries of the vocabulary.
 
     Raises:
         MissingExtraError: ``tokenizers`` or ``transformers`` is not installed.
@@ -62,13 +62,14 @@ def train_tokenizer(texts: Iterable[str], directory: str | os.PathLike[str], *, 
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    wrapped = PreTrainedTokenizerFast(
+    # The template asks for these marks as single tokens, so they are special and never cut.
+    wrapper = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=_END,
         pad_token=_PAD,
         additional_special_tokens=[_BEGIN],
         clean_up_tokenization_spaces=False,
     )
-    wrapped.chat_template = CHAT_TEMPLATE
-    wrapped.save_pretrained(Path(directory))
+    wrapper.chat_template = CHAT_TEMPLATE
+    wrapper.save_pretrained(Path(directory))
     return int(tokenizer.get_vocab_size())

@@ -1,7 +1,7 @@
-"""A tiny model trained twice on the same samples: packed, and padded the usual way.
+"""Training of a tiny model twice on the same samples: packed, and padded the usual way.
 
 Both runs begin with the same weights and take the same samples at every step; each step's loss is the mean over
-its targets. What differs is the layout alone, so the losses must agree: that is what packing without leaks means.
+its targets. Only the layout differs, so the losses must agree: that is what packing without leaks means.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from brimful.typing import IGNORE_INDEX, LossMask, TokenIds
 __all__ = ["TrainingRun", "compare_training", "draw_comparison"]
 
 _LEARNING_RATE = 1e-2
+"""Learning rate of AdamW; high, so that a few steps are enough to see the loss go down."""
 
 _Layout: TypeAlias = Callable[[Sequence[Pack], int], list[dict[str, Any]]]
-"""(packs of a step, number of the step) -> what the model takes, forward by forward."""
+"""From the packs of a step and its number to keyword arguments of the model, one for each forward."""
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What one training did.
+    """Result of one training.
 
     Attributes:
         name: ``packed`` or ``padded``.
         losses: mean loss per target of each step, in nats.
         real_tokens: tokens of samples that went through the model.
-        positions: places that were computed, the padding included.
-        seconds: of all steps.
+        positions: positions that the model computed, the padding included.
+        seconds: time of all steps.
     """
 
     name: str
@@ -57,9 +58,9 @@ class TrainingRun:
         return self.real_tokens / self.seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        ratios = {"fill_ratio": self.fill_ratio, "tokens_per_second": self.tokens_per_second}
-        return {**{key: value for key, value in asdict(self).items() if key != "name"}, **ratios}
+        """Return numbers for JSON, without the name."""
+        fields = {key: value for key, value in asdict(self).items() if key != "name"}
+        return {**fields, "fill_ratio": self.fill_ratio, "tokens_per_second": self.tokens_per_second}
 
 
 def compare_training(
@@ -73,11 +74,11 @@ def compare_training(
     """Train the same model on the same samples, packed and padded.
 
     Args:
-        directory: of a pack store.
-        vocab_size: of its tokenizer.
-        steps: optimizer steps.
+        directory: directory of a pack store.
+        vocab_size: entries of its tokenizer.
+        steps: number of optimizer steps.
         packs_per_step: packs of one step, one a forward.
-        samples_per_batch: samples of one padded forward. Those of a step are shuffled and cut into so many.
+        samples_per_batch: samples of one padded forward; the samples of a step are shuffled and cut into such batches.
 
     Returns:
         The packed run and the padded one.
@@ -89,23 +90,24 @@ def compare_training(
     dataset = PackedDataset(directory)
     collate = PackCollator()
 
-    def packed(packs: Sequence[Pack], _: int) -> list[dict[str, Any]]:
+    def lay_out_packed(packs: Sequence[Pack], _: int) -> list[dict[str, Any]]:
         return [collate([pack]) for pack in packs]
 
-    def padded(packs: Sequence[Pack], step: int) -> list[dict[str, Any]]:
+    def lay_out_padded(packs: Sequence[Pack], step: int) -> list[dict[str, Any]]:
         samples = [sample for pack in packs for sample in _samples(pack)]
         order = generator(seed=0, epoch=step, purpose="demo: padded batches").permutation(len(samples)).tolist()
         return [
-            _pad([samples[place] for place in order[begin : begin + samples_per_batch]])
-            for begin in range(0, len(order), samples_per_batch)
+            _pad([samples[index] for index in order[start : start + samples_per_batch]])
+            for start in range(0, len(order), samples_per_batch)
         ]
 
     runs = []
     with torch.random.fork_rng(devices=[]):
-        for name, layout in (("packed", packed), ("padded", padded)):
-            _Training(_make_model(vocab_size, dataset), layout, name).step([dataset[0]], 0)  # warms up, not counted
+        for name, layout in (("packed", lay_out_packed), ("padded", lay_out_padded)):
+            # The first step of a process is slow in any layout: a model of its own warms up, and is not counted.
+            _Training(_make_model(vocab_size, dataset), layout, name).step([dataset[0]], 0)
             runs.append(_Training(_make_model(vocab_size, dataset), layout, name))
-        # Step by step in turn, so that whatever else this machine does slows both down alike.
+        # The two runs take turns at every step, so that other work on this machine slows both down alike.
         for step, packs in enumerate(islice(_steps(dataset, packs_per_step), steps)):
             for run in runs:
                 run.step(packs, step)
@@ -113,7 +115,7 @@ def compare_training(
 
 
 def _steps(dataset: PackedDataset, packs_per_step: int) -> Iterator[list[Pack]]:
-    """The packs of one optimizer step after another, epoch after epoch."""
+    """Yield the packs of one optimizer step after another, epoch after epoch."""
     loader = PackLoader(dataset, micro_batches=packs_per_step, tail="repeat")
     micro_batches = chain.from_iterable(repeat(loader))
     while True:
@@ -121,7 +123,7 @@ def _steps(dataset: PackedDataset, packs_per_step: int) -> Iterator[list[Pack]]:
 
 
 def _make_model(vocab_size: int, dataset: PackedDataset) -> Any:
-    """Random weights, the same every time."""
+    """Make a model with random weights, the same every time."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -144,7 +146,7 @@ def _make_model(vocab_size: int, dataset: PackedDataset) -> Any:
 
 
 class _Training:
-    """One model on its way, and what it did so far."""
+    """One model in training, with its losses, tokens and time so far."""
 
     def __init__(self, model: Any, layout: _Layout, name: str) -> None:
         import torch
@@ -156,39 +158,42 @@ class _Training:
         self._seconds = 0.0
 
     def step(self, packs: Sequence[Pack], number: int) -> None:
-        """One optimizer step on the samples of these packs."""
-        begin = time.perf_counter()
+        """Make one optimizer step on the samples of these packs."""
+        start = time.perf_counter()
         batches = self._layout(packs, number)
         targets = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
         loss = 0.0
         for batch in batches:
-            part = self._model(**batch, num_items_in_batch=targets).loss  # summed here ÷ targets of the whole step
-            part.backward()
-            loss += float(part.detach())
+            # Sums of forwards ÷ targets of the whole step: gradients add up to those of the mean over all targets.
+            batch_loss = self._model(**batch, num_items_in_batch=targets).loss
+            batch_loss.backward()
+            loss += float(batch_loss.detach())
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        self._seconds += time.perf_counter() - begin
+        self._seconds += time.perf_counter() - start
         self._losses.append(loss)
         self._real_tokens += sum(len(pack) for pack in packs)
         self._positions += sum(batch["input_ids"].numel() for batch in batches)
 
     def result(self) -> TrainingRun:
+        """Return what was counted so far."""
         return TrainingRun(self._name, self._losses, self._real_tokens, self._positions, self._seconds)
 
 
 def _samples(pack: Pack) -> list[tuple[TokenIds, LossMask]]:
-    """The segments of a pack as samples of their own."""
-    edges = pack.cu_seqlens.tolist()
-    return [(pack.input_ids[a:b], pack.loss_mask[a:b]) for a, b in pairwise(edges)]
+    """Return the segments of a pack as samples of their own."""
+    bounds = pairwise(pack.cu_seqlens.tolist())
+    return [(pack.input_ids[start:stop], pack.loss_mask[start:stop]) for start, stop in bounds]
 
 
 def _pad(samples: Sequence[tuple[TokenIds, LossMask]]) -> dict[str, Any]:
-    """A usual batch: one sample a row, padded on the right to the longest of them."""
+    """Return a usual batch: one sample a row, padded on the right to the longest of them."""
     import torch
 
     shape = len(samples), max(len(ids) for ids, _ in samples)
     input_ids, attention_mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     labels = np.full(shape, IGNORE_INDEX, dtype=np.int64)
+    # Padding keeps token 0, which the mask hides, and has no label.
     for row, (ids, mask) in enumerate(samples):
         input_ids[row, : len(ids)] = ids
         attention_mask[row, : len(ids)] = 1
@@ -198,7 +203,7 @@ def _pad(samples: Sequence[tuple[TokenIds, LossMask]]) -> dict[str, Any]:
 
 
 def draw_comparison(packed: TrainingRun, padded: TrainingRun) -> list[str]:
-    """Both runs as a table, and what the difference is.
+    """Draw both runs as a table, and say what the difference is.
 
     >>> runs = TrainingRun("packed", [9.0, 7.5], 1000, 1000, 1.0), TrainingRun("padded", [9.0, 7.5], 1000, 2500, 2.0)
     >>> print("\\n".join(draw_comparison(*runs)))
@@ -217,9 +222,9 @@ def draw_comparison(packed: TrainingRun, padded: TrainingRun) -> list[str]:
             f"{run.name:<11}{len(run.losses):>7}{run.real_tokens:>14,}{run.positions:>13,}"
             f"{100 * run.fill_ratio:>9.1f} %{run.seconds:>10.1f}{run.tokens_per_second:>16,.0f}{losses:>21}"
         )
-    apart = max(abs(a - b) for a, b in zip(packed.losses, padded.losses, strict=True))
+    difference = max(abs(a - b) for a, b in zip(packed.losses, padded.losses, strict=True))
     lines.append(
         f"Packed, the same tokens took {padded.seconds / packed.seconds:.1f} times less time. "
-        f"At no step are the two losses more than {apart:.0e} apart."
+        f"At no step are the two losses more than {difference:.0e} apart."
     )
     return lines

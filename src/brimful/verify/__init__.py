@@ -1,7 +1,8 @@
-"""Is the packing right? Shown on your model, your collator and your data, not promised.
+"""Proof, on your model, collator and data, that packing changes nothing.
 
-``case`` holds the samples, ``layout`` finds them in a batch, ``checks`` has one file for each question, ``causes``
-tries what would repair a failure, and ``report`` says it. ``models`` builds tiny models of real architectures.
+``reference_samples`` holds the samples, ``locate`` finds them in a batch, ``checks`` has one file for each question,
+``diagnosis`` tries what would repair a failure, and ``report`` says it. ``models`` builds tiny models of real
+architectures.
 """
 
 from __future__ import annotations

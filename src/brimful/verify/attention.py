@@ -1,4 +1,4 @@
-"""One attention implementation after the other, on the same model, and the first one back at the end."""
+"""Attention implementations on the same model, one after the other, and the first one again at the end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["IMPLEMENTATIONS", "NotSupported", "as_it_is", "first_sentence", "using"]
+__all__ = ["IMPLEMENTATIONS", "NotSupported", "current_implementation", "first_sentence", "using"]
 
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
-"""Tried if the caller names none."""
+"""Implementations that are tried if the caller names none."""
 
 
 class NotSupported(Exception):
@@ -21,10 +21,10 @@ class NotSupported(Exception):
         self.way_out = way_out
 
 
-def as_it_is(model: Any) -> str:
-    """Name of the implementation that the model has now; ``as it is`` where it tells none."""
-    inner = _switchable(model)
-    return str(getattr(getattr(inner, "config", None), "_attn_implementation", None) or "as it is")
+def current_implementation(model: Any) -> str:
+    """Return the name of the implementation that the model has now; ``as it is`` if it tells none."""
+    config = getattr(_switchable_module(model), "config", None)
+    return str(getattr(config, "_attn_implementation", None) or "as it is")
 
 
 @contextlib.contextmanager
@@ -34,43 +34,49 @@ def using(model: Any, name: str) -> Iterator[None]:
     Raises:
         NotSupported: the model, the machine or the installed packages do not have it.
     """
-    if name == as_it_is(model):
-        with _dense_flex(model, name):
-            yield
-        return
-    inner = _switchable(model)
-    if inner is None:
-        raise NotSupported("the model has no set_attn_implementation", "build the model with this implementation")
-    if name.startswith("flash_attention"):
-        _need_flash(name, next(model.parameters()).device.type)
-    before = as_it_is(model)
+    initial = current_implementation(model)
     try:
-        inner.set_attn_implementation(name)
-        if as_it_is(model) != name:
-            raise NotSupported(f"{type(inner).__name__} cannot switch its attention", "build the model with it")
-    except (ValueError, ImportError, NotImplementedError) as error:
-        raise NotSupported(first_sentence(error)) from error
-    try:
+        if name != initial:
+            _switch(model, name)
         with _dense_flex(model, name):
             yield
     finally:
-        inner.set_attn_implementation(before)
+        # A switch that fails may have changed the configuration before it noticed.
+        if current_implementation(model) != initial:
+            _switchable_module(model).set_attn_implementation(initial)
 
 
 def first_sentence(error: BaseException) -> str:
-    """What an error says, without the advice behind it."""
+    """Return the message of an error without the advice behind it, at most 200 characters."""
     text = " ".join(str(error).split())
     for stop in (". ", " Please"):
         text = text.split(stop, 1)[0]
     return text[:200] or type(error).__name__
 
 
-def _switchable(model: Any) -> Any:
-    """The outermost module that can switch: the model itself, or what a wrapper holds."""
+def _switch(model: Any, name: str) -> None:
+    """Set an implementation that the model does not have now."""
+    module = _switchable_module(model)
+    if module is None:
+        raise NotSupported("the model has no set_attn_implementation", "build the model with this implementation")
+    if name.startswith("flash_attention"):
+        _check_flash(name, next(model.parameters()).device.type)
+    try:
+        module.set_attn_implementation(name)
+    except (ValueError, ImportError, NotImplementedError) as error:
+        raise NotSupported(first_sentence(error)) from error
+    # Some classes only warn, and keep the implementation that they were built with.
+    if current_implementation(model) != name:
+        raise NotSupported(f"{type(module).__name__} cannot switch its attention", "build the model with it")
+
+
+def _switchable_module(model: Any) -> Any:
+    """Return the outermost module that can switch: the model itself, or the one in a wrapper; None if there is none."""
     return next((module for module in model.modules() if hasattr(module, "set_attn_implementation")), None)
 
 
-def _need_flash(name: str, device: str) -> None:
+def _check_flash(name: str, device: str) -> None:
+    """Refuse flash attention on a CPU or without its package."""
     package = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}.get(name)
     if device == "cpu":
         raise NotSupported("flash attention needs a GPU and the model is on a CPU", "put the model on a GPU, as cuda")
@@ -80,7 +86,7 @@ def _need_flash(name: str, device: str) -> None:
 
 @contextlib.contextmanager
 def _dense_flex(model: Any, name: str) -> Iterator[None]:
-    """On a CPU, flex attention in its dense form while it is checked: the same mask and the same math.
+    """Run flex attention on a CPU in its dense form while it is checked: the same mask and the same math.
 
     PyTorch refuses the backward there because it would be slow, and compiling takes longer than these checks.
     """
@@ -94,12 +100,14 @@ def _dense_flex(model: Any, name: str) -> Iterator[None]:
     def dense(query: Any, key: Any, value: Any, training: bool = False, **options: Any) -> Any:
         return flex.flex_attention(query, key, value, **options)
 
+    replacements = (
+        (flex, "_validate_device", lambda *tensors: None),
+        (integration, "compile_friendly_flex_attention", dense),
+    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for module, attribute, replacement in (
-            (flex, "_validate_device", lambda *tensors: None),
-            (integration, "compile_friendly_flex_attention", dense),
-        ):
+        for module, attribute, replacement in replacements:
+            # Both names are private to their libraries: a release without one of them needs no replacement.
             if hasattr(module, attribute):
                 stack.callback(setattr, module, attribute, getattr(module, attribute))
                 setattr(module, attribute, replacement)

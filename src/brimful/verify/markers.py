@@ -1,4 +1,4 @@
-"""Where a collator puts each sample, shown with tokens that occur once.
+"""Places of samples in a batch, seen with tokens that occur once.
 
 Tokens alone do not always tell: ``a b`` + ``a b`` beside ``a b a b`` can be cut in two ways, a sample of one token may
 stand inside another, and a sample of one repeated token looks like padding. So the collator is also given the same
@@ -10,104 +10,78 @@ samples with a token of its own at every place. A collator that does not look at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from itertools import count, islice
 from typing import Any
 
 import numpy as np
 
-from brimful.typing import BoolArray, Int64Array
-from brimful.verify.case import Case
+from brimful.typing import Int64Array
+from brimful.verify.places import Place, SampleLayout
+from brimful.verify.reference_samples import ReferenceSamples
 
-__all__ = ["Marked", "Place", "lay_out_markers"]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Row and columns of a sample."""
-
-    row: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class Marked:
-    """The layout of a batch of markers.
-
-    Attributes:
-        shape: rows and columns.
-        places: of each segment; None for one that is not in the batch as a whole.
-        repeated: segments that are there more than once.
-        pieces: ``bool[B, T]``: tokens of samples that lie in no place: repeats and fragments.
-    """
-
-    shape: tuple[int, ...]
-    places: tuple[Place | None, ...]
-    repeated: tuple[int, ...]
-    pieces: BoolArray
+__all__ = ["lay_out_markers"]
 
 
 def lay_out_markers(
-    collator: Callable[[list[Any]], Mapping[str, Any]],
-    case: Case,
+    collate_ids: Callable[[list[Any]], Int64Array],
+    samples: ReferenceSamples,
     *,
-    kept: Collection[int],
-    avoided: Collection[int],
-    read: Callable[[Any], Int64Array],
-) -> Marked | None:
-    """Collate the case with a token of its own at every place.
+    media_ids: Collection[int],
+    reserved_tokens: Collection[int],
+) -> SampleLayout | None:
+    """Collate the samples with a token of its own at every place.
 
     Args:
-        collator: as in ``verify_packing``.
-        case: the samples.
-        kept: tokens that stay what they are, as collators look for them (images).
-        avoided: tokens that may mean something: those of the batch, the special ones.
-        read: from ``input_ids`` of a batch to ``int64[B, T]``.
+        collate_ids: from features to ``input_ids`` of their batch, ``int64[B, T]``.
+        samples: the samples.
+        media_ids: tokens that stay what they are, as collators look for them (images).
+        reserved_tokens: tokens that may mean something: those of the batch, the special ones.
 
     Returns:
-        None where the collator refuses such tokens, or where a sample has none but kept ones.
+        None if the collator refuses such tokens, or if a sample has none but media tokens.
     """
-    wanted, owners = _markers(case, kept, avoided)
-    if any(owners.keys().isdisjoint(ids.tolist()) for ids in wanted):
+    marked_ids, owners = _mark(samples, media_ids, reserved_tokens)
+    if any(owners.keys().isdisjoint(ids.tolist()) for ids in marked_ids):
         return None
     try:
-        rows = read(collator(case.copies(dict(enumerate(wanted))))["input_ids"])
+        rows = collate_ids(samples.copies(dict(enumerate(marked_ids))))
     except Exception:  # a collator may refuse foreign tokens in any way it likes; samples are searched then
         return None
-    places: list[Place | None] = [None] * len(wanted)
-    repeated: list[int] = []
-    owned = np.isin(rows, list(owners))
-    pieces = owned.copy()
-    for row, column in np.argwhere(owned).tolist():
+    places: list[Place | None] = [None] * len(marked_ids)
+    repeats: list[int] = []
+    is_marker = np.isin(rows, list(owners))
+    fragments = is_marker.copy()
+    # A marker occurs once in the samples, so its value alone says to which place of which segment a token belongs.
+    for row, column in np.argwhere(is_marker).tolist():
         segment, offset = owners[int(rows[row, column])]
-        start, stop = column - offset, column - offset + len(wanted[segment])
-        known = places[segment]
-        if known is not None and known.row == row and known.start <= column < known.stop:
+        start, stop = column - offset, column - offset + len(marked_ids[segment])
+        place = places[segment]
+        if place is not None and place.row == row and place.start <= column < place.stop:
             continue
-        if start < 0 or not np.array_equal(rows[row, start:stop], wanted[segment]):
+        # Only a whole segment has a place; the markers of a part stay among the fragments.
+        if start < 0 or not np.array_equal(rows[row, start:stop], marked_ids[segment]):
             continue
-        if known is None:
+        if place is None:
             places[segment] = Place(row, start, stop)
-            pieces[row, start:stop] = False
-        elif segment not in repeated:
-            repeated.append(segment)
-    return Marked(rows.shape, tuple(places), tuple(repeated), pieces)
+            fragments[row, start:stop] = False
+        elif segment not in repeats:
+            repeats.append(segment)
+    return SampleLayout(tuple(places), tuple(repeats), fragments, True)
 
 
-def _markers(
-    case: Case, kept: Collection[int], avoided: Collection[int]
+def _mark(
+    samples: ReferenceSamples, media_ids: Collection[int], reserved_tokens: Collection[int]
 ) -> tuple[list[Int64Array], dict[int, tuple[int, int]]]:
-    """Marked tokens of each segment, and for each marker its segment and its place in it."""
-    banned = {*kept, *avoided}
-    fresh = (token for token in count() if token not in banned)
-    wanted: list[Int64Array] = []
+    """Return marked tokens of each segment, and for each marker its segment and its place in it."""
+    excluded_tokens = {*media_ids, *reserved_tokens}
+    fresh_tokens = (token for token in count() if token not in excluded_tokens)
+    marked_ids: list[Int64Array] = []
     owners: dict[int, tuple[int, int]] = {}
-    for index, segment in enumerate(case.segments):
+    for index, segment in enumerate(samples.segments):
         ids = segment.ids.copy()
-        free = np.flatnonzero(~np.isin(ids, list(kept)))
-        ids[free] = list(islice(fresh, len(free)))
-        owners |= {int(ids[offset]): (index, int(offset)) for offset in free.tolist()}
-        wanted.append(ids)
-    return wanted, owners
+        offsets = np.flatnonzero(~np.isin(ids, list(media_ids)))
+        ids[offsets] = list(islice(fresh_tokens, len(offsets)))
+        owners |= {int(ids[offset]): (index, offset) for offset in offsets.tolist()}
+        marked_ids.append(ids)
+    return marked_ids, owners

@@ -22,73 +22,36 @@ WITHOUT_SMALL_FORM = {
 }
 """Causal types of Transformers that no rows of text can be given to, and why; ``docs/verify.md`` lists them."""
 
-_LARGEST = 50_000_000
+_MAX_PARAMETERS = 50_000_000
+"""Parameters that a small model may have; more means that its configuration says its sizes in unknown words."""
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": 128,
-    "vocab_size_per_layer_input": 128,
-    "hidden_size": 64,
-    "d_model": 64,
-    "hidden_size_per_layer_input": 8,
-    "hidden_size_global": 64,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 2048,
-    "sliding_window": 8,
-    "n_embd": 64,
-    "n_head": 4,
-    "n_inner": 96,
-    "n_positions": 2048,
-    "rotary_dim": 8,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "first_k_dense_replace": 1,
-    "kv_lora_rank": 16,
-    "q_lora_rank": 16,
-    "qk_rope_head_dim": 16,
-    "qk_nope_head_dim": 16,
-    "v_head_dim": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "state_size": 16,
-    "mamba_d_state": 16,
-    "mamba_n_heads": 8,
-    "mamba_d_head": 16,
-    "mamba_n_groups": 1,
-    "mamba_chunk_size": 16,
-    "chunk_size": 16,
-    "depth": 1,
-    "num_heads": 4,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "num_encoder_attention_heads": 4,
-    "num_decoder_attention_heads": 4,
-    "encoder_ffn_dim": 96,
-    "decoder_ffn_dim": 96,
-    "embed_dim": 64,
-    "out_hidden_size": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-"""Sizes by the names that configurations use; windows are shorter than the samples that are made for them."""
+_SIZES_AND_NAMES = (
+    (2048, ("max_position_embeddings", "n_positions")),
+    (128, ("vocab_size", "vocab_size_per_layer_input")),
+    (96, ("intermediate_size", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim")),
+    (64, ("hidden_size", "d_model", "hidden_size_global", "n_embd", "embed_dim", "out_hidden_size")),
+    (32, ("moe_intermediate_size", "shared_expert_intermediate_size")),
+    (16, ("head_dim", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")),
+    (16, ("linear_key_head_dim", "linear_value_head_dim", "state_size", "mamba_d_state", "mamba_d_head")),
+    (16, ("mamba_chunk_size", "chunk_size")),
+    (8, ("hidden_size_per_layer_input", "sliding_window", "rotary_dim", "mamba_n_heads")),
+    (4, ("num_attention_heads", "n_head", "num_heads", "num_experts", "num_local_experts", "n_routed_experts")),
+    (4, ("linear_num_value_heads", "encoder_attention_heads", "decoder_attention_heads")),
+    (4, ("num_encoder_attention_heads", "num_decoder_attention_heads")),
+    (2, ("num_key_value_heads", "num_experts_per_tok", "linear_num_key_heads", "eos_token_id")),
+    (2, ("encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")),
+    (1, ("n_group", "topk_group", "first_k_dense_replace", "depth", "mamba_n_groups", "bos_token_id")),
+    (0, ("pad_token_id",)),
+)
+"""Small sizes, and the names that configurations use for them; windows are shorter than the samples made for them.
 
-_WHERE_NONE = ("head_dim", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok")
-"""Set where a configuration has them as None, for models that then cannot do without."""
+The order counts if two names mean one field: the last one wins.
+"""
+
+_SIZES = {name: size for size, names in _SIZES_AND_NAMES for name in names}
+
+_SET_EVEN_IF_NONE = ("head_dim", "num_key_value_heads", "n_routed_experts", "num_experts_per_tok")
+"""Names that are also set in a configuration that has None there, for models that cannot do without."""
 
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 _SPECIAL: dict[str, dict[str, Any]] = {
@@ -127,11 +90,11 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "xlnet": {"d_inner": 96, "d_head": 16},
     "zaya": {"num_experts_per_tok": 1, "router_hidden_size": 16},
 }
-"""What one architecture needs beside: head counts that fit together, every kind of its layers."""
+"""Further settings of single architectures: head counts that fit together, every kind of their layers."""
 
 
 def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0) -> Any:
-    """A random model of an architecture, small enough for any machine: a few layers of each kind, 128 tokens.
+    """Build a random model of an architecture, small enough for any machine: a few layers of each kind, 128 tokens.
 
     Weights are drawn wider than for training (standard deviation 0.1), so that what one token does to another shows.
 
@@ -149,20 +112,21 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
     'Qwen2ForCausalLM'
     """
     transformers = _transformers()
-    place = _device(device)
+    torch_device = _device(device)
     try:
         config = _tiny_config(transformers, model_type)
-        auto = _auto_class(transformers, config, model_type)
+        auto_class = _auto_class(transformers, config, model_type)
+        # On the meta device a model takes no memory, so one that does not shrink is seen before it is made.
         with torch.device("meta"):
-            size = auto.from_config(config).num_parameters()
-        if size > _LARGEST:
+            size = auto_class.from_config(config).num_parameters()
+        if size > _MAX_PARAMETERS:
             raise SettingsError(
                 f"{setting('model_type', model_type)}: its configuration does not shrink ({size:,} parameters): make a small "
                 f"model of it and give its directory as {setting('model')}"
             )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = auto.from_config(config).to(_dtype(dtype))
+            model = auto_class.from_config(config).to(_dtype(dtype))
             for parameter in model.parameters():
                 if parameter.ndim > 1:
                     torch.nn.init.normal_(parameter, 0.0, 0.1)
@@ -173,27 +137,32 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
             f"{setting('model_type', model_type)}: no small model of it can be built ({type(error).__name__}: {error}); make one "
             f"yourself and give its directory as {setting('model')}"
         ) from error
-    return model.to(place).eval()
+    return model.to(torch_device).eval()
 
 
 def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any:
-    """A causal language model from a directory or hub id.
+    """Load a causal language model from a directory or hub id.
 
     Raises:
         SettingsError: there is no such model, or it is none that predicts tokens.
         MissingExtraError: Transformers is not installed.
     """
     transformers = _transformers()
-    place = _device(device)
+    torch_device = _device(device)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(dtype))
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise SettingsError(f"{setting('model', path)}: no causal language model could be loaded: {reason}") from error
-    return model.to(place).eval()
+    return model.to(torch_device).eval()
 
 
 def _transformers() -> Any:
+    """Import Transformers.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -202,28 +171,43 @@ def _transformers() -> Any:
 
 
 def _dtype(name: str) -> Any:
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-    if name not in dtypes:
-        raise SettingsError(f"dtype {name!r} is none of {', '.join(dtypes)}")
-    return dtypes[name]
+    """Return the dtype of torch with this name.
+
+    Raises:
+        SettingsError: weights cannot have it.
+    """
+    names = ("float32", "bfloat16", "float16", "float64")
+    if name not in names:
+        raise SettingsError(f"dtype {name!r} is none of {', '.join(names)}")
+    return getattr(torch, name)
 
 
 def _device(name: str) -> Any:
+    """Return the device with this name, after a tensor was made on it.
+
+    Raises:
+        SettingsError: this machine does not have it.
+    """
     try:
-        place = torch.device(name)
-        torch.empty(1, device=place)
+        device = torch.device(name)
+        torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise SettingsError(
             f"{setting('device', name)}: {str(error).splitlines()[0]}; use {setting('device', 'cpu')}"
         ) from error
-    return place
+    return device
 
 
 def _tiny_config(transformers: Any, model_type: str) -> Any:
-    known = transformers.CONFIG_MAPPING
-    if model_type not in known:
-        near = difflib.get_close_matches(model_type.lower().replace("-", "_"), list(known.keys()), n=4, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else "use the model_type of its config.json"
+    """Return a small configuration of an architecture, of its text model if it has one.
+
+    Raises:
+        SettingsError: unknown type, or one that has no small form.
+    """
+    mapping = transformers.CONFIG_MAPPING
+    if model_type not in mapping:
+        similar = difflib.get_close_matches(model_type.lower().replace("-", "_"), list(mapping.keys()), n=4, cutoff=0.5)
+        hint = f"did you mean {', '.join(similar)}?" if similar else "use the model_type of its config.json"
         raise SettingsError(
             f"{setting('model_type', model_type)} is no architecture of Transformers {transformers.__version__}: {hint}"
         )
@@ -231,58 +215,65 @@ def _tiny_config(transformers: Any, model_type: str) -> Any:
         raise SettingsError(
             f"{setting('model_type', model_type)}: {WITHOUT_SMALL_FORM[model_type]}; it cannot be packed"
         )
-    text = f"{model_type}_text"
-    if text in known and text in _causal_names():
-        model_type = text
-    return _shrink(known[model_type])
+    text_type = f"{model_type}_text"
+    has_text_model = text_type in mapping and text_type in _auto_names("CAUSAL_LM")
+    return _shrink(mapping[text_type if has_text_model else model_type])
 
 
-def _shrink(kind: Any) -> Any:
-    """A configuration of this class with every size that it has made small, and every kind of layer once."""
-    base = kind()
-    base.__dict__["allow_global_per_layer_attribute_access"] = True
-    sizes = {
-        key: value
-        for key, value in _SIZES.items()
-        if getattr(base, key, None) is not None or (key in _WHERE_NONE and hasattr(base, key))
+def _shrink(config_class: Any) -> Any:
+    """Return a configuration of this class with every size that it has made small, and every kind of layer once."""
+
+    def is_property(name: str) -> bool:
+        return isinstance(inspect.getattr_static(config_class, name, None), property)
+
+    default = config_class()
+    # Sizes that differ by layer may be read as one only with this.
+    default.__dict__["allow_global_per_layer_attribute_access"] = True
+    sizes: dict[str, Any] = {
+        name: size
+        for name, size in _SIZES.items()
+        if (getattr(default, name, None) is not None or (name in _SET_EVEN_IF_NONE and hasattr(default, name)))
+        and not is_property(name)
     }
-    sizes = {
-        key: value for key, value in sizes.items() if not isinstance(inspect.getattr_static(kind, key, 0), property)
-    }
-    if hasattr(base, "kv_lora_rank"):  # latent attention has as many key heads as query heads
+    if hasattr(default, "kv_lora_rank"):  # latent attention has as many key heads as query heads
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
-    if getattr(base, "pad_token_id", None) is None:
+    if getattr(default, "pad_token_id", None) is None:
         sizes["pad_token_id"] = 0
-    layers = 2
-    name = (getattr(kind, "attribute_map", None) or {}).get("layer_types", "layer_types")
-    settable = not isinstance(inspect.getattr_static(kind, name, None), property)
-    if (types := getattr(base, "layer_types", None)) and settable:
-        kinds = list(dict.fromkeys(types))
-        shared = getattr(base, "num_kv_shared_layers", 0)  # the second half takes keys and values of the first
-        sizes |= {"num_kv_shared_layers": len(kinds)} if shared else {}
-        sizes[name] = kinds * (1 if len(kinds) > 1 and not shared else 2)
-        layers = len(sizes[name])
-    for key in ("num_hidden_layers", "n_layer"):
-        if hasattr(base, key) and not isinstance(inspect.getattr_static(kind, key, 0), property):
-            sizes[key] = layers
-    for name, part in vars(base).items():
+    # Every kind of layer occurs, because each may leak in its own way; two layers if there is one kind.
+    num_layers = 2
+    types_name = (getattr(config_class, "attribute_map", None) or {}).get("layer_types", "layer_types")
+    if (layer_types := getattr(default, "layer_types", None)) and not is_property(types_name):
+        kinds = list(dict.fromkeys(layer_types))
+        shares_keys = getattr(default, "num_kv_shared_layers", 0)  # the second half takes keys and values of the first
+        sizes |= {"num_kv_shared_layers": len(kinds)} if shares_keys else {}
+        sizes[types_name] = kinds * (1 if len(kinds) > 1 and not shares_keys else 2)
+        num_layers = len(sizes[types_name])
+    for name in ("num_hidden_layers", "n_layer"):
+        if hasattr(default, name) and not is_property(name):
+            sizes[name] = num_layers
+    # Configurations of parts (of vision, of experts) are made small in the same way.
+    for name, part in vars(default).items():
         if getattr(part, "model_type", "") and hasattr(part, "to_dict"):
             sizes[name] = _shrink(type(part)).to_dict()
-    return kind(**{**sizes, **_SPECIAL.get(kind.model_type, {})})
+    return config_class(**{**sizes, **_SPECIAL.get(config_class.model_type, {})})
 
 
-def _causal_names() -> Any:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+def _auto_names(task: str) -> Any:
+    """Return the names of model classes for a task, by type."""
+    from transformers.models.auto import modeling_auto
 
-    return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES")
 
 
 def _auto_class(transformers: Any, config: Any, model_type: str) -> Any:
-    if config.model_type in _causal_names():
-        return transformers.AutoModelForCausalLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    """Return the class that makes a causal language model of a configuration.
 
-    if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+    Raises:
+        SettingsError: Transformers has none.
+    """
+    if config.model_type in _auto_names("CAUSAL_LM"):
+        return transformers.AutoModelForCausalLM
+    if config.model_type in _auto_names("IMAGE_TEXT_TO_TEXT"):
         return transformers.AutoModelForImageTextToText
     raise SettingsError(
         f"{setting('model_type', model_type)}: Transformers has no causal language model of it; give the type of its text model"

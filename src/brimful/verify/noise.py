@@ -1,16 +1,16 @@
-"""How far numbers move where nothing leaks: measured with a row for each sample.
+"""Movement of numbers without a leak: measured with a row for each sample.
 
 In a dense model a token's numbers do not depend on what else is in the batch: another sample that is changed moves
 nothing, to the last bit, in bf16 as in fp32. Experts are computed in groups whose size depends on all tokens of a batch,
 and a kernel rounds otherwise for another size; in bf16 that may even turn a router's choice. The same samples in rows of
-their own, where no mask could fail, show how much that is::
+their own, in which no mask can fail, show the size of it::
 
     changed        A A A · b b           packed: a leak, or rounding?
                    A A A                 b moves here too, and nothing but rounding can have moved it
                    b b
 
 In fp32 rounding is far below any leak that matters, so 1e-5 is allowed in any case. In bf16 and fp16 nothing is allowed
-where nothing moves in rows; where something does, float32 decides: the weights are the same, a leak stays, and rounding
+if nothing moves in rows; if something does, float32 decides: the weights are the same, a leak stays, and rounding
 is gone.
 """
 
@@ -23,28 +23,33 @@ import torch
 
 from brimful.errors import BrimfulError
 from brimful.verify.modes import in_float32
-from brimful.verify.subject import Subject
+from brimful.verify.setup import PackingSetup
 
-__all__ = ["ROUNDED", "Weighed", "weigh"]
+__all__ = ["LOW_PRECISIONS", "Movement", "measure_movement"]
 
-ROUNDED = (torch.bfloat16, torch.float16)
+LOW_PRECISIONS = (torch.bfloat16, torch.float16)
 """Precisions in which rounding is large enough to turn the choice of a router."""
-_ROOM, _MOST = 8, 1e-3
-"""Rounding may be eight times what it was in rows; above 1e-3 in float32 it is none."""
-_LEAST = {torch.float64: 1e-9, torch.float32: 1e-5}
-"""Allowed in any case; nothing in lower precisions."""
+
+_NOISE_FACTOR = 8
+"""Movement that passes ÷ movement with a row for each sample."""
+
+_MAX_NOISE = 1e-3
+"""Largest relative movement in float32 that can be rounding."""
+
+_ALWAYS_ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-5}
+"""Relative movement that passes in any case, by dtype; nothing in lower precisions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
-    """A movement, and what may move.
+class Movement:
+    """Movement of numbers, and its limit.
 
     Attributes:
-        size: what moved, relative to the largest value (at least 1).
-        limit: most that it may be.
-        noise: what moves with a row for each sample, in the precision that decided.
-        precise: decided in float32.
-        remark: what a reader has to know of it.
+        size: largest difference, relative to the largest value (at least 1).
+        limit: largest size that passes.
+        noise: size with a row for each sample, in the precision that decided.
+        precise: true if float32 decided.
+        remark: facts about the decision that a reader has to know.
     """
 
     size: float
@@ -55,44 +60,59 @@ class Weighed:
 
     @property
     def passed(self) -> bool:
-        """Nothing moved but by rounding."""
+        """True if nothing moved but by rounding."""
         return self.size <= self.limit
 
     @property
-    def everywhere(self) -> bool:
-        """Samples also move each other where each has a row: it is not the packing."""
-        return self.noise > _MOST and (self.precise or not self.remark)
+    def without_packing(self) -> bool:
+        """True if samples also move each other with a row for each: it is not the packing."""
+        return self.noise > _MAX_NOISE and (self.precise or not self.remark)
 
 
-def weigh(subject: Subject, measure: Callable[[], float], control: Callable[[], float]) -> Weighed:
-    """Measure a movement, and where there is one, what rounding does.
+def measure_movement(
+    setup: PackingSetup, measure: Callable[[], float], measure_in_rows: Callable[[], float]
+) -> Movement:
+    """Measure a movement, and if there is one, what rounding does.
 
     Args:
-        subject: says what the caller allows and in which precision the model is.
+        setup: says what the caller allows and in which precision the model is.
         measure: the movement in packed rows.
-        control: the movement with a row for each sample.
+        measure_in_rows: the movement with a row for each sample.
     """
     size = measure()
-    if subject.tolerance is not None:
-        return Weighed(size, subject.tolerance)
-    least = _LEAST.get(subject.dtype, 0.0)
-    if size <= least or (noise := control()) == 0:
-        return Weighed(size, least)
-    if subject.dtype not in ROUNDED:
-        return Weighed(size, _allowed(noise, least), noise)
-    name = str(subject.dtype).removeprefix("torch.")
+    if setup.tolerance is not None:
+        return Movement(size, setup.tolerance)
+    always_allowed = _ALWAYS_ALLOWED.get(setup.dtype, 0.0)
+    if size <= always_allowed:
+        return Movement(size, always_allowed)
     try:
-        with in_float32(subject.model):
-            precise = measure()
-            finer = control()
+        noise = measure_in_rows()
+    except BrimfulError:
+        raise
+    except Exception:  # a model of packed rows may take one row only
+        remark = "a row for each sample is refused, so it was not measured what rounding moves"
+        return Movement(size, always_allowed, remark=remark)
+    # If nothing moves in rows, rounding is ruled out as the reason.
+    if noise == 0 or setup.dtype not in LOW_PRECISIONS:
+        return Movement(size, _limit(noise, always_allowed), noise)
+    # In low precision a leak can be smaller than rounding, so no limit would tell the two apart.
+    try:
+        with in_float32(setup.model):
+            precise_size, precise_noise = measure(), measure_in_rows()
     except BrimfulError:
         raise
     except Exception:  # kernels of low precision only, or no room for the weights
-        remark = f"rounding in {name} moves {noise:.1e} with a row for each sample, and float32 cannot run here"
-        return Weighed(size, _ROOM * noise, noise, remark=remark)
-    remark = f"told in float32; rounding in {name} moves {size:.1e}, and {noise:.1e} with a row for each sample"
-    return Weighed(precise, _allowed(finer, _LEAST[torch.float32]), finer, precise=True, remark=remark)
+        remark = (
+            f"rounding in {setup.dtype_name} moves {noise:.1e} with a row for each sample, and float32 cannot run here"
+        )
+        return Movement(size, _NOISE_FACTOR * noise, noise, remark=remark)
+    remark = (
+        f"told in float32; rounding in {setup.dtype_name} moves {size:.1e}, and {noise:.1e} with a row for each sample"
+    )
+    limit = _limit(precise_noise, _ALWAYS_ALLOWED[torch.float32])
+    return Movement(precise_size, limit, precise_noise, precise=True, remark=remark)
 
 
-def _allowed(noise: float, least: float) -> float:
-    return least if noise > _MOST else max(least, _ROOM * noise)
+def _limit(noise: float, always_allowed: float) -> float:
+    """Return max(always allowed, factor × noise), without the noise if it is too large for rounding."""
+    return always_allowed if noise > _MAX_NOISE else max(always_allowed, _NOISE_FACTOR * noise)

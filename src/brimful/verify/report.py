@@ -1,14 +1,15 @@
-"""What ``verify_packing`` found: one finding for each check and attention implementation."""
+"""Report of ``verify_packing``: one finding for each check and attention implementation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful.messages import counted
 
-__all__ = ["CHECKS", "Finding", "Status", "VerifyReport"]
+__all__ = ["CHECKS", "Diagnosis", "Finding", "Status", "VerifyReport", "compared", "joined"]
 
 CHECKS = {
     "untouched": "the collator leaves the samples it was given as they are",
@@ -25,11 +26,14 @@ CHECKS = {
     "gradients": "the gradients are those of the samples one by one",
     "weights": "micro-batches of different target counts add up to the mean over all targets",
 }
-"""Every check by its name, in the order of the report."""
+"""Meaning of every check by its name, in the order of the report."""
+
+_MAX_NAMED_FAILURES = 6
+"""Failures that the verdict names; the others are counted."""
 
 
 class Status(str, Enum):
-    """How a check ended."""
+    """Result of a check."""
 
     PASS = "PASS"
     """Shown to hold."""
@@ -39,16 +43,23 @@ class Status(str, Enum):
     """Could not be run here; the finding says why, and the nearest setting that works."""
 
 
+class Diagnosis(NamedTuple):
+    """Likely cause of a failure, and what to change."""
+
+    cause: str
+    way_out: str
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of the report.
 
     Attributes:
         check: a key of ``CHECKS``.
-        attention: the attention implementation; empty where none is involved.
-        status: how it ended.
-        measured: largest difference found, relative to the largest value (at least 1); None where nothing is measured.
-        limit: most that ``measured`` may be.
+        attention: the attention implementation; empty if none is involved.
+        status: result of the check.
+        measured: largest difference, relative to the largest value (at least 1); None if nothing is measured.
+        limit: largest ``measured`` that passes.
         detail: the numbers in words.
         cause: the likely cause of a failure.
         way_out: what to change.
@@ -67,13 +78,43 @@ class Finding:
         assert self.check in CHECKS, self.check
 
 
+def compared(
+    check: str,
+    attention: str,
+    size: float,
+    limit: float,
+    *,
+    passed: str = "",
+    failed: str,
+    diagnosis: Iterable[str] = (),
+) -> Finding:
+    """Return a finding that passes if the measured size is within its limit.
+
+    Args:
+        check: a key of ``CHECKS``.
+        attention: the attention implementation; empty if none is involved.
+        size: relative difference that was measured.
+        limit: largest size that passes.
+        passed, failed: detail of the finding in either case.
+        diagnosis: cause and way out of a failure.
+    """
+    if size <= limit:
+        return Finding(check, Status.PASS, attention, size, limit, passed)
+    return Finding(check, Status.FAIL, attention, size, limit, failed, *diagnosis)
+
+
+def joined(*remarks: str) -> str:
+    """Join the remarks that are not empty by semicolons."""
+    return "; ".join(filter(None, remarks))
+
+
 @dataclass(frozen=True)
 class VerifyReport:
-    """Everything that was checked.
+    """Findings of all checks.
 
     Attributes:
         subject: model, collator and data in one line.
-        findings: in the order of ``CHECKS``, one for each attention implementation where one is involved.
+        findings: in the order of ``CHECKS``, one for each attention implementation if one is involved.
     """
 
     subject: str
@@ -81,47 +122,51 @@ class VerifyReport:
 
     @property
     def failures(self) -> tuple[Finding, ...]:
-        """What is wrong."""
+        """Findings of the checks that failed."""
         return tuple(finding for finding in self.findings if finding.status is Status.FAIL)
 
     @property
     def proven(self) -> bool:
-        """Isolation was shown with at least one attention implementation."""
-        return any(finding.check == "isolation" and finding.status is Status.PASS for finding in self.findings)
+        """True if isolation was shown with at least one attention implementation."""
+        return bool(self._passed("isolation"))
 
     @property
     def ok(self) -> bool:
-        """Nothing failed, and isolation was shown at least once: a refusal alone proves nothing."""
+        """True if nothing failed and isolation was shown at least once: a refusal alone proves nothing."""
         return not self.failures and self.proven
 
     @property
     def verdict(self) -> str:
         """One line: the first failures, or what was shown."""
-        if self.failures:
+        if failures := self.failures:
             names = [
-                f"{found.check} ({found.attention})" if found.attention else found.check for found in self.failures
+                f"{finding.check} ({finding.attention})" if finding.attention else finding.check for finding in failures
             ]
-            shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-            return f"FAIL: {shown}"
-        if not self.proven:
-            reason = next((found.detail for found in self.findings if found.status is Status.NOT_SUPPORTED), "")
+            num_unnamed = len(names) - _MAX_NAMED_FAILURES
+            text = ", ".join(names[:_MAX_NAMED_FAILURES]) + (f" and {num_unnamed} more" if num_unnamed > 0 else "")
+            return f"FAIL: {text}"
+        attentions = self._passed("isolation")
+        if not attentions:
+            refusals = [finding.detail for finding in self.findings if finding.status is Status.NOT_SUPPORTED]
+            reason = refusals[0] if refusals else ""
             return f"NOT PROVEN: isolation was shown with no attention implementation; {reason}"
-        passed = self._passed("isolation")
-        if self._passed("loss"):
-            only = [name for name in passed if name not in self._passed("training")]
-            remark = f"; in training mode it was not shown with {', '.join(only)}" if only else ""
-            return f"PASS: packing is right with {', '.join(passed)}{remark}"
-        reason = next(
-            (found.detail for found in self.findings if found.check in ("loss", "labels") and found.detail), ""
-        )
-        return f"PASS: samples are apart with {', '.join(passed)}; LOSS NOT CHECKED: {reason}"
+        # Samples can be apart in a batch whose loss nobody compared: that is no proof that packing is right.
+        if not self._passed("loss"):
+            details = [finding.detail for finding in self.findings if finding.check in ("loss", "labels")]
+            reason = next(filter(None, details), "")
+            return f"PASS: samples are apart with {', '.join(attentions)}; LOSS NOT CHECKED: {reason}"
+        eval_only = [name for name in attentions if name not in self._passed("training")]
+        remark = f"; in training mode it was not shown with {', '.join(eval_only)}" if eval_only else ""
+        return f"PASS: packing is right with {', '.join(attentions)}{remark}"
 
     def _passed(self, check: str) -> list[str]:
-        """Attention implementations with which a check passed."""
-        return [found.attention for found in self.findings if (found.check, found.status) == (check, Status.PASS)]
+        """Return the attention implementations with which a check passed."""
+        return [
+            finding.attention for finding in self.findings if (finding.check, finding.status) == (check, Status.PASS)
+        ]
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines: plain strings and numbers."""
+        """Return plain strings and numbers, for JSON."""
         findings = [{**asdict(finding), "status": finding.status.value} for finding in self.findings]
         return {"ok": self.ok, "verdict": self.verdict, "subject": self.subject, "findings": findings}
 

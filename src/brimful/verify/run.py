@@ -12,9 +12,7 @@ import torch
 from brimful.checks import check_type
 from brimful.errors import BrimfulError, SettingsError
 from brimful.shards import Pack
-from brimful.verify.attention import IMPLEMENTATIONS, NotSupported, as_it_is, first_sentence, using
-from brimful.verify.case import Case
-from brimful.verify.causes import explain_leak, explain_refusal
+from brimful.verify.attention import IMPLEMENTATIONS, NotSupported, current_implementation, first_sentence, using
 from brimful.verify.checks.boundaries import check_boundaries
 from brimful.verify.checks.gradients import check_backward
 from brimful.verify.checks.isolation import check_isolation
@@ -22,23 +20,25 @@ from brimful.verify.checks.labels import check_labels
 from brimful.verify.checks.padding import check_padding, check_padding_moves_nothing
 from brimful.verify.checks.parity import check_parity
 from brimful.verify.checks.positions import check_positions
-from brimful.verify.checks.samples import check_complete, check_untouched
+from brimful.verify.checks.samples import check_complete, check_inputs_unmodified
 from brimful.verify.checks.weights import check_weights
-from brimful.verify.differences import explain_parity, is_random
-from brimful.verify.modes import evaluating, left_as_it_was, training
-from brimful.verify.report import CHECKS, Finding, Status, VerifyReport
-from brimful.verify.subject import Subject
+from brimful.verify.diagnosis import diagnose_leak, way_out_of_refusal
+from brimful.verify.modes import evaluating, preserved, training
+from brimful.verify.parity_diagnosis import explain_parity, is_random
+from brimful.verify.reference_samples import ReferenceSamples
+from brimful.verify.report import CHECKS, Finding, Status, VerifyReport, joined
+from brimful.verify.setup import PackingSetup
 
 __all__ = ["verify_packing"]
 
-_FOLLOWS = {
+_CAUSED_BY = {
     "training": ("isolation",),
     "logits": ("isolation", "training", "positions"),
     "loss": ("labels", "padding", "complete", "isolation", "training", "logits"),
     "gradients": ("labels", "padding", "complete", "isolation", "training", "logits", "loss"),
     "weights": ("labels", "padding", "complete", "isolation", "training", "logits", "loss"),
 }
-"""What a failure follows from, if that failed too: the first is named as its cause."""
+"""Checks whose failure explains that of another: the first that failed too is named as its cause."""
 
 
 def verify_packing(
@@ -52,8 +52,8 @@ def verify_packing(
 ) -> VerifyReport:
     """Show on a model, a collator and samples that packing them changes nothing.
 
-    The truth is the model on each sample alone, with no collator involved. Held against it are the batch that the
-    collator makes of all samples, and batches in which one sample has other tokens::
+    The truth is the model on each sample alone, with no collator involved. It is compared with the batch that the
+    collator makes of all samples, and with batches in which one sample has other tokens::
 
         alone     a a a a      b b                    logits, loss, gradients
         batch     a a a a | b b | 0 0                 the same, below the tolerance
@@ -92,136 +92,167 @@ def verify_packing(
         check_type("collator", collator, (), "a function of a list of samples", call)
     if next(model.parameters(), None) is None:
         raise SettingsError("the model has no parameters: give a torch module")
-    names = [attention] if isinstance(attention, str) else list(attention or _all(model))
+    if attention is None:
+        attention = dict.fromkeys([*IMPLEMENTATIONS, current_implementation(model)])
+    names = [attention] if isinstance(attention, str) else list(attention)
     if not names:
         raise SettingsError("attention is empty: name at least one implementation, such as sdpa")
-    subject = Subject(model, collator, Case(samples), tolerance, gradients)
-    with left_as_it_was(model), evaluating(model):
-        findings = _data_findings(subject)
-        if subject.batch.found.certain:
+    setup = PackingSetup(model, collator, ReferenceSamples(samples), tolerance, gradients)
+    with preserved(model):
+        findings = _check_data(setup)
+        # Without knowing which token belongs to which sample, the other checks would only guess.
+        if setup.batch.layout.certain:
             for name in names:
-                findings += _attention_findings(subject, name, findings)
+                findings += _check_attention(setup, name, findings)
     order = list(CHECKS)
-    findings = sorted(_with_nearest(findings), key=lambda found: order.index(found.check))
-    return VerifyReport(_describe(subject), tuple(findings))
+    findings = sorted(_point_to_passed(findings), key=lambda finding: order.index(finding.check))
+    return VerifyReport(_describe(setup), tuple(findings))
 
 
-def _all(model: Any) -> list[str]:
-    now = as_it_is(model)
-    return [*IMPLEMENTATIONS, *([] if now in IMPLEMENTATIONS else [now])]
+def _check_data(setup: PackingSetup) -> list[Finding]:
+    """Run the checks that need no forward; only the first two if the places of samples are not certain."""
+    findings = [check_inputs_unmodified(setup), check_complete(setup)]
+    if setup.batch.layout.certain:
+        checks = (check_labels, check_positions, check_boundaries, check_padding)
+        findings += [check(setup) for check in checks]
+    return findings
 
 
-def _data_findings(subject: Subject) -> list[Finding]:
-    """Checks that need no forward; where nobody knows which token is whose, the others would only guess."""
-    if not subject.batch.found.certain:
-        return [check_untouched(subject), check_complete(subject)]
-    return [
-        check_untouched(subject),
-        check_complete(subject),
-        check_labels(subject),
-        check_positions(subject),
-        check_boundaries(subject),
-        check_padding(subject),
-    ]
-
-
-def _attention_findings(subject: Subject, name: str, data: list[Finding]) -> list[Finding]:
-    """Checks of one attention implementation."""
+def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:
+    """Run the checks of one attention implementation."""
+    # Another implementation may fail for a reason of its own, which explains nothing here.
+    related_findings = [finding for finding in earlier_findings if finding.attention in ("", attention)]
+    findings: list[Finding] = []
     try:
-        with using(subject.model, name):
-            found = [_isolation(subject, name, "isolation", data)]
-            padding = check_padding_moves_nothing(subject, name)
-            found += [padding] if padding is not None else []
-            found += _in_training(subject, name, [*data, *found])
-            return [_follow(finding, [*data, *found]) for finding in found]
+        with using(setup.model, attention):
+            for finding in _run_checks(setup, attention, related_findings):
+                findings.append(finding)
     except NotSupported as error:
-        return [Finding("attention", Status.NOT_SUPPORTED, name, detail=str(error), way_out=error.way_out)]
+        # What a later check refuses to compute does not take back a failure that an earlier one measured.
+        findings = [finding for finding in findings if finding.status is Status.FAIL]
+        findings.append(_refused("attention", attention, error))
+    return [_follow(finding, [*related_findings, *findings]) for finding in findings]
 
 
-def _in_training(subject: Subject, name: str, before: list[Finding]) -> list[Finding]:
-    """Isolation and parity as training runs; parity in ``eval()`` where training mode refuses, or is random."""
-    weights = not any(finding.check == "weights" for finding in before)
+def _run_checks(setup: PackingSetup, attention: str, related_findings: list[Finding]) -> Iterator[Finding]:
+    """Yield isolation and padding in ``eval()``, then isolation and parity as training runs.
+
+    Parity is measured in ``eval()`` if training mode refuses, or is random.
+    """
+    findings = list(related_findings)
+    with evaluating(setup.model):
+        findings.append(_check_isolation(setup, attention, "isolation", related_findings))
+        yield findings[-1]
+        with _refusals(setup, "the packed batch"):
+            padding = check_padding_moves_nothing(setup, attention)
+        if padding is not None:
+            findings.append(padding)
+            yield padding
+    finding = Finding("training", Status.NOT_SUPPORTED, attention)
+    parity = None
     try:
-        with training(subject.model):
-            apart = _isolation(subject, name, "training", before)
-            if not is_random(subject):
-                return [apart, *_parity(subject, name, weights, [*before, apart])]
-        reason = "the model is random in training mode, with every rate of dropout at 0; parity was measured in eval()"
-        if apart.status is Status.PASS:
-            apart = replace(apart, detail=f"{apart.detail}; {reason}")
+        with training(setup.model):
+            finding = _check_isolation(setup, attention, "training", findings)
+            if not is_random(setup):
+                parity = _check_parity(setup, attention, [*findings, finding])
+        if parity is None and finding.status is Status.PASS:
+            reason = (
+                "the model is random in training mode, with every rate of dropout at 0; parity was measured in eval()"
+            )
+            finding = replace(finding, detail=joined(finding.detail, reason))
     except NotSupported as error:
-        apart = Finding("training", Status.NOT_SUPPORTED, name, detail=str(error), way_out=error.way_out)
-    return [apart, *_parity(subject, name, weights, [*before, apart])]
+        # The refusal may come from parity, behind an isolation check that has already failed.
+        if finding.status is not Status.FAIL:
+            finding = _refused("training", attention, error)
+    yield finding
+    if parity is None:
+        with evaluating(setup.model):
+            parity = _check_parity(setup, attention, [*findings, finding])
+    yield from parity
 
 
-def _isolation(subject: Subject, name: str, check: str, before: list[Finding]) -> Finding:
-    """Isolation in the mode that the model is in, explained where it fails and nothing before explains it."""
-    with _refusals(subject, "the packed batch"):
-        finding, leak = check_isolation(subject, name, check)
-        finding = _follow(finding, before)
+def _check_isolation(setup: PackingSetup, attention: str, check: str, earlier_findings: list[Finding]) -> Finding:
+    """Check isolation in the mode that the model is in; explain a failure unless an earlier finding does."""
+    with _refusals(setup, "the packed batch"):
+        finding, leak = check_isolation(setup, attention, check)
+        finding = _follow(finding, earlier_findings)
         if finding.status is not Status.FAIL or finding.cause:
             return finding
         assert leak is not None
-        cause, way_out = explain_leak(subject, leak)
-        only = "in training mode only: " if check == "training" else ""
-        return replace(finding, cause=f"{only}{cause}", way_out=way_out)
+        cause, way_out = diagnose_leak(setup, leak)
+        mode = "in training mode only: " if check == "training" else ""
+        return replace(finding, cause=f"{mode}{cause}", way_out=way_out)
 
 
-def _parity(subject: Subject, name: str, weights: bool, before: list[Finding]) -> list[Finding]:
-    """Logits, loss, gradients and weights in the mode that the model is in; explained where nothing before explains them."""
-    with _refusals(subject, "a single sample"):
-        alone = subject.alone()
-    with _refusals(subject, "the packed batch"):
-        found, auxiliary = check_parity(subject, name, alone, subject.batch)
-        found += [check_weights(subject, alone, auxiliary)] if weights else []
-        explained = [*before, *(finding for finding in found if finding.cause)]
-        found = explain_parity(subject, name, [_follow(finding, explained) for finding in found])
-        if all(one.status is not Status.FAIL for one in before if one.check in ("isolation", "training")):
-            backward = check_backward(subject, name)
-            found = [backward if backward is not None and one.check == "gradients" else one for one in found]
-    return found
+def _check_parity(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:
+    """Check logits, loss, gradients and weights in the mode that the model is in; explain failures likewise."""
+    with _refusals(setup, "a single sample"):
+        reference = setup.per_sample_reference()
+    with _refusals(setup, "the packed batch"):
+        findings, auxiliary = check_parity(setup, attention, reference, setup.batch)
+        # Weights do not depend on the implementation, so the first one that gets here shows them for all.
+        if not any(finding.check == "weights" for finding in earlier_findings):
+            findings.append(check_weights(setup, reference, auxiliary))
+        explanations = [*earlier_findings, *(finding for finding in findings if finding.cause)]
+        findings = explain_parity(setup, attention, [_follow(finding, explanations) for finding in findings])
+        # A leak in the forward is one in the backward too: only without one is the backward looked at by itself.
+        leaks = any(
+            finding.status is Status.FAIL and finding.check in ("isolation", "training") for finding in earlier_findings
+        )
+        backward = None if leaks else check_backward(setup, attention)
+        if backward is not None:
+            findings = [backward if finding.check == "gradients" else finding for finding in findings]
+    return findings
 
 
 @contextlib.contextmanager
-def _refusals(subject: Subject, what: str) -> Iterator[None]:
-    """What a model refuses is not supported, and the report says what it said."""
+def _refusals(setup: PackingSetup, request: str) -> Iterator[None]:
+    """Turn any error of a model into ``NotSupported``, and quote it.
+
+    Args:
+        setup: the model.
+        request: what it was given.
+    """
     try:
         yield
     except (BrimfulError, NotSupported):
         raise
     except Exception as error:  # a model may refuse in any way it likes
         message = first_sentence(error)
-        mode = " in training mode" if subject.model.training else ""
-        raise NotSupported(f"the model refuses {what}{mode}: {message}", explain_refusal(subject, message)) from error
+        mode = " in training mode" if setup.model.training else ""
+        way_out = way_out_of_refusal(setup, message)
+        raise NotSupported(f"the model refuses {request}{mode}: {message}", way_out) from error
 
 
-def _follow(finding: Finding, all_findings: list[Finding]) -> Finding:
-    """A failure without a cause of its own follows from another one."""
+def _refused(check: str, attention: str, error: NotSupported) -> Finding:
+    """Return the finding of a check that cannot be run here."""
+    return Finding(check, Status.NOT_SUPPORTED, attention, detail=str(error), way_out=error.way_out)
+
+
+def _follow(finding: Finding, findings: list[Finding]) -> Finding:
+    """Name another failure as the cause of one that has none of its own."""
     if finding.status is not Status.FAIL or (finding.cause and finding.check != "weights"):
         return finding
-    failed = {other.check: other for other in all_findings if other.status is Status.FAIL}
-    for check in _FOLLOWS.get(finding.check, ()):
-        if check in failed:
-            return replace(finding, cause=f"follows from {check}", way_out="")
-    return finding
+    failed_checks = {item.check for item in findings if item.status is Status.FAIL}
+    causes = [check for check in _CAUSED_BY.get(finding.check, ()) if check in failed_checks]
+    return replace(finding, cause=f"follows from {causes[0]}", way_out="") if causes else finding
 
 
-def _with_nearest(findings: list[Finding]) -> list[Finding]:
-    """Unsupported implementations point to one that passed."""
-    passed = [found.attention for found in findings if found.check == "isolation" and found.status is Status.PASS]
+def _point_to_passed(findings: list[Finding]) -> list[Finding]:
+    """Name the last implementation that passed as the way out of those that are not supported."""
+    passed = [item.attention for item in findings if (item.check, item.status) == ("isolation", Status.PASS)]
+    way_out = f"attn_implementation={passed[-1]!r}, which passes here" if passed else ""
     return [
-        replace(found, way_out=f"attn_implementation={passed[-1]!r}, which passes here")
-        if found.check == "attention" and passed and found.status is Status.NOT_SUPPORTED
-        else found
-        for found in findings
+        replace(finding, way_out=way_out or finding.way_out) if finding.check == "attention" else finding
+        for finding in findings
     ]
 
 
-def _describe(subject: Subject) -> str:
-    dtype = str(next(subject.model.parameters()).dtype).removeprefix("torch.")
-    collator = getattr(subject.collator, "__name__", None) or type(subject.collator).__name__
-    case = subject.case
+def _describe(setup: PackingSetup) -> str:
+    """Describe model, collator and data in one line."""
+    samples = setup.samples
+    collator = getattr(setup.collator, "__name__", None) or type(setup.collator).__name__
     return (
-        f"{type(subject.model).__name__}, {dtype} on {subject.device}; {collator}; {len(case.segments)} samples, "
-        f"{case.num_tokens:,} tokens, {case.num_targets:,} targets; torch {torch.__version__}"
+        f"{type(setup.model).__name__}, {setup.dtype_name} on {setup.device}; {collator}; {len(samples.segments)} samples, "
+        f"{samples.num_tokens:,} tokens, {samples.num_targets:,} targets; torch {torch.__version__}"
     )

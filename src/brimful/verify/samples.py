@@ -1,8 +1,9 @@
-"""Samples to verify with, where the user has none at hand, or packs that are too large for it."""
+"""Small samples to verify with: random ones, or the first segments of packs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,20 @@ from brimful.typing import IGNORE_INDEX
 __all__ = ["few_of", "random_samples"]
 
 _LENGTHS = (7, 12, 1, 20, 5, 13)
-"""Odd and even, a single token, longer than the windows and convolutions of tiny models."""
+"""Tokens of each random sample: odd and even, a single one, more than windows and convolutions of tiny models span."""
+
+_NUM_PACKS = 2
+"""Packs that segments are taken from: two, so that there are two micro-batches."""
 
 
 def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
-    """Six short samples of random tokens; about two of three tokens are targets.
+    """Make six short samples of random tokens; about two of three tokens are targets.
 
     >>> [len(sample["input_ids"]) for sample in random_samples(128)]
     [7, 12, 1, 20, 5, 13]
     """
     stream = generator(seed=seed, epoch=0, purpose="samples to verify with")
-    lowest = min(3, vocab - 1)
+    lowest = min(3, vocab - 1)  # below lie padding, BOS and EOS of most vocabularies
     samples = []
     for length in _LENGTHS:
         ids = stream.integers(length, below=max(1, vocab - lowest)) + lowest
@@ -36,7 +40,7 @@ def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
-    """The first segments of the first two packs, within a number of tokens; ids modulo the vocabulary.
+    """Take the first segments of the first two packs, within a number of tokens; ids modulo the vocabulary.
 
     Each pack gives up to half of the tokens; a segment that is longer than a fourth of them is cut, so that there are
     others beside it.
@@ -44,24 +48,22 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
     Raises:
         SettingsError: no packs, or fewer than two segments in all.
     """
-    chosen: list[Pack] = []
-    for pack in packs:
+    small_packs: list[Pack] = []
+    for pack in islice(packs, _NUM_PACKS):
         ids: list[np.ndarray[Any, Any]] = []
         masks: list[np.ndarray[Any, Any]] = []
-        room = max_tokens // 2
+        room = max_tokens // _NUM_PACKS
         for index in range(pack.num_segments):
             start, stop = int(pack.cu_seqlens[index]), int(pack.cu_seqlens[index + 1])
-            take = min(stop - start, room, max(2, max_tokens // 4))
-            if take < 1:
+            length = min(stop - start, room, max(2, max_tokens // 4))
+            if length < 1:
                 break
-            ids.append((pack.input_ids[start : start + take] % vocab).astype(np.int32))
-            masks.append(np.array(pack.loss_mask[start : start + take]))
-            room -= take
-        chosen.append(assemble_pack(ids, masks, pack.sample_ids[: len(ids)], pack.starts[: len(ids)]))
-        if len(chosen) == 2:
-            break
-    if sum(pack.num_segments for pack in chosen) < 2:
+            ids.append((pack.input_ids[start : start + length] % vocab).astype(np.int32))
+            masks.append(np.array(pack.loss_mask[start : start + length]))
+            room -= length
+        small_packs.append(assemble_pack(ids, masks, pack.sample_ids[: len(ids)], pack.starts[: len(ids)]))
+    if sum(pack.num_segments for pack in small_packs) < 2:
         raise SettingsError(
             f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
         )
-    return chosen
+    return small_packs

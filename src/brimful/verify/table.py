@@ -1,4 +1,4 @@
-"""The report as people read it: one line a finding; cause and way out below what failed."""
+"""Table of a report: one line a finding; cause and way out below what failed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from brimful.verify.report import Finding, Status, VerifyReport
 __all__ = ["draw_table"]
 
 _WIDTH = 110
+"""Characters of the longest line of cause and way out."""
 
 
 def draw_table(report: VerifyReport) -> Iterator[str]:
-    """Lines of the table.
+    """Yield the lines of the table.
 
     >>> from brimful.verify import Finding, Status, VerifyReport
     >>> wrong = Finding("isolation", Status.FAIL, "sdpa", 0.46, 1e-5, cause="a cache", way_out="use_cache=False")
@@ -34,17 +35,17 @@ def draw_table(report: VerifyReport) -> Iterator[str]:
 
 
 def _lines(finding: Finding) -> Iterator[str]:
-    measured = "" if finding.measured is None else f"{finding.measured:.1e}"
-    limit = "" if finding.limit is None else f"{finding.limit:.0e}"
-    row = f"{finding.check:<12}{finding.attention or '-':<21}{finding.status.value:<14}{measured:>9}{limit:>9}"
-    passed = finding.status is Status.PASS
-    yield f"{row}  {finding.detail}".rstrip() if passed else row.rstrip()
-    if passed:
+    """Yield the lines of one finding."""
+    measured_text = "" if finding.measured is None else f"{finding.measured:.1e}"
+    limit_text = "" if finding.limit is None else f"{finding.limit:.0e}"
+    row = (
+        f"{finding.check:<12}{finding.attention or '-':<21}{finding.status.value:<14}{measured_text:>9}{limit_text:>9}"
+    )
+    # A detail of what passed ends its line; what did not pass has more to say, and says it below.
+    if finding.status is Status.PASS:
+        yield f"{row}  {finding.detail}".rstrip()
         return
-    for text in (
-        finding.detail,
-        finding.cause and f"cause: {finding.cause}",
-        finding.way_out and f"way out: {finding.way_out}",
-    ):
+    yield row.rstrip()
+    for title, text in (("", finding.detail), ("cause: ", finding.cause), ("way out: ", finding.way_out)):
         if text:
-            yield from textwrap.wrap(text, _WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14)
+            yield from textwrap.wrap(f"{title}{text}", _WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14)

@@ -1,4 +1,4 @@
-"""Do the boundaries that kernels are given lie exactly between the samples?"""
+"""Boundaries for kernels: exactly between the samples."""
 
 from __future__ import annotations
 
@@ -8,146 +8,145 @@ import numpy as np
 
 from brimful.messages import counted
 from brimful.typing import Int64Array
+from brimful.verify.batch import as_integers
 from brimful.verify.report import Finding, Status
-from brimful.verify.subject import Subject
+from brimful.verify.setup import PackingSetup
 
-__all__ = ["BOUNDARY_KEYS", "check_boundaries"]
+__all__ = ["check_boundaries"]
 
-BOUNDARY_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k")
-_LONGEST_KEYS = ("max_length_q", "max_length_k", "max_seqlen", "max_seqlen_q", "max_seqlen_kv", "max_seqlen_k")
+_BOUNDARY_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k")
+_MAX_LENGTH_KEYS = ("max_length_q", "max_length_k", "max_seqlen", "max_seqlen_q", "max_seqlen_kv", "max_seqlen_k")
+
+_MULTIPLES = (128, 64, 32, 16, 8, 4, 2)
+"""Numbers of tokens that context parallelism may round lengths to, the largest first: a multiple of 4 is one of 2 too."""
 
 
-def check_boundaries(subject: Subject) -> Finding:
-    """Each sample begins at a boundary, none lies inside a sample, and ``seq_idx`` changes exactly there.
+def check_boundaries(setup: PackingSetup) -> Finding:
+    """Check that each sample begins at a boundary, none lies inside one, and ``seq_idx`` changes exactly there.
 
     This sees what a CPU run cannot: SDPA and eager attention go by positions, and only varlen kernels read these.
     """
-    kwargs, batch = subject.batch.kwargs, subject.batch
-    found = [key for key in BOUNDARY_KEYS if kwargs.get(key) is not None]
-    seq_idx = kwargs.get("seq_idx")
-    if not found and seq_idx is None:
+    kwargs, batch = setup.batch.kwargs, setup.batch
+    keys = [key for key in _BOUNDARY_KEYS if kwargs.get(key) is not None]
+    seq_idx = batch.per_token("seq_idx")
+    if not keys and seq_idx is None:
         return Finding("boundaries", Status.PASS, detail="the batch has none; positions alone mark the samples")
+    # Kernels see the rows of a batch behind each other, so boundaries count tokens from the first row on.
     width = batch.ids.shape[1]
-    places = sorted(
-        (place.row * width + place.start, place.row * width + place.stop) for place in batch.places if place
-    )
-    for key in found:
-        values = np.asarray(kwargs[key].cpu() if hasattr(kwargs[key], "cpu") else kwargs[key]).reshape(-1)
-        if problem := _problem(values.astype(np.int64), places, batch.ids.size):
-            return Finding(
-                "boundaries",
-                Status.FAIL,
-                detail=f"{key} = {_short(values)}; {problem[0]}",
-                cause=problem[1],
-                way_out="align before packing, so that the aligned length is the planned one; pass the padded "
-                "boundaries under their own key",
+    intervals = sorted((place.row * width + place.start, place.row * width + place.stop) for _, place in batch.located)
+    for key in keys:
+        values = as_integers(kwargs[key]).reshape(-1)
+        if problem := _boundary_problem(values, intervals, batch.ids.size):
+            detail, cause = problem
+            way_out = (
+                "align before packing, so that the aligned length is the planned one; pass the padded boundaries under "
+                "their own key"
             )
-        if values.dtype != np.int32:
-            return Finding(
-                "boundaries",
-                Status.FAIL,
-                detail=f"{key} is {values.dtype}",
-                cause="flash attention reads 32-bit boundaries",
-                way_out=f"make {key} torch.int32",
-            )
-    longest = max((stop - start for start, stop in places), default=0)
-    for key in _LONGEST_KEYS:
+            return _failed(f"{key} = {_short(values)}; {detail}", cause, way_out)
+        dtype = str(getattr(kwargs[key], "dtype", "int64")).removeprefix("torch.")
+        if dtype != "int32":
+            return _failed(f"{key} is {dtype}", "flash attention reads 32-bit boundaries", f"make {key} torch.int32")
+    longest = max((stop - start for start, stop in intervals), default=0)
+    for key in _MAX_LENGTH_KEYS:
         if kwargs.get(key) is not None and int(kwargs[key]) < longest:
-            return Finding(
-                "boundaries",
-                Status.FAIL,
-                detail=f"{key} is {int(kwargs[key])}, the longest sample has {longest} tokens",
-                cause="the kernel never computes the end of the longest sample",
-                way_out=f"{key} is the longest difference of the boundaries",
+            return _failed(
+                f"{key} is {int(kwargs[key])}, the longest sample has {longest} tokens",
+                "the kernel never computes the end of the longest sample",
+                f"{key} is the longest difference of the boundaries",
             )
     if seq_idx is not None:
-        flat = np.broadcast_to(seq_idx.cpu().numpy(), batch.ids.shape).reshape(-1)
-        inside = all(len(set(flat[start:stop].tolist())) == 1 for start, stop in places)
-        apart = all(flat[one[1] - 1] != flat[other[0]] for one, other in pairwise(places))
-        if not (inside and apart):
-            return Finding(
-                "boundaries",
-                Status.FAIL,
-                detail="seq_idx does not change exactly where samples begin",
-                cause=_seq_idx_cause(flat, places),
-                way_out="seq_idx is the number of the sample that each token belongs to, int32[1, T]",
+        flat = seq_idx.reshape(-1)
+        is_constant = all(len(np.unique(flat[start:stop])) == 1 for start, stop in intervals)
+        changes = all(flat[stop - 1] != flat[start] for (_, stop), (start, _) in pairwise(intervals))
+        if not (is_constant and changes):
+            return _failed(
+                "seq_idx does not change exactly where samples begin",
+                _seq_idx_cause(flat, intervals),
+                "seq_idx is the number of the sample that each token belongs to, int32[1, T]",
             )
-    return Finding("boundaries", Status.PASS, detail=", ".join([*found, *(["seq_idx"] if seq_idx is not None else [])]))
+    return Finding("boundaries", Status.PASS, detail=", ".join([*keys, *(["seq_idx"] if seq_idx is not None else [])]))
 
 
-def _seq_idx_cause(flat: Int64Array, places: list[tuple[int, int]]) -> str:
-    carried = "recurrent layers carry their state from one sample into the next, or lose it inside one"
-    changes = 1 + np.flatnonzero(np.diff(flat))
-    away = changes[: len(places) - 1] - np.array([start for start, _ in places[1:]][: len(changes)])
-    if len(changes) >= len(places) - 1 > 0 and len(np.unique(away)) == 1 and away[0] != 0:
-        side = "behind" if away[0] > 0 else "before"
-        return f"seq_idx off by {_number(away[0])}: it changes {_tokens(away[0])} {side} every beginning; {carried}"
-    return carried
+def _failed(detail: str, cause: str, way_out: str) -> Finding:
+    """Return the finding of wrong boundaries."""
+    return Finding("boundaries", Status.FAIL, detail=detail, cause=cause, way_out=way_out)
 
 
-def _problem(values: Int64Array, places: list[tuple[int, int]], total: int) -> tuple[str, str] | None:
-    inner = set(values.tolist())
-    if (np.diff(values) < 0).any() or values[0] != 0:
+def _seq_idx_cause(seq_idx: Int64Array, intervals: list[tuple[int, int]]) -> str:
+    """Name the likely cause of a wrong ``seq_idx``, by how far each change lies from the beginning of its sample."""
+    effect = "recurrent layers carry their state from one sample into the next, or lose it inside one"
+    changes = 1 + np.flatnonzero(np.diff(seq_idx))
+    starts = np.array([start for start, _ in intervals[1:]], dtype=np.int64)
+    # The last change may begin the padding, which has no interval.
+    if len(changes) >= len(starts) > 0 and (offset := _common_offset(changes[: len(starts)] - starts)):
+        number, tokens, side = _in_words(offset)
+        return f"seq_idx off by {number}: it changes {tokens} {side} every beginning; {effect}"
+    return effect
+
+
+def _boundary_problem(values: Int64Array, intervals: list[tuple[int, int]], num_tokens: int) -> tuple[str, str] | None:
+    """Return the first fault of some boundaries and its likely cause; None if there is none."""
+    if not len(values) or (np.diff(values) < 0).any() or values[0] != 0:
         return "they must rise from 0", "the boundaries are no running sum of lengths"
-    for start, stop in places:
-        cut = sorted(value for value in inner if start < value < stop)
-        if not cut and start in inner:
-            continue
-        found = (
-            f"a boundary at {cut[0]} cuts the sample in [{start}, {stop}) of {stop - start} tokens"
-            if cut
-            else f"the sample in [{start}, {stop}) does not begin at a boundary"
-        )
-        return found, _pattern(values, places)
-    if values[-1] != total:
+    boundaries = set(values.tolist())
+    for start, stop in intervals:
+        inside = sorted(value for value in boundaries if start < value < stop)
+        if inside:
+            fault = f"a boundary at {inside[0]} cuts the sample in [{start}, {stop}) of {stop - start} tokens"
+            return fault, _boundary_cause(values, intervals)
+        if start not in boundaries:
+            fault = f"the sample in [{start}, {stop}) does not begin at a boundary"
+            return fault, _boundary_cause(values, intervals)
+    if values[-1] != num_tokens:
         return (
-            f"they end at {values[-1]} and the row has {total} tokens",
+            f"they end at {values[-1]} and the row has {num_tokens} tokens",
             "padding at the end is in no segment: kernels leave it undefined",
         )
     return None
 
 
-def _pattern(values: Int64Array, places: list[tuple[int, int]]) -> str:
-    """Why boundaries lie elsewhere, by how far each one lies from the beginning of its sample."""
-    begins = np.array([start for start, _ in places])
-    lengths = np.array([stop - start for start, stop in places])
-    given = np.diff(values)[: len(places)]
-    if len(values) >= len(places) and len(places) > 1:
-        away = values[1 : len(places)] - begins[1:]
-        if len(np.unique(away)) == 1 and away[0] != 0:
-            side = "behind" if away[0] > 0 else "before"
+def _boundary_cause(values: Int64Array, intervals: list[tuple[int, int]]) -> str:
+    """Name the likely cause of wrong boundaries, by how far each one lies from the beginning of its sample."""
+    count = len(intervals)
+    starts, stops = np.array(intervals).T
+    lengths = stops - starts
+    kernel_lengths = np.diff(values)[:count]
+    if len(values) >= count > 1 and (offset := _common_offset(values[1:count] - starts[1:])):
+        number, tokens, side = _in_words(offset)
+        return f"boundaries off by {number}: every one lies {tokens} {side} the beginning of its sample"
+    if len(kernel_lengths) == count:
+        # With one boundary for each sample, the last segment also holds the remainder of the row.
+        has_padding_segment = len(values) - 1 > count
+        deficits = (lengths - kernel_lengths)[: None if has_padding_segment else -1]
+        if offset := _common_offset(deficits):
+            number, tokens, _ = _in_words(offset)
             return (
-                f"boundaries off by {_number(away[0])}: every one lies {_tokens(away[0])} {side} the beginning of its "
-                f"sample"
+                f"lengths off by {number}: every sample is given to the kernel with {tokens} too "
+                f"{'few' if offset > 0 else 'many'} (lengths of shifted labels, or without the token at the end)"
             )
-    if len(given) == len(places):
-        stretched = len(values) - 1 == len(places)  # the last one then also holds what is left of the row
-        short = (lengths - given)[: -1 if stretched else None]
-        if len(short) and len(np.unique(short)) == 1 and short[0] != 0:
-            return (
-                f"lengths off by {_number(short[0])}: every sample is given to the kernel with {_tokens(short[0])} too "
-                f"{'few' if short[0] > 0 else 'many'} (lengths of shifted labels, or without the token at the end)"
-            )
-        for multiple in (128, 64, 32, 16, 8, 4, 2):
-            if any(
-                np.array_equal(given, rounded * multiple) for rounded in (lengths // multiple, -(-lengths // multiple))
-            ):
-                first = int(np.flatnonzero(given != lengths)[0])
+        for multiple in _MULTIPLES:
+            rounded_down, rounded_up = lengths // multiple * multiple, -(-lengths // multiple) * multiple
+            if np.array_equal(kernel_lengths, rounded_down) or np.array_equal(kernel_lengths, rounded_up):
+                first = int(np.flatnonzero(kernel_lengths != lengths)[0])
                 return (
-                    f"context-parallel rounding: {lengths[first]} tokens are given to the kernel as {given[first]}, a "
-                    f"multiple of {multiple}"
+                    f"context-parallel rounding: {lengths[first]} tokens are given to the kernel as "
+                    f"{kernel_lengths[first]}, a multiple of {multiple}"
                 )
     return "the lengths behind the boundaries are not those of the samples (another batch, the whole row, or an order)"
 
 
-def _number(by: int) -> str:
-    return "one" if abs(by) == 1 else str(abs(int(by)))
+def _common_offset(offsets: Int64Array) -> int:
+    """Return the offset that all have in common; 0 if there is none."""
+    return int(offsets[0]) if len(offsets) and (offsets == offsets[0]).all() else 0
 
 
-def _tokens(by: int) -> str:
-    return counted(abs(int(by)), "token")
+def _in_words(offset: int) -> tuple[str, str, str]:
+    """Say an offset in words: one, 2, 3, …; 1 token, 2 tokens, …; behind or before."""
+    size = abs(offset)
+    return "one" if size == 1 else str(size), counted(size, "token"), "behind" if offset > 0 else "before"
 
 
-def _short(values: np.ndarray) -> str:
-    shown = values[:8].tolist()
-    return f"{shown[:-1]}…{values[-1]}" if len(values) > 8 else str(shown)
+def _short(values: Int64Array) -> str:
+    """Show the first seven of many boundaries, and the last."""
+    first = values[:8].tolist()
+    return f"{first[:-1]}…{values[-1]}" if len(values) > 8 else str(first)

@@ -1,24 +1,28 @@
-"""Do the tokens of one sample move the logits of another?"""
+"""Isolation: the tokens of one sample do not move the logits of another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from brimful.typing import Int64Array
-from brimful.verify.layout import Collated
-from brimful.verify.noise import Weighed, weigh
-from brimful.verify.report import Finding, Status
-from brimful.verify.subject import Subject, difference, media_tokens
+from brimful.verify.batch import CollatedBatch
+from brimful.verify.noise import Movement, measure_movement
+from brimful.verify.report import Diagnosis, Finding, Status, joined
+from brimful.verify.setup import PackingSetup, absolute_gaps, difference, media_tokens
 
-__all__ = ["Leak", "check_isolation", "compare", "moved_in_rows", "other_tokens"]
+__all__ = ["Leak", "check_isolation", "compare_logits", "movement_in_rows", "other_tokens"]
 
-_MOST_PERTURBED = 8
-_SHIFTS = (1, 2, 3, 5)
-_EVERYWHERE = (
+_MAX_CHANGED_SAMPLES = 8
+"""Samples that are changed, one forward for each."""
+
+_TOKEN_STEPS = (1, 2, 3, 5)
+"""Changes that are tried in rows: each token becomes the one this many steps later among those that occur."""
+
+_NOT_THE_PACKING = Diagnosis(
     "not the packing: samples move each other as well with a row for each (experts of limited capacity, statistics over "
     "the batch)",
     "raise the capacity of experts until no token is dropped; take statistics of fixed batches",
@@ -27,14 +31,14 @@ _EVERYWHERE = (
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """What a change of one sample did.
+    """Effect of a change of one sample.
 
     Attributes:
-        changed, moved: indices of segments; ``moved`` is the one that moved most, -1 where there is no other.
+        changed, moved: indices of segments; ``moved`` is the one that moved most, -1 if there is no other.
         size: largest relative difference in its logits.
-        tokens: of its tokens, how many moved.
+        tokens: number of its tokens that moved.
         own: relative difference in the logits of the changed sample itself.
-        limit: most that ``size`` may be.
+        limit: largest ``size`` that passes.
         precise: measured in float32.
     """
 
@@ -47,125 +51,135 @@ class Leak:
     precise: bool = False
 
 
-def check_isolation(subject: Subject, attention: str, check: str = "isolation") -> tuple[Finding, Leak | None]:
-    """Change one sample after the other (at most eight, spread over the batch); nobody else may notice.
+def check_isolation(setup: PackingSetup, attention: str, check: str = "isolation") -> tuple[Finding, Leak | None]:
+    """Change one sample after the other (at most eight, spread over the batch); no other may move.
 
     Args:
-        subject: in the mode that is to be checked.
+        setup: in the mode that is to be checked.
         attention: name of the implementation.
         check: name of the finding: ``isolation``, or ``training`` in training mode.
+
+    Returns:
+        The finding, and the largest leak; None if nothing could be shown, or if it is not the packing.
     """
     leaks: list[Leak] = []
 
     def measure() -> float:
-        leaks[:] = _leaks(subject, subject.collate, 0.0)
+        leaks[:] = _leaks(setup, setup.collate)
         return max((leak.size for leak in leaks), default=0.0)
 
-    weighed = weigh(subject, measure, lambda: moved_in_rows(subject))
+    movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
     if not any(leak.moved >= 0 for leak in leaks):
         return _not_shown(check, attention, "fewer than two samples with tokens that can be changed"), None
     worst = max(leaks, key=lambda leak: leak.size)
-    worst = Leak(*_numbers(worst), limit=weighed.limit, precise=weighed.precise)
-    if weighed.passed:
-        if max(leak.own for leak in leaks) <= weighed.limit:
-            return (
-                _not_shown(
-                    check,
-                    attention,
-                    "changing a sample does not even move its own logits, so nothing can be shown",
-                    "verify with a model whose output depends on its input",
-                ),
-                None,
-            )
-        detail = "; ".join(filter(None, [f"{len(leaks)} samples changed, one at a time", weighed.remark]))
-        return Finding(check, Status.PASS, attention, worst.size, weighed.limit, detail), worst
-    return _leaking(subject, attention, check, weighed, worst, leaks)
+    worst = replace(worst, limit=movement.limit, precise=movement.precise)
+    finding = Finding(check, Status.PASS, attention, movement.size, movement.limit)
+    if movement.passed:
+        # A model that does not look at its input moves nothing, and would pass with any mask.
+        if max(leak.own for leak in leaks) <= movement.limit:
+            detail = "changing a sample does not even move its own logits, so nothing can be shown"
+            way_out = "verify with a model whose output depends on its input"
+            return _not_shown(check, attention, detail, way_out), None
+        detail = joined(f"{len(leaks)} samples changed, one at a time", movement.remark)
+        return replace(finding, detail=detail), worst
+    finding = replace(finding, status=Status.FAIL, detail=_describe(setup, movement, worst, leaks))
+    if movement.without_packing:
+        return replace(finding, **_NOT_THE_PACKING._asdict()), None
+    return finding, worst
 
 
-def _leaking(
-    subject: Subject, attention: str, check: str, weighed: Weighed, worst: Leak, leaks: list[Leak]
-) -> tuple[Finding, Leak | None]:
-    one, other = subject.case.segments[worst.changed], subject.case.segments[worst.moved]
+def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[Leak]) -> str:
+    """Say which sample moves which, and how many leak."""
+    changed_segment, moved_segment = setup.samples.segments[worst.changed], setup.samples.segments[worst.moved]
     side = "earlier" if worst.changed < worst.moved else "later"
+    num_leaking = sum(leak.size > movement.limit for leak in leaks)
     detail = (
-        f"other tokens in {one.name} move {worst.tokens} of {len(other.ids)} tokens of {other.name}, which sees the "
-        f"{side} sample; {sum(leak.size > weighed.limit for leak in leaks)} of {len(leaks)} samples leak"
+        f"other tokens in {changed_segment.name} move {worst.tokens} of {len(moved_segment.ids)} tokens of "
+        f"{moved_segment.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} samples leak"
     )
-    detail = "; ".join(filter(None, [detail, weighed.remark]))
-    if weighed.everywhere:
-        cause, way_out = _EVERYWHERE
-        found = Finding(check, Status.FAIL, attention, worst.size, weighed.limit, detail, cause, way_out)
-        return found, None
-    return Finding(check, Status.FAIL, attention, worst.size, weighed.limit, detail), worst
+    return joined(detail, movement.remark)
 
 
 def _not_shown(
     check: str, attention: str, detail: str, way_out: str = "verify with at least two samples of several tokens"
 ) -> Finding:
+    """Return the finding of samples that can show nothing."""
     return Finding(check, Status.NOT_SUPPORTED, attention, detail=detail, way_out=way_out)
 
 
-def _numbers(leak: Leak) -> tuple[int, int, float, int, float]:
-    return leak.changed, leak.moved, leak.size, leak.tokens, leak.own
-
-
-def moved_in_rows(subject: Subject) -> float:
-    """How far samples move each other with a row each: rounding, where the model keeps rows apart.
+def movement_in_rows(setup: PackingSetup) -> float:
+    """Measure how far samples move each other with a row each: rounding, if the model keeps rows apart.
 
     Several changes are tried, as some happen to leave groups of experts as large as they were.
     """
-    tried = [_leaks(subject, subject.in_rows, 0.0, by) for by in _SHIFTS]
-    return max((leak.size for leaks in tried for leak in leaks), default=0.0)
+    leaks = [leak for steps in _TOKEN_STEPS for leak in _leaks(setup, setup.in_rows, steps)]
+    return max((leak.size for leak in leaks), default=0.0)
 
 
 def _leaks(
-    subject: Subject, lay_out: Callable[[Mapping[int, Int64Array] | None], Collated], limit: float, by: int = 1
+    setup: PackingSetup, lay_out: Callable[[Mapping[int, Int64Array] | None], CollatedBatch], steps: int = 1
 ) -> list[Leak]:
-    """What the change of each of some samples does in a layout."""
+    """Change each of some samples in a layout, and return the effects."""
     batch = lay_out(None)
-    there = [index for index, place in enumerate(batch.places) if place is not None]
-    before = subject.logits(batch.kwargs)
-    found = []
-    for index in there[:: max(1, -(-len(there) // _MOST_PERTURBED))]:
-        if (ids := other_tokens(subject, index, by)) is not None:
-            changed = lay_out({index: ids})
-            found.append(compare(before, subject.logits(changed.kwargs), batch, changed, index, limit))
-    return found
+    logits = setup.logits(batch.kwargs)
+    indices = [index for index, _ in batch.located]
+    # Every k-th sample, k rounded up: at most the maximum, from the first on to near the last.
+    stride = max(1, -(-len(indices) // _MAX_CHANGED_SAMPLES))
+    leaks = []
+    for index in indices[::stride]:
+        if (ids := other_tokens(setup, index, steps)) is not None:
+            changed_batch = lay_out({index: ids})
+            leaks.append(
+                compare_logits(logits, setup.logits(changed_batch.kwargs), batch, changed_batch, index, limit=0.0)
+            )
+    return leaks
 
 
-def compare(
-    before: torch.Tensor, after: torch.Tensor, batch: Collated, changed: Collated, index: int, limit: float
+def compare_logits(
+    logits: torch.Tensor,
+    changed_logits: torch.Tensor,
+    batch: CollatedBatch,
+    changed_batch: CollatedBatch,
+    changed_index: int,
+    *,
+    limit: float,
 ) -> Leak:
-    """Differences of the logits between two batches that differ in one segment."""
-    worst = Leak(index, -1, 0.0, 0, 0.0)
-    own = 0.0
-    for other, (old, new) in enumerate(zip(batch.places, changed.places, strict=True)):
-        if old is None or new is None or not changed.found.certain:
-            continue
-        one, two = before[old.row, old.start : old.stop], after[new.row, new.start : new.stop]
-        size = difference(one, two)
-        if other == index:
-            own = size
-        elif size > worst.size or worst.moved < 0:
-            scale = max(1.0, float(one.abs().max()))
-            tokens = int(((one - two).abs().amax(dim=-1) / scale > limit).sum())
-            worst = Leak(index, other, size, tokens, 0.0)
-    return Leak(index, worst.moved, worst.size, worst.tokens, own)
+    """Compare the logits of two batches that differ in one segment.
 
-
-def other_tokens(subject: Subject, index: int, by: int = 1) -> Int64Array | None:
-    """Each token of a segment replaced by the next (``by``: or a later one) that occurs in the samples, but for media.
-
-    Only ids that occur are used, so that no special token comes in that would change more than content.
+    Args:
+        logits, changed_logits: ``float[B, T, V]``.
+        batch, changed_batch: the batches.
+        changed_index: index of the segment.
+        limit: relative difference from which on a token counts as moved.
     """
-    kept = media_tokens(subject.config)
-    known = np.unique(np.concatenate([segment.ids for segment in subject.case.segments]))
-    known = known[~np.isin(known, kept)]
-    ids = subject.case.segments[index].ids
-    if len(known) < 2:
-        return None
-    after = np.roll(known, -by)
-    free = ~np.isin(ids, kept)
-    changed = ids.copy()
-    changed[free] = after[np.searchsorted(known, ids[free])]
-    return None if np.array_equal(changed, ids) else changed
+    worst = Leak(changed_index, -1, 0.0, 0, 0.0)
+    own_size = 0.0
+    # Logits are compared by sample, not by column: a collator may order the changed samples in another way.
+    for index, (place, changed_place) in enumerate(zip(batch.places, changed_batch.places, strict=True)):
+        if place is None or changed_place is None or not changed_batch.layout.certain:
+            continue
+        sample_logits, changed_sample_logits = logits[place.index], changed_logits[changed_place.index]
+        size = difference(sample_logits, changed_sample_logits)
+        if index == changed_index:
+            own_size = size
+        elif size > worst.size or worst.moved < 0:
+            gaps, scale = absolute_gaps(sample_logits, changed_sample_logits)
+            num_moved = int((gaps.amax(dim=-1) / scale > limit).sum())
+            worst = Leak(changed_index, index, size, num_moved, 0.0)
+    return replace(worst, own=own_size)
+
+
+def other_tokens(setup: PackingSetup, index: int, steps: int = 1) -> Int64Array | None:
+    """Replace each token of a segment by another one that occurs in the samples, but for media.
+
+    Returns:
+        ``int64[n]``; None if no token can be replaced.
+    """
+    media = media_tokens(setup.config)
+    ids = setup.samples.segments[index].ids
+    replaceable = ~np.isin(ids, media)
+    new_ids = ids.copy()
+    # Without any replaceable token there may be no candidate to replace it by either.
+    if replaceable.any():
+        new_ids[replaceable] = setup.samples.next_tokens(ids[replaceable], steps, exclude=media)
+    return None if np.array_equal(new_ids, ids) else new_ids

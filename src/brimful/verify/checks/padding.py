@@ -1,4 +1,4 @@
-"""Is padding inert?"""
+"""Padding: no label, no crowd of one-token samples, and no influence on samples."""
 
 from __future__ import annotations
 
@@ -6,76 +6,80 @@ import numpy as np
 import torch
 
 from brimful.typing import IGNORE_INDEX
-from brimful.verify.checks.isolation import moved_in_rows
+from brimful.verify.checks.isolation import movement_in_rows
 from brimful.verify.checks.labels import beside_padding
 from brimful.verify.checks.positions import position_rows
-from brimful.verify.noise import weigh
-from brimful.verify.report import Finding, Status
-from brimful.verify.subject import Subject, difference
+from brimful.verify.noise import measure_movement
+from brimful.verify.report import Diagnosis, Finding, Status, compared, joined
+from brimful.verify.setup import PackingSetup, difference
 
 __all__ = ["check_padding", "check_padding_moves_nothing"]
 
+_PADDING_IS_SEEN = Diagnosis(
+    "padding before or between samples is attended to, or takes part in routing or state",
+    "put padding at the end, as a last segment of its own",
+)
 
-def check_padding(subject: Subject) -> Finding:
-    """Padding has no label and is not cut into samples of one token each."""
-    batch = subject.batch
+
+def check_padding(setup: PackingSetup) -> Finding:
+    """Check that padding has no label and is not cut into samples of one token each."""
+    batch = setup.batch
     padding = batch.padding
     count = int(padding.sum())
     if not count:
         return Finding("padding", Status.PASS, detail="no padding in the batch")
     if batch.targets is not None:
-        own = int(((batch.targets != IGNORE_INDEX) & beside_padding(batch)).sum())
-        if own:
+        num_targets = int(((batch.targets != IGNORE_INDEX) & beside_padding(batch)).sum())
+        if num_targets:
             return Finding(
                 "padding",
                 Status.FAIL,
-                detail=f"{own} targets are padding, of {count} padding tokens",
+                detail=f"{num_targets} targets are padding, of {count} padding tokens",
                 cause="labels are copied from the padded tokens",
                 way_out="label padding with -100",
             )
-    rows = position_rows(subject)
-    if rows is not None and batch.packed and "attention_mask" not in batch.kwargs:
+    # Boundaries are read from positions only without a mask, and only matter where samples share a row.
+    rows = position_rows(setup)
+    if rows is not None and batch.is_packed and batch.kwargs.get("attention_mask") is None:
         pairs = padding[:, 1:] & padding[:, :-1]
-        still = pairs & (np.diff(rows[0], axis=-1) == 0)
-        if pairs.any() and still.any():
-            value = int(rows[0][padding][0])
+        num_resets = int((pairs & (np.diff(rows[0], axis=-1) == 0)).sum())
+        if num_resets:
+            position = int(rows[0][padding][0])
             return Finding(
                 "padding",
                 Status.FAIL,
-                detail=f"{int(still.sum()) + 1} of {count} padding tokens stand at position {value}",
-                cause=f"pad at position {value}: where boundaries are read from positions, every padding token is a "
+                detail=f"{num_resets + 1} of {count} padding tokens stand at position {position}",
+                cause=f"pad at position {position}: where boundaries are read from positions, every padding token is a "
                 f"sample of its own, and kernels allocate for each or crash",
                 way_out="number the padding 0, 1, 2, … as one last segment",
             )
     return Finding("padding", Status.PASS, detail=f"{count} tokens, no label among them")
 
 
-def check_padding_moves_nothing(subject: Subject, attention: str) -> Finding | None:
-    """Other tokens in the padding; None if there is none, or if the collator pads otherwise."""
-    batch = subject.batch
+def check_padding_moves_nothing(setup: PackingSetup, attention: str) -> Finding | None:
+    """Put other tokens into the padding; None if there is none, or if the collator pads with several tokens."""
+    batch = setup.batch
     if not batch.padding.any():
         return None
     ids = batch.kwargs["input_ids"].clone()
     vocab = int(batch.ids.max()) + 1
-    where = torch.from_numpy(batch.padding.reshape(tuple(ids.shape))).to(ids.device)
-    ids[where] = (ids[where] + 1 + torch.arange(int(where.sum()), device=ids.device)) % vocab
+    mask = torch.from_numpy(batch.padding.reshape(tuple(ids.shape))).to(ids.device)
+    # Different tokens at every place: equal ones could move nothing by symmetry.
+    ids[mask] = (ids[mask] + 1 + torch.arange(int(mask.sum()), device=ids.device)) % vocab
 
     def measure() -> float:
-        one, other = subject.logits(batch.kwargs), subject.logits({**batch.kwargs, "input_ids": ids})
-        places = [(place.row, slice(place.start, place.stop)) for place in batch.places if place is not None]
-        return max((difference(one[here], other[here]) for here in places), default=0.0)
+        logits, changed_logits = setup.logits(batch.kwargs), setup.logits({**batch.kwargs, "input_ids": ids})
+        return max(
+            (difference(logits[place.index], changed_logits[place.index]) for _, place in batch.located), default=0.0
+        )
 
-    weighed = weigh(subject, measure, lambda: moved_in_rows(subject))
-    if weighed.passed:
-        detail = "; ".join(filter(None, ["other tokens in the padding move nothing", weighed.remark]))
-        return Finding("padding", Status.PASS, attention, weighed.size, weighed.limit, detail)
-    return Finding(
+    movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
+    return compared(
         "padding",
-        Status.FAIL,
         attention,
-        weighed.size,
-        weighed.limit,
-        detail="; ".join(filter(None, ["other tokens in the padding move the logits of samples", weighed.remark])),
-        cause="padding before or between samples is attended to, or takes part in routing or state",
-        way_out="put padding at the end, as a last segment of its own",
+        movement.size,
+        movement.limit,
+        passed=joined("other tokens in the padding move nothing", movement.remark),
+        failed=joined("other tokens in the padding move the logits of samples", movement.remark),
+        diagnosis=_PADDING_IS_SEEN,
     )

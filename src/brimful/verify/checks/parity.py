@@ -1,54 +1,55 @@
-"""Are logits, loss and gradients of the batch those of the samples one by one?"""
+"""Parity: logits, loss and gradients of the batch are those of the samples one by one."""
 
 from __future__ import annotations
 
 import torch
 
+from brimful.verify.batch import CollatedBatch
 from brimful.verify.checks.gradients import check_gradients
-from brimful.verify.checks.loss import Auxiliary, check_loss, own_loss
-from brimful.verify.layout import Collated
-from brimful.verify.report import Finding, Status
-from brimful.verify.subject import Alone, Subject, difference
+from brimful.verify.checks.loss import AuxiliaryLoss, check_loss, language_loss
+from brimful.verify.report import Finding, compared
+from brimful.verify.setup import PackingSetup, PerSampleReference, difference
 
 __all__ = ["check_parity"]
 
 
 def check_parity(
-    subject: Subject, attention: str, alone: Alone, batch: Collated
-) -> tuple[list[Finding], Auxiliary | None]:
-    """Logits, loss and gradients of a batch; the last two where it has targets.
+    setup: PackingSetup, attention: str, reference: PerSampleReference, batch: CollatedBatch
+) -> tuple[list[Finding], AuxiliaryLoss | None]:
+    """Compare logits, loss and gradients of a batch with those of the samples; the last two if it has targets.
 
     Args:
-        subject: model and samples.
+        setup: model and samples.
         attention: name of the implementation.
-        alone: the truth.
+        reference: the samples one by one.
         batch: of the collator, or with a row for each sample.
 
     Returns:
-        Findings, and what the model's loss holds beside the language-model loss.
+        Findings, and the part of the model's loss beside the language-model loss.
     """
-    with torch.set_grad_enabled(subject.with_gradients):
-        logits, loss, named = subject.losses(batch.kwargs)
-        findings = [_logits(subject, attention, alone, logits.detach(), batch)]
+    with torch.set_grad_enabled(setup.with_gradients):
+        output = setup.output(batch.kwargs)
+        findings = [_check_logits(setup, attention, reference, output.logits.detach(), batch)]
         if batch.targets is None:
             return findings, None
-        language = own_loss(logits, batch)
-        given = None if loss is None else float(loss.detach())
-        finding, auxiliary = check_loss(subject, attention, alone, batch, logits.detach(), given, named)
+        finding, auxiliary = check_loss(setup, attention, reference, batch, output)
         findings.append(finding)
-        if subject.with_gradients:
-            trained = language if loss is None or auxiliary is not None else loss
-            findings += check_gradients(subject, attention, alone, batch, trained)
+        if setup.with_gradients:
+            # An auxiliary loss has gradients of its own, which are no fault of packing.
+            loss = output.loss if auxiliary is None else None
+            loss = language_loss(output.logits, batch) if loss is None else loss
+            findings += check_gradients(setup, attention, reference, loss)
     return findings, auxiliary
 
 
-def _logits(subject: Subject, attention: str, alone: Alone, logits: torch.Tensor, batch: Collated) -> Finding:
-    worst, name, limit = 0.0, "", subject.parity_limit
-    for segment, place, own in zip(subject.case.segments, batch.places, alone.logits, strict=True):
-        if place is not None:
-            found = difference(own, logits[place.row, place.start : place.stop])
-            if found > worst:
-                worst, name = found, segment.name
-    status = Status.PASS if worst <= limit else Status.FAIL
-    detail = "" if status is Status.PASS else f"{name} has other logits in the batch than alone"
-    return Finding("logits", status, attention, worst, limit, detail)
+def _check_logits(
+    setup: PackingSetup, attention: str, reference: PerSampleReference, logits: torch.Tensor, batch: CollatedBatch
+) -> Finding:
+    """Compare the logits of each sample in the batch with those that it has by itself."""
+    worst, name = 0.0, ""
+    for index, place in batch.located:
+        size = difference(reference.logits[index], logits[place.index])
+        if size > worst:
+            worst, name = size, setup.samples.segments[index].name
+    detail = f"{name} has other logits in the batch than alone"
+    return compared("logits", attention, worst, setup.parity_limit, failed=detail)

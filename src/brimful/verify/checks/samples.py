@@ -1,34 +1,37 @@
-"""Is every sample in the batch once, and is it left as it was?"""
+"""Samples in the batch: each there once, and left as the collator was given it."""
 
 from __future__ import annotations
 
-from brimful.verify.report import Finding, Status
-from brimful.verify.subject import Subject
+from brimful.verify.report import Finding, Status, joined
+from brimful.verify.setup import PackingSetup
 
-__all__ = ["check_complete", "check_untouched"]
+__all__ = ["check_complete", "check_inputs_unmodified"]
+
+_MAX_NAMED_SAMPLES = 4
+"""Lost samples that one message names."""
 
 
-def check_untouched(subject: Subject) -> Finding:
-    """A collator that writes into its samples spoils them for the next epoch, where they are cached."""
-    features = subject.case.copies()
-    subject.collator(features)
-    changed = subject.case.changed(features)
-    if not changed:
+def check_inputs_unmodified(setup: PackingSetup) -> Finding:
+    """Find fields that the collator writes into: cached samples would be spoiled for the next epoch."""
+    features = setup.samples.copies()
+    setup.collator(list(features))
+    modifications = setup.samples.modified_fields(features)
+    if not modifications:
         return Finding("untouched", Status.PASS)
-    index, key = changed[0]
+    index, key = modifications[0]
     return Finding(
         "untouched",
         Status.FAIL,
-        detail=f"{len(changed)} fields of {len({index for index, _ in changed})} samples changed: {key!r} of {index}",
+        detail=f"{len(modifications)} fields of {len({index for index, _ in modifications})} samples changed: {key!r} of {index}",
         cause=f"the collator writes into the {key} of the sample it is given (in-place labels)",
         way_out="copy before writing: a cached sample is collated again in the next epoch",
     )
 
 
-def check_complete(subject: Subject) -> Finding:
-    """Row and token counts can be right while one sample is missing and another is there twice."""
-    batch, segments = subject.batch, subject.case.segments
-    if not batch.found.certain:
+def check_complete(setup: PackingSetup) -> Finding:
+    """Find lost, repeated and foreign tokens: row and token counts can be right with one sample lost and one repeated."""
+    batch, segments = setup.batch, setup.samples.segments
+    if not batch.layout.certain:
         return Finding(
             "complete",
             Status.NOT_SUPPORTED,
@@ -36,24 +39,23 @@ def check_complete(subject: Subject) -> Finding:
             "refuses them, and the tokens of these samples fit into the batch in several ways",
             way_out="verify with samples of which none can be read out of others: no repeats, no sample of a single token",
         )
-    lost = [segment for segment, place in zip(segments, batch.places, strict=True) if place is None]
-    foreign = int((batch.free & ~batch.padding).sum())
-    if not lost and not foreign:
+    absent = [segment for segment, place in zip(segments, batch.places, strict=True) if place is None]
+    num_foreign = int((batch.free & ~batch.padding).sum())
+    if not absent and not num_foreign:
         return Finding("complete", Status.PASS, detail=f"{len(segments)} samples, each once")
-    parts = []
-    if lost:
-        names = ", ".join(f"{segment.name} ({len(segment.ids)} tokens)" for segment in lost[:4])
-        parts.append(f"{len(lost)} of {len(segments)} samples are not in the batch as a whole: {names}")
-    if foreign:
-        parts.append(f"{foreign} tokens belong to no sample and are no padding")
-    if batch.found.repeated:
-        cause = f"{segments[batch.found.repeated[0]].name} is repeated" + (
-            f" and {lost[0].name} is lost" if lost else ""
-        )
-    elif lost:
-        cause = f"{lost[0].name} is lost, truncated or split by the collator"
+    remarks = []
+    if absent:
+        names = ", ".join(f"{segment.name} ({len(segment.ids)} tokens)" for segment in absent[:_MAX_NAMED_SAMPLES])
+        remarks.append(f"{len(absent)} of {len(segments)} samples are not in the batch as a whole: {names}")
+    if num_foreign:
+        remarks.append(f"{num_foreign} tokens belong to no sample and are no padding")
+    # A repeat explains foreign tokens, and usually also the sample whose place it took.
+    if batch.layout.repeated:
+        cause = f"{segments[batch.layout.repeated[0]].name} is repeated"
+        cause += f" and {absent[0].name} is lost" if absent else ""
+    elif absent:
+        cause = f"{absent[0].name} is lost, truncated or split by the collator"
     else:
         cause = "the collator adds tokens of its own between samples, or pads with several tokens"
-    return Finding(
-        "complete", Status.FAIL, detail="; ".join(parts), cause=cause, way_out="count samples and tokens in and out"
-    )
+    way_out = "count samples and tokens in and out"
+    return Finding("complete", Status.FAIL, detail=joined(*remarks), cause=cause, way_out=way_out)

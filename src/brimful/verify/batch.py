@@ -1,0 +1,167 @@
+"""Batches of a collator, checked for what every check needs, with the places of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from brimful.errors import CollateError
+from brimful.typing import IGNORE_INDEX, BoolArray, Int64Array
+from brimful.verify.locate import locate_with_markers
+from brimful.verify.places import Place, SampleLayout
+from brimful.verify.reference_samples import ReferenceSamples, Segment
+
+__all__ = ["CollatedBatch", "as_integers", "as_rows", "call_collator", "collate", "expected_targets"]
+
+
+@dataclass(frozen=True)
+class CollatedBatch:
+    """A batch with the places of its samples.
+
+    Attributes:
+        kwargs: keyword arguments of the model.
+        ids: ``int64[B, T]``.
+        targets: ``int64[B, T]``: the token that the logits of each position are trained to predict; None without labels.
+            Labels of ``labels`` are shifted by the model, those of ``shift_labels`` are already.
+        shifted: true if the labels came as ``shift_labels``.
+        layout: places of the samples.
+        free: ``bool[B, T]``: tokens in no sample's place.
+    """
+
+    kwargs: dict[str, Any]
+    ids: Int64Array
+    targets: Int64Array | None
+    shifted: bool
+    layout: SampleLayout
+    free: BoolArray
+
+    @property
+    def places(self) -> tuple[Place | None, ...]:
+        """Place of each segment; None for one that is not in the batch as a whole."""
+        return self.layout.places
+
+    @property
+    def located(self) -> list[tuple[int, Place]]:
+        """Index and place of each segment that is in the batch as a whole."""
+        return [(index, place) for index, place in enumerate(self.places) if place is not None]
+
+    @property
+    def padding(self) -> BoolArray:
+        """``bool[B, T]``: tokens of no sample, if all of them are the same; else none, for they are no padding."""
+        remainder = self.free & ~self.layout.fragments
+        return remainder if len(np.unique(self.ids[remainder])) <= 1 else np.zeros_like(remainder)
+
+    @property
+    def num_targets(self) -> int:
+        """Targets of the batch."""
+        return 0 if self.targets is None else int(np.count_nonzero(self.targets != IGNORE_INDEX))
+
+    @property
+    def is_packed(self) -> bool:
+        """True if any row holds more than one sample."""
+        rows = [place.row for _, place in self.located]
+        return len(set(rows)) < len(rows)
+
+    def per_token(self, name: str) -> Int64Array | None:
+        """Return a keyword argument that has one number for each token.
+
+        Args:
+            name: such as ``position_ids``; one row serves all rows of the batch.
+
+        Returns:
+            ``int64[B, T]``, or ``int64[rows, B, T]`` if it has three dimensions; None if the batch does not have it.
+
+        Raises:
+            CollateError: another shape than ``input_ids``.
+        """
+        if (value := self.kwargs.get(name)) is None:
+            return None
+        numbers, shape = as_integers(value), self.ids.shape
+        try:
+            return np.broadcast_to(numbers, (*numbers.shape[:-2], *shape))
+        except ValueError:
+            raise CollateError(f"{name} of the batch have the shape {numbers.shape} and input_ids {shape}") from None
+
+
+def call_collator(
+    collator: Callable[[list[Any]], Mapping[str, Any]], features: list[Any], device: Any
+) -> tuple[dict[str, Any], Int64Array]:
+    """Return keyword arguments of the model from the collator, on its device, and their ``input_ids`` as ``int64[B, T]``.
+
+    Raises:
+        CollateError: the batch is no mapping, or has no tensor of ``input_ids``.
+    """
+    batch = collator(features)
+    if not isinstance(batch, Mapping) or "input_ids" not in batch:
+        returned_text = sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+        raise CollateError(f"the collator must return a mapping with 'input_ids' and returned {returned_text}")
+    kwargs: dict[str, Any] = {}
+    for key, value in batch.items():
+        value = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        kwargs[str(key)] = value.to(device) if isinstance(value, torch.Tensor) else value
+    if not isinstance(kwargs["input_ids"], torch.Tensor):
+        raise CollateError(f"input_ids of the batch must be a tensor and are a {type(kwargs['input_ids']).__name__}")
+    return kwargs, as_rows(kwargs["input_ids"])
+
+
+def collate(
+    collator: Callable[[list[Any]], Mapping[str, Any]],
+    samples: ReferenceSamples,
+    *,
+    device: Any,
+    markers: SampleLayout | None,
+    replacements: Mapping[int, Int64Array] | None = None,
+) -> CollatedBatch:
+    """Call the collator with copies of the samples, and find them in what it returns.
+
+    Args:
+        collator: as in ``verify_packing``.
+        samples: the samples.
+        device: of the model.
+        markers: layout of a batch of markers; None if the collator refuses them.
+        replacements: other tokens of some segments.
+
+    Raises:
+        CollateError: the batch is no mapping, has no ``input_ids``, or has labels of another shape.
+    """
+    kwargs, ids = call_collator(collator, samples.copies(replacements), device)
+    layout = locate_with_markers(ids, samples.segments, samples.ids_with(replacements), markers)
+    free = np.ones(ids.shape, dtype=bool)
+    for place in layout.places:
+        if place is not None:
+            free[place.index] = False
+    shifted = kwargs.get("shift_labels") is not None
+    targets = None
+    if shifted:
+        targets = as_rows(kwargs["shift_labels"])
+    elif kwargs.get("labels") is not None:
+        # The model compares the logits of each position with the label of the next one.
+        labels = as_rows(kwargs["labels"])
+        targets = np.full_like(labels, IGNORE_INDEX)
+        targets[:, :-1] = labels[:, 1:]
+    if targets is not None and targets.shape != ids.shape:
+        raise CollateError(f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}")
+    return CollatedBatch(kwargs, ids, targets, shifted, layout, free)
+
+
+def as_integers(value: Any) -> Int64Array:
+    """Convert a tensor, an array or a list to ``int64`` in host memory."""
+    numbers = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    return numbers.astype(np.int64)
+
+
+def as_rows(value: Any) -> Int64Array:
+    """Convert a tensor of one or two dimensions to ``int64[B, T]``."""
+    return np.atleast_2d(as_integers(value))
+
+
+def expected_targets(batch: CollatedBatch, segments: list[Segment]) -> Int64Array:
+    """Return ``int64[B, T]``: the token that every position should be trained to predict."""
+    targets = np.full(batch.ids.shape, IGNORE_INDEX, dtype=np.int64)
+    for index, place in batch.located:
+        targets[place.row, place.start : place.stop - 1] = segments[index].labels[1:]
+    return targets

@@ -1,0 +1,253 @@
+"""Cause of a leak, found by experiment: the change of the batch that makes it stop.
+
+::
+
+    leak ──► use_cache=False          stops?  then it was the cache
+         ──► no attention_mask        stops?  then it was the mask
+         ──► right position_ids       stops?  then it was the positions (or the missing text row of mRoPE)
+         ──► right boundaries         stops?  then they were missing or wrong; refused? then kernels are missing
+         ──► all of them              stops?  then those together; if not, the model itself does not keep samples apart
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from brimful.errors import BrimfulError
+from brimful.typing import Int64Array
+from brimful.verify.attention import first_sentence
+from brimful.verify.batch import CollatedBatch
+from brimful.verify.checks.isolation import Leak, compare_logits, other_tokens
+from brimful.verify.checks.positions import diagnose_positions, position_rows
+from brimful.verify.modes import in_float32
+from brimful.verify.report import Diagnosis
+from brimful.verify.setup import PackingSetup
+
+__all__ = ["diagnose_leak", "is_recurrent", "way_out_of_refusal"]
+
+_ONE_PER_ROW = "one sample per row (no packing) with this model"
+
+_RECURRENT_LAYER_TYPES = ("linear_attention", "conv", "mamba", "recurrent")
+_RECURRENT_MODULES = ("mamba", "deltanet", "rwkv", "shortconv")
+
+_Repair: TypeAlias = Callable[[dict[str, Any], CollatedBatch], dict[str, Any]]
+"""From keyword arguments of the model, and the batch that they belong to, to repaired ones."""
+
+
+def diagnose_leak(setup: PackingSetup, leak: Leak) -> Diagnosis:
+    """Find cause and way out of a failed isolation check, in the mode and precision in which it failed."""
+    with in_float32(setup.model) if leak.precise else contextlib.nullcontext():
+        repairs = _repairs(setup)
+        names = list(repairs)
+        refusal = ""
+        # Each repair by itself first: only if none is enough are the first two, three, … tried together.
+        for attempt in [[name] for name in names] + [names[:count] for count in range(2, len(names) + 1)]:
+            try:
+                stops = _stops(setup, leak, [repairs[name] for name in attempt])
+            except BrimfulError:
+                raise
+            except Exception as error:  # a model may refuse a batch in any way it likes
+                refusal = first_sentence(error)
+                continue
+            if stops:
+                causes, ways_out = zip(*[_diagnosis_of_repair(setup, name) for name in attempt], strict=True)
+                return Diagnosis("; ".join(causes), "; ".join(ways_out))
+        return _diagnosis_of_model(setup, leak, refusal)
+
+
+def way_out_of_refusal(setup: PackingSetup, message: str) -> str:
+    """Name the nearest setting that works, if the model refuses the batch with this message."""
+    if is_recurrent(setup) or "packed sequences" in message:
+        return (
+            f"install causal-conv1d with flash-linear-attention (gated delta nets) or mamba-ssm (Mamba) and run on a "
+            f"GPU, or {_ONE_PER_ROW}"
+        )
+    return "another attention implementation, or another device"
+
+
+def is_recurrent(setup: PackingSetup) -> bool:
+    """Return true if layers carry a state or a convolution along the row."""
+    layer_types = " ".join(map(str, getattr(setup.config, "layer_types", None) or ()))
+    modules = " ".join({type(module).__name__.lower() for module in setup.model.modules()})
+    return any(word in layer_types for word in _RECURRENT_LAYER_TYPES) or any(
+        word in modules for word in _RECURRENT_MODULES
+    )
+
+
+def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
+    """Return true if the leak is gone in the repaired batch."""
+    ids = other_tokens(setup, leak.changed)
+    assert ids is not None
+    batch, changed_batch = setup.batch, setup.collate({leak.changed: ids})
+
+    def repaired_logits(batch: CollatedBatch) -> torch.Tensor:
+        kwargs = dict(batch.kwargs)
+        for repair in repairs:
+            kwargs = repair(kwargs, batch)
+        return setup.logits(kwargs)
+
+    repaired_leak = compare_logits(
+        repaired_logits(batch), repaired_logits(changed_batch), batch, changed_batch, leak.changed, limit=leak.limit
+    )
+    # The changed sample must still move: a batch in which nothing does would look repaired.
+    return repaired_leak.size <= leak.limit < repaired_leak.own
+
+
+def _repairs(setup: PackingSetup) -> dict[str, _Repair]:
+    """Return the changes that are worth trying with this batch, the most likely first."""
+    kwargs = setup.batch.kwargs
+    repairs: dict[str, _Repair] = {}
+    if kwargs.get("attention_mask") is not None:
+        repairs["mask"] = lambda old, batch: {key: value for key, value in old.items() if key != "attention_mask"}
+    if setup.accepts("use_cache") and kwargs.get("use_cache") is not False:
+        repairs["cache"] = lambda old, batch: {**old, "use_cache": False}
+    if setup.accepts("position_ids"):
+        repairs["positions"] = lambda old, batch: {**old, "position_ids": _right_positions(setup, batch)}
+    if len(setup.batch.ids) == 1:
+        repairs["boundaries"] = lambda old, batch: {**old, **_right_boundaries(setup, batch)}
+    return repairs
+
+
+def _diagnosis_of_repair(setup: PackingSetup, name: str) -> Diagnosis:
+    """Say what was wrong if the repair of this name stopped the leak."""
+    if name == "mask":
+        return Diagnosis(
+            "mask present: with an attention_mask Transformers ignores positions and boundaries",
+            "leave attention_mask out of packed batches",
+        )
+    if name == "cache":
+        return Diagnosis(
+            "cache: with use_cache (the default of most configurations) Transformers makes an empty cache and no "
+            "longer looks for packed samples",
+            "put use_cache=False into the batch, or set model.config.use_cache = False",
+        )
+    if name == "positions":
+        if _has_mrope(setup):
+            return Diagnosis(
+                "mRoPE: boundaries are read from a row of text positions, and the batch has none",
+                "position_ids [4, B, T]: text positions first, then time, height and width, each sample's own",
+            )
+        return diagnose_positions(setup) or Diagnosis(
+            "position_ids: with those of the samples alone it stops",
+            f"number every sample from {setup.position_start}",
+        )
+    if is_recurrent(setup):
+        return Diagnosis(
+            "state leak: recurrent layers carry their state into the next sample, as seq_idx and cu_seq_lens are "
+            "missing or wrong",
+            "emit seq_idx int32[1, T] and cu_seq_lens_q (DataCollatorWithFlattening: return_seq_idx=True, "
+            "return_flash_attn_kwargs=True)",
+        )
+    return Diagnosis(
+        "cu_seq_lens are missing or wrong, and this kernel reads nothing else",
+        "emit cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k",
+    )
+
+
+def _diagnosis_of_model(setup: PackingSetup, leak: Leak, refusal: str) -> Diagnosis:
+    """Say what the model does wrong if no repair of the batch stopped the leak."""
+    name = type(setup.model).__name__
+    if is_recurrent(setup):
+        if refusal:
+            return Diagnosis(
+                f"state leak: without seq_idx and cu_seq_lens the recurrent layers run on through the row; given "
+                f"them, the model refuses here: {refusal}",
+                f"emit seq_idx and cu_seq_lens, and {way_out_of_refusal(setup, refusal)}",
+            )
+        return Diagnosis(
+            f"state leak: {name} ignores seq_idx and cu_seq_lens here, so its recurrent layers carry their state into the "
+            f"next sample",
+            f"{_ONE_PER_ROW}; no batch repairs this here",
+        )
+    # A mask of all pairs leaves nothing to be worked out: a leak that it stops was in the making of the mask.
+    if _stops_with_a_block_mask(setup, leak):
+        return Diagnosis(
+            f"{name} builds its attention mask without position_ids, so nothing tells it where samples begin",
+            f"flash attention with cu_seq_lens on a GPU; a block-diagonal [B, 1, T, T] attention_mask (which replaces "
+            f"sliding windows, if there are any); or {_ONE_PER_ROW}",
+        )
+    return Diagnosis(
+        f"{name} does not keep samples apart whatever the batch says" + (f" ({refusal})" if refusal else ""),
+        _ONE_PER_ROW,
+    )
+
+
+def _stops_with_a_block_mask(setup: PackingSetup, leak: Leak) -> bool:
+    """Return true if the leak is gone with a mask that lets each token see its own sample's earlier tokens alone."""
+
+    def add_block_mask(kwargs: dict[str, Any], batch: CollatedBatch) -> dict[str, Any]:
+        numbers = torch.from_numpy(_segment_numbers(batch)).to(setup.device)
+        is_same = numbers[:, :, None] == numbers[:, None, :]
+        is_visible = is_same & torch.ones_like(is_same).tril()
+        mask = torch.zeros(is_visible.shape, dtype=setup.dtype, device=setup.device)
+        return {**kwargs, "attention_mask": mask.masked_fill(~is_visible, torch.finfo(setup.dtype).min)[:, None]}
+
+    try:
+        return _stops(setup, leak, [add_block_mask])
+    except Exception:  # an experiment: a model that refuses the mask has answered
+        return False
+
+
+def _segment_numbers(batch: CollatedBatch) -> Int64Array:
+    """Return ``int64[B, T]``: the sample that a token belongs to; each run of padding has a number of its own."""
+    run_starts = batch.free.copy()
+    run_starts[:, 1:] &= ~batch.free[:, :-1]
+    numbers = len(batch.places) + run_starts.cumsum(axis=None).reshape(run_starts.shape)
+    for index, place in batch.located:
+        numbers[place.index] = index
+    return numbers
+
+
+def _segment_starts(batch: CollatedBatch) -> Int64Array:
+    """Return ``int64[B, T]``: column at which the token's segment begins."""
+    numbers = _segment_numbers(batch)
+    is_start = np.ones(numbers.shape, dtype=bool)
+    is_start[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    # Starts rise along a row, so the largest start up to a token is that of its own segment.
+    return np.maximum.accumulate(np.where(is_start, np.arange(numbers.shape[1]), 0), axis=1)
+
+
+def _has_mrope(setup: PackingSetup) -> bool:
+    """Return true if the batch has several rows of positions, or the model is configured for them."""
+    rows = position_rows(setup)
+    if rows is not None and len(rows) >= 3:
+        return True
+    configs = (setup.config, getattr(setup.config, "text_config", None))
+    ropes = [getattr(config, "rope_parameters", None) for config in configs]
+    return any(isinstance(rope, dict) and "mrope_section" in rope for rope in ropes)
+
+
+def _right_positions(setup: PackingSetup, batch: CollatedBatch) -> torch.Tensor:
+    """Return ``position_ids`` that number every sample as it is by itself: ``[B, T]``, or ``[4, B, T]`` for mRoPE."""
+    text = np.arange(batch.ids.shape[1]) - _segment_starts(batch) + setup.position_start
+    if not _has_mrope(setup):
+        return torch.from_numpy(text).to(setup.device)
+    # Text is numbered alike in all rows; samples with media bring their own time, height and width.
+    media = np.stack([text] * 3)
+    for index, place in batch.located:
+        positions = setup.samples.segments[index].positions
+        if positions is not None:
+            media[:, place.row, place.start : place.stop] = positions[-3:]
+    return torch.from_numpy(np.stack([text, *media])).to(setup.device)
+
+
+def _right_boundaries(setup: PackingSetup, batch: CollatedBatch) -> dict[str, Any]:
+    """Return the boundaries of a batch of one row, in every form that the model takes."""
+    segment_starts = _segment_starts(batch)
+    starts = np.unique(segment_starts[0])
+    offsets = torch.from_numpy(np.append(starts, batch.ids.shape[1]).astype(np.int32)).to(setup.device)
+    longest = int(offsets.diff().max())
+    numbers = np.searchsorted(starts, segment_starts).astype(np.int32)
+    boundaries = {
+        "cu_seq_lens_q": offsets,
+        "cu_seq_lens_k": offsets,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "seq_idx": torch.from_numpy(numbers).to(setup.device),
+    }
+    return {key: value for key, value in boundaries.items() if setup.accepts(key)}

@@ -1,0 +1,208 @@
+"""Samples under test: input of the collator, and the tokens and labels that its batch must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from brimful.encode import EncodedSample
+from brimful.errors import SettingsError
+from brimful.shards import Pack
+from brimful.tokenised import TARGET_MASKS, read_tokenised
+from brimful.typing import IGNORE_INDEX, Int64Array
+
+__all__ = ["Feature", "ReferenceSamples", "Segment"]
+
+Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]
+"""A pack or a plain sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One sample as the model should see it: by itself.
+
+    Attributes:
+        name: how messages call it.
+        ids: ``int64[n]``.
+        labels: ``int64[n]``, not shifted; the first is ``IGNORE_INDEX``, as nothing predicts it.
+        feature: index of the feature that holds it.
+        positions: ``int64[rows, n]`` if the sample brings its own (mRoPE), else None.
+    """
+
+    name: str
+    ids: Int64Array
+    labels: Int64Array
+    feature: int
+    positions: Int64Array | None = None
+
+    @property
+    def num_targets(self) -> int:
+        """Tokens that the loss counts."""
+        return int(np.count_nonzero(self.labels != IGNORE_INDEX))
+
+
+class ReferenceSamples:
+    """Features for a collator, with the segments that they hold.
+
+    A feature is a ``Pack`` or a plain sample: a mapping with ``input_ids`` and perhaps ``labels`` (without: every token is
+    a target), ``seq_lengths`` (several samples in one row) and what else ``read_tokenised`` reads, or an ``EncodedSample``.
+    The features are never handed out, only copies.
+
+    >>> samples = ReferenceSamples([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9]}])
+    >>> [segment.labels.tolist() for segment in samples.segments]
+    [[-100, 6, 7], [-100, 9]]
+    >>> samples.copies({1: np.array([5, 5])})[1]
+    {'input_ids': [5, 5]}
+    """
+
+    def __init__(self, features: Sequence[Feature]) -> None:
+        if not features:
+            raise SettingsError("there is nothing to verify: give at least two samples, or one pack of several")
+        self._features = list(features)
+        self.segments = [segment for index, feature in enumerate(self._features) for segment in _read(index, feature)]
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all samples."""
+        return sum(len(segment.ids) for segment in self.segments)
+
+    @property
+    def num_targets(self) -> int:
+        """Targets of all samples."""
+        return sum(segment.num_targets for segment in self.segments)
+
+    @property
+    def has_labels(self) -> bool:
+        """True if any sample says what is to be predicted; if none does, every token is a target."""
+        return any(
+            not isinstance(feature, Mapping) or any(feature.get(name) is not None for name in ("labels", *TARGET_MASKS))
+            for feature in self._features
+        )
+
+    @cached_property
+    def token_ids(self) -> Int64Array:
+        """``int64[K]``: every token that occurs in the samples, once, in rising order."""
+        return np.unique(np.concatenate([segment.ids for segment in self.segments]))
+
+    def next_tokens(self, ids: Int64Array, steps: int = 1, *, exclude: Collection[int] = ()) -> Int64Array:
+        """Replace each token by the one that comes ``steps`` later among ``token_ids``; the first follows the last.
+
+        Only ids that occur are used, so that no special token comes in that would change more than content.
+
+        Args:
+            ids: ``int64[n]``.
+            steps: at least 1.
+            exclude: tokens that replace no other.
+        """
+        candidates = self.token_ids[~np.isin(self.token_ids, list(exclude))]
+        return candidates[(np.searchsorted(candidates, ids) + steps) % len(candidates)]
+
+    def ids_with(self, replacements: Mapping[int, Int64Array] | None) -> list[Int64Array]:
+        """Return the tokens of each segment, other ones in some: ``{segment: int64[n]}``."""
+        replacements = replacements or {}
+        return [replacements.get(index, segment.ids) for index, segment in enumerate(self.segments)]
+
+    def part(self, start: int, stop: int | None = None) -> ReferenceSamples:
+        """Return some of the features."""
+        return ReferenceSamples(self._features[start:stop])
+
+    def copies(self, replacements: Mapping[int, Int64Array] | None = None) -> list[Any]:
+        """Return fresh features, with other tokens in some segments: ``{segment: int64[n]}``."""
+        ids_by_feature: dict[int, list[Int64Array]] = {}
+        for segment, ids in zip(self.segments, self.ids_with(replacements), strict=True):
+            ids_by_feature.setdefault(segment.feature, []).append(ids)
+        return [_rebuild(feature, ids_by_feature[index]) for index, feature in enumerate(self._features)]
+
+    def modified_fields(self, features: Sequence[Any]) -> list[tuple[int, str]]:
+        """Return feature and key of everything that differs from what ``copies`` handed out."""
+        modifications = []
+        for index, (original, feature) in enumerate(zip(self._features, features, strict=True)):
+            original_fields, fields = _fields(original), _fields(feature)
+            # A key on one side only was added or removed, and counts as modified like a changed value.
+            keys = sorted({*original_fields, *fields})
+            modifications += [(index, key) for key in keys if not _is_same(original_fields.get(key), fields.get(key))]
+        return modifications
+
+
+def _read(index: int, feature: Feature) -> Iterator[Segment]:
+    """Yield the segments of one feature."""
+    if isinstance(feature, Pack):
+        names = [f"sample {sample}" for sample in feature.sample_ids.tolist()]
+        ids, labels, bounds = feature.input_ids.astype(np.int64), feature.labels, feature.cu_seqlens.tolist()
+        positions = None
+    else:
+        # The collator reads plain samples by the same function, so both mean the same tokens and targets.
+        sample = read_tokenised(feature, f"sample {index}")
+        ids, bounds = sample.input_ids.astype(np.int64), sample.cu_seqlens.tolist()
+        labels = np.where(sample.loss_mask, ids, IGNORE_INDEX)
+        count = len(bounds) - 1
+        names = [f"sample {index}" if count == 1 else f"sample {index}.{part}" for part in range(count)]
+        # Positions that begin at 0 and rise by 1 are the model's own: only others have to be brought.
+        has_own_positions = sample.rope_positions is not None or sample.position_start
+        positions = sample.positions if has_own_positions else None
+    for name, (start, stop) in zip(names, pairwise(bounds), strict=True):
+        segment_labels = labels[start:stop].copy()
+        segment_labels[0] = IGNORE_INDEX
+        segment_positions = None if positions is None else positions[:, start:stop]
+        yield Segment(name, ids[start:stop], segment_labels, index, segment_positions)
+
+
+def _rebuild(feature: Feature, segment_ids: Sequence[Int64Array]) -> Any:
+    """Copy a feature and put these tokens into its segments."""
+    ids = np.concatenate(segment_ids)
+    if not isinstance(feature, Mapping):
+        arrays = {name: array.copy() for name, array in _fields(feature).items()}
+        return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)})
+    fields = {key: _copy(value) for key, value in feature.items()}
+    row = np.asarray(feature["input_ids"], dtype=np.int64)
+    new_row = row.copy()
+    new_row[read_tokenised(feature, "the sample").places] = ids  # padding stays where it was
+    fields["input_ids"] = _in_type_of(feature["input_ids"], new_row)
+    if feature.get("labels") is not None and not np.array_equal(row, new_row):
+        # A label is its own token or IGNORE_INDEX, so labels follow their tokens.
+        labels = np.asarray(feature["labels"], dtype=np.int64)
+        fields["labels"] = _in_type_of(feature["labels"], np.where(labels == row, new_row, labels))
+    return fields
+
+
+def _in_type_of(example: Any, values: Int64Array) -> Any:
+    """Convert values into the type of the example: list, array or tensor."""
+    if isinstance(example, np.ndarray):
+        return values.astype(example.dtype)
+    if hasattr(example, "new_tensor"):
+        return example.new_tensor(values.tolist())
+    return values.tolist()
+
+
+def _copy(value: Any) -> Any:
+    """Copy a value with everything in it, so that no collator can write into the original."""
+    return value.clone() if hasattr(value, "clone") else deepcopy(value)
+
+
+def _fields(feature: Any) -> dict[str, Any]:
+    """Return the values of a feature by name."""
+    if isinstance(feature, Mapping):
+        return dict(feature)
+    names = ("input_ids", "loss_mask", "cu_seqlens", "sample_ids", "starts")
+    return {name: getattr(feature, name) for name in names if hasattr(feature, name)}
+
+
+def _is_same(original: Any, actual: Any) -> bool:
+    """Return true for equal values, of arrays, tensors or anything else."""
+    if original is actual:
+        return True
+    if original is None or actual is None:
+        return False
+    try:
+        return np.array_equal(np.asarray(original), np.asarray(actual))
+    except (TypeError, ValueError):
+        return bool(original == actual)  # rows of different lengths are no array

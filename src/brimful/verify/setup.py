@@ -1,0 +1,298 @@
+"""Setup under test: model, collator and samples, and runs of them packed, one by one, and with a row each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from brimful.errors import SettingsError
+from brimful.typing import IGNORE_INDEX, Int64Array
+from brimful.verify.batch import CollatedBatch, call_collator, collate, expected_targets
+from brimful.verify.markers import lay_out_markers
+from brimful.verify.modes import seeded
+from brimful.verify.places import Place, SampleLayout
+from brimful.verify.reference_samples import ReferenceSamples
+
+__all__ = [
+    "ModelOutput",
+    "PackingSetup",
+    "PerSampleReference",
+    "absolute_gaps",
+    "at_least_float32",
+    "difference",
+    "media_tokens",
+    "shifted_left",
+    "targets_loss",
+]
+
+_PARITY_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+"""Relative difference that rounding explains, by dtype: kernels add in another order packed than one by one. In bf16, of
+8 bits, one rounding is 4e-3, and they add up."""
+
+_LABEL_KEYS = ("labels", "shift_labels", "num_items_in_batch")
+"""Keyword arguments that only a loss needs."""
+
+_POSITIONS_BEHIND_PADDING = frozenset(
+    {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "esm", "data2vec-text"}
+    | {"roberta-prelayernorm", "xmod", "luke", "longformer"}
+)
+"""Types whose positions begin at ``pad_token_id + 1``."""
+
+
+class ModelOutput(NamedTuple):
+    """Output of a model that was given labels.
+
+    Attributes:
+        logits: ``float[B, T, V]``.
+        loss: scalar; None if the model gives none.
+        other_losses: other scalars of the output that are called a loss, by name.
+    """
+
+    logits: torch.Tensor
+    loss: torch.Tensor | None
+    other_losses: dict[str, float]
+
+
+@dataclass(frozen=True)
+class PerSampleReference:
+    """Truth that batches are compared with: the model on every sample by itself.
+
+    Attributes:
+        logits: of each segment, ``float[n, V]``.
+        loss_sums: of each segment, the loss summed over its targets.
+        gradients: of the mean over all targets, by parameter name; empty if not asked for.
+    """
+
+    logits: list[torch.Tensor]
+    loss_sums: list[float]
+    gradients: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class PackingSetup:
+    """A model with a collator and samples; attention, mode and dtype are those that the model has at the time of a call.
+
+    Attributes:
+        tolerance: largest relative difference that the caller allows; None to compare parity with what the dtype
+            rounds, and isolation with what right runs measure.
+    """
+
+    model: Any
+    collator: Callable[[list[Any]], Mapping[str, Any]]
+    samples: ReferenceSamples
+    tolerance: float | None = None
+    with_gradients: bool = True
+
+    @cached_property
+    def batch(self) -> CollatedBatch:
+        """All features in one batch."""
+        return self.collate()
+
+    @property
+    def parity_limit(self) -> float:
+        """Largest difference of batch and single samples that passes, relative to the largest value (at least 1)."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return _PARITY_LIMITS.get(self.dtype, _PARITY_LIMITS[torch.bfloat16])
+
+    @property
+    def dtype(self) -> Any:
+        """Dtype of the model's parameters."""
+        return next(self.model.parameters()).dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the dtype, such as ``bfloat16``."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> Any:
+        """Device of the model's parameters."""
+        return next(self.model.parameters()).device
+
+    @property
+    def config(self) -> Any:
+        """Configuration of the model, or of the first module in it that has one; None if none has."""
+        return next((module.config for module in self.model.modules() if hasattr(module, "config")), None)
+
+    @cached_property
+    def position_start(self) -> int:
+        """Position of the first token of a sample."""
+        if getattr(self.config, "model_type", "") in _POSITIONS_BEHIND_PADDING:
+            return int(getattr(self.config, "pad_token_id", None) or 0) + 1
+        return 0
+
+    def collate(self, replacements: Mapping[int, Int64Array] | None = None) -> CollatedBatch:
+        """Return the batch, with other tokens in some segments."""
+        return collate(
+            self.collator, self.samples, device=self.device, markers=self._markers, replacements=replacements
+        )
+
+    @cached_property
+    def _markers(self) -> SampleLayout | None:
+        """Layout of a batch of markers: tokens that occur neither in the samples nor as padding."""
+
+        def collate_ids(features: list[Any]) -> Int64Array:
+            return call_collator(self.collator, features, self.device)[1]
+
+        special = [getattr(self.config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "unk", "mask")]
+        reserved_tokens = {value for value in special if isinstance(value, int)}
+        reserved_tokens |= {*self.samples.token_ids.tolist(), *np.unique(collate_ids(self.samples.copies())).tolist()}
+        return lay_out_markers(
+            collate_ids, self.samples, media_ids=media_tokens(self.config), reserved_tokens=reserved_tokens
+        )
+
+    def in_rows(self, replacements: Mapping[int, Int64Array] | None = None) -> CollatedBatch:
+        """Return the samples with a row each, no collator involved: nothing is packed, and all are in one forward.
+
+        Rows are filled up behind the samples with their last token, which no earlier token sees.
+        """
+        segments, segment_ids = self.samples.segments, self.samples.ids_with(replacements)
+        lengths = np.array([len(ids) for ids in segment_ids])
+        width = int(lengths.max())
+        ids = np.stack([np.pad(row, (0, width - len(row)), mode="edge") for row in segment_ids])
+        own_positions = [segment.positions for segment in segments if segment.positions is not None]
+        positions = None
+        if len(own_positions) == len(segments):
+            rows = [np.pad(row, ((0, 0), (0, width - row.shape[1])), mode="edge") for row in own_positions]
+            positions = np.stack(rows, axis=1)
+        places = tuple(Place(row, 0, int(length)) for row, length in enumerate(lengths))
+        free = np.arange(width) >= lengths[:, None]
+        layout = SampleLayout(places, (), np.zeros_like(free), True)
+        batch = CollatedBatch(self._plain_kwargs(ids, positions), ids, None, True, layout, free)
+        return replace(batch, targets=expected_targets(batch, segments))
+
+    def sample_kwargs(self, index: int) -> dict[str, Any]:
+        """Return the keyword arguments of the model for one sample by itself."""
+        segment = self.samples.segments[index]
+        positions = None if segment.positions is None else segment.positions[:, None]
+        return self._plain_kwargs(segment.ids[None], positions)
+
+    def _plain_kwargs(self, ids: Int64Array, positions: Int64Array | None) -> dict[str, Any]:
+        """Return keyword arguments for unpacked rows: ``int64[B, T]`` and perhaps ``int64[rows, B, T]``."""
+        kwargs: dict[str, Any] = {"input_ids": torch.from_numpy(ids).to(self.device)}
+        if self.accepts("use_cache"):
+            kwargs["use_cache"] = False
+        if positions is not None:
+            tensor = torch.from_numpy(positions).to(self.device)
+            kwargs["position_ids"] = tensor if len(tensor) > 1 else tensor[0]
+        return kwargs
+
+    def accepts(self, name: str) -> bool:
+        """Return true if the model's forward takes this keyword."""
+        parameters = inspect.signature(self.model.forward).parameters
+        return name in parameters or any(item.kind is item.VAR_KEYWORD for item in parameters.values())
+
+    def logits(self, kwargs: Mapping[str, Any]) -> torch.Tensor:
+        """Return ``float32[B, T, V]`` of a batch (float64 stays), without gradients."""
+        with torch.no_grad():
+            return self.forward(kwargs).detach()
+
+    def forward(self, kwargs: Mapping[str, Any], seed: int = 0) -> torch.Tensor:
+        """Return the logits of a batch with gradients if they are enabled; the seed is for a model that is random."""
+        return self.output({key: value for key, value in kwargs.items() if key not in _LABEL_KEYS}, seed).logits
+
+    def output(self, kwargs: Mapping[str, Any], seed: int = 0) -> ModelOutput:
+        """Return logits, loss, and by name what else of the output calls itself a loss; with gradients if enabled."""
+        with seeded(self.device, seed):
+            output = self.model(**kwargs)
+        items = dict(output) if isinstance(output, Mapping) else {}
+        other_losses = {
+            name: float(value.detach())
+            for name, value in items.items()
+            if name.endswith("loss") and name != "loss" and isinstance(value, torch.Tensor) and value.numel() == 1
+        }
+        loss = items.get("loss") if items else getattr(output, "loss", None)
+        return ModelOutput(_logits(output), loss, other_losses)
+
+    def sample_logits(self, index: int) -> torch.Tensor:
+        """Return ``float[n, V]``: logits of one sample by itself, no collator involved."""
+        return self.forward(self.sample_kwargs(index))[0]
+
+    def per_sample_reference(self) -> PerSampleReference:
+        """Run every sample by itself: logits, loss, gradients of the mean over all targets."""
+        num_targets = max(1, self.samples.num_targets)
+        all_logits, loss_sums = [], []
+        self.model.zero_grad(set_to_none=True)
+        for index, segment in enumerate(self.samples.segments):
+            with torch.set_grad_enabled(self.with_gradients):
+                logits = self.sample_logits(index)
+                total = targets_loss(logits, shifted_left(segment.labels))
+                # Gradients add up over the samples to those of the mean; a frozen model has none.
+                if total.requires_grad:
+                    (total / num_targets).backward()
+            all_logits.append(logits.detach())
+            loss_sums.append(float(total.detach()))
+        return PerSampleReference(all_logits, loss_sums, self.take_gradients())
+
+    def take_gradients(self) -> dict[str, torch.Tensor]:
+        """Return copies of the gradients by parameter name, and clear the model's own."""
+        gradients = {
+            name: parameter.grad.detach().clone()
+            for name, parameter in self.model.named_parameters()
+            if parameter.grad is not None
+        }
+        self.model.zero_grad(set_to_none=True)
+        return gradients
+
+
+def shifted_left(labels: Int64Array) -> Int64Array:
+    """Return ``int64[n]``: the label that each position is trained to predict, the next one's; none at the end."""
+    return np.append(labels[1:], IGNORE_INDEX)
+
+
+def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
+    """Return the cross-entropy summed over the targets; a scalar in the precision of fp32 or better."""
+    flat_targets = torch.from_numpy(targets.reshape(-1)).to(logits.device)
+    flat_logits = logits.reshape(-1, logits.shape[-1])
+    return torch.nn.functional.cross_entropy(flat_logits, flat_targets, ignore_index=IGNORE_INDEX, reduction="sum")
+
+
+def media_tokens(config: Any) -> list[int]:
+    """Return the tokens that stand for images, videos and audio: they stay when tokens are changed."""
+    names = ("image", "video", "audio", "vision_start", "vision_end")
+    values = [getattr(config, f"{name}_{kind}", None) for name in names for kind in ("token_id", "token_index")]
+    return [int(value) for value in values if isinstance(value, int)]
+
+
+def absolute_gaps(reference: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Return the absolute differences, and the largest finite value (at least 1) that makes them relative.
+
+    Equal values differ by 0, infinite ones too: some models put -inf at the entries of a padded vocabulary.
+    """
+    finite = reference[reference.isfinite()]
+    scale = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
+    return (reference - actual).abs().masked_fill(reference == actual, 0.0), scale
+
+
+def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
+    """Return max|reference − actual| ÷ max(1, max|reference|); infinite if something is no number."""
+    if reference.numel() == 0 or torch.equal(reference, actual):
+        return 0.0
+    gaps, scale = absolute_gaps(reference, actual)
+    largest = float(gaps.max()) / scale
+    return largest if np.isfinite(largest) else float("inf")
+
+
+def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """Convert a tensor to float32; float64 stays."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _logits(output: Any) -> torch.Tensor:
+    """Return ``float[B, T, V]`` of a model's output.
+
+    Raises:
+        SettingsError: the output has no logits.
+    """
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if logits is None:
+        raise SettingsError("the model returns no logits: give a causal language model (AutoModelForCausalLM)")
+    logits = at_least_float32(logits)
+    return logits if logits.ndim == 3 else logits[None]
