@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from brimful.cli.artefacts import LENGTHS, PLAN, kind_of
 from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.flags import in_flags
 from brimful.cli.options import json_option
-from brimful.cli.ours import LENGTHS, PLAN, kind_of
 from brimful.cli.terminal import show_json, show_lines
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, NotAPackStoreError, SettingsError, SourceNotFoundError
@@ -21,11 +21,11 @@ from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.progress import make_progress
 from brimful.remote import is_remote
-from brimful.report.lengths import describe_lengths
-from brimful.report.pack import pack_as_dict, show_pack
-from brimful.report.plan import describe_plan
-from brimful.report.sample import find_sample
-from brimful.report.store import describe_store
+from brimful.report.analysis.sample_fate import find_sample
+from brimful.report.text.lengths import describe_lengths
+from brimful.report.text.pack import pack_as_dict, show_pack
+from brimful.report.text.plan import describe_plan
+from brimful.report.text.store import describe_store
 from brimful.serve import PackStore, open_packs
 
 __all__ = ["inspect"]

@@ -18,7 +18,7 @@ from brimful.cli.options import (
 )
 from brimful.cli.terminal import show_json, show_lines
 from brimful.measure import measure_lengths
-from brimful.report.lengths import describe_lengths
+from brimful.report.text.lengths import describe_lengths
 
 __all__ = ["measure"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import click
 import numpy as np
 
+from brimful.cli.artefacts import refuse_as_data
 from brimful.cli.command import grouped, together
-from brimful.cli.ours import refuse_as_data
 from brimful.encode import Encoder, Mode, Reasoning, encoder_for
 from brimful.errors import InvalidLengthsError, SettingsError, SourceNotFoundError
 from brimful.measure import LengthTable

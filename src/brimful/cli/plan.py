@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from brimful.cli.artefacts import LENGTHS, PLAN, STORE, kind_of
 from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import (
     encoder_options,
@@ -22,14 +23,13 @@ from brimful.cli.options import (
     required,
     source_options,
 )
-from brimful.cli.ours import LENGTHS, PLAN, STORE, kind_of
 from brimful.cli.terminal import show_json, show_lines
 from brimful.cli.what_if import check_what_if, show_what_if, what_if_data, what_if_options
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable, measure_lengths
 from brimful.plan import plan_packs
 from brimful.plan.settings import PlanSettings
-from brimful.report.plan import describe_plan
+from brimful.report.text.plan import describe_plan
 
 __all__ = ["plan"]
 

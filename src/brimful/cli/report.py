@@ -9,21 +9,22 @@ import click
 import numpy as np
 
 from brimful.blobs import atomic_file, open_blob_store
+from brimful.cli.artefacts import LENGTHS, PLAN, kind_of
 from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import capacity_option, json_option, lengths_from_npy, overflow_option
-from brimful.cli.ours import LENGTHS, PLAN, kind_of
-from brimful.cli.run_options import make_run, run_options
 from brimful.cli.terminal import show_json, show_lines
+from brimful.cli.training_options import make_run, training_options
 from brimful.errors import NotAPackStoreError, PlanMismatchError, SettingsError, SourceNotFoundError
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.plan import Plan, plan_packs
-from brimful.report.advice import describe_advice, describe_facts, draw_choices
-from brimful.report.facts import Facts, gather_facts
-from brimful.report.lengths import describe_lengths, draw_histogram
-from brimful.report.page import DATA_ID, render_page
-from brimful.report.plan import describe_plan
-from brimful.report.sweep import draw_sweep
+from brimful.report.analysis.facts import Facts, gather_facts
+from brimful.report.html.page import DATA_ID, render_page
+from brimful.report.text.advice import describe_advice, draw_choices
+from brimful.report.text.comparison import draw_sweep
+from brimful.report.text.facts import describe_facts
+from brimful.report.text.lengths import describe_lengths, draw_histogram
+from brimful.report.text.plan import describe_plan
 from brimful.shards import StreamLog
 from brimful.typing import AnyIntArray
 
@@ -34,7 +35,7 @@ __all__ = ["report"]
 @click.argument("path")
 @capacity_option
 @overflow_option
-@run_options
+@training_options
 @grouped(
     "Sources",
     click.option("--sources", metavar="FILE.npy", help="Whole numbers: the source of each sample, from 0."),

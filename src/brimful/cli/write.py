@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from brimful.cli.artefacts import PLAN, kind_of, named
 from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import (
     encoder_options,
@@ -18,7 +19,6 @@ from brimful.cli.options import (
     source_options,
     tokenizer_note,
 )
-from brimful.cli.ours import PLAN, kind_of, named
 from brimful.cli.terminal import show_json, show_lines
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.materialize import write_packs

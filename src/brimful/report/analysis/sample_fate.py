@@ -1,4 +1,4 @@
-"""What became of one sample: where it came from, and the packs that hold it, or why none does."""
+"""The fate of one sample: its origin, and the packs that hold it or the reason why none does."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from brimful.materialize.dropped import why_dropped
 from brimful.measure import LengthTable
 from brimful.messages import setting
 from brimful.plan import Plan
+from brimful.report.analysis.plan_record import PlanRecord
 from brimful.sources import open_source
 
 __all__ = ["Place", "SampleFate", "find_sample"]
@@ -20,13 +21,13 @@ __all__ = ["Place", "SampleFate", "find_sample"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A segment of the sample in a pack.
+    """One segment of the sample in a pack.
 
     Attributes:
         pack: number of the pack.
-        first: token of the pack that the segment begins at.
+        first: token of the pack at which the segment begins.
         tokens: in the segment.
-        start: token of the sample that it begins with; 0 unless the sample was cut.
+        start: token of the sample at which the segment begins; 0 unless the sample was cut.
     """
 
     pack: int
@@ -41,12 +42,12 @@ class SampleFate:
 
     Attributes:
         sample_id: its index in the source.
-        where: file and line; empty where no table of lengths says what the source was.
-        tokens: its length; None where no table is at hand, and for a rejected row.
-        targets: of the loss; None where they were not measured.
-        status: ``packed``, ``truncated``, ``split``, ``dropped``, ``rejected``, or ``measured`` where there is no plan.
-        reason: why it is in no pack, or not all of it.
-        places: in the order of its tokens.
+        where: file and line; empty without a length table that names the source.
+        tokens: its length; None without a table, and for a rejected row.
+        targets: of the loss; None if they were not measured.
+        status: ``packed``, ``truncated``, ``split``, ``dropped``, ``rejected``, or ``measured`` without a plan.
+        reason: of a loss; empty if the whole sample is in packs.
+        places: segments in the order of their tokens.
     """
 
     sample_id: int
@@ -58,11 +59,11 @@ class SampleFate:
     places: tuple[Place, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"kind": "sample", **asdict(self), "places": [asdict(place) for place in self.places]}
+        """Return a dictionary for JSON."""
+        return {"kind": "sample", **asdict(self)}
 
     def describe(self) -> list[str]:
-        """A few lines for people."""
+        """Describe the fate in a few lines."""
         lines = [f"sample         {self.sample_id:,}" + (f" at {self.where}" if self.where else "")]
         if self.tokens is not None:
             targets = "" if self.targets is None else f", {self.targets:,} of them targets of the loss"
@@ -80,15 +81,15 @@ class SampleFate:
 
 
 def find_sample(sample_id: int, *, plan: Plan | None, table: LengthTable | None) -> SampleFate:
-    """What became of a sample, by the plan and the lengths that it was packed from.
+    """Find a sample in a plan and in the lengths that were planned.
 
     Args:
         sample_id: its index in the source.
-        plan: the plan; None where lengths were measured and nothing was planned yet.
-        table: its lengths; None if they are not at hand, and then neither is file and line.
+        plan: the plan; None if lengths were measured and nothing was planned yet.
+        table: lengths of the samples; None if they are missing, and with them file and line.
 
     Raises:
-        SettingsError: there is no such sample, or nothing to find it in.
+        SettingsError: there is no such sample, or neither a plan nor a table.
 
     >>> from brimful.plan import plan_packs
     >>> table = LengthTable.from_lengths([3, 9, 4])
@@ -101,17 +102,15 @@ def find_sample(sample_id: int, *, plan: Plan | None, table: LengthTable | None)
     count = len(table) if table is not None else plan.ledger.samples_in if plan is not None else 0
     if not 0 <= sample_id < count:
         raise SettingsError(f"{setting('sample', sample_id)}: there are samples 0 … {count - 1:,}")
-    tokens = targets = None
-    where, rejected = "", ""
+    where, tokens, targets = "", None, None
     if table is not None:
+        rejects = {int(rejected_id): (origin, reason) for rejected_id, origin, reason in table.rejects}
+        where, reason = rejects.get(sample_id, ("", ""))
+        where = where or _origin(table, sample_id)
         tokens = int(table.tokens[sample_id])
-        targets = None if table.targets is None else int(table.targets.counts[sample_id])
-        for rejected_id, place, reason in table.rejects:
-            if int(rejected_id) == sample_id:
-                where, rejected = place, reason
-        where = where or _where(table, sample_id)
         if tokens < 0:
-            return SampleFate(sample_id, where, None, None, "rejected", rejected or "the row could not be read", ())
+            return SampleFate(sample_id, where, None, None, "rejected", reason or _UNREADABLE, ())
+        targets = None if table.targets is None else int(table.targets.counts[sample_id])
     if plan is None:
         return SampleFate(sample_id, where, tokens, targets, "measured", "", ())
     places = _places(plan, sample_id)
@@ -119,45 +118,47 @@ def find_sample(sample_id: int, *, plan: Plan | None, table: LengthTable | None)
     return SampleFate(sample_id, where, tokens, targets, status, reason, places)
 
 
+_UNREADABLE = "the row could not be read"
+
+
 def _status(
     plan: Plan, table: LengthTable | None, sample_id: int, places: tuple[Place, ...], tokens: int | None
 ) -> tuple[str, str]:
-    held = sum(place.tokens for place in places)
+    """Return the status of a sample, and the reason of its loss."""
     if not places:
-        if len(plan.dropped_ids) and bool(np.isin(sample_id, plan.dropped_ids)):
-            known = table is not None and len(table) == plan.ledger.samples_in
-            return "dropped", why_dropped(plan, table, sample_id) if known and table is not None else _of_settings(plan)
-        return "rejected", "the row could not be read"
-    if tokens is not None and held < tokens:
-        return "truncated", f"{tokens - held:,} of its {tokens:,} tokens are in no pack"
+        if not np.isin(sample_id, plan.dropped_ids):
+            return "rejected", _UNREADABLE
+        if table is not None and len(table) == plan.ledger.samples_in:
+            return "dropped", why_dropped(plan, table, sample_id)
+        # Without the lengths only the totals of the plan are known.
+        dropped_by = ", ".join(f"{count:,} for {name}" for name, count in PlanRecord.of(plan).dropped_by.items())
+        return "dropped", f"by the plan ({dropped_by or 'longer than a pack'}); lengths.arrow is not beside it"
+    packed_tokens = sum(place.tokens for place in places)
+    if tokens is not None and packed_tokens < tokens:
+        return "truncated", f"{tokens - packed_tokens:,} of its {tokens:,} tokens are in no pack"
     return ("split" if len(places) > 1 else "packed"), ""
 
 
-def _of_settings(plan: Plan) -> str:
-    """Why the plan leaves samples out, where nobody knows the lengths any more."""
-    by = ", ".join(f"{count:,} for {name}" for name, count in plan.settings.get("dropped_by", {}).items())
-    return f"by the plan ({by or 'longer than a pack'}); lengths.arrow is not beside it"
-
-
 def _places(plan: Plan, sample_id: int) -> tuple[Place, ...]:
-    rows = np.flatnonzero(plan.sample_ids == sample_id)
-    packs = np.searchsorted(plan.offsets, rows, side="right") - 1
+    """Find the segments of a sample, in the order of its tokens."""
+    segments = np.flatnonzero(plan.sample_ids == sample_id)
+    packs = np.searchsorted(plan.offsets, segments, side="right") - 1
     places = []
-    for row, pack in zip(rows.tolist(), packs.tolist(), strict=True):
-        first = int(plan.lengths[int(plan.offsets[pack]) : row].sum())
-        places.append(Place(pack, first, int(plan.lengths[row]), int(plan.starts[row])))
+    for segment, pack in zip(segments.tolist(), packs.tolist(), strict=True):
+        first = int(plan.lengths[int(plan.offsets[pack]) : segment].sum())
+        places.append(Place(pack, first, int(plan.lengths[segment]), int(plan.starts[segment])))
     return tuple(sorted(places, key=lambda place: place.start))
 
 
-def _where(table: LengthTable, sample_id: int) -> str:
-    """File and line, as the file says that is there now; the row of the file that was measured if it is another now."""
-    parts = [(str(title), int(rows)) for title, rows in table.provenance.get("parts", ())]
-    for (title, rows), end in zip(parts, accumulate(rows for _, rows in parts), strict=True):
+def _origin(table: LengthTable, sample_id: int) -> str:
+    """Return file and line of a sample by the present file, or its row if that file was replaced since."""
+    parts = [(str(title), int(count)) for title, count in table.provenance.get("parts", ())]
+    for (title, count), end in zip(parts, accumulate(count for _, count in parts), strict=True):
         if sample_id < end:
-            row = sample_id - (end - rows)
+            row = sample_id - (end - count)
             try:
                 source = open_source(title)
             except (BrimfulError, OSError):
                 return f"row {row:,} of {title}"
-            return source.where(row) if len(source) == rows else f"row {row:,} of {title} as it was then"
+            return source.where(row) if len(source) == count else f"row {row:,} of {title} as it was then"
     return ""
