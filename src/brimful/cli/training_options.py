@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.command import grouped
+from brimful.cli.command import grouped, value_option
 from brimful.errors import SettingsError
 from brimful.report.analysis.model_presets import DEFAULT_MODEL, MODELS, cost_model_from_config, cost_model_named
 from brimful.report.analysis.training_run import TrainingRun, check_counts
@@ -26,43 +26,24 @@ _SETTINGS = (
 training_options = grouped(
     "Training run",
     click.option(
-        "--world-size",
-        "--dp-world-size",
-        "dp_world_size",
-        type=int,
-        default=1,
-        show_default=True,
-        metavar="RANKS",
-        help="Data-parallel ranks.",
+        "--world-size", "--dp-world-size", "dp_world_size", default=1, metavar="RANKS", help="Data-parallel ranks."
     ),
     click.option(
         "--micro-batch-size",
         "--per-device-train-batch-size",
         "micro_batch_size",
-        type=int,
         default=1,
-        show_default=True,
         metavar="N",
         help="Samples of one forward without packing.",
     ),
-    click.option(
-        "--packs-per-micro-batch",
-        type=int,
-        metavar="N",
-        help="Packs of one forward with packing (default: --micro-batch-size).",
+    value_option(
+        "--packs-per-micro-batch", "N", "Packs of one forward with packing (default: --micro-batch-size).", type=int
     ),
-    click.option(
-        "--gradient-accumulation-steps",
-        type=int,
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Forwards of one step on one rank.",
-    ),
-    click.option("--learning-rate", type=float, metavar="LR", help="Of the run without packing."),
-    click.option("--warmup-steps", type=int, metavar="N", help="Of the run without packing."),
-    click.option("--model-type", metavar="NAME", help=f"What costs are those of: {', '.join(MODELS)}."),
-    click.option("--model-config", metavar="FILE", help="The config.json of your model, for its costs."),
+    value_option("--gradient-accumulation-steps", "N", "Forwards of one step on one rank.", default=1),
+    value_option("--learning-rate", "LR", "Of the run without packing.", type=float),
+    value_option("--warmup-steps", "N", "Of the run without packing.", type=int),
+    value_option("--model-type", "NAME", f"What costs are those of: {', '.join(MODELS)}."),
+    value_option("--model-config", "FILE", "The config.json of your model, for its costs."),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.command import grouped, together
+from brimful.cli.command import grouped, together, value_option
 from brimful.cli.terminal import show_lines
 from brimful.cli.training_options import make_run, training_options
 from brimful.errors import SettingsError
@@ -30,13 +30,13 @@ what_if_options = together(
             is_flag=True,
             help="Compare capacities and algorithms, and say what packing changes in training. Saves nothing.",
         ),
-        click.option(
+        value_option(
             "--try-max-length",
+            "TOKENS",
+            "A capacity to compare in --what-if; can be repeated (default: half, twice and four times).",
             "try_capacities",
             type=int,
             multiple=True,
-            metavar="TOKENS",
-            help="A capacity to compare in --what-if; can be repeated (default: half, twice and four times).",
         ),
     ),
     training_options,
