@@ -51,6 +51,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Our message names the nearest command, or the commands that take such a path.
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
@@ -62,6 +63,7 @@ class _Commands(click.Group):
 
 def _unknown(name: str) -> str:
     """Return the message on a word that is no command: the nearest one, or the commands that take such a path."""
+    # A path in place of a command is the most likely mistake: "brimful chats.jsonl".
     if os.path.exists(name):
         return (
             f"no command {name!r}: to pack data say `brimful pack {name} …`, and to see what brimful wrote "
@@ -118,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _fail(message: str, error: BaseException, *, as_json: bool) -> None:
     """End with one line: words, or with ``--json`` an event like those of the progress."""
+    # One line, so that logs and scripts can rely on it.
     line = " ".join(message.split())
     if as_json:
         event = {"event": "error", "error": type(error).__name__, "message": line}

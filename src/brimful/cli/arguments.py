@@ -100,6 +100,7 @@ def _template_arguments(texts: Sequence[str]) -> dict[str, Any]:
         if not (name and equals):
             raise SettingsError(f"--template-arg {text!r} must be NAME=VALUE, such as enable_thinking=false")
         try:
+            # Templates test booleans and numbers: "false" as text would be true.
             variables[name] = json.loads(value)
         except ValueError:
             variables[name] = value
@@ -137,6 +138,7 @@ def _alignment(options: Mapping[str, Any]) -> Alignment:
     """Return the alignment: multiples by number, or those that a parallelism needs."""
     multiples = [name for name in ("align", "align_total") if options[name] is not None]
     parallelism = [name for name in ("cp", "tp", "fp8", "fused_attention") if options[name] not in (None, False)]
+    # Two sources of one alignment would have to agree, and a mistake in one would not be seen.
     if multiples and parallelism:
         flags = [f"--{names[0].replace('_', '-')}" for names in (multiples, parallelism)]
         raise SettingsError(f"{flags[0]} and {flags[1]} both say what to align to: leave one out")

@@ -29,6 +29,7 @@ def kind_of(path: str) -> str | None:
     if not os.path.isfile(path):
         return None
     try:
+        # Any file may lie there: what is no table of ours is no error.
         kind = open_table(path).description.get("kind")
     except (BrimfulError, OSError):
         return None

@@ -83,6 +83,7 @@ class GroupedCommand(click.Command):
 def _record(ctx: click.Context, option: click.Option) -> tuple[str, str] | None:
     """Return names and help of an option: its first long name in front, its others after the help."""
     record = option.get_help_record(ctx)
+    # A line of help has room for one long name.
     name, *aliases = [flag for flag in option.opts if flag.startswith("--")]
     if record is None or not aliases:
         return record

@@ -31,6 +31,7 @@ def demo(output: str | None, keep: bool, as_json: bool, limit: int | None, steps
     """
     from brimful.demo import run_demo
 
+    # With --json, standard output is for the result alone.
     say = partial(click.echo, err=as_json)
     # The stack removes a temporary directory at the end; a named or kept one is none of its business.
     with contextlib.ExitStack() as stack:

@@ -51,6 +51,7 @@ def in_flags(message: str) -> str:
 
 
 def _as_flag(name: str, value: Any) -> str:
+    # No flag exists: the argument is the only name that a reader can look up.
     if name in PYTHON_ONLY:
         return as_argument(name, value)
     flag = flag_of(name)
@@ -58,6 +59,7 @@ def _as_flag(name: str, value: Any) -> str:
         return flag
     if value is False:
         return flag.replace("--", "--no-", 1)
+    # A mapping or list is a flag that is repeated.
     if isinstance(value, Mapping):
         return " ".join(f"{flag} {shlex.quote(f'{key}={limit}')}" for key, limit in value.items())
     if isinstance(value, list):

@@ -53,6 +53,7 @@ def inspect(
         raise SourceNotFoundError(f"{path}: no such file or directory")
     if index is not None and sample is not None:
         raise SettingsError("--pack and --sample show two things: leave one out")
+    # A remote path cannot be opened to see its kind: only stores may be remote.
     is_store = is_remote(path) or os.path.isdir(path)
     if check and not is_store:
         raise SettingsError("--check reads a pack store: name its directory")
@@ -187,6 +188,7 @@ def _decoder(name: str | None, packs: PackStore) -> Any:
     try:
         tokenizer = Tokenizer(path, ask_hub=name is not None)
         hf = tokenizer.hf
+        # Another tokenizer gives other words for the same ids, silently.
         fingerprint = packs.notes.get("tokenizer_fingerprint")
         if fingerprint is not None and tokenizer.fingerprint != fingerprint:
             click.echo(f"({path} is another tokenizer than the one that packed: the text may be wrong)", err=True)

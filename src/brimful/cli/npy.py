@@ -44,6 +44,7 @@ def lengths_from_npy(path: str) -> LengthTable:
         if isinstance(numbers, np.ndarray):
             table = LengthTable.from_lengths(numbers)
         else:
+            # Columns of the file become arguments, and tokens are called lengths there.
             columns = {"lengths" if name == "tokens" else name: numbers[name] for name in numbers}
             if "lengths" not in columns:
                 raise InvalidLengthsError(f"it has {', '.join(numbers)}, and the lengths must be named tokens")

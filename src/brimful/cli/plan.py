@@ -41,6 +41,7 @@ def plan(
     A data set is measured first (give --tokenizer).
     """
     required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
+    # Everything that can be refused is refused before data is measured, which may take hours.
     check_what_if(options, output)
     if output is not None and os.path.exists(output) and kind_of(output) != PLAN:
         raise SettingsError(f"-o {output} is there and is no plan: name another file")

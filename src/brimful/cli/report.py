@@ -120,6 +120,7 @@ def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
 
 def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:
     """Refuse a directory whose parts are of different jobs: its numbers would not add up."""
+    # A directory collects files of several runs: only their fingerprints tell them apart.
     if table is not None and table.fingerprint != plan.length_fingerprint:
         raise PlanMismatchError(
             f"{path}: plan.arrow was made from lengths {short(plan.length_fingerprint)} and lengths.arrow holds "
@@ -142,6 +143,7 @@ def _check_output(output: str) -> None:
     parent = os.path.dirname(output) or "."
     if not os.path.isdir(parent):
         raise SourceNotFoundError(f"-o {output}: there is no directory {parent}")
+    # A page is replaced only by a page: the id in it is the mark.
     if os.path.exists(output):
         with open(output, "rb") as file:
             if f'id="{DATA_ID}"'.encode() not in file.read():

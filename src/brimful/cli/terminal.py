@@ -49,6 +49,7 @@ def show_json(value: Any) -> None:
 def show_lines(lines: Iterable[str]) -> None:
     """Print a result for people: settings as flags, folded on a narrow terminal, in whole lines elsewhere."""
     texts = [in_flags(text) for line in lines for text in line.split("\n")]
+    # A file or pipe gets whole lines, which tools can search.
     if sys.stdout.isatty():
         texts = list(fitted(texts, max(_MIN_WIDTH, shutil.get_terminal_size().columns)))
     for text in texts:
@@ -71,6 +72,7 @@ def fitted(lines: Sequence[str], width: int) -> Iterator[str]:
       capacity     fill
          1,024  97.5 %
     """
+    # Rows of one table are folded together: its columns must stay aligned.
     for is_table, block in groupby(_joined(lines), key=_is_row):
         rows = list(block)
         if is_table and max(map(len, rows)) > width:

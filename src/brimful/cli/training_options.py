@@ -53,6 +53,7 @@ def make_run(options: Mapping[str, Any]) -> TrainingRun:
     Raises:
         SettingsError: a count that is too small, or two models.
     """
+    # Before a model is looked up: a wrong count is refused whatever the model is.
     check_counts(options)
     name, path = options["model_type"], options["model_config"]
     if name is not None and path is not None:

@@ -37,19 +37,7 @@ __all__ = ["verify"]
     click.option("--no-gradients", is_flag=True, help="Leave gradients out: half of the memory."),
 )
 @json_option
-def verify(
-    path: str | None,
-    model_type: str | None,
-    packs: str | None,
-    collator: str | None,
-    attention: str | None,
-    dtype: str,
-    device: str,
-    max_tokens: int,
-    seed: int,
-    no_gradients: bool,
-    as_json: bool,
-) -> int:
+def verify(path: str | None, model_type: str | None, no_gradients: bool, as_json: bool, **options: Any) -> int:
     """Show that samples in one pack do not see each other, and train as they would one by one.
 
     Changes one sample and looks whether another one's logits move; compares logits, loss and gradients of the packed
@@ -62,6 +50,7 @@ def verify(
     """
     if (path is None) == (model_type is None):
         raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what is to be verified?")
+    # Torch and transformers warn while they are imported, too.
     with _quiet():
         try:
             import torch  # noqa: F401
@@ -70,16 +59,15 @@ def verify(
         from brimful.verify import verify_packing
         from brimful.verify.models import load_model, tiny_model
 
-        names = _attention(attention)
-        model = (
-            load_model(path, dtype=dtype, device=device)
-            if path is not None
-            else tiny_model(str(model_type), dtype=dtype, device=device, seed=seed)
-        )
-        samples = _samples(packs, _vocab(model), max_tokens, seed)
-        report = verify_packing(
-            model, _collator(collator, samples, model), samples, attention=names, gradients=not no_gradients
-        )
+        names = _attention(options["attention"])
+        place: dict[str, Any] = {"dtype": options["dtype"], "device": options["device"]}
+        if path is not None:
+            model = load_model(path, **place)
+        else:
+            model = tiny_model(str(model_type), **place, seed=options["seed"])
+        samples = _samples(options["packs"], _vocab(model), options["max_tokens"], options["seed"])
+        collator = _collator(options["collator"], samples, model)
+        report = verify_packing(model, collator, samples, attention=names, gradients=not no_gradients)
     show(report.as_dict, str(report).splitlines, as_json)
     return 0 if report.ok else 1
 

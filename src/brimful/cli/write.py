@@ -33,6 +33,7 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
     required(output, "-o", "name the directory that the packs go to")
     if not os.path.exists(plan_file):
         raise SourceNotFoundError(f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)")
+    # Plan and data are easily swapped: both are paths.
     if kind_of(plan_file) != PLAN:
         raise SettingsError(
             f"{mismatch(plan_file, 'plan')}: `brimful plan … -o FILE` makes one, and it comes before the data, as in "

@@ -166,6 +166,7 @@ class Advice:
 
     def rates(self, choice: Choice) -> tuple[str, str]:
         """Format the learning rates of a choice for SGD and Adam: factors if the unpacked run's rate is unknown."""
+        # Without the rate of the unpacked run only the factor is known.
         ratios = (choice.linear_lr_ratio, choice.sqrt_lr_ratio)
         if self.learning_rate is None:
             return f"× {ratios[0]:.2f}", f"× {ratios[1]:.2f}"

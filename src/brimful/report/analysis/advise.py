@@ -110,11 +110,13 @@ def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Adv
         raise SettingsError("the plan has no packs: there is nothing to compare")
     rows = Histogram.of(plan.lengths)
     loss_tokens = _loss_tokens(lengths, plan)
+    # Both epochs hold the same samples and tokens: only the rows they are cut into differ.
     unpacked_epoch = _Epoch(rows.num_items, rows.num_items, rows.total, loss_tokens)
     packed_epoch = replace(unpacked_epoch, num_rows=plan.num_packs)
     unpacked_step = unpacked_epoch.step(run.samples_per_step)
     padded_to_longest, padded_to_capacity = _padded_runs(rows, plan.capacity, run)
     packing_factor = rows.num_items / plan.num_packs
+    # Padding of an alignment is part of a step of packs, as padding of rows is part of an unpacked step.
     positions_per_token = 1 + sum(plan.padding) / rows.total
     step_positions = padded_to_longest.step_tokens
 
@@ -142,6 +144,7 @@ def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Adv
         }
         names = [name for name, nearest_packs in nearest.items() if nearest_packs == packs]
         keeps = [name for name in names if is_same(ratios[name])]
+        # The largest forward that divides the packs: accumulation counts whole forwards.
         forward = next(size for size in range(min(packs, run.packs_per_forward), 0, -1) if packs % size == 0)
         ratio, warmup = ratios["samples"], run.warmup_steps
         return Choice(
@@ -177,6 +180,7 @@ def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Adv
         loss_tokens_are_most=loss_tokens is not None
         and bool(plan.ledger.tokens_truncated or plan.ledger.samples_split),
     )
+    # Notes are written on the finished numbers, so they cannot say anything else.
     return replace(advice, notes=tuple(write_notes(advice)))
 
 
@@ -223,6 +227,7 @@ def _padded_runs(rows: Histogram, capacity: int, run: TrainingRun) -> tuple[Padd
     lengths = np.append(rows.lengths, capacity)
     costs = pack_costs(np.arange(len(lengths) + 1), lengths, run.cost_model)  # one row of each length
     packed_cost = float(rows.counts @ costs[:-1])
+    # Expected cost of a row: a micro-batch is as long as its longest row, and each of its rows costs that.
     probabilities = _probabilities_of_longest(rows, run.micro_batch_size)
 
     def padded_run(row_tokens: float, row_cost: float) -> PaddedRun:
@@ -245,6 +250,7 @@ def _probabilities_of_longest(rows: Histogram, draws: int) -> Float64Array:
     """Return the probability of each length to be the longest of ``draws`` different rows, ``float64[num_lengths]``."""
     at_most = np.cumsum(rows.counts).astype(np.float64)
     none_longer = np.ones(len(at_most))
+    # Drawn without replacement: each draw leaves one row fewer, and one fewer that is not longer.
     for draw in range(min(draws, rows.num_items)):
         none_longer *= np.maximum(at_most - draw, 0.0) / (rows.num_items - draw)
     return np.diff(none_longer, prepend=0.0)
@@ -252,6 +258,7 @@ def _probabilities_of_longest(rows: Histogram, draws: int) -> Float64Array:
 
 def _nearest(packs: float, packs_per_forward: int) -> int:
     """Return the possible number of packs nearest in ratio: whole forwards, or one smaller forward."""
+    # Ratios are compared, not differences: 1 pack for 2 is as far off as 4 for 2.
     unit = packs_per_forward if packs >= packs_per_forward else 1
     low = max(1, math.floor(packs / unit) * unit)
     high = max(1, math.ceil(packs / unit) * unit)
@@ -260,6 +267,7 @@ def _nearest(packs: float, packs_per_forward: int) -> int:
 
 def _ladder(numbers: set[int], start: int, end: int) -> list[int]:
     """Return the numbers in order, with doublings of ``start`` below ``end`` up to ``_MAX_CHOICES`` in all."""
+    # The largest doubling stays below the end, which is in the ladder by itself.
     powers = range(1, max(1, end // start).bit_length())
     doublings = [start << power for power in powers if start << power < end and start << power not in numbers]
     room = max(0, _MAX_CHOICES - len(numbers))

@@ -34,6 +34,7 @@ def count_bins(items: Histogram, edges: AnyIntArray) -> list[Bin]:
     >>> count_bins(Histogram.of(np.array([1, 2, 3, 7])), np.array([1, 2, 4, 8]))
     [Bin(begin=1, end=2, number=1, total=1), Bin(begin=2, end=4, number=2, total=5), Bin(begin=4, end=8, number=1, total=7)]
     """
+    # Items below an edge are a prefix of the sorted lengths: differences of running sums count a bin.
     indices = np.searchsorted(items.lengths, edges)
     numbers = np.diff(offsets_of(items.counts)[indices])
     totals = np.diff(offsets_of(items.lengths * items.counts)[indices])
@@ -48,6 +49,7 @@ def ratio_edges(minimum: int, maximum: int, per_octave: int = 2) -> Int64Array:
     >>> ratio_edges(3, 9).tolist()
     [2, 3, 4, 6, 8, 11, 16]
     """
+    # Rounding makes small edges equal: unique removes them.
     octaves = np.arange(per_octave * (minimum.bit_length() - 1), per_octave * maximum.bit_length() + 1) / per_octave
     edges: Int64Array = np.unique(np.rint(2.0**octaves).astype(np.int64))
     return edges
@@ -71,5 +73,6 @@ def percentiles(items: Histogram, marks: tuple[float, ...]) -> list[int]:
     [1, 2, 7]
     """
     cumulative = np.cumsum(items.counts)
+    # The mark 0 means the smallest item, whose rank is 1.
     ranks = np.maximum(1, np.ceil(np.asarray(marks) / 100 * cumulative[-1]))
     return [int(length) for length in items.lengths[np.searchsorted(cumulative, ranks)]]

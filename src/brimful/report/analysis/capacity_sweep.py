@@ -78,6 +78,7 @@ def sweep_capacities(
     for capacity in capacities:
         if capacity < alignment.total:
             continue
+        # Samples fit by their own length, and are packed by their aligned one.
         usable = alignment.usable(capacity)
         num_lengths = int(np.searchsorted(lengths.lengths, usable, side="right"))
         items = Histogram(lengths.lengths[:num_lengths], lengths.counts[:num_lengths])
@@ -85,20 +86,21 @@ def sweep_capacities(
             continue
         aligned_items = Histogram.of_counts(alignment.rounded(items.lengths), items.counts)
         num_packs = best_fit_decreasing(aligned_items, capacity=usable).num_packs
-        oversized, tokens_lost = lengths.num_items - items.num_items, lengths.total - items.total
+        num_oversized, tokens_lost = lengths.num_items - items.num_items, lengths.total - items.total
         points.append(
             CapacityPoint(
                 capacity=capacity,
                 num_packs=num_packs,
                 fill_ratio=items.total / (num_packs * capacity),
                 samples_per_pack=items.num_items / num_packs,
-                oversized=oversized,
-                oversized_ratio=oversized / lengths.num_items,
+                oversized=num_oversized,
+                oversized_ratio=num_oversized / lengths.num_items,
                 tokens_lost=tokens_lost,
                 lost_ratio=tokens_lost / lengths.total,
                 padded_fill_ratio=items.total / (items.num_items * capacity),
             )
         )
-        if not oversized and num_packs <= 1:
+        # One pack holds everything: larger capacities say the same.
+        if not num_oversized and num_packs <= 1:
             break
     return points

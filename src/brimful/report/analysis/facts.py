@@ -111,6 +111,7 @@ def gather_facts(
     shares, sweep = None, []
     source_of_sample = None
     if table is not None:
+        # Rejected samples have the length −1, and empty ones are in no pack.
         items = Histogram.of(table.tokens[table.tokens > 0])
         sources = sources if sources is not None else sources_of_table(table)
         source_of_sample = None if sources is None else np.asarray(sources[0])
@@ -129,6 +130,7 @@ def gather_facts(
             loss_tokens=None,
             steps=None,
         )
+        # One rank waits for nobody.
         if run.dp_world_size > 1:
             work = measure_rank_balance(
                 plan,

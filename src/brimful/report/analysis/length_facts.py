@@ -44,17 +44,10 @@ class LengthFacts:
         if not items.num_items:
             return None
         shortest, p5, median, p95, p99, longest = percentiles(items, (0.0, 5.0, 50.0, 95.0, 99.0, 100.0))
+        plural = "segments" if table is None else "samples"
+        fingerprint = None if table is None else short(table.fingerprint)
+        bins = count_bins(items, ratio_edges(shortest, longest))
+        mean = items.total / items.num_items
         return cls(
-            of="segments" if table is None else "samples",
-            number=items.num_items,
-            tokens=items.total,
-            mean=items.total / items.num_items,
-            shortest=shortest,
-            p5=p5,
-            median=median,
-            p95=p95,
-            p99=p99,
-            longest=longest,
-            fingerprint=None if table is None else short(table.fingerprint),
-            classes=count_bins(items, ratio_edges(shortest, longest)),
+            plural, items.num_items, items.total, mean, shortest, p5, median, p95, p99, longest, fingerprint, bins
         )

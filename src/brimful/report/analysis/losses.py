@@ -8,8 +8,8 @@ from typing import Any
 from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
+from brimful.report.analysis.numbers import percent
 from brimful.report.analysis.plan_record import PlanRecord
-from brimful.report.analysis.ratios import percent
 
 __all__ = ["Losses"]
 
@@ -46,6 +46,7 @@ class Losses:
         '60.00 % of the tokens are lost, with 33.33 % of the samples: longer than 8 tokens, overflow policy drop'
         """
         ledger, record = plan.ledger, PlanRecord.of(plan)
+        # Reasons are noted by name only with several budgets or with samples without a target.
         reasons = [f"{count:,} {drop_reason(name)}" for name, count in record.dropped_by.items()]
         why = f"dropped {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
         return cls(

@@ -70,6 +70,7 @@ def cost_model_from_config(path: str | os.PathLike[str]) -> CostModel:
         SettingsError: no JSON object, or one that ``CostModel.of_model`` cannot use.
     """
     name = os.fspath(path)
+    # Saved models have their config beside their weights.
     if os.path.isdir(name):
         name = os.path.join(name, "config.json")
     try:

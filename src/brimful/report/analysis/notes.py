@@ -43,20 +43,20 @@ def _samples(number: float) -> str:
 
 def _unchanged_settings(advice: Advice) -> Note:
     """Describe the packed step if no setting is changed."""
-    unpacked, packed = advice.unpacked, advice.packed
-    factor = packed.samples / unpacked.samples
+    unpacked_step, packed_step = advice.unpacked, advice.packed
+    factor = packed_step.samples / unpacked_step.samples
     if is_same(factor):
         text = (
-            f"With these settings a packed step sees {_samples(packed.samples)} and an unpacked one "
-            f"{unpacked.samples:,.0f}: the same training, without the padding."
+            f"With these settings a packed step sees {_samples(packed_step.samples)} and an unpacked one "
+            f"{unpacked_step.samples:,.0f}: the same training, without the padding."
         )
     else:
         text = (
-            f"With these settings a step sees {_samples(packed.samples)}, was {unpacked.samples:,.0f} unpacked "
-            f"({factor:.1f} times), and an epoch has {counted(packed.steps_per_epoch, 'step')}, was "
-            f"{unpacked.steps_per_epoch:,}."
+            f"With these settings a step sees {_samples(packed_step.samples)}, was {unpacked_step.samples:,.0f} unpacked "
+            f"({factor:.1f} times), and an epoch has {counted(packed_step.steps_per_epoch, 'step')}, was "
+            f"{unpacked_step.steps_per_epoch:,}."
         )
-        if packed.steps_per_epoch < unpacked.steps_per_epoch:
+        if packed_step.steps_per_epoch < unpacked_step.steps_per_epoch:
             text += " Fewer updates are the usual reason why a packed run scores lower."
         if advice.nothing_to_set:
             text += " No other number of whole packs comes nearer to the unpacked step."
@@ -85,6 +85,7 @@ def _smallest_step(advice: Advice) -> list[Note]:
     packs = best.packs_per_micro_batch * best.gradient_accumulation_steps
     if packs > 1 or best.batch_ratio <= 1 + SAME_STEP_TOLERANCE:
         return []
+    # Shorter packs hold fewer samples in proportion, as long as every sample still fits.
     capacity = round(advice.capacity / best.batch_ratio)
     is_one_rank = advice.dp_world_size == 1
     ranks = "" if is_one_rank else f"on each of {advice.dp_world_size:,} ranks "
@@ -113,6 +114,7 @@ def _learning_rate(advice: Advice) -> list[Note]:
         example = "" if rate is None else f" ({rate:g} becomes {rate * factor:.3g})"
         return f"times {factor:.2f}{example}"
 
+    # The rule ends where 1 − beta1, times the ratio, reaches 1.
     beta1 = 1 - ratio * (1 - _ADAM_BETA1)
     return [
         Note(
@@ -153,6 +155,7 @@ def _warmup(advice: Advice) -> list[Note]:
 def _time(advice: Advice) -> list[Note]:
     """Compare the time of padded and packed runs, by the cost model and as others measured it."""
     to_longest, to_capacity = advice.padded_to_longest, advice.padded_to_capacity
+    # A micro-batch of one is its own longest row.
     if advice.micro_batch_size == 1:
         text = (
             "One sample a forward needs no padding; what packing saves there are many small forwards, which arithmetic "

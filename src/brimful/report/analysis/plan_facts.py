@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,13 +10,12 @@ import numpy as np
 from brimful.fingerprint import short
 from brimful.plan import Plan
 from brimful.plan.histogram import Histogram
-from brimful.plan.ledger import Ledger
 from brimful.plan.variety import Variety
 from brimful.report.analysis.bins import Bin, count_bins, percentiles, ratio_edges, step_edges
 from brimful.report.analysis.losses import Losses
 from brimful.report.analysis.plan_record import PlanRecord
 
-__all__ = ["MAX_ALIKENESS", "FillFacts", "Padding", "PlanFacts", "SizeFacts"]
+__all__ = ["MAX_ALIKENESS", "FillFacts", "PlanFacts", "SizeFacts"]
 
 MAX_ALIKENESS = 1.5
 """Alikeness of the segments of a pack above which mixing is recommended; 1 is what chance gives."""
@@ -27,19 +25,6 @@ _FILL_WIDTHS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 """Widths of a bin of fill, percent; the widest shows everything."""
 _SIZE_BINS = 30
 """Bins of equal width for the samples of a pack."""
-
-
-@dataclass(frozen=True)
-class Padding:
-    """Tokens of padding that alignment adds."""
-
-    behind_segments: int
-    at_ends_of_rows: int
-
-    @property
-    def total(self) -> int:
-        """Tokens of both."""
-        return self.behind_segments + self.at_ends_of_rows
 
 
 @dataclass(frozen=True)
@@ -71,7 +56,9 @@ class FillFacts:
         widths = [width for width in _FILL_WIDTHS if width * plan.capacity >= 100]
         width = next((width for width in widths if 100 - _FILL_BINS * width <= low), _FILL_WIDTHS[-1])
         edges = 100 - width * np.arange(_FILL_BINS, -1, -1)
+        # A token count on an edge may be off by rounding of the percentage: 1e-6 of a token mends it.
         cumulative = np.searchsorted(tokens, np.floor(edges / 100 * plan.capacity + 1e-6), side="right")
+        # The last edge is full by definition.
         cumulative[-1] = num_packs
         return cls(
             least=float(tokens[0]) / plan.capacity,
@@ -105,6 +92,7 @@ class SizeFacts:
         """Count packs in bins of equal ratios if sizes differ much, else of equal width."""
         sizes = Histogram.of(np.diff(plan.offsets))
         minimum, median, maximum = percentiles(sizes, (0.0, 50.0, 100.0))
+        # Equal steps would put nearly all packs into the first bin.
         is_wide = maximum > 40 and maximum > 8 * median
         edges = ratio_edges(minimum, maximum) if is_wide else step_edges(minimum, maximum, _SIZE_BINS)
         return cls(sizes.total / sizes.num_items, minimum, median, maximum, is_wide, count_bins(sizes, edges))
@@ -112,28 +100,19 @@ class SizeFacts:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """One plan.
+    """Numbers on one plan.
 
     Attributes:
-        capacity, num_packs, lower_bound, fill_ratio: of the plan.
-        padding: tokens that alignment adds.
-        fingerprint: short.
+        plan: the plan itself.
         record: requested options and notes of the planner.
-        ledger: samples and tokens by their fate.
-        losses: those in no pack.
+        losses: samples and tokens in no pack.
         variety: difference of packs from the data; None for a plan without packs, as are the next two.
         fill: packs by fill.
         sizes: packs by number of samples.
     """
 
-    capacity: int
-    num_packs: int
-    lower_bound: int
-    fill_ratio: float
-    padding: Padding
-    fingerprint: str
+    plan: Plan
     record: PlanRecord
-    ledger: Ledger
     losses: Losses
     variety: Variety | None
     fill: FillFacts | None
@@ -142,48 +121,35 @@ class PlanFacts:
     @classmethod
     def of(cls, plan: Plan, variety: Variety | None) -> PlanFacts:
         """Summarize a plan."""
-        return cls(
-            capacity=plan.capacity,
-            num_packs=plan.num_packs,
-            lower_bound=plan.bound,
-            fill_ratio=plan.fill_ratio,
-            padding=Padding(*plan.padding),
-            fingerprint=short(plan.fingerprint),
-            record=PlanRecord.of(plan),
-            ledger=plan.ledger,
-            losses=Losses.of(plan),
-            variety=variety,
-            fill=FillFacts.of(plan) if plan.num_packs else None,
-            sizes=SizeFacts.of(plan) if plan.num_packs else None,
-        )
+        fill, sizes = (FillFacts.of(plan), SizeFacts.of(plan)) if plan.num_packs else (None, None)
+        return cls(plan, PlanRecord.of(plan), Losses.of(plan), variety, fill, sizes)
 
     @property
     def is_uniform(self) -> bool:
         """True if segments of a pack are more alike than chance makes them, so that mixing helps."""
         return self.variety is not None and self.variety.packs.alikeness > MAX_ALIKENESS
 
-    def describe_variety(self) -> Sequence[str]:
+    def describe_variety(self) -> list[str]:
         """Describe how packs differ from the data; nothing for a plan without packs."""
-        return () if self.variety is None else self.variety.describe()
+        return [] if self.variety is None else self.variety.describe()
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, without the parts that a plan without packs lacks."""
-        parts: dict[str, Any] = {}
-        if self.variety is not None:
-            parts["variety"] = {**asdict(self.variety), "words": self.variety.describe()}
-        if self.fill is not None:
-            parts["fill"] = asdict(self.fill)
-        if self.sizes is not None:
-            parts["samples_per_pack"] = asdict(self.sizes)
+        plan = self.plan
+        parts = {
+            "variety": None if self.variety is None else {**asdict(self.variety), "words": self.describe_variety()},
+            "fill": None if self.fill is None else asdict(self.fill),
+            "samples_per_pack": None if self.sizes is None else asdict(self.sizes),
+        }
         return {
-            "capacity": self.capacity,
-            "num_packs": self.num_packs,
-            "lower_bound": self.lower_bound,
-            "fill_ratio": self.fill_ratio,
-            "padding": asdict(self.padding),
-            "fingerprint": self.fingerprint,
+            "capacity": plan.capacity,
+            "num_packs": plan.num_packs,
+            "lower_bound": plan.bound,
+            "fill_ratio": plan.fill_ratio,
+            "padding": dict(zip(("behind_segments", "at_ends_of_rows"), plan.padding, strict=True)),
+            "fingerprint": short(plan.fingerprint),
             "settings": self.record.settings,
-            "ledger": self.ledger.as_dict(),
+            "ledger": plan.ledger.as_dict(),
             "lost": self.losses.as_dict(),
-            **parts,
+            **{name: part for name, part in parts.items() if part is not None},
         }

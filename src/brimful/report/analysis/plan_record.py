@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from brimful.plan import Plan
@@ -19,45 +19,38 @@ class PlanRecord:
     """Requested options of a plan, and what its planner noted.
 
     Attributes:
+        settings: the whole record, for JSON.
         algorithm, overflow, seed: as requested.
         budgets: most that a pack holds of each further budget; None without any.
         groups: fingerprint of the groups; None without any.
         dropped_by: number of dropped samples by budget or reason.
         phase_reports: one line for each phase of a recipe.
         packs_below_min_fill: number of such packs before and after they were packed again; None if not requested.
-        settings: the whole record, for JSON.
     """
 
-    algorithm: Any
-    overflow: Any
-    seed: int | None
-    budgets: Mapping[str, int] | None
-    groups: str | None
-    dropped_by: Mapping[str, int]
-    phase_reports: Sequence[str]
-    packs_below_min_fill: tuple[int, int] | None
     settings: dict[str, Any]
+    algorithm: Any = None
+    overflow: Any = None
+    seed: int | None = None
+    budgets: Mapping[str, int] | None = None
+    groups: str | None = None
+    dropped_by: Mapping[str, int] = field(default_factory=dict)
+    phase_reports: Sequence[str] = ()
+    packs_below_min_fill: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, plan: Plan) -> PlanRecord:
-        """Read the record of a plan.
+        """Read the record of a plan; keys that it lacks keep their defaults.
 
         >>> from brimful.plan import plan_packs
-        >>> PlanRecord.of(plan_packs([3, 5, 12], capacity=8, overflow="drop")).dropped_by
-        {'tokens': 1}
+        >>> record = PlanRecord.of(plan_packs([3, 5, 12], capacity=8, overflow="drop"))
+        >>> record.overflow, record.seed, record.budgets
+        ('drop', 0, None)
         """
         settings = dict(plan.settings)
-        return cls(
-            algorithm=settings.get("algorithm"),
-            overflow=settings.get("overflow"),
-            seed=settings.get("seed"),
-            budgets=settings.get("budgets"),
-            groups=settings.get("groups"),
-            dropped_by=settings.get("dropped_by", {}),
-            phase_reports=settings.get("phase_reports", ()),
-            packs_below_min_fill=settings.get("packs_below_min_fill"),
-            settings=settings,
-        )
+        # Plans of an earlier version lack keys, and later ones may have more.
+        names = {attribute.name for attribute in fields(cls)} & settings.keys()
+        return cls(settings, **{name: settings[name] for name in names})
 
     @property
     def listed_settings(self) -> dict[str, Any]:

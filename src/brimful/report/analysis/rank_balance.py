@@ -114,6 +114,7 @@ def measure_rank_balance(
         )
         return _order_costs(schedule, costs, plan.pack_tokens, squares)
 
+    # Attention is the part of the cost that does not grow with tokens alone.
     linear = model.linear * plan.pack_tokens.astype(np.float64)
     total = float(costs.sum())
     return RankBalance(
@@ -127,6 +128,7 @@ def measure_rank_balance(
 
 def _order_costs(schedule: Int64Array, costs: Float64Array, tokens: Int64Array, squares: Int64Array) -> OrderCosts:
     waits = imbalance(schedule, costs, barrier=Barrier.MICRO_BATCH)
+    # Axes of a schedule: step, rank, micro-batch, pack.
     loads = costs[schedule].sum(axis=(2, 3))  # [steps, ranks]
     loads /= loads.mean()
     steps = np.unique(np.linspace(0, len(loads) - 1, min(_MAX_SPANS, len(loads))).astype(int))

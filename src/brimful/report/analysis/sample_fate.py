@@ -102,20 +102,21 @@ def find_sample(sample_id: int, *, plan: Plan | None, table: LengthTable | None)
     count = len(table) if table is not None else plan.ledger.samples_in if plan is not None else 0
     if not 0 <= sample_id < count:
         raise SettingsError(f"{setting('sample', sample_id)}: there are samples 0 … {count - 1:,}")
-    where, tokens, targets = "", None, None
+    origin, tokens, targets = "", None, None
     if table is not None:
-        rejects = {int(rejected_id): (origin, reason) for rejected_id, origin, reason in table.rejects}
-        where, reason = rejects.get(sample_id, ("", ""))
-        where = where or _origin(table, sample_id)
+        rejects = {int(rejected_id): (place, reason) for rejected_id, place, reason in table.rejects}
+        origin, reason = rejects.get(sample_id, ("", ""))
+        origin = origin or _origin(table, sample_id)
+        # A length of −1 marks a row that could not be read.
         tokens = int(table.tokens[sample_id])
         if tokens < 0:
-            return SampleFate(sample_id, where, None, None, "rejected", reason or _UNREADABLE, ())
+            return SampleFate(sample_id, origin, None, None, "rejected", reason or _UNREADABLE, ())
         targets = None if table.targets is None else int(table.targets.counts[sample_id])
     if plan is None:
-        return SampleFate(sample_id, where, tokens, targets, "measured", "", ())
+        return SampleFate(sample_id, origin, tokens, targets, "measured", "", ())
     places = _places(plan, sample_id)
     status, reason = _status(plan, table, sample_id, places, tokens)
-    return SampleFate(sample_id, where, tokens, targets, status, reason, places)
+    return SampleFate(sample_id, origin, tokens, targets, status, reason, places)
 
 
 _UNREADABLE = "the row could not be read"
@@ -142,6 +143,7 @@ def _status(
 def _places(plan: Plan, sample_id: int) -> tuple[Place, ...]:
     """Find the segments of a sample, in the order of its tokens."""
     segments = np.flatnonzero(plan.sample_ids == sample_id)
+    # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
     packs = np.searchsorted(plan.offsets, segments, side="right") - 1
     places = []
     for segment, pack in zip(segments.tolist(), packs.tolist(), strict=True):
@@ -155,6 +157,7 @@ def _origin(table: LengthTable, sample_id: int) -> str:
     parts = [(str(title), int(count)) for title, count in table.provenance.get("parts", ())]
     for (title, count), end in zip(parts, accumulate(count for _, count in parts), strict=True):
         if sample_id < end:
+            # Samples are numbered through all files of a source; rows begin anew in each.
             row = sample_id - (end - count)
             try:
                 source = open_source(title)

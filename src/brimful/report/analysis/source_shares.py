@@ -59,6 +59,7 @@ def source_shares(
             f"{sources.shape} of {sources.dtype}"
         )
     if len(sources) and not 0 <= int(sources.min()) <= int(sources.max()) < len(names):
+        # Of two wrong numbers the negative one is named: it is a mistake at any number of names.
         wrong = int(sources.max()) if int(sources.min()) >= 0 else int(sources.min())
         raise SettingsError(
             f"{setting('sources')} names source {wrong}, and there are {len(names)} names: add {setting('source_names')}"
@@ -93,6 +94,7 @@ def sources_of_table(table: LengthTable) -> tuple[AnyIntArray, list[str]] | None
     """
     parts: list[Any] = table.provenance.get("parts") or []
     counts = [int(count) for _, count in parts]
+    # A single source has all shares.
     if len(parts) < 2 or sum(counts) != len(table):
         return None
     return np.repeat(np.arange(len(parts), dtype=np.int32), counts), [str(name) for name, _ in parts]

@@ -66,6 +66,7 @@ class TrainingRun:
         Raises:
             SettingsError: a count that is too small, or a learning rate that is not above 0.
         """
+        # Counts first: a rate says nothing about an impossible run.
         check_counts(vars(self))
         if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
             raise SettingsError(f"{setting('learning_rate')} must be a number above 0 and is {self.learning_rate}")

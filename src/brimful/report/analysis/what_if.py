@@ -66,12 +66,15 @@ def compare_plans(
     for capacity in sorted(
         {plan.capacity, *(capacities or [plan.capacity // 2, 2 * plan.capacity, 4 * plan.capacity])}
     ):
+        # Below one aligned row nothing can be planned, and capacities are int32.
         if not max(1, plan.alignment.total) <= capacity < 2**31:
             continue
-        oversized = int((table.tokens > capacity).sum())
+        num_oversized = int((table.tokens > capacity).sum())
         if capacity == plan.capacity:
-            alternatives.append(_alternative(plan, True, oversized, packs_per_step))
+            alternatives.append(_alternative(plan, True, num_oversized, packs_per_step))
+        # Textbook algorithms know one budget: with several, `auto` is compared at each capacity.
         for algorithm in ("auto",) if record.budgets else _ALGORITHMS:
+            # The plan itself is already in the list.
             if capacity == plan.capacity and algorithm == record.algorithm:
                 continue
             other_plan = plan_packs(
@@ -83,21 +86,21 @@ def compare_plans(
                 alignment=plan.alignment,
                 seed=record.seed,
             )
-            alternatives.append(_alternative(other_plan, False, oversized, packs_per_step))
+            alternatives.append(_alternative(other_plan, False, num_oversized, packs_per_step))
     return alternatives
 
 
-def _alternative(plan: Plan, chosen: bool, oversized: int, packs_per_step: int) -> Alternative:
+def _alternative(plan: Plan, is_chosen: bool, num_oversized: int, packs_per_step: int) -> Alternative:
     ledger = plan.ledger
     return Alternative(
         capacity=plan.capacity,
         algorithm=str(PlanRecord.of(plan).algorithm),
-        chosen=chosen,
+        chosen=is_chosen,
         num_packs=plan.num_packs,
         over_bound=plan.num_packs - plan.bound,
         fill_ratio=plan.fill_ratio,
         samples_per_pack=plan.num_segments / max(1, plan.num_packs),
-        oversized=oversized,
+        oversized=num_oversized,
         tokens_lost=ledger.tokens_dropped + ledger.tokens_truncated,
         lost_ratio=ledger.lost_ratio,
         steps_per_epoch=-(-plan.num_packs // packs_per_step),

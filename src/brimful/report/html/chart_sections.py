@@ -8,10 +8,10 @@ from collections.abc import Callable
 from brimful.messages import counted, in_python, setting
 from brimful.report.analysis.capacity_sweep import CapacityPoint
 from brimful.report.analysis.length_facts import LengthFacts
+from brimful.report.analysis.numbers import percent, whole
 from brimful.report.analysis.plan_facts import FillFacts, PlanFacts, SizeFacts
 from brimful.report.analysis.rank_balance import OrderCosts, RankBalance
-from brimful.report.analysis.ratios import percent
-from brimful.report.html.markup import Column, figure, loss, paragraph, section, table, table_of, warning, whole
+from brimful.report.html.markup import Column, figure, loss, paragraph, section, table, table_of, warning
 from brimful.report.html.svg import Axis, Bar, Chart, decade_axis, decimal, linear_axis, log_axis, round_ticks
 
 __all__ = ["capacity_section", "lengths_section", "packs_section", "work_section"]
@@ -72,15 +72,15 @@ def _pair(figure_1: str, figure_2: str) -> str:
     return f'<div class="pair">{figure_1}{figure_2}</div>'
 
 
-def packs_section(plan: PlanFacts) -> str:
+def packs_section(facts: PlanFacts) -> str:
     """Return the distributions of fill and of samples in a pack; nothing for a plan without packs."""
-    if plan.fill is None or plan.sizes is None:
+    if facts.fill is None or facts.sizes is None:
         return ""
-    words = [paragraph(f"How packs differ from the data: {'; '.join(plan.describe_variety())}.")]
-    if plan.is_uniform:
+    words = [paragraph(f"How packs differ from the data: {'; '.join(facts.describe_variety())}.")]
+    if facts.is_uniform:
         text = f"Segments of a pack are alike. With {setting('mix', True)} they are exchanged, at no cost in fill."
         words.append(paragraph(in_python(text)))
-    charts = _pair(_fill(plan.fill, plan.num_packs), _sizes(plan.sizes, plan.num_packs))
+    charts = _pair(_fill(facts.fill, facts.plan.num_packs), _sizes(facts.sizes, facts.plan.num_packs))
     return section("packs", "Packs", charts, *words)
 
 
@@ -93,6 +93,7 @@ def _fill(fill: FillFacts, num_packs: int) -> str:
         Axis("fill of a pack", edges[0], edges[-1], round_ticks(edges[0], edges[-1], 6), lambda value: f"{value:g} %"),
         _percent_axis("share of packs", 1.0),
     )
+    # The line begins with the packs that are emptier than the axis shows.
     bars, points, cumulative = [], [(edges[0], 100 * fill.below / num_packs)], fill.below
     for begin, end, packs in zip(edges[:-1], edges[1:], fill.packs, strict=True):
         cumulative += packs
@@ -109,6 +110,7 @@ def _sizes(sizes: SizeFacts, num_packs: int) -> str:
     begin, end = bins[0].begin, bins[-1].end
     label = "samples (segments) in a pack"
     shift = 0.0
+    # Few sizes get one bar each, many get a logarithmic axis.
     if sizes.logarithmic:
         axis = decade_axis(label, begin, end)
     elif all(size_bin.end - size_bin.begin == 1 for size_bin in bins):
@@ -138,6 +140,7 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
     def num_steps(point: CapacityPoint) -> int:
         return point.steps_per_epoch(packs_per_step)
 
+    # Both charts share the axis of capacities, so a mark is at the same place in both.
     axis = log_axis("capacity in tokens (k = 1,024)", points[0].capacity, points[-1].capacity)
     fill = Chart(
         "Fill by capacity",
@@ -167,7 +170,7 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
         ("samples a pack", lambda point: f"{point.samples_per_pack:,.1f}"),
         ("steps an epoch", lambda point: whole(num_steps(point))),
         ("too long", lambda point: whole(point.oversized)),
-        ("tokens lost", lambda point: loss(point.lost_ratio, much=point.loses_much)),
+        ("tokens lost", lambda point: loss(point.lost_ratio, is_large=point.loses_much)),
         ("fill if padded", lambda point: percent(point.padded_fill_ratio)),
     ]
     large_losses = [f"{percent(point.lost_ratio)} at {point.capacity:,}" for point in points if point.loses_much]
@@ -222,20 +225,14 @@ def _three_digits(ratio: Callable[[OrderCosts], float]) -> Callable[[tuple[str, 
 def _costs_by_step(work: RankBalance, orders: list[tuple[str, str, OrderCosts]]) -> Chart:
     """Draw the cheapest and the most costly rank of each step, one bar for each order of packs."""
     spans = [span for _, _, costs in orders for span in costs.spans]
-    num_spans = len(work.balanced.spans)
+    num_spans, last = len(work.balanced.spans), work.num_steps - 1
     width = work.num_steps / num_spans
     steps = "All steps." if num_spans == work.num_steps else f"{num_spans} of {work.num_steps:,} steps, evenly spread."
     chart = Chart(
         "Cost of a step on the ranks",
         "Each bar reaches from the rank with least work to the one with most, mean 1: the shorter, the less ranks wait. "
         + steps,
-        Axis(
-            "step",
-            -width / 2,
-            work.num_steps - 1 + width / 2,
-            round_ticks(0, work.num_steps - 1, whole=True),
-            lambda step: f"{step:,}",
-        ),
+        Axis("step", -width / 2, last + width / 2, round_ticks(0, last, whole=True), lambda step: f"{step:,}"),
         linear_axis("cost ÷ mean", min(span.least for span in spans), max(span.most for span in spans), _plain),
     )
     # The bars of one step lie side by side, each 0.45 of its width wide.
@@ -252,6 +249,7 @@ def _costs_by_step(work: RankBalance, orders: list[tuple[str, str, OrderCosts]])
 
 def _squares_by_rank(ranks: int, orders: list[tuple[str, str, OrderCosts]]) -> Chart:
     """Draw the sum of squares of each rank, one line for each order of packs."""
+    # Over the mean, so that a flat line at 1 is equal work at any size of data.
     lines = [(colour, _over_mean(costs.rank_squares)) for colour, _, costs in orders]
     ratios = [ratio for _, line in lines for ratio in line]
     chart = Chart(

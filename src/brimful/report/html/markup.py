@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias, TypeVar
 
-from brimful.report.analysis.ratios import percent
+from brimful.report.analysis.numbers import percent
 from brimful.report.html.svg import Chart
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "table_of",
     "tiles",
     "warning",
-    "whole",
 ]
 
 Item = TypeVar("Item")
@@ -45,15 +44,6 @@ class Tile:
     much_lost: bool = False
 
 
-def whole(number: float) -> str:
-    """Format a count with separators of thousands.
-
-    >>> whole(1234567.4)
-    '1,234,567'
-    """
-    return f"{number:,.0f}"
-
-
 def paragraph(text: str, kind: str = "") -> str:
     """Return one paragraph of text."""
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
@@ -69,13 +59,14 @@ def warning(text: str) -> str:
     return f'<p class="warning"><strong>Warning:</strong> {escape(text)}</p>'
 
 
-def loss(ratio: float, much: bool) -> Cell:
-    """Return the cell of a lost share, in the colour of loss if it is much."""
-    return ("", f'<span class="lost">{percent(ratio, 2)}</span>') if much else percent(ratio, 2)
+def loss(ratio: float, is_large: bool) -> Cell:
+    """Return the cell of a lost share, in the colour of loss if it is large."""
+    return ("", f'<span class="lost">{percent(ratio, 2)}</span>') if is_large else percent(ratio, 2)
 
 
 def share(ratio: float, colour: str) -> Cell:
     """Return the cell of a share: its percentage above a bar of that length."""
+    # A bar never leaves its cell, whatever rounding did to the ratio.
     width = 100 * min(max(ratio, 0), 1)
     return percent(ratio), f'<span class="share"><i class="{colour}" style="width:{width:.2f}%"></i></span>'
 

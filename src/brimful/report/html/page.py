@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from brimful import __version__
+from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.report.analysis.facts import Facts
 from brimful.report.html.chart_sections import capacity_section, lengths_section, packs_section, work_section
@@ -31,24 +32,25 @@ def render_page(facts: Facts) -> str:
     >>> "<h1>&lt;b&gt;</h1>" in page
     True
     """
-    plan, run = facts.plan_facts, facts.run
-    capacity = None if plan is None else plan.capacity
+    plan_facts, run = facts.plan_facts, facts.run
+    capacity = None if facts.plan is None else facts.plan.capacity
     # In the order of questions: the result, the training, then the evidence.
     parts = [summary_tiles(facts)]
     if facts.advice is not None:
         parts.append(advice_section(facts.advice, run.model))
     if facts.length_facts is not None:
         parts.append(lengths_section(facts.length_facts, capacity))
-    if plan is not None and plan.num_packs:
-        parts.append(packs_section(plan))
+    if plan_facts is not None and plan_facts.plan.num_packs:
+        parts.append(packs_section(plan_facts))
     if facts.sweep:
         parts.append(capacity_section(facts.sweep, run.packs_per_step, capacity))
-    if plan is not None:
-        parts.append(ledger_section(plan, facts.table, facts.rejects))
+    if plan_facts is not None:
+        parts.append(ledger_section(plan_facts, facts.table, facts.rejects))
     if facts.shares:
-        parts.append(shares_section(facts.shares, packed=plan is not None))
+        parts.append(shares_section(facts.shares, has_plan=facts.plan is not None))
     if facts.work is not None:
         parts.append(work_section(facts.work, run.model))
+    # The style sheet is inside the page: the policy below forbids to load one.
     style = files("brimful.report.html").joinpath("page.css").read_text(encoding="utf-8")
     title, body = escape(facts.title), "\n".join(parts)
     return (
@@ -64,14 +66,15 @@ def render_page(facts: Facts) -> str:
 
 def _as_json(value: Any) -> str:
     """Return JSON in which nothing can end the element around it."""
+    # Escapes of JSON itself: the text stays valid JSON for whoever reads the element.
     text = json.dumps(value, ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _subtitle(facts: Facts) -> str:
-    plan, lengths = facts.plan_facts, facts.length_facts
-    if plan is not None:
-        record = plan.record
+    lengths = facts.length_facts
+    if facts.plan_facts is not None:
+        plan, record = facts.plan_facts.plan, facts.plan_facts.record
         return (
             f"{counted(plan.ledger.samples_packed, 'sample')} in {counted(plan.num_packs, 'pack')} of "
             f"{counted(plan.capacity, 'token')}, {record.algorithm}, overflow {record.overflow}, seed {record.seed}"
@@ -85,6 +88,6 @@ def _footer(facts: Facts) -> str:
     names = [f"brimful {__version__}"]
     if facts.length_facts is not None and facts.length_facts.fingerprint:
         names.append(f"lengths {facts.length_facts.fingerprint}")
-    if facts.plan_facts is not None:
-        names.append(f"plan {facts.plan_facts.fingerprint}")
+    if facts.plan is not None:
+        names.append(f"plan {short(facts.plan.fingerprint)}")
     return ", ".join(names) + f". The numbers of this page are in it as JSON, in the element {DATA_ID}."

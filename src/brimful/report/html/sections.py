@@ -12,8 +12,8 @@ from brimful.messages import counted
 from brimful.plan.ledger import MUCH_LOST, Ledger
 from brimful.report.analysis.advice import Advice, Choice, StepSize
 from brimful.report.analysis.facts import Facts
+from brimful.report.analysis.numbers import percent, whole
 from brimful.report.analysis.plan_facts import PlanFacts
-from brimful.report.analysis.ratios import percent
 from brimful.report.analysis.source_shares import SourceShare
 from brimful.report.html.markup import (
     Cell,
@@ -27,7 +27,6 @@ from brimful.report.html.markup import (
     table_of,
     tiles,
     warning,
-    whole,
 )
 
 __all__ = ["advice_section", "ledger_section", "shares_section", "summary_tiles"]
@@ -53,16 +52,17 @@ def summary_tiles(facts: Facts) -> str:
     return tiles(numbers) + (warning(f"{text}.") if text else "")
 
 
-def _plan_tiles(plan: PlanFacts) -> list[Tile]:
+def _plan_tiles(facts: PlanFacts) -> list[Tile]:
+    plan, sizes, losses = facts.plan, facts.sizes, facts.losses
     packs = f"of {whole(plan.num_packs)} × {counted(plan.capacity, 'token')}"
     numbers = [
         Tile("fill", percent(plan.fill_ratio, 2), packs),
-        Tile("packs", whole(plan.num_packs), f"lower bound {whole(plan.lower_bound)}"),
+        Tile("packs", whole(plan.num_packs), f"lower bound {whole(plan.bound)}"),
     ]
-    if plan.sizes is not None:
-        spread = f"median {whole(plan.sizes.median)}, most {whole(plan.sizes.most)}"
-        numbers.append(Tile("samples a pack", f"{plan.sizes.mean:,.1f}", spread))
-    losses = plan.losses
+    if sizes is not None:
+        spread = f"median {whole(sizes.median)}, most {whole(sizes.most)}"
+        numbers.append(Tile("samples a pack", f"{sizes.mean:,.1f}", spread))
+    # Of dropped and cut samples only those are named that there are; "0 dropped" if there are neither.
     remarks = []
     if losses.samples or not losses.cut:
         remarks.append(f"{counted(losses.samples, 'sample')} ({percent(losses.samples_ratio, 2)}) dropped")
@@ -74,17 +74,7 @@ def _plan_tiles(plan: PlanFacts) -> list[Tile]:
 
 def advice_section(advice: Advice, model: str) -> str:
     """Return the unpacked run beside the packed one, the choices, and the notes."""
-    # Columns show a step and its positions: padded rows, or packs with their alignment.
-    columns: list[tuple[str, Callable[[StepSize, float], str]]] = [
-        ("rows a step", lambda step, _: whole(step.rows)),
-        ("samples a step", lambda step, _: whole(step.samples)),
-        ("tokens a step", lambda step, _: whole(step.tokens)),
-        ("with padding", lambda _, positions: whole(positions)),
-    ]
-    if advice.unpacked.loss_tokens is not None:
-        label = "loss tokens, at most" if advice.loss_tokens_are_most else "loss tokens a step"
-        columns.append((label, lambda step, _: whole(step.loss_tokens or 0)))
-    columns.append(("steps an epoch", lambda step, _: whole(step.steps_per_epoch)))
+    # A run is its name, its step, and the positions of a step: padded rows, or packs with their alignment.
     runs = [
         ("unpacked, padded to the longest", advice.unpacked, advice.padded_to_longest.step_tokens),
         (f"unpacked, padded to {advice.capacity:,}", advice.unpacked, advice.padded_to_capacity.step_tokens),
@@ -93,7 +83,17 @@ def advice_section(advice: Advice, model: str) -> str:
     if not advice.nothing_to_set:
         step = advice.best.step
         runs.append((f"packed, {advice.best_setting}", step, advice.positions_per_token * step.tokens))
-    rows = [[name, *(show(step, positions) for _, show in columns)] for name, step, positions in runs]
+    columns: list[Column[tuple[str, StepSize, float]]] = [
+        ("run", lambda run: run[0]),
+        ("rows a step", lambda run: whole(run[1].rows)),
+        ("samples a step", lambda run: whole(run[1].samples)),
+        ("tokens a step", lambda run: whole(run[1].tokens)),
+        ("with padding", lambda run: whole(run[2])),
+    ]
+    if advice.unpacked.loss_tokens is not None:
+        label = "loss tokens, at most" if advice.loss_tokens_are_most else "loss tokens a step"
+        columns.append((label, lambda run: whole(run[1].loss_tokens or 0)))
+    columns.append(("steps an epoch", lambda run: whole(run[1].steps_per_epoch)))
 
     forward = f"micro-batch {advice.micro_batch_size:,}"
     if advice.packs_per_micro_batch != advice.micro_batch_size:
@@ -111,7 +111,7 @@ def advice_section(advice: Advice, model: str) -> str:
         "packing",
         "What changes when you turn packing on",
         paragraph(words),
-        table(["run", *(name for name, _ in columns)], rows, strong=len(rows) - 1),
+        table_of(columns, runs, strong=len(runs) - 1),
         f"<h3>What you can set</h3>{_choices(advice)}",
         f'<dl class="notes">{notes}</dl>',
         paragraph(
@@ -143,25 +143,25 @@ def _choices(advice: Advice) -> str:
     return table_of(columns, advice.choices, strong=advice.recommended) + paragraph(words, "fine")
 
 
-def ledger_section(plan: PlanFacts, lengths: LengthTable | None, rejects: Sequence[Sequence[Any]]) -> str:
+def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Sequence[Sequence[Any]]) -> str:
     """Return the account of every sample, every token and every target of the loss."""
-    ledger, padding = plan.ledger, plan.padding
+    plan, ledger = facts.plan, facts.plan.ledger
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
-    longer = f"longer than {counted(plan.capacity, 'token')}, overflow policy {plan.record.overflow}"
+    longer = f"longer than {counted(plan.capacity, 'token')}, overflow policy {facts.record.overflow}"
 
-    def row(name: str, num_samples: int, num_tokens: int | None, why: str = "", lost: bool = False) -> list[Cell]:
+    def row(name: str, num_samples: int, num_tokens: int | None, reason: str = "", is_loss: bool = False) -> list[Cell]:
         counts: list[Cell] = [whole(num_samples), percent(num_samples / samples, 2), "–", "–"]
         if num_tokens is not None:
             ratio = num_tokens / tokens
-            counts[2:] = [whole(num_tokens), loss(ratio, much=lost and ratio >= MUCH_LOST)]
-        return [name, *counts, why if num_samples or not why else "none was"]
+            counts[2:] = [whole(num_tokens), loss(ratio, is_large=is_loss and ratio >= MUCH_LOST)]
+        return [name, *counts, reason if num_samples or not reason else "none was"]
 
     rows = [
         row("in", ledger.samples_in, ledger.tokens_in),
         row("packed", ledger.samples_packed, ledger.tokens_packed),
-        row("dropped", ledger.samples_dropped, ledger.tokens_dropped, _why_dropped(plan, longer), lost=True),
+        row("dropped", ledger.samples_dropped, ledger.tokens_dropped, _why_dropped(facts, longer), is_loss=True),
         row("rejected", ledger.samples_rejected, None, "could not be read or encoded"),
-        row("truncated, of those packed", ledger.samples_truncated, ledger.tokens_truncated, longer, lost=True),
+        row("truncated, of those packed", ledger.samples_truncated, ledger.tokens_truncated, longer, is_loss=True),
         row("split, of those packed", ledger.samples_split, 0, longer),
     ]
     sums = (
@@ -172,29 +172,29 @@ def ledger_section(plan: PlanFacts, lengths: LengthTable | None, rejects: Sequen
     parts += _targets(ledger)
     if lengths is not None:
         parts += _account(lengths.account.no_target, lengths.account.unread, samples)
-    if padding.total:
-        share_of_packs = padding.total / (plan.num_packs * plan.capacity)
+    behind_segments, at_row_ends = plan.padding
+    if behind_segments or at_row_ends:
+        ratio = (behind_segments + at_row_ends) / (plan.num_packs * plan.capacity)
         text = (
-            f"Alignment adds {counted(padding.behind_segments, 'token')} of padding behind segments and "
-            f"{whole(padding.at_ends_of_rows)} at the ends of rows, {percent(share_of_packs, 2)} of the packs: that much "
-            f"lower is the fill."
+            f"Alignment adds {counted(behind_segments, 'token')} of padding behind segments and {whole(at_row_ends)} at the "
+            f"ends of rows, {percent(ratio, 2)} of the packs: that much lower is the fill."
         )
         parts.append(paragraph(text, "fine"))
     if rejects:
-        reject_rows = [[str(where), f"sample {sample_id}", str(reason)] for sample_id, where, reason in rejects]
+        reject_rows = [[str(origin), f"sample {sample_id}", str(reason)] for sample_id, origin, reason in rejects]
         parts += ["<h3>Rejected rows</h3>", table(["where", "which", "why"], reject_rows)]
         if ledger.samples_rejected > len(rejects):
             parts.append(paragraph(f"and {ledger.samples_rejected - len(rejects):,} more", "fine"))
     return section("ledger", "Where everything went", *parts)
 
 
-def _why_dropped(plan: PlanFacts, longer: str) -> str:
+def _why_dropped(facts: PlanFacts, longer: str) -> str:
     """Name the reasons of dropped samples: too long, without a target, or both."""
-    num_without_target = plan.record.dropped_by.get("no_target", 0)
-    reasons = [longer] if not num_without_target or plan.ledger.samples_dropped > num_without_target else []
-    if num_without_target:
-        reasons.append(f"{whole(num_without_target)} without a target of the loss")
-    return "; ".join(reasons)
+    num_without_target = facts.record.dropped_by.get("no_target", 0)
+    if not num_without_target:
+        return longer
+    reason = f"{whole(num_without_target)} without a target of the loss"
+    return f"{longer}; {reason}" if facts.plan.ledger.samples_dropped > num_without_target else reason
 
 
 def _targets(ledger: Ledger) -> list[str]:
@@ -215,29 +215,30 @@ def _targets(ledger: Ledger) -> list[str]:
     return parts
 
 
-def _account(no_target: Counter[str], unread: Counter[str], num_samples: int) -> list[str]:
+def _account(no_target: Counter[str], unread_columns: Counter[str], num_samples: int) -> list[str]:
     """Return samples without targets by reason, and columns of the rows that nobody read."""
     parts = []
     if no_target:
         rows = [[whole(count), reason] for reason, count in no_target.most_common()]
         parts += ["<h3>Samples without a target of their own</h3>", table(["samples", "why"], rows)]
-    if unread:
-        names = ", ".join(f"{name} ({percent(count / num_samples, 0)})" for name, count in unread.most_common())
+    if unread_columns:
+        names = ", ".join(f"{name} ({percent(count / num_samples, 0)})" for name, count in unread_columns.most_common())
         text = f"Columns of the rows that nobody read, with the share of samples that have them: {names}."
         parts.append(paragraph(text, "fine"))
     return parts
 
 
-def shares_section(shares: list[SourceShare], packed: bool) -> str:
+def shares_section(shares: list[SourceShare], has_plan: bool) -> str:
     """Return the share of each source, before packing and after."""
 
     def ratio(name: str, colour: str) -> Callable[[SourceShare], Cell]:
         total = max(1, sum(getattr(source, name) for source in shares))
         return lambda source: share(getattr(source, name) / total, colour)
 
+    # A source that loses much stands out, even if the whole plan loses little.
     def tokens_lost(source: SourceShare) -> Cell:
         lost_ratio = (source.tokens - source.tokens_packed) / max(1, source.tokens)
-        return loss(lost_ratio, much=lost_ratio >= MUCH_LOST)
+        return loss(lost_ratio, is_large=lost_ratio >= MUCH_LOST)
 
     columns: list[Column[SourceShare]] = [
         ("source", lambda source: source.name),
@@ -249,7 +250,8 @@ def shares_section(shares: list[SourceShare], packed: bool) -> str:
         ("of those packed", ratio("tokens_packed", "two")),
         ("tokens lost", tokens_lost),
     ]
-    if not packed:
+    # Without a plan nothing is packed or lost.
+    if not has_plan:
         columns = [column for column in columns if column[0] not in ("of those packed", "tokens lost")]
     words = (
         "Share of each source before packing and in the packs: where they differ, dropping and cutting changed the mix."

@@ -57,6 +57,7 @@ def round_ticks(begin: float, end: float, max_ticks: int = 7, whole: bool = Fals
     >>> round_ticks(50, 100), round_ticks(13, 21, whole=True), round_ticks(3, 4, whole=True)
     ([50, 60, 70, 80, 90, 100], [14, 16, 18, 20], [3, 4])
     """
+    # n steps have n + 1 ticks, if both ends are round.
     step = _round_step(end - begin, max_ticks - 1)
     if whole:
         step = max(1, step)
@@ -66,6 +67,7 @@ def round_ticks(begin: float, end: float, max_ticks: int = 7, whole: bool = Fals
 
 def _round_step(span: float, max_steps: int) -> float:
     """Return the smallest step of 1, 2 or 5 times a power of ten that divides the span into ``max_steps`` or fewer."""
+    # An empty range still needs a step.
     span = max(span, 1e-9)
     power = 10.0 ** math.floor(math.log10(span / max_steps))
     return next(factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= max_steps + 1e-9)
@@ -98,6 +100,7 @@ class Axis:
 
     def place(self, value: float) -> float:
         """Return the place of a value, from 0 at the beginning to 1 at the end."""
+        # Values outside of the range are drawn on its edge.
         value = min(max(value, self.begin), self.end)
         if self.logarithmic:
             return math.log(value / self.begin) / math.log(self.end / self.begin)
@@ -144,6 +147,7 @@ def decade_axis(label: str, begin: float, end: float) -> Axis:
     [1, 10, 100, 1000, 10000, 100000]
     """
     low, high = math.floor(math.log10(begin)), math.ceil(math.log10(end))
+    # The axis begins at the last mark below the data and ends at the first above it.
     marks = [factor * 10**power for power in range(low, high + 1) for factor in (1, 2, 5)]
     first = max(index for index, mark in enumerate(marks) if mark <= begin)
     last = max(first + 1, min(index for index, mark in enumerate(marks) if mark >= end))

@@ -25,21 +25,23 @@ def describe_advice(advice: Advice) -> list[str]:
     samples/step   4, was 2 unpacked -> accumulation 2 → 1 gives 2
     steps/epoch    1, was 2 unpacked -> accumulation 1 gives 2
     """
-    packed, unpacked, best = advice.packed, advice.unpacked, advice.best.step
-    samples = f"samples/step   {packed.samples:,.0f}, was {unpacked.samples:,.0f} unpacked"
-    steps = f"steps/epoch    {packed.steps_per_epoch:,}, was {unpacked.steps_per_epoch:,} unpacked"
+    packed_step, unpacked_step, best_step = advice.packed, advice.unpacked, advice.best.step
+    samples = f"samples/step   {packed_step.samples:,.0f}, was {unpacked_step.samples:,.0f} unpacked"
+    steps = f"steps/epoch    {packed_step.steps_per_epoch:,}, was {unpacked_step.steps_per_epoch:,} unpacked"
     if not advice.nothing_to_set:
-        samples += f" -> {_changes(advice)} gives {best.samples:,.0f}"
-        steps += f" -> {advice.best_setting} gives {best.steps_per_epoch:,}"
+        samples += f" -> {_changes(advice)} gives {best_step.samples:,.0f}"
+        steps += f" -> {advice.best_setting} gives {best_step.steps_per_epoch:,}"
     lines = [
         samples,
         steps,
-        f"tokens/step    {packed.tokens:,.0f}, was {unpacked.tokens:,.0f} unpacked, "
+        f"tokens/step    {packed_step.tokens:,.0f}, was {unpacked_step.tokens:,.0f} unpacked, "
         f"{advice.padded_to_longest.step_tokens:,.0f} with padding to the longest",
     ]
-    if packed.loss_tokens is not None and unpacked.loss_tokens is not None:
+    if packed_step.loss_tokens is not None and unpacked_step.loss_tokens is not None:
         bound = "at most " if advice.loss_tokens_are_most else ""
-        lines.append(f"loss tok./step {bound}{packed.loss_tokens:,.0f}, was {unpacked.loss_tokens:,.0f} unpacked")
+        lines.append(
+            f"loss tok./step {bound}{packed_step.loss_tokens:,.0f}, was {unpacked_step.loss_tokens:,.0f} unpacked"
+        )
     return lines
 
 
@@ -71,6 +73,7 @@ def draw_choices(advice: Advice) -> list[str]:
         )
     lines.append("")
     for note in advice.notes:
+        # The topic is in front of the first line alone.
         for index, line in enumerate(wrap(f"{note.text} [{note.source}]", _NOTE_WIDTH)):
             lines.append(f"{'' if index else note.topic:<15}{line}")
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brimful.report.analysis.capacity_sweep import CapacityPoint
-from brimful.report.analysis.ratios import percent
+from brimful.report.analysis.numbers import percent
 from brimful.report.analysis.what_if import Alternative
 
 __all__ = ["draw_comparison", "draw_sweep"]

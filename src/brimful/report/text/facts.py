@@ -23,10 +23,10 @@ def describe_facts(facts: Facts) -> list[str]:
     if facts.shares:
         lines += _shares(facts.shares)
     if facts.work is not None:
-        seeded, balanced = facts.work.as_it_comes, facts.work.balanced
+        seeded_costs, balanced_costs = facts.work.as_it_comes, facts.work.balanced
         lines.append(
-            f"waiting        slowest ÷ mean rank {seeded.mean:.3f} (p99 {seeded.p99:.3f}), balanced by cost "
-            f"{balanced.mean:.3f} (p99 {balanced.p99:.3f}), {facts.run.model}"
+            f"waiting        slowest ÷ mean rank {seeded_costs.mean:.3f} (p99 {seeded_costs.p99:.3f}), balanced by cost "
+            f"{balanced_costs.mean:.3f} (p99 {balanced_costs.p99:.3f}), {facts.run.model}"
         )
     return lines
 

@@ -24,6 +24,7 @@ def describe_lengths(table: LengthTable) -> list[str]:
         f"lengths        {counted(len(table), 'sample')}, {counted(table.total_tokens, 'token')}, {short(table.fingerprint)}"
     ]
     for name, column in table.budgets.items():
+        # Rejected samples have no length.
         values = column[table.tokens >= 0]
         if len(values):
             p5, p50, p95, p99 = np.percentile(values, [5, 50, 95, 99]).astype(int).tolist()
@@ -36,7 +37,7 @@ def describe_lengths(table: LengthTable) -> list[str]:
         lines.append(f"source         {table.provenance['source']}, {short(table.provenance['source_fingerprint'])}")
     if len(table.rejected_ids):
         lines.append(f"rejected       {counted(len(table.rejected_ids), 'malformed row')}")
-        lines += [f"               {where}: {reason}" for _, where, reason in table.rejects[:5]]
+        lines += [f"               {origin}: {reason}" for _, origin, reason in table.rejects[:5]]
     return lines
 
 
@@ -47,8 +48,8 @@ def _targets(table: LengthTable) -> list[str]:
     share = 100 * table.targets.total / max(1, table.total_tokens)
     lines = [f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is cut"]
     lines += [f"without any    {count:,} samples: {reason}" for reason, count in table.account.no_target.most_common()]
-    if unread := table.account.unread.most_common():
-        names = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread)
+    if columns := table.account.unread.most_common():
+        names = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in columns)
         lines.append(f"not read       columns {names} of the rows")
     return lines
 
@@ -67,6 +68,7 @@ def draw_histogram(table: LengthTable) -> list[str]:
     lines = [f"{'tokens':>17}  {'samples':>11}  {'share of tokens':>15}"]
     for power in range(int(powers.min()), int(powers.max()) + 1):
         bar = "█" * round(_BAR_WIDTH * samples[power] / samples.max())
+        # A bin that holds anything shows something.
         if samples[power] and not bar:
             bar = "▏"
         span = f"{2**power:,} … {2 ** (power + 1) - 1:,}"

@@ -40,9 +40,9 @@ def show_pack(
         f"{pack.num_loss_tokens:,} loss tokens"
     ]
     for segment in _segments(pack):
-        cut = f" from its token {segment.start:,}" if segment.start else ""
+        start = f" from its token {segment.start:,}" if segment.start else ""
         lines.append(
-            f"── tokens {segment.first:,} … {segment.first + segment.tokens - 1:,} · sample {segment.sample_id}{cut} · "
+            f"── tokens {segment.first:,} … {segment.first + segment.tokens - 1:,} · sample {segment.sample_id}{start} · "
             f"{segment.tokens:,} tokens, {segment.loss_tokens:,} loss"
         )
         if decode is not None:
@@ -92,6 +92,7 @@ def _text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str], full
 
 def _marked_text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str]) -> str:
     """Return the text with marks around runs of targets; control characters are escaped."""
+    # Runs end where the mask changes.
     edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(ids)]
     pieces = []
     for begin, end in pairwise(edges):

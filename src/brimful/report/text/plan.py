@@ -8,8 +8,8 @@ from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.report.analysis.losses import Losses
+from brimful.report.analysis.numbers import percent
 from brimful.report.analysis.plan_record import PlanRecord
-from brimful.report.analysis.ratios import percent
 
 __all__ = ["describe_plan"]
 

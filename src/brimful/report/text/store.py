@@ -29,6 +29,7 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
         lines += [line for line in describe_plan(plan) if line.startswith(_PLAN_LABELS)]
     if not packs.alignment.is_none:
         lines.append(f"alignment      segments to {packs.alignment.segment}, rows to {packs.alignment.total} tokens")
+    # Path and fingerprint of the tokenizer are one line.
     notes = dict(packs.notes)
     fingerprint = notes.pop("tokenizer_fingerprint", None)
     if fingerprint is not None:
