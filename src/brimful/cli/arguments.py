@@ -128,6 +128,7 @@ def _budgets(texts: Sequence[str]) -> dict[str, int] | None:
         name, equals, limit = text.partition("=")
         if not (name and equals and limit.isdecimal()):
             raise SettingsError(f"--budget {text!r} must be NAME=MOST with a whole number, such as patches=16384")
+        # The last of two values would win in silence.
         if name in budgets:
             raise SettingsError(f"--budget {name} is given twice")
         budgets[name] = int(limit)

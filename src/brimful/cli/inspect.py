@@ -159,6 +159,7 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
     else:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
+        # Boundaries are shown without a tokenizer too.
         decode = _decoder(tokenizer, packs)
         data, lines = pack_as_dict(packs[index], index, packs.capacity, decode), []
         if not as_json:  # texts stay as they are, however wide

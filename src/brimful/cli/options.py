@@ -148,6 +148,7 @@ overflow_option = grouped(
     "Packing", choice_option("--overflow", Overflow, "What becomes of samples longer than a pack.")
 )
 
+# In the order of --help: the pack, samples that do not fit it, then the algorithm.
 plan_options = together(
     capacity_option,
     overflow_option,

@@ -77,5 +77,6 @@ def show_what_if(table: LengthTable, plan: Plan, options: Mapping[str, Any]) -> 
 def _what_if(table: LengthTable, plan: Plan, options: Mapping[str, Any]) -> tuple[list[Alternative], Advice]:
     run = make_run(options)
     capacities = options["try_capacities"]
+    # Alternatives are compared at the packs of a step that the run has now.
     alternatives = compare_plans(table, plan, capacities=capacities, packs_per_step=run.packs_per_step)
     return alternatives, advise_run(table, plan, run)
