@@ -114,6 +114,46 @@ def test_arrows_point_left():
     assert not wrong, "\n".join(wrong)
 
 
+REPORT_ROOMS = {
+    "analysis": {"analysis"},
+    "html": {"html", "analysis"},
+    "text": {"text", "analysis"},
+}
+"""Rooms of ``report`` and the rooms that each may import."""
+
+
+def test_rooms_of_the_report_point_to_the_analysis():
+    """A number that is computed while it is drawn is missing in the terminal, in the page, or in the JSON."""
+    wrong = []
+    checked = 0
+    for path, package, tree in modules():
+        parts = path.relative_to(ROOT).parts
+        if package != "report" or len(parts) < 3:
+            continue
+        room = parts[1]
+        for name, _ in imports(tree):
+            if name.startswith("brimful.report"):
+                checked += 1
+                if not set(name.split(".")[2:3]) & REPORT_ROOMS[room]:
+                    wrong.append(f"{path.relative_to(ROOT)}: {room} -> {name}")
+    assert checked > 30
+    assert not wrong, "\n".join(wrong)
+
+
+def test_modules_of_the_report_import_in_one_direction():
+    """Two modules that import each other are one module in two files: neither is read alone."""
+    arrows = {}
+    for path, package, tree in modules():
+        if package == "report":
+            name = ".".join(("brimful", *path.relative_to(ROOT).with_suffix("").parts))
+            arrows[name] = {target for target, _ in imports(tree) if target.startswith("brimful.report.")}
+    assert len(arrows) > 20
+    # Modules without an import of a remaining one are removed, again and again: what remains lies on a circle.
+    while leaves := {name for name, targets in arrows.items() if not targets & set(arrows)}:
+        arrows = {name: targets for name, targets in arrows.items() if name not in leaves}
+    assert not arrows, "\n".join(sorted(arrows))
+
+
 def test_heavy_libraries_are_imported_where_they_are_used():
     """A top-level import of torch below the collator would make every command wait for it."""
     import sys

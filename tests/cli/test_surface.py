@@ -245,7 +245,7 @@ def test_inspect_refuses_what_it_cannot_show(home: Path) -> None:
 
 def test_control_characters_of_the_data_do_not_reach_the_terminal(tmp_path: Path) -> None:
     """Without it a row of the data can clear the screen, or write its title."""
-    from brimful.report.pack import show_pack
+    from brimful.report.text.pack import show_pack
     from brimful.testing.toys import toy_pack
 
     lines = show_pack(toy_pack([3]), 0, 8, lambda ids: "a\x1b[2J\x9b\tb\n")

@@ -13,13 +13,13 @@ from brimful.cli.terminal import fitted, show_lines
 from brimful.measure import LengthTable
 from brimful.messages import setting
 from brimful.plan import plan_packs
-from brimful.report.advice import describe_advice, draw_choices
-from brimful.report.advisor import advise
-from brimful.report.facts import Run, gather_facts
-from brimful.report.lengths import describe_lengths, draw_histogram
-from brimful.report.plan import describe_plan
-from brimful.report.sweep import draw_sweep
-from brimful.report.what_if import compare_plans, draw_comparison
+from brimful.report.analysis.advise import advise
+from brimful.report.analysis.facts import TrainingRun, gather_facts
+from brimful.report.analysis.what_if import compare_plans
+from brimful.report.text.advice import describe_advice, draw_choices
+from brimful.report.text.comparison import draw_comparison, draw_sweep
+from brimful.report.text.lengths import describe_lengths, draw_histogram
+from brimful.report.text.plan import describe_plan
 
 WIDTHS = (60, 80)
 
@@ -29,7 +29,7 @@ def report() -> list[str]:
     """What plan --what-if and report print, with all its tables."""
     table = LengthTable.from_lengths([30, 400, 900, 1500, 60, 700] * 50)
     plan = plan_packs(table, capacity=1024, overflow="truncate")
-    run = Run()
+    run = TrainingRun()
     advice = advise(
         table, plan, dp_world_size=8, micro_batch_size=4, gradient_accumulation_steps=2, cost_model=run.cost_model
     )

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.measure import LengthTable
-from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import CostModel
-from brimful.report.advice import describe_advice, draw_choices
-from brimful.report.advisor import _chances_of_longest, advise
-from brimful.report.models import MODELS, cost_model_from_config, cost_model_named
+from brimful.plan.counts.histogram import Histogram
+from brimful.report.analysis.advise import _probabilities_of_longest, advise
+from brimful.report.analysis.model_presets import MODELS, cost_model_from_config, cost_model_named
+from brimful.report.text.advice import describe_advice, draw_choices
 from brimful.testing.strategies import capacities_and_lengths
 
 LINEAR = CostModel(linear=1, quadratic=0)
@@ -212,7 +212,7 @@ def test_chances_of_the_longest_are_those_of_all_choices(lengths, draws):
     items = Histogram.of(np.array(lengths))
     chosen = list(combinations(lengths, min(draws, len(lengths))))
     expected = [sum(max(one) == length for one in chosen) / len(chosen) for length in items.lengths]
-    assert _chances_of_longest(items, draws) == pytest.approx(expected)
+    assert _probabilities_of_longest(items, draws) == pytest.approx(expected)
 
 
 @given(

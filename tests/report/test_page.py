@@ -15,13 +15,14 @@ from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.schedule import CostModel
-from brimful.report.charts import Axis, Bar, Chart, decade_axis, linear_axis, log_axis, round_ticks
-from brimful.report.facts import Run, gather_facts
-from brimful.report.page import DATA_ID, render_page
-from brimful.report.plan import describe_plan
-from brimful.report.shares import source_shares
-from brimful.report.sweep import draw_sweep, sweep_capacities
-from brimful.report.work import weigh_steps
+from brimful.report.analysis.capacity_sweep import sweep_capacities
+from brimful.report.analysis.facts import TrainingRun, gather_facts
+from brimful.report.analysis.rank_balance import measure_rank_balance
+from brimful.report.analysis.source_shares import source_shares
+from brimful.report.html.page import DATA_ID, render_page
+from brimful.report.html.svg import Axis, Bar, Chart, decade_axis, linear_axis, log_axis, round_ticks
+from brimful.report.text.comparison import draw_sweep
+from brimful.report.text.plan import describe_plan
 from brimful.testing.strategies import capacities_and_lengths
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
@@ -69,7 +70,7 @@ def page_of(facts):
 def six(capacity=7, title="six", run=None, sources=None, lengths=None, **settings):
     table = lengths if lengths is not None else LengthTable.from_lengths(LENGTHS)
     plan = plan_packs(table, capacity=capacity, algorithm="next_fit", **settings)
-    return gather_facts(title, table=table, plan=plan, run=run or Run(), sources=sources)
+    return gather_facts(title, table=table, plan=plan, run=run or TrainingRun(), sources=sources)
 
 
 def test_the_numbers_of_six_samples():
@@ -134,7 +135,7 @@ def test_the_sweep_is_what_planning_would_give(case, alignment):
 
 def test_the_page_is_whole_and_alone():
     """Without it a page needs a network, runs something, or is repaired by every browser in another way."""
-    run = Run(dp_world_size=2, learning_rate=1e-4, warmup_steps=10)
+    run = TrainingRun(dp_world_size=2, learning_rate=1e-4, warmup_steps=10)
     text, page, _ = page_of(six(run=run, sources=(np.array([0, 0, 1, 1, 1, 1]), ["a", "b"])))
     assert text.startswith("<!doctype html>")
     assert len(page.ids) == len(set(page.ids))
@@ -155,7 +156,7 @@ def test_the_page_is_whole_and_alone():
 
 
 def test_every_chart_has_a_title_and_a_sentence_on_how_to_read_it():
-    text, page, _ = page_of(six(run=Run(dp_world_size=2)))
+    text, page, _ = page_of(six(run=TrainingRun(dp_world_size=2)))
     charts = [attributes for tag, attributes in page.elements if tag == "svg"]
     assert len(charts) == 7
     for chart in charts:
@@ -173,7 +174,9 @@ def test_texts_are_texts_everywhere():
         {"tokens": np.array([3, -1, 5, 9], dtype=np.int32)}, rejects=[[1, f"{evil}.jsonl:2", f"reason {evil}"]]
     )
     sources = (np.array([0, 0, 1, 1]), [evil, "b"])
-    facts = six(title=evil, lengths=table, overflow="drop", sources=sources, run=Run(model=evil, dp_world_size=2))
+    facts = six(
+        title=evil, lengths=table, overflow="drop", sources=sources, run=TrainingRun(model=evil, dp_world_size=2)
+    )
     text, page, data = page_of(facts)
     assert page.count("script") == 1
     assert "<script>alert" not in text
@@ -203,13 +206,13 @@ def test_equal_facts_give_equal_pages():
 def test_a_plan_alone_and_lengths_alone():
     """Without the table there is no sweep; without a plan no advice."""
     plan = plan_packs(LENGTHS, capacity=7)
-    _, page, data = page_of(gather_facts("plan", table=None, plan=plan, run=Run(dp_world_size=2)))
+    _, page, data = page_of(gather_facts("plan", table=None, plan=plan, run=TrainingRun(dp_world_size=2)))
     assert data["lengths"]["of"] == "segments"
     assert data["sweep"] == []
     assert data["advice"]["dp_world_size"] == 2
     assert "capacities" not in page.ids
     table = LengthTable.from_lengths(LENGTHS)
-    _, page, data = page_of(gather_facts("table", table=table, plan=None, run=Run()))
+    _, page, data = page_of(gather_facts("table", table=table, plan=None, run=TrainingRun()))
     assert data["plan"] is None
     assert data["advice"] is None
     assert {"lengths", "capacities"} <= set(page.ids)
@@ -219,11 +222,11 @@ def test_a_plan_without_packs_and_samples_too_long_for_any_sweep():
     """Everything dropped, and nothing that fits 128k."""
     table = LengthTable.from_lengths([10, 200_000])
     plan = plan_packs(table, capacity=5, overflow="drop")
-    _, _, data = page_of(gather_facts("none", table=table, plan=plan, run=Run(dp_world_size=2)))
+    _, _, data = page_of(gather_facts("none", table=table, plan=plan, run=TrainingRun(dp_world_size=2)))
     assert data["plan"]["num_packs"] == 0
     assert data["advice"] is None
     table = LengthTable.from_lengths([200_000])
-    _, page, data = page_of(gather_facts("long", table=table, plan=None, run=Run()))
+    _, page, data = page_of(gather_facts("long", table=table, plan=None, run=TrainingRun()))
     assert data["sweep"] == []
     assert "capacities" not in page.ids
 
@@ -234,7 +237,7 @@ def test_any_lengths_make_a_whole_page(case, world):
     capacity, lengths = case
     table = LengthTable.from_lengths(lengths)
     plan = plan_packs(table, capacity=capacity, overflow="truncate", algorithm="best_fit_decreasing")
-    text, _, data = page_of(gather_facts("any", table=table, plan=plan, run=Run(dp_world_size=world)))
+    text, _, data = page_of(gather_facts("any", table=table, plan=plan, run=TrainingRun(dp_world_size=world)))
     assert sum(one["number"] for one in data["lengths"]["classes"]) == len(lengths)
     assert sum(one["total"] for one in data["lengths"]["classes"]) == sum(lengths)
     assert sum(one["number"] for one in data["plan"]["samples_per_pack"]["classes"]) == plan.num_packs
@@ -252,7 +255,7 @@ FEW_LONG = [1] * 18 + [40, 42]  # a tenth of the samples, 82 of 100 tokens
 def few_long(overflow, capacity=20, **others):
     return gather_facts(
         "few", table=LengthTable.from_lengths(FEW_LONG),
-        plan=plan_packs(FEW_LONG, capacity=capacity, overflow=overflow), run=Run(), **others,
+        plan=plan_packs(FEW_LONG, capacity=capacity, overflow=overflow), run=TrainingRun(), **others,
     )  # fmt: skip
 
 
@@ -294,7 +297,9 @@ def test_a_source_that_loses_much_stands_out():
 
 def test_a_small_loss_has_no_warning():
     """A warning on every plan is read on none."""
-    facts = gather_facts("one", table=None, plan=plan_packs([10] * 96 + [40], capacity=20, overflow="drop"), run=Run())
+    facts = gather_facts(
+        "one", table=None, plan=plan_packs([10] * 96 + [40], capacity=20, overflow="drop"), run=TrainingRun()
+    )
     text, page, data = page_of(facts)
     assert data["plan"]["lost"]["tokens_ratio"] == 0.04
     assert "Warning" not in text
@@ -318,7 +323,7 @@ def test_every_capacity_says_what_it_loses():
     assert first.endswith("← much is lost")
     assert "0.00 %" in second
     assert "lost" not in second
-    text, _, data = page_of(gather_facts("capacities", table=table, plan=None, run=Run()))
+    text, _, data = page_of(gather_facts("capacities", table=table, plan=None, run=TrainingRun()))
     assert '<td><span class="lost">97.09 %</span></td>' in text
     assert "Too long, and so left out, of all tokens: 97.1 % at 1,024." in text
     assert data["sweep"][0]["tokens_lost"] == 2000
@@ -342,7 +347,7 @@ def test_a_table_that_knows_its_parts_needs_no_array():
     table = LengthTable(
         {"tokens": np.array([2, 3, 9], dtype=np.int32)}, provenance={"parts": [["a.jsonl", 2], ["b.jsonl", 1]]}
     )
-    facts = gather_facts("parts", table=table, plan=None, run=Run())
+    facts = gather_facts("parts", table=table, plan=None, run=TrainingRun())
     assert [(share.name, share.tokens) for share in facts.shares] == [("a.jsonl", 5), ("b.jsonl", 9)]
 
 
@@ -368,7 +373,7 @@ def test_waiting_of_two_ranks_by_hand():
     plan = plan_packs([8, 8, 4, 4, 4, 4], capacity=8, algorithm="next_fit")
     square = CostModel(linear=0, quadratic=1, tile=1)
     shape = {"dp_world_size": 2, "packs_per_micro_batch": 1, "gradient_accumulation_steps": 1}
-    work = weigh_steps(plan, square, **shape)
+    work = measure_rank_balance(plan, square, **shape)
     assert work.num_steps == 2
     assert work.balanced.mean == work.balanced.worst == 1.0
     assert work.as_it_comes.mean in (1.0, pytest.approx(64 / 48))
@@ -377,14 +382,14 @@ def test_waiting_of_two_ranks_by_hand():
     assert work.balanced.rank_tokens == [16, 16]
     assert work.pack_cost_spread == pytest.approx(64 / 48)
     assert work.attention_ratio == 1.0
-    assert weigh_steps(plan, square, **shape | {"dp_world_size": 5}) is None
+    assert measure_rank_balance(plan, square, **shape | {"dp_world_size": 5}) is None
 
 
 def test_balancing_is_what_makes_ranks_equal():
     """Eight packs of one sample and eight of two: in seeded order some rank waits, balanced none does."""
     plan = plan_packs([8] * 8 + [4] * 16, capacity=8, algorithm="next_fit")
     square = CostModel(linear=0, quadratic=1, tile=1)
-    work = weigh_steps(plan, square, dp_world_size=2, packs_per_micro_batch=1, gradient_accumulation_steps=1)
+    work = measure_rank_balance(plan, square, dp_world_size=2, packs_per_micro_batch=1, gradient_accumulation_steps=1)
     assert work.balanced.worst == 1.0
     assert work.as_it_comes.worst == pytest.approx(64 / 48)
     assert 1.0 < work.as_it_comes.mean < 64 / 48
@@ -438,7 +443,7 @@ def test_every_axis_of_a_page_has_round_marks():
     lengths = [50, 60, 70, 80, 90, 100, 50, 50] * 60
     plan = plan_packs(lengths, capacity=100, algorithm="next_fit")
     table = LengthTable.from_lengths(lengths)
-    text, _, data = page_of(gather_facts("axes", table=table, plan=plan, run=Run(dp_world_size=8)))
+    text, _, data = page_of(gather_facts("axes", table=table, plan=plan, run=TrainingRun(dp_world_size=8)))
     assert data["plan"]["fill"]["edges"][0] == 50
     charts = {
         name: chart for chart in text.split("<svg")[1:] for name in re.findall(r'id="(chart-[\w-]+)-title"', chart)
@@ -466,7 +471,7 @@ def test_a_table_that_is_cut_off_shows_it():
 def test_one_is_said_in_the_singular():
     """One rank, one pack, one step: "1 samples a step" is what a page says that nobody read."""
     table = LengthTable.from_lengths([5])
-    text, _, _ = page_of(gather_facts("one", table=table, plan=plan_packs(table, capacity=5), run=Run()))
+    text, _, _ = page_of(gather_facts("one", table=table, plan=plan_packs(table, capacity=5), run=TrainingRun()))
     shown = re.sub(r"<[^>]*>", " ", text.split("<body>")[1].split("<script")[0])
     assert re.findall(r"(?<![\d.,])1 (?:data-parallel )?(?:samples|ranks|packs|steps|tokens)\b", shown) == []
     assert "1 data-parallel rank, micro-batch 1" in shown

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable, measure_lengths
 from brimful.plan import plan_packs
-from brimful.report.sample import find_sample
+from brimful.report.analysis.sample_fate import find_sample
 from brimful.sources import open_source
 from brimful.testing.toys import toy_chat_encoder
 

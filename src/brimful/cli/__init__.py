@@ -1,7 +1,7 @@
 """The command line: ``brimful COMMAND``. One file per command.
 
-Whatever goes wrong for a reason we know is one line on standard error and exit code 2; nothing is lost, and the
-same command can be run again.
+An error of a known reason is one line on standard error and exit code 2; nothing is lost, and the same command can
+be run again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Loads a command's file when it is used, so that ``brimful --help`` answers at once."""
+    """A group that imports the file of a command when it is used, so that ``brimful --help`` answers at once."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -51,6 +51,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Our message names the nearest command, or the commands that take such a path.
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(_unknown(args[0]), ctx)
         return super().resolve_command(ctx, args)
@@ -61,18 +62,24 @@ class _Commands(click.Group):
 
 
 def _unknown(name: str) -> str:
-    """What to say of a word that is no command: the nearest one, or the commands that take such a path."""
+    """Return the message on a word that is no command: the nearest one, or the commands that take such a path."""
+    # A path in place of a command is the most likely mistake: "brimful chats.jsonl".
     if os.path.exists(name):
         return (
             f"no command {name!r}: to pack data say `brimful pack {name} …`, and to see what brimful wrote "
             f"`brimful inspect {name}`"
         )
-    near = get_close_matches(name.lower(), _COMMANDS, n=1, cutoff=0.5)
-    names = ", ".join(_COMMANDS)
-    return f"no command {name!r}: {f'did you mean {near[0]}?' if near else f'use one of {names}'}"
+    matches = get_close_matches(name.lower(), _COMMANDS, n=1, cutoff=0.5)
+    return f"no command {name!r}: " + (
+        f"did you mean {matches[0]}?" if matches else f"use one of {', '.join(_COMMANDS)}"
+    )
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
+"""Settings of click that all commands inherit."""
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="brimful")
 def _brimful() -> None:
     """Pack training samples of any length into full sequences: plan once, prove it is right, use it in any trainer.
@@ -86,23 +93,25 @@ def _brimful() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0, 2 for an error that is explained, 130 after Ctrl-C.
 
-    In the process of a caller; the program itself starts in ``brimful.__main__`` and hears signals by a thread.
+    It runs in the process of its caller; the program itself starts in ``brimful.__main__``, which handles signals by a
+    thread.
     """
-    told = partial(_fail, as_json="--json" in (sys.argv[1:] if arguments is None else arguments))
+    fail = partial(_fail, as_json="--json" in (sys.argv[1:] if arguments is None else arguments))
     try:
         result: Any = _brimful.main(args=arguments, prog_name="brimful", standalone_mode=False)
     except BrimfulError as error:
-        told(in_flags(error.message), error)
+        fail(in_flags(error.message), error)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
         sys.exit(0)
     except click.ClickException as error:
-        told(error.format_message(), error)
+        fail(error.format_message(), error)
     except BrokenPipeError:
+        # The reader went away, as `head` does: Python must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        told(f"{error.filename}: {error.strerror}" if error.filename else str(error), error)
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), error)
     except (KeyboardInterrupt, click.Abort):
         print(STOPPED, file=sys.stderr)
         sys.exit(130)
@@ -111,11 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _fail(message: str, error: BaseException, *, as_json: bool) -> None:
     """End with one line: words, or with ``--json`` an event like those of the progress."""
+    # One line, so that logs and scripts can rely on it.
     line = " ".join(message.split())
     if as_json:
         event = {"event": "error", "error": type(error).__name__, "message": line}
-        named = {name: getattr(error, name) for name in ("sample_id", "where") if hasattr(error, name)}
-        print(json.dumps({**event, **named}, ensure_ascii=False), file=sys.stderr)
+        place = {name: getattr(error, name) for name in ("sample_id", "where") if hasattr(error, name)}
+        print(json.dumps({**event, **place}, ensure_ascii=False), file=sys.stderr)
     else:
         print(f"error: {line}", file=sys.stderr)
     sys.exit(2)

@@ -1,34 +1,61 @@
-"""Commands whose options stand in named groups, in ``--help`` as in the source."""
+"""Commands with options in named groups, in ``--help`` as in the source."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
-__all__ = ["GroupedCommand", "together", "grouped"]
+__all__ = ["GroupedCommand", "choice_option", "grouped", "together", "value_option"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+Decorator: TypeAlias = Callable[[Any], Any]
+"""A function from a command to the same command with more options."""
+
 _GROUP = "brimful_group"
+"""Attribute of an option that holds the title of its group."""
+
 _OTHER = "Other"
+"""Title of the options without a group."""
 
 
-def grouped(title: str, *options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Several options under one heading of ``--help``, as one decorator."""
+def value_option(flag: str, metavar: str, help: str, *name: str, **settings: Any) -> Decorator:
+    """Return an option that takes a value; its argument is called ``name``, else as the flag.
+
+    Args:
+        flag: such as ``--field``.
+        metavar: placeholder of the value in ``--help``.
+        help: words of the option.
+        name: of the argument.
+        settings: further settings of ``click.option``.
+    """
+    return click.option(flag, *name, metavar=metavar, help=help, **settings)
+
+
+def choice_option(flag: str, choices: Iterable[str | Enum], help: str, default: str | None = "error") -> Decorator:
+    """Return an option that takes one of several names."""
+    names = [str(choice.value) if isinstance(choice, Enum) else choice for choice in choices]
+    return click.option(flag, type=click.Choice(names), default=default, help=help)
+
+
+def grouped(title: str, *options: Decorator) -> Callable[[Command], Command]:
+    """Return one decorator for several options under one heading of ``--help``."""
 
     def decorate(function: Command) -> Command:
         for option in reversed(options):
             function = option(function)
+            # Click appends the option to this list until the command is made of the function.
             setattr(function.__click_params__[-1], _GROUP, title)  # type: ignore[attr-defined]
         return function
 
     return decorate
 
 
-def together(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Decorators as one, in the order of reading."""
+def together(*decorators: Decorator) -> Callable[[Command], Command]:
+    """Return one decorator for several, in the order of reading."""
 
     def decorate(function: Command) -> Command:
         for decorator in reversed(decorators):
@@ -39,7 +66,7 @@ def together(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
 
 
 class GroupedCommand(click.Command):
-    """Writes its options group by group, in the order in which the groups first appear; what has none comes last."""
+    """A command that lists its options group by group, in order of first appearance; options without a group come last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -47,16 +74,18 @@ class GroupedCommand(click.Command):
             record = _record(ctx, parameter) if isinstance(parameter, click.Option) else None
             if record is not None:
                 groups.setdefault(getattr(parameter, _GROUP, _OTHER), []).append(record)
+        # The sort is stable: it moves only the options without a group.
         for title, records in sorted(groups.items(), key=lambda group: group[0] == _OTHER):
             with formatter.section(title):
                 formatter.write_dl(records, col_max=min(30, formatter.width // 3))
 
 
 def _record(ctx: click.Context, option: click.Option) -> tuple[str, str] | None:
-    """Names and help; one name of several that are as long as a line, and the others behind the help."""
+    """Return names and help of an option: its first long name in front, its others after the help."""
     record = option.get_help_record(ctx)
-    first, *others = [name for name in option.opts if name.startswith("--")]
-    if record is None or not others:
+    # A line of help has room for one long name.
+    name, *aliases = [flag for flag in option.opts if flag.startswith("--")]
+    if record is None or not aliases:
         return record
     names, text = record
-    return names.replace(", ".join([first, *others]), first), f"{text} Also {', '.join(others)}."
+    return names.replace(", ".join([name, *aliases]), name), f"{text} Also {', '.join(aliases)}."

@@ -31,7 +31,9 @@ def demo(output: str | None, keep: bool, as_json: bool, limit: int | None, steps
     """
     from brimful.demo import run_demo
 
+    # With --json, standard output is for the result alone.
     say = partial(click.echo, err=as_json)
+    # The stack removes a temporary directory at the end; a named or kept one is none of its business.
     with contextlib.ExitStack() as stack:
         directory = output
         if directory is None and keep:
@@ -39,10 +41,10 @@ def demo(output: str | None, keep: bool, as_json: bool, limit: int | None, steps
         elif directory is None:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="brimful-demo-"))
         runs = run_demo(directory, say, limit=limit, steps=steps)
-        kept = output is not None or keep
-        if kept:
+        is_permanent = output is not None or keep
+        if is_permanent:
             say(f"All files stay in {directory}")
         else:
             say(f"{directory} is removed now; keep it with --keep, or name one with -o DIR")
         if as_json:
-            show_json({"directory": directory if kept else None, **{run.name: run.as_dict() for run in runs}})
+            show_json({"directory": directory if is_permanent else None, **{run.name: run.as_dict() for run in runs}})

@@ -1,4 +1,4 @@
-"""Settings as flags: what the command line says where Python names an argument.
+"""Settings as flags: the words of the command line for the arguments of Python.
 
 >>> from brimful.messages import setting
 >>> in_flags(f"choose {setting('overflow', 'drop')}, or {setting('capacity', 8192)}")
@@ -28,16 +28,16 @@ FLAGS = {
     "template_kwargs": "--template-arg",
     "source_names": "--source-name",
 }
-"""Flags that are not their argument's name with hyphens."""
+"""Flags whose names differ from their arguments by more than hyphens."""
 
 PYTHON_ONLY = frozenset(
     {"barrier", "count", "dialect", "fit", "multiple_of", "normaliser", "pad_to", "position_start", "tail"}
 )
-"""Settings that no command has: these are said as in Python."""
+"""Settings that no command has: messages mention them as in Python."""
 
 
 def flag_of(name: str) -> str:
-    """The flag of an argument.
+    """Return the flag of an argument.
 
     >>> flag_of("capacity"), flag_of("on_bad_sample")
     ('--max-length', '--on-bad-sample')
@@ -46,11 +46,12 @@ def flag_of(name: str) -> str:
 
 
 def in_flags(message: str) -> str:
-    """A message with its settings as flags."""
+    """Return a message with its settings as flags."""
     return translate(message, _as_flag)
 
 
 def _as_flag(name: str, value: Any) -> str:
+    # No flag exists: the argument is the only name that a reader can look up.
     if name in PYTHON_ONLY:
         return as_argument(name, value)
     flag = flag_of(name)
@@ -58,8 +59,9 @@ def _as_flag(name: str, value: Any) -> str:
         return flag
     if value is False:
         return flag.replace("--", "--no-", 1)
+    # A mapping or list is a flag that is repeated.
     if isinstance(value, Mapping):
-        return " ".join(f"{flag} {shlex.quote(f'{key}={most}')}" for key, most in value.items())
+        return " ".join(f"{flag} {shlex.quote(f'{key}={limit}')}" for key, limit in value.items())
     if isinstance(value, list):
         return " ".join(f"{flag} {shlex.quote(str(item))}" for item in value)
     return f"{flag} {shlex.quote(str(value))}"

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from brimful.cli.command import GroupedCommand, grouped
+from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_in, plan_in
+from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.flags import in_flags
 from brimful.cli.options import json_option
-from brimful.cli.ours import LENGTHS, PLAN, kind_of
-from brimful.cli.terminal import show_json, show_lines
+from brimful.cli.terminal import show, show_lines
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, NotAPackStoreError, SettingsError, SourceNotFoundError
 from brimful.materialize import check_store
@@ -21,11 +21,12 @@ from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.progress import make_progress
 from brimful.remote import is_remote
-from brimful.report.lengths import describe_lengths
-from brimful.report.pack import pack_as_dict, show_pack
-from brimful.report.plan import describe_plan
-from brimful.report.sample import find_sample
-from brimful.report.store import describe_store
+from brimful.report.analysis.plan_record import PlanRecord
+from brimful.report.analysis.sample_fate import find_sample
+from brimful.report.text.lengths import describe_lengths
+from brimful.report.text.pack import pack_as_dict, show_pack
+from brimful.report.text.plan import describe_plan
+from brimful.report.text.store import describe_store
 from brimful.serve import PackStore, open_packs
 
 __all__ = ["inspect"]
@@ -35,14 +36,11 @@ __all__ = ["inspect"]
 @click.argument("path")
 @grouped(
     "What to show",
-    click.option("--pack", "index", type=int, metavar="N", help="Pack N: its segments, and their text."),
-    click.option(
-        "--sample",
-        type=int,
-        metavar="N",
-        help="Sample N: its file and line, and the packs that hold it, or why none does.",
+    value_option("--pack", "N", "Pack N: its segments, and their text.", "index", type=int),
+    value_option(
+        "--sample", "N", "Sample N: its file and line, and the packs that hold it, or why none does.", type=int
     ),
-    click.option("--tokenizer", metavar="DIR|ID", help="Tokenizer for the text (default: the one that packed)."),
+    value_option("--tokenizer", "DIR|ID", "Tokenizer for the text (default: the one that packed)."),
     click.option("--full", is_flag=True, help="Whole texts, not their beginnings and ends."),
     click.option("--check", is_flag=True, help="Read every byte of a pack store and hold it against its log and plan."),
 )
@@ -55,49 +53,42 @@ def inspect(
         raise SourceNotFoundError(f"{path}: no such file or directory")
     if index is not None and sample is not None:
         raise SettingsError("--pack and --sample show two things: leave one out")
+    # A remote path cannot be opened to see its kind: only stores may be remote.
     is_store = is_remote(path) or os.path.isdir(path)
     if check and not is_store:
         raise SettingsError("--check reads a pack store: name its directory")
     if sample is not None:
-        plan, table = _parts(path)
-        fate = find_sample(sample, plan=plan, table=table)
-        _show(fate.as_dict(), fate.describe(), as_json)
+        sample_plan, table = _plan_and_lengths(path)
+        fate = find_sample(sample, plan=sample_plan, table=table)
+        show(fate.as_dict, fate.describe, as_json)
     elif is_store:
-        _store(path, index, tokenizer, full, check, as_json)
+        _show_store(path, index, tokenizer, full, check, as_json)
     elif kind_of(path) == LENGTHS:
         lengths = LengthTable.open(path)
-        _show(_lengths_as_dict(lengths), describe_lengths(lengths), as_json)
+        show(lambda: _lengths_as_dict(lengths), lambda: describe_lengths(lengths), as_json)
     elif kind_of(path) == PLAN:
-        opened = Plan.open(path)
+        plan = Plan.open(path)
         if index is None:
-            _show(_plan_as_dict(opened), describe_plan(opened), as_json)
+            show(lambda: _plan_as_dict(plan), lambda: describe_plan(plan), as_json)
         else:
-            _planned(opened, index, as_json)
+            _show_planned_pack(plan, index, as_json)
     else:
-        raise _nothing_of_ours(path)
+        raise _foreign_path(path)
 
 
-def _nothing_of_ours(path: str) -> NotAPackStoreError:
+def _foreign_path(path: str) -> NotAPackStoreError:
     return NotAPackStoreError(f"{path} is nothing that brimful wrote: no length table, plan or pack store")
 
 
-def _show(data: dict[str, Any], lines: list[str], as_json: bool) -> None:
-    if as_json:
-        show_json(data)
-    else:
-        show_lines(lines)
-
-
-def _parts(path: str) -> tuple[Plan | None, LengthTable | None]:
-    """The plan and the lengths that a path is, or that lie in it or beside it."""
+def _plan_and_lengths(path: str) -> tuple[Plan | None, LengthTable | None]:
+    """Open the plan and the lengths that a path is, or that lie in it or beside it."""
     kind = None if is_remote(path) else kind_of(path)
     if kind is None:
-        raise _nothing_of_ours(path)
+        raise _foreign_path(path)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
-    plan_path = path if kind == PLAN else os.path.join(folder, "plan.arrow")
-    table_path = path if kind == LENGTHS else os.path.join(folder, "lengths.arrow")
-    plan = Plan.open(plan_path) if kind != LENGTHS and os.path.exists(plan_path) else None
-    table = LengthTable.open(table_path) if os.path.exists(table_path) else None
+    # A length table stands for itself: a plan beside it may be of another table.
+    plan = None if kind == LENGTHS else Plan.open(path) if kind == PLAN else plan_in(folder)
+    table = LengthTable.open(path) if kind == LENGTHS else lengths_in(folder)
     if plan is not None and table is not None and table.fingerprint != plan.length_fingerprint:
         table = None  # of another job, which happens to lie there
     return plan, table
@@ -125,7 +116,7 @@ def _plan_as_dict(plan: Plan) -> dict[str, Any]:
         "capacity": plan.capacity,
         "fill_ratio": plan.fill_ratio,
         "lower_bound": plan.bound,
-        "settings": plan.settings,
+        "settings": PlanRecord.of(plan).settings,
         "fingerprint": plan.fingerprint,
         **plan.ledger.as_dict(),
     }
@@ -146,7 +137,8 @@ def _store_as_dict(packs: PackStore, plan: Plan | None) -> dict[str, Any]:
     }
 
 
-def _planned(plan: Plan, index: int, as_json: bool) -> None:
+def _show_planned_pack(plan: Plan, index: int, as_json: bool) -> None:
+    """Show the segments of one pack of a plan, which knows no text."""
     if not 0 <= index < plan.num_packs:
         raise SettingsError(f"--pack {index}: the plan has packs 0 … {plan.num_packs - 1}")
     segments = plan.pack(index)
@@ -154,52 +146,52 @@ def _planned(plan: Plan, index: int, as_json: bool) -> None:
     data = [{"sample_id": s.sample_id, "start": s.start, "tokens": s.length} for s in segments]
     lines = [f"pack {index}: {total:,} of {plan.capacity:,} tokens, {len(segments)} segments"]
     lines += [f"  sample {s.sample_id:>10}  tokens {s.start:,} … {s.start + s.length - 1:,}" for s in segments]
-    _show({"kind": "pack", "pack": index, "tokens": total, "capacity": plan.capacity, "segments": data}, lines, as_json)
+    pack = {"kind": "pack", "pack": index, "tokens": total, "capacity": plan.capacity, "segments": data}
+    show(lambda: pack, lambda: lines, as_json)
 
 
-def _store(path: str, index: int | None, tokenizer: str | None, full: bool, check: bool, as_json: bool) -> None:
-    packs = open_packs(path)
-    plan_path = os.path.join(path, "plan.arrow")
-    plan = Plan.open(plan_path) if os.path.exists(plan_path) else None
-    if index is not None:
+def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool, check: bool, as_json: bool) -> None:
+    """Show a pack store or one of its packs, and the result of its check."""
+    packs, plan = open_packs(path), plan_in(path)
+    if index is None:
+        data, lines = _store_as_dict(packs, plan), describe_store(packs, plan)
+    else:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
+        # Boundaries are shown without a tokenizer too.
         decode = _decoder(tokenizer, packs)
-        data = pack_as_dict(packs[index], index, packs.capacity, decode)
-        lines = []
+        data, lines = pack_as_dict(packs[index], index, packs.capacity, decode), []
         if not as_json:  # texts stay as they are, however wide
             click.echo("\n".join(show_pack(packs[index], index, packs.capacity, decode, full)))
-    else:
-        data, lines = _store_as_dict(packs, plan), describe_store(packs, plan)
     if check:
+        # A check reads every byte: people see the description before it starts.
         if not as_json:
             show_lines(lines)
-        found = check_store(path, plan=plan, progress=make_progress("json" if as_json else "auto"))
-        against = "log and plan" if plan is not None else "log (no plan.arrow beside it)"
-        data = {**data, "checked": {**asdict(found), "against": against}}
+        result = check_store(path, plan=plan, progress=make_progress("json" if as_json else "auto"))
+        reference = "log and plan" if plan is not None else "log (no plan.arrow beside it)"
+        data = {**data, "checked": {**asdict(result), "against": reference}}
         lines = [
-            f"checked        {counted(found.shards, 'shard')}, {counted(found.packs, 'pack')}, "
-            f"{found.tokens:,} tokens of {counted(found.samples, 'sample')} agree with {against}"
+            f"checked        {counted(result.shards, 'shard')}, {counted(result.packs, 'pack')}, "
+            f"{result.tokens:,} tokens of {counted(result.samples, 'sample')} agree with {reference}"
         ]
-    _show(data, lines, as_json)
+    show(lambda: data, lambda: lines, as_json)
 
 
 def _decoder(name: str | None, packs: PackStore) -> Any:
-    """Tokens to text, or None where the tokenizer is not at hand: the boundaries can be shown all the same.
+    """Return a function from tokens to text, or None without a tokenizer: boundaries can be shown all the same.
 
-    The one that packed is looked for where the packs say that it was, and no network is asked for it.
+    The tokenizer that packed is opened at the path that the packs note, and no network is asked for it.
     """
-    noted = packs.notes.get("tokenizer")
-    if not (name or noted):
+    path = name or packs.notes.get("tokenizer")
+    if not path:
         return None
     try:
-        tokenizer = Tokenizer(name or noted, ask_hub=name is not None)
+        tokenizer = Tokenizer(path, ask_hub=name is not None)
         hf = tokenizer.hf
+        # Another tokenizer gives other words for the same ids, silently.
         fingerprint = packs.notes.get("tokenizer_fingerprint")
         if fingerprint is not None and tokenizer.fingerprint != fingerprint:
-            click.echo(
-                f"({name or noted} is another tokenizer than the one that packed: the text may be wrong)", err=True
-            )
+            click.echo(f"({path} is another tokenizer than the one that packed: the text may be wrong)", err=True)
     except BrimfulError as error:
         click.echo(f"(no text: {in_flags(error.message)})", err=True)
         return None

@@ -6,22 +6,18 @@ from typing import Any
 
 import click
 
-from brimful.cli.command import GroupedCommand, grouped
+from brimful.cli.arguments import open_job, plan_arguments, required
+from brimful.cli.command import GroupedCommand
+from brimful.cli.npy import numbers_from_npy
 from brimful.cli.options import (
     bad_sample_option,
     encoder_options,
     job_options,
-    make_encoder,
-    make_reporter,
-    make_source,
-    numbers_from_npy,
-    plan_arguments,
     plan_options,
-    required,
     source_options,
-    tokenizer_note,
+    store_options,
 )
-from brimful.cli.terminal import show_json, show_lines
+from brimful.cli.terminal import show
 from brimful.materialize import pack_dataset
 
 __all__ = ["pack"]
@@ -33,10 +29,7 @@ __all__ = ["pack"]
 @bad_sample_option
 @encoder_options
 @plan_options
-@grouped(
-    "Output",
-    click.option("-o", "--output", metavar="DIR", help="Directory of the packs."),
-)
+@store_options
 @job_options
 def pack(source: tuple[str, ...], output: str | None, groups: str | None, capacity: int | None, **options: Any) -> None:
     """Measure, plan and write SOURCE as a pack store.
@@ -47,14 +40,11 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, capaci
     """
     required(output, "-o", "name the directory that the packs go to")
     required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
-    data = make_source(source, options)
-    encoder = make_encoder(data, options)
-    progress = make_reporter(options["as_json"], options["quiet"])
-    if data.detected:
-        progress.say(f"{data.title}: {len(data):,} samples, format {data.format_name} (detected)")
+    job = open_job(source, options)
+    job.say_format()
     summary = pack_dataset(
-        data,
-        encoder,
+        job.source,
+        job.encoder,
         str(output),
         capacity=int(capacity or 0),
         groups=None if groups is None else numbers_from_npy(groups),
@@ -62,10 +52,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, capaci
         num_proc=options["num_proc"],
         cache_dir=options["cache_dir"],
         on_bad_sample=options["on_bad_sample"],
-        notes={**tokenizer_note(encoder), "source": data.title},
-        progress=progress,
+        notes=job.notes,
+        progress=job.progress,
     )
-    if options["as_json"]:
-        show_json(summary.as_dict())
-    else:
-        show_lines(summary.lines())
+    show(summary.as_dict, summary.lines, options["as_json"])

@@ -6,24 +6,25 @@ import os
 from typing import Any
 
 import click
-import numpy as np
 
 from brimful.blobs import atomic_file, open_blob_store
-from brimful.cli.command import GroupedCommand, grouped
-from brimful.cli.options import capacity_option, json_option, lengths_from_npy, overflow_option
-from brimful.cli.ours import LENGTHS, PLAN, kind_of
-from brimful.cli.run_options import make_run, run_options
+from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_in, plan_in
+from brimful.cli.command import GroupedCommand, grouped, value_option
+from brimful.cli.npy import lengths_from_npy, numbers_from_npy
+from brimful.cli.options import capacity_option, json_option, overflow_option
 from brimful.cli.terminal import show_json, show_lines
+from brimful.cli.training_options import make_run, training_options
 from brimful.errors import NotAPackStoreError, PlanMismatchError, SettingsError, SourceNotFoundError
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.plan import Plan, plan_packs
-from brimful.report.advice import describe_advice, describe_facts, draw_choices
-from brimful.report.facts import Facts, gather_facts
-from brimful.report.lengths import describe_lengths, draw_histogram
-from brimful.report.page import DATA_ID, render_page
-from brimful.report.plan import describe_plan
-from brimful.report.sweep import draw_sweep
+from brimful.report.analysis.facts import Facts, gather_facts
+from brimful.report.html.page import DATA_ID, render_page
+from brimful.report.text.advice import describe_advice, draw_choices
+from brimful.report.text.comparison import draw_sweep
+from brimful.report.text.facts import describe_facts
+from brimful.report.text.lengths import describe_lengths, draw_histogram
+from brimful.report.text.plan import describe_plan
 from brimful.shards import StreamLog
 from brimful.typing import AnyIntArray
 
@@ -34,13 +35,11 @@ __all__ = ["report"]
 @click.argument("path")
 @capacity_option
 @overflow_option
-@run_options
+@training_options
 @grouped(
     "Sources",
-    click.option("--sources", metavar="FILE.npy", help="Whole numbers: the source of each sample, from 0."),
-    click.option(
-        "--source-name", "source_names", multiple=True, metavar="NAME", help="Name of source 0, 1, …; repeated."
-    ),
+    value_option("--sources", "FILE.npy", "Whole numbers: the source of each sample, from 0."),
+    value_option("--source-name", "NAME", "Name of source 0, 1, …; repeated.", "source_names", multiple=True),
 )
 @grouped(
     "Output",
@@ -75,6 +74,7 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
 
 
 def _lines(facts: Facts, stepwise: bool) -> list[str]:
+    """Describe everything; ``stepwise`` also draws the choices and the steps of a run of more than one pack a step."""
     lines = []
     if facts.table is not None:
         lines += [*describe_lengths(facts.table), "", *draw_histogram(facts.table)]
@@ -90,30 +90,25 @@ def _lines(facts: Facts, stepwise: bool) -> list[str]:
                 "               for your run add --world-size, --micro-batch-size, --gradient-accumulation-steps"
             )
     if facts.table is not None:
-        lines += [
-            "",
-            "other capacities, by best fit decreasing",
-            *draw_sweep(facts.sweep, facts.run.packs_per_step if stepwise else None),
-        ]
+        sweep = draw_sweep(facts.sweep, facts.run.packs_per_step if stepwise else None)
+        lines += ["", "other capacities, by best fit decreasing", *sweep]
     return lines
 
 
 def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
-    """What the path is or holds; a table and a plan from one directory belong together."""
-    table, plan = None, None
+    """Open the table and the plan that a path is or holds; both of one directory belong together."""
     if not os.path.exists(path):
         raise SourceNotFoundError(f"{path}: no such file or directory")
+    table, plan, kind = None, None, kind_of(path)
     if os.path.isdir(path):
-        lengths, planned = os.path.join(path, "lengths.arrow"), os.path.join(path, "plan.arrow")
-        table = LengthTable.open(lengths) if os.path.exists(lengths) else None
-        plan = Plan.open(planned) if os.path.exists(planned) else None
+        table, plan = lengths_in(path), plan_in(path)
         if plan is not None:
             _check_together(path, table, plan)
-    elif kind_of(path) == LENGTHS:
+    elif kind == LENGTHS:
         table = LengthTable.open(path)
-    elif kind_of(path) == PLAN:
+    elif kind == PLAN:
         plan = Plan.open(path)
-    elif path.endswith((".npy", ".npz")) and os.path.exists(path):
+    elif path.endswith((".npy", ".npz")):
         table = lengths_from_npy(path)
     if table is None and plan is None:
         raise NotAPackStoreError(
@@ -125,20 +120,22 @@ def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
 
 def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:
     """Refuse a directory whose parts are of different jobs: its numbers would not add up."""
+    # A directory collects files of several runs: only their fingerprints tell them apart.
     if table is not None and table.fingerprint != plan.length_fingerprint:
         raise PlanMismatchError(
             f"{path}: plan.arrow was made from lengths {short(plan.length_fingerprint)} and lengths.arrow holds "
             f"{short(table.fingerprint)}: report on one of the two files, or run the command that made them again"
         )
     if os.path.exists(os.path.join(path, "stream.json")):
-        written = str(StreamLog(open_blob_store(path)).header()["identity"]["plan"])
-        if written != plan.fingerprint:
+        fingerprint = str(StreamLog(open_blob_store(path)).header()["identity"]["plan"])
+        if fingerprint != plan.fingerprint:
             raise PlanMismatchError(
-                f"{path}: its packs were written from plan {short(written)} and plan.arrow is {short(plan.fingerprint)}"
+                f"{path}: its packs were written from plan {short(fingerprint)} and plan.arrow is {short(plan.fingerprint)}"
             )
 
 
 def _check_output(output: str) -> None:
+    """Refuse a page that could not be written, or that would replace a file of somebody else."""
     if not output.lower().endswith((".html", ".htm")):
         raise SettingsError(f"-o {output} must end in .html: a report is one HTML page")
     if os.path.isdir(output):
@@ -146,6 +143,7 @@ def _check_output(output: str) -> None:
     parent = os.path.dirname(output) or "."
     if not os.path.isdir(parent):
         raise SourceNotFoundError(f"-o {output}: there is no directory {parent}")
+    # A page is replaced only by a page: the id in it is the mark.
     if os.path.exists(output):
         with open(output, "rb") as file:
             if f'id="{DATA_ID}"'.encode() not in file.read():
@@ -155,17 +153,13 @@ def _check_output(output: str) -> None:
 def _sources(
     path: str | None, names: tuple[str, ...], table: LengthTable | None
 ) -> tuple[AnyIntArray, list[str]] | None:
+    """Open the source of each sample, with names that default to their numbers; None if not requested."""
     if path is None:
         if names:
             raise SettingsError("--source-name names what --sources numbers: add --sources FILE.npy")
         return None
     if table is None:
         raise SettingsError("--sources says where samples come from, and there is no length table to count them in")
-    try:
-        sources = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise SourceNotFoundError(f"--sources {path}: no such file") from error
-    except (ValueError, EOFError, OSError) as error:
-        raise SettingsError(f"--sources {path} is no .npy file of numbers: {error}") from error
-    number = int(sources.max()) + 1 if sources.size and sources.dtype.kind in "iu" else 0
-    return sources, list(names) or [f"source {at}" for at in range(max(0, number))]
+    sources = numbers_from_npy(path, flag="--sources ", error_type=SettingsError)
+    count = int(sources.max()) + 1 if sources.size and sources.dtype.kind in "iu" else 0
+    return sources, list(names) or [f"source {number}" for number in range(count)]

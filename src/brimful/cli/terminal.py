@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from textwrap import wrap
 from typing import Any
@@ -15,36 +15,52 @@ import click
 
 from brimful.cli.flags import in_flags
 
-__all__ = ["fitted", "show_json", "show_lines"]
+__all__ = ["fitted", "show", "show_json", "show_lines"]
 
 _LABEL = 15
-"""Columns of the label in front of what is described: ``packs          91 of 1,024 tokens``."""
-_NARROWEST = 40
+"""Characters of the label in front of a description: ``packs          91 of 1,024 tokens``."""
+
+_MIN_WIDTH = 40
+"""Characters of a line on the narrowest terminal; a narrower one breaks lines itself."""
+
 _GAP = "  "
+"""Blanks between two cells of a table."""
+
 _CELLS = re.compile(r"\S+(?: \S+)*")
-_NOTE = re.compile(r"[^\W\d]{2,} [^\W\d]{2,}|←")
-"""What a last column of words has, and one of numbers has not."""
+_WORDS = re.compile(r"[^\W\d]{2,} [^\W\d]{2,}|←")
+"""Pattern that a last column of words has, and one of numbers has not."""
+
 _BAR = "█"
 
 
+def show(data: Callable[[], Any], lines: Callable[[], Iterable[str]], as_json: bool) -> None:
+    """Print a result: ``data`` for machines, or ``lines`` for people; only the one that is shown is computed."""
+    if as_json:
+        show_json(data())
+    else:
+        show_lines(lines())
+
+
 def show_json(value: Any) -> None:
-    """A result for machines, on one line."""
+    """Print a result for machines on one line."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def show_lines(lines: Iterable[str]) -> None:
-    """A result for people: its settings as flags, folded on a narrow terminal; whole lines where nobody looks."""
-    told = [in_flags(piece) for line in lines for piece in line.split("\n")]
-    width = max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
-    for line in told if width is None else fitted(told, width):
-        click.echo(line)
+    """Print a result for people: settings as flags, folded on a narrow terminal, in whole lines elsewhere."""
+    texts = [in_flags(text) for line in lines for text in line.split("\n")]
+    # A file or pipe gets whole lines, which tools can search.
+    if sys.stdout.isatty():
+        texts = list(fitted(texts, max(_MIN_WIDTH, shutil.get_terminal_size().columns)))
+    for text in texts:
+        click.echo(text)
 
 
 def fitted(lines: Sequence[str], width: int) -> Iterator[str]:
-    """The same lines within so many columns.
+    """Fold lines to a width.
 
-    Text goes on below itself, behind its label. A table that is too wide is cut into several, one below the other,
-    each with the first columns.
+    Text continues on the next line, behind its label. A table that is too wide is cut into several, one below the
+    other, each with the first columns.
 
     >>> print("\\n".join(fitted(["lower bound    91 packs: at what any plan needs"], 40)))
     lower bound    91 packs: at what any
@@ -56,6 +72,7 @@ def fitted(lines: Sequence[str], width: int) -> Iterator[str]:
       capacity     fill
          1,024  97.5 %
     """
+    # Rows of one table are folded together: its columns must stay aligned.
     for is_table, block in groupby(_joined(lines), key=_is_row):
         rows = list(block)
         if is_table and max(map(len, rows)) > width:
@@ -65,19 +82,16 @@ def fitted(lines: Sequence[str], width: int) -> Iterator[str]:
                 yield from _folded(row, width)
 
 
-def _joined(lines: Iterable[str]) -> Iterator[str]:
-    """Lines with what was folded behind a label put together again, to be folded anew."""
-    held: str | None = None
+def _joined(lines: Iterable[str]) -> list[str]:
+    """Join lines that were folded behind a label, so that they can be folded to another width."""
+    joined: list[str] = []
     for line in lines:
-        goes_on = line[:_LABEL].isspace() and line[_LABEL : _LABEL + 1].strip() and len(line) > _LABEL
-        if held is not None and goes_on and _is_labelled(held) and not _is_row(line):
-            held = f"{held} {line.strip()}"
-            continue
-        if held is not None:
-            yield held
-        held = line
-    if held is not None:
-        yield held
+        is_indented = line[:_LABEL].isspace() and line[_LABEL : _LABEL + 1].strip() and len(line) > _LABEL
+        if joined and is_indented and _is_labelled(joined[-1]) and not _is_row(line):
+            joined[-1] = f"{joined[-1]} {line.strip()}"
+        else:
+            joined.append(line)
+    return joined
 
 
 def _is_labelled(line: str) -> bool:
@@ -86,42 +100,48 @@ def _is_labelled(line: str) -> bool:
 
 
 def _is_row(line: str) -> bool:
-    """A line of a table: three cells or more, none of which is a label."""
+    """Return true for a line of a table: three cells or more, none of which is a label."""
     return not _is_labelled(line) and len(_CELLS.findall(line.replace("   ", _GAP + " "))) >= 3
 
 
 def _folded(line: str, width: int) -> list[str]:
+    """Fold one line that is no row of a table."""
     if len(line) <= width:
         return [line]
+    # Text hangs below itself: behind its label, or two blanks deeper than its first line.
     hang = _LABEL if _is_labelled(line) else len(line) - len(line.lstrip()) + 2
     start = line[:_LABEL] if _is_labelled(line) else " " * (hang - 2)
-    rest = line[len(start) :].strip()
-    return wrap(rest, width, initial_indent=start, subsequent_indent=" " * hang, break_on_hyphens=False)
+    text = line[len(start) :].strip()
+    return wrap(text, width, initial_indent=start, subsequent_indent=" " * hang, break_on_hyphens=False)
 
 
 def _narrow_table(rows: Sequence[str], width: int) -> Iterator[str]:
+    """Cut a table into several that fit, each with the first columns."""
     cells = _cells(rows)
     if all(set(row[-1].strip()) <= {_BAR} for row in cells):
         yield from _shorter_bars(cells, width)
         return
+    # A last column of words is no column: it follows its row in the first table, behind it or below it.
     notes = [""] * len(cells)
-    if any(_NOTE.search(row[-1]) for row in cells):
+    if any(_WORDS.search(row[-1]) for row in cells):
         notes = [row[-1].strip() for row in cells]
         cells = [row[:-1] for row in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    keys = 1
-    while keys < len(widths) - 1 and not any(char.isdigit() for row in cells[1:] for char in row[keys]):
-        keys += 1  # names beside the first column belong to it
-    start = keys
+    # Columns without a number belong to the first one: all of them name the row.
+    num_keys = 1
+    while num_keys < len(widths) - 1 and not any(char.isdigit() for row in cells[1:] for char in row[num_keys]):
+        num_keys += 1
+    start = num_keys
     while start < len(widths):
+        # This table takes columns start to end - 1: at least one, even if it is too wide.
         end = start + 1
-        while end < len(widths) and sum(widths[:keys]) + sum(widths[start : end + 1]) <= width:
+        while end < len(widths) and sum(widths[:num_keys]) + sum(widths[start : end + 1]) <= width:
             end += 1
-        if start > keys:
+        if start > num_keys:
             yield ""
         for row, note in zip(cells, notes, strict=True):
-            line = "".join([*row[:keys], *row[start:end]]).rstrip()
-            if not note or start > keys:
+            line = "".join([*row[:num_keys], *row[start:end]]).rstrip()
+            if not note or start > num_keys:
                 yield line
             elif len(line) + len(_GAP) + len(note) <= width:
                 yield line + _GAP + note
@@ -132,25 +152,26 @@ def _narrow_table(rows: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _cells(rows: Sequence[str]) -> list[list[str]]:
-    """The cells of each row, those of a column equally wide, with no more than two blanks in front."""
+    """Return the cells of each row, equally wide in a column, with at most two blanks in front."""
     cells = [[row.ljust(end)[begin:end] for begin, end in _columns(rows)] for row in rows]
     spare = [min(len(cell) - len(cell.lstrip()) for cell in column) - 2 for column in zip(*cells, strict=True)]
-    return [[cell[max(0, cut) :] for cell, cut in zip(row, spare, strict=True)] for row in cells]
+    return [[cell[max(0, count) :] for cell, count in zip(row, spare, strict=True)] for row in cells]
 
 
 def _columns(rows: Sequence[str]) -> list[tuple[int, int]]:
-    """Where columns begin and end: they are divided by two blanks that all rows have; blanks belong to the right one."""
-    longest = max(map(len, rows))
-    blank = [all(row[at : at + 1] in ("", " ") for row in rows) for at in range(longest)]
-    ends = [at for at in range(1, longest) if blank[at] and not blank[at - 1] and (at + 1 >= longest or blank[at + 1])]
-    edges = [0, *ends, longest]
-    return [(begin, end) for begin, end in pairwise(edges) if not all(blank[begin:end])]
+    """Find begin and end of each column: two blanks in all rows separate columns, and belong to the right one."""
+    length = max(map(len, rows))
+    is_blank = [all(row[i : i + 1] in ("", " ") for row in rows) for i in range(length)] + [True]
+    ends = [i for i in range(1, length) if is_blank[i] and not is_blank[i - 1] and is_blank[i + 1]]
+    edges = [0, *ends, length]
+    return [(begin, end) for begin, end in pairwise(edges) if not all(is_blank[begin:end])]
 
 
 def _shorter_bars(cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    head = sum(map(len, cells[0][:-1])) + len(_GAP)
-    most = max(len(row[-1].strip()) for row in cells)
-    room = max(1, min(most, width - head))
-    for row in cells:
-        bar = len(row[-1].strip())
-        yield ("".join(row[:-1]) + _GAP + _BAR * (-(-bar * room // most) if bar else 0)).rstrip()
+    """Scale the bars of the last column until the longest fits; none vanishes."""
+    room = width - sum(map(len, cells[0][:-1])) - len(_GAP)
+    bars = [len(row[-1].strip()) for row in cells]
+    longest = max(1, *bars)
+    scaled = max(1, min(longest, room))
+    for row, bar in zip(cells, bars, strict=True):
+        yield ("".join(row[:-1]) + _GAP + _BAR * -(-bar * scaled // longest)).rstrip()

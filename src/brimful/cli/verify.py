@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from brimful.cli.command import GroupedCommand, grouped
+from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.options import json_option
-from brimful.cli.terminal import show_json, show_lines
+from brimful.cli.terminal import show
 from brimful.errors import SettingsError, missing_extra
 
 __all__ = ["verify"]
@@ -20,44 +20,24 @@ __all__ = ["verify"]
 @click.command(cls=GroupedCommand)
 @grouped(
     "Subject",
-    click.option("--model", "path", metavar="DIR|ID", help="A causal language model: a directory or a hub id."),
-    click.option(
-        "--model-type", metavar="NAME", help="A tiny random model of an architecture instead: qwen2, llama, …"
-    ),
-    click.option("--packs", metavar="DIR", help="A pack store to take samples from (default: random ones)."),
-    click.option(
-        "--collator", metavar="MODULE:NAME", help="Your collator instead of PackCollator, as package.module:name."
-    ),
+    value_option("--model", "DIR|ID", "A causal language model: a directory or a hub id.", "path"),
+    value_option("--model-type", "NAME", "A tiny random model of an architecture instead: qwen2, llama, …"),
+    value_option("--packs", "DIR", "A pack store to take samples from (default: random ones)."),
+    value_option("--collator", "MODULE:NAME", "Your collator instead of PackCollator, as package.module:name."),
 )
 @grouped(
     "Checks",
-    click.option(
-        "--attention",
-        metavar="NAME,…",
-        help="Implementations to try (default: eager,sdpa,flex_attention,flash_attention_2).",
+    value_option(
+        "--attention", "NAME,…", "Implementations to try (default: eager,sdpa,flex_attention,flash_attention_2)."
     ),
-    click.option("--dtype", default="float32", show_default=True, metavar="NAME", help="float32, bfloat16 or float16."),
-    click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, cuda, cuda:1, …"),
-    click.option(
-        "--max-tokens", type=click.IntRange(min=16), default=512, show_default=True, help="Most to take of --packs."
-    ),
-    click.option("--seed", type=int, default=0, show_default=True, help="Of random weights and samples."),
+    value_option("--dtype", "NAME", "float32, bfloat16 or float16.", default="float32"),
+    value_option("--device", "NAME", "cpu, cuda, cuda:1, …", default="cpu"),
+    click.option("--max-tokens", type=click.IntRange(min=16), default=512, help="Most to take of --packs."),
+    click.option("--seed", default=0, help="Of random weights and samples."),
     click.option("--no-gradients", is_flag=True, help="Leave gradients out: half of the memory."),
 )
 @json_option
-def verify(
-    path: str | None,
-    model_type: str | None,
-    packs: str | None,
-    collator: str | None,
-    attention: str | None,
-    dtype: str,
-    device: str,
-    max_tokens: int,
-    seed: int,
-    no_gradients: bool,
-    as_json: bool,
-) -> int:
+def verify(path: str | None, model_type: str | None, no_gradients: bool, as_json: bool, **options: Any) -> int:
     """Show that samples in one pack do not see each other, and train as they would one by one.
 
     Changes one sample and looks whether another one's logits move; compares logits, loss and gradients of the packed
@@ -70,6 +50,7 @@ def verify(
     """
     if (path is None) == (model_type is None):
         raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what is to be verified?")
+    # Torch and transformers warn while they are imported, too.
     with _quiet():
         try:
             import torch  # noqa: F401
@@ -78,33 +59,31 @@ def verify(
         from brimful.verify import verify_packing
         from brimful.verify.models import load_model, tiny_model
 
-        names = _attention(attention)
-        model = (
-            load_model(path, dtype=dtype, device=device)
-            if path is not None
-            else tiny_model(str(model_type), dtype=dtype, device=device, seed=seed)
-        )
-        samples = _samples(packs, _vocab(model), max_tokens, seed)
-        report = verify_packing(
-            model, _collator(collator, samples, model), samples, attention=names, gradients=not no_gradients
-        )
-    if as_json:
-        show_json(report.as_dict())
-    else:
-        show_lines(str(report).splitlines())
+        names = _attention(options["attention"])
+        place: dict[str, Any] = {"dtype": options["dtype"], "device": options["device"]}
+        if path is not None:
+            model = load_model(path, **place)
+        else:
+            model = tiny_model(str(model_type), **place, seed=options["seed"])
+        samples = _samples(options["packs"], _vocab(model), options["max_tokens"], options["seed"])
+        collator = _collator(options["collator"], samples, model)
+        report = verify_packing(model, collator, samples, attention=names, gradients=not no_gradients)
+    show(report.as_dict, str(report).splitlines, as_json)
     return 0 if report.ok else 1
 
 
 def _attention(text: str | None) -> list[str] | None:
+    """Parse the implementations to try; None for the default ones."""
     from brimful.verify.attention import IMPLEMENTATIONS
 
     if text is None:
         return None
     names = [name.strip() for name in text.split(",") if name.strip()]
-    known = (*IMPLEMENTATIONS, "flash_attention_3")
-    wrong = [name for name in names if name not in known]
-    if wrong or not names:
-        raise SettingsError(f"--attention {text!r}: {', '.join(wrong) or 'nothing'} is none of {', '.join(known)}")
+    choices = (*IMPLEMENTATIONS, "flash_attention_3")
+    unknown_names = [name for name in names if name not in choices]
+    if unknown_names or not names:
+        problem = ", ".join(unknown_names) or "nothing"
+        raise SettingsError(f"--attention {text!r}: {problem} is none of {', '.join(choices)}")
     return names
 
 
@@ -114,6 +93,7 @@ def _vocab(model: Any) -> int:
 
 
 def _samples(packs: str | None, vocab: int, max_tokens: int, seed: int) -> list[Any]:
+    """Return samples of a pack store, or random ones."""
     from brimful.verify.samples import few_of, random_samples
 
     if packs is None:
@@ -124,11 +104,12 @@ def _samples(packs: str | None, vocab: int, max_tokens: int, seed: int) -> list[
 
 
 def _collator(name: str | None, samples: list[Any], model: Any) -> Any:
-    """PackCollator for this model with some padding behind, or what ``module:name`` is: a collator, or a class or factory of one."""
+    """Import ``module:name``: a collator, or a class or factory of one. None gives a PackCollator for this model."""
     if name is None:
         from brimful import PackCollator
         from brimful.trainers.model_facts import facts_of
 
+        # One token more than the samples have, rounded up to 16: every batch has some padding to check.
         facts = facts_of(model)
         total = sum(len(sample["input_ids"]) if isinstance(sample, dict) else len(sample) for sample in samples)
         return PackCollator(pad_to=-(-(total + 1) // 16) * 16, position_start=facts.position_start, mrope=facts.mrope)
@@ -138,28 +119,29 @@ def _collator(name: str | None, samples: list[Any], model: Any) -> Any:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise SettingsError(f"--collator {name!r} must be MODULE:NAME, such as my_project.data:collate")
+    # A program does not find modules of the working directory by itself, as `python -m` does.
     sys.path.insert(0, "")
     try:
-        found = getattr(import_module(module), attribute)
+        collator = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise SettingsError(f"--collator {name}: {error}") from error
     finally:
         sys.path.remove("")
-    return found() if inspect.isclass(found) else found
+    return collator() if inspect.isclass(collator) else collator
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Libraries say nothing of their own meanwhile: what they refuse is in the report."""
+    """Silence the libraries: the report names what they refuse."""
     import logging
     import warnings
 
     logger = logging.getLogger("transformers")
-    before = logger.level
+    level = logger.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logger.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            logger.setLevel(before)
+            logger.setLevel(level)

@@ -1,4 +1,4 @@
-"""``brimful plan --what-if``: other capacities and algorithms beside the plan, and what packing changes."""
+"""``brimful plan --what-if``: other capacities and algorithms beside the plan, and advice on turning packing on."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 import click
 
-from brimful.cli.command import grouped, together
-from brimful.cli.run_options import make_run, run_options
+from brimful.cli.command import grouped, together, value_option
 from brimful.cli.terminal import show_lines
+from brimful.cli.training_options import make_run, training_options
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
-from brimful.report.advice import describe_advice, draw_choices
-from brimful.report.advisor import advise
-from brimful.report.facts import Run
-from brimful.report.what_if import compare_plans, draw_comparison
+from brimful.report.analysis.advice import Advice
+from brimful.report.analysis.advise import advise_run
+from brimful.report.analysis.what_if import Alternative, compare_plans
+from brimful.report.text.advice import describe_advice, draw_choices
+from brimful.report.text.comparison import draw_comparison
 
 __all__ = ["check_what_if", "show_what_if", "what_if_data", "what_if_options"]
 
@@ -29,22 +30,22 @@ what_if_options = together(
             is_flag=True,
             help="Compare capacities and algorithms, and say what packing changes in training. Saves nothing.",
         ),
-        click.option(
+        value_option(
             "--try-max-length",
+            "TOKENS",
+            "A capacity to compare in --what-if; can be repeated (default: half, twice and four times).",
             "try_capacities",
             type=int,
             multiple=True,
-            metavar="TOKENS",
-            help="A capacity to compare in --what-if; can be repeated (default: half, twice and four times).",
         ),
     ),
-    run_options,
+    training_options,
 )
-"""``--what-if``, ``--try-max-length``, and what a step is made of."""
+"""``--what-if``, ``--try-max-length``, and the settings of a step."""
 
 
 def check_what_if(options: Mapping[str, Any], output: str | None) -> None:
-    """Refuse what contradicts itself before anything is planned.
+    """Refuse contradictions before anything is planned.
 
     Raises:
         SettingsError: an output, a capacity below 1, an impossible run, or a comparison without ``--what-if``.
@@ -62,29 +63,20 @@ def check_what_if(options: Mapping[str, Any], output: str | None) -> None:
 
 
 def what_if_data(table: LengthTable, plan: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The comparison and the advice, for ``--json``."""
-    run = make_run(options)
-    rows = compare_plans(table, plan, capacities=options["try_capacities"], packs_per_step=run.packs_per_step)
-    return {"comparison": [asdict(row) for row in rows], "advice": _advice(table, plan, run).as_dict()}
+    """Return the comparison and the advice for ``--json``."""
+    alternatives, advice = _what_if(table, plan, options)
+    return {"comparison": [asdict(alternative) for alternative in alternatives], "advice": advice.as_dict()}
 
 
 def show_what_if(table: LengthTable, plan: Plan, options: Mapping[str, Any]) -> None:
     """Print the comparison and the advice."""
+    alternatives, advice = _what_if(table, plan, options)
+    show_lines(["", *draw_comparison(alternatives), "", *describe_advice(advice), "", *draw_choices(advice)])
+
+
+def _what_if(table: LengthTable, plan: Plan, options: Mapping[str, Any]) -> tuple[list[Alternative], Advice]:
     run = make_run(options)
-    rows = compare_plans(table, plan, capacities=options["try_capacities"], packs_per_step=run.packs_per_step)
-    advice = _advice(table, plan, run)
-    show_lines(["", *draw_comparison(rows), "", *describe_advice(advice), "", *draw_choices(advice)])
-
-
-def _advice(table: LengthTable, plan: Plan, run: Run) -> Any:
-    return advise(
-        table,
-        plan,
-        dp_world_size=run.dp_world_size,
-        micro_batch_size=run.micro_batch_size,
-        gradient_accumulation_steps=run.gradient_accumulation_steps,
-        packs_per_micro_batch=run.packs_per_micro_batch,
-        cost_model=run.cost_model,
-        learning_rate=run.learning_rate,
-        warmup_steps=run.warmup_steps,
-    )
+    capacities = options["try_capacities"]
+    # Alternatives are compared at the packs of a step that the run has now.
+    alternatives = compare_plans(table, plan, capacities=capacities, packs_per_step=run.packs_per_step)
+    return alternatives, advise_run(table, plan, run)

@@ -1,3 +1,7 @@
-"""What people read: descriptions of lengths, plans, packs and stores."""
+"""Descriptions of lengths, plans, packs and stores, for people and for machines.
+
+Three rooms: ``analysis`` computes and knows no medium; ``html`` draws a page of it and ``text`` lines for a terminal.
+Both read ``analysis`` and neither reads the other.
+"""
 
 from __future__ import annotations

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from brimful.testing.packing import assert_packing_is_right
+from brimful.testing.assertions import assert_packing_is_right
 
 __all__ = ["assert_packing_is_right"]

@@ -1,4 +1,4 @@
-"""Faults on purpose: processes that die at a labelled place, disks that are full.
+"""Planted faults: processes that die at a labelled place, and full disks.
 
 >>> with full_disk(after_bytes=3):
 ...     pass
@@ -27,19 +27,19 @@ CRASH_POINTS = (
     "after-shard",
     "after-commit",
 )
-"""Labels of ``brimful.blobs.crash_points`` in the order in which a commit passes them."""
+"""Labels of ``brimful.blobs.crash_points`` in the order of a commit."""
 
 
 def die_at(name: str, occurrence: int) -> None:
     """Kill this process (SIGKILL, no clean-up) the n-th time it passes a crash point. Call it in a child process."""
     assert name in CRASH_POINTS, name
-    passed = 0
+    num_passed = 0
 
     def crash(point: str) -> None:
-        nonlocal passed
+        nonlocal num_passed
         if point == name:
-            passed += 1
-            if passed == occurrence:
+            num_passed += 1
+            if num_passed == occurrence:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(crash_points, "reach", crash)  # noqa: B010  (the type of a function cannot be assigned to)
@@ -47,18 +47,19 @@ def die_at(name: str, occurrence: int) -> None:
 
 @contextlib.contextmanager
 def full_disk(*, after_bytes: int) -> Iterator[None]:
-    """Let ``os.write`` fail with ENOSPC once that many bytes were written through it."""
+    """Let ``os.write`` fail with ENOSPC after this number of bytes, counted over all files."""
     real, room = os.write, after_bytes
 
     def write(descriptor: int, data: bytes | memoryview) -> int:
         nonlocal room
+        # Standard output and error are no files on the disk.
         if descriptor <= 2:
             return real(descriptor, data)
         if room <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = real(descriptor, data[:room])
-        room -= written
-        return written
+        num_bytes = real(descriptor, data[:room])
+        room -= num_bytes
+        return num_bytes
 
     with mock.patch.object(os, "write", write):
         yield

@@ -1,4 +1,4 @@
-"""Slow algorithms that are plainly right, one item at a time: what the fast ones are held against.
+"""Slow reference algorithms, one item at a time: plainly right, for comparison with the fast ones.
 
 >>> best_fit_decreasing([3, 3, 5, 6, 1, 1], 7)
 [[3, 4], [2], [0, 1, 5]]
@@ -21,32 +21,32 @@ __all__ = [
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """In order, each into the pack with the least room that suffices; the first opened of equals."""
-    return _any_fit(range(len(lengths)), lengths, capacity, _tightest)
+    """Pack items in order, each into the pack with the least sufficient room; the first opened of equals."""
+    return _any_fit(range(len(lengths)), lengths, capacity, lambda room: room)
 
 
 def best_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Longest first, each into the pack with the least room that suffices; the first opened of equals."""
-    return _any_fit(_longest_first(lengths), lengths, capacity, _tightest)
+    """Pack items longest first, each into the pack with the least sufficient room; the first opened of equals."""
+    return _any_fit(_longest_first(lengths), lengths, capacity, lambda room: room)
 
 
 def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """In order, each into the first pack with room."""
-    return _any_fit(range(len(lengths)), lengths, capacity, _first)
+    """Pack items in order, each into the first pack with room."""
+    return _any_fit(range(len(lengths)), lengths, capacity, lambda room: 0)
 
 
 def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Longest first, each into the first pack with room."""
-    return _any_fit(_longest_first(lengths), lengths, capacity, _first)
+    """Pack items longest first, each into the first pack with room."""
+    return _any_fit(_longest_first(lengths), lengths, capacity, lambda room: 0)
 
 
 def worst_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """In order, each into the pack with the most room; the first opened of equals."""
-    return _any_fit(range(len(lengths)), lengths, capacity, _loosest)
+    """Pack items in order, each into the pack with the most room; the first opened of equals."""
+    return _any_fit(range(len(lengths)), lengths, capacity, lambda room: -room)
 
 
 def next_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """In order; a new pack when the next item does not fit into the last."""
+    """Pack items in order; open a new pack for an item that does not fit into the last."""
     packs: list[list[int]] = []
     room = 0
     for item, length in enumerate(lengths):
@@ -59,7 +59,8 @@ def next_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def concat_split(lengths: Sequence[int], capacity: int) -> list[list[tuple[int, int]]]:
-    """Every token of the stream as (sample, position), ``capacity`` of them to a pack."""
+    """Cut the stream of tokens, each as (sample, position), into packs of ``capacity`` tokens."""
+    # The stream has no boundaries: a pack may begin and end inside of a sample.
     tokens = [(sample, position) for sample, length in enumerate(lengths) for position in range(length)]
     return [tokens[begin : begin + capacity] for begin in range(0, len(tokens), capacity)]
 
@@ -67,69 +68,59 @@ def concat_split(lengths: Sequence[int], capacity: int) -> list[list[tuple[int, 
 def lookahead(
     lengths: Sequence[int], capacity: int, *, size: int, max_wait: int, algorithm: str, min_fill: float
 ) -> list[list[int]]:
-    """``brimful.plan.lookahead.Lookahead``, one sample at a time."""
-    emitted: list[list[int]] = []
+    """Pack a stream as ``brimful.plan.lookahead.Lookahead`` does, one sample at a time."""
+    result: list[list[int]] = []
     window: list[tuple[int, int]] = []  # item, number of the last pack that may hold it
     for item in range(len(lengths)):
-        window.append((item, len(emitted) + max_wait))
+        window.append((item, len(result) + max_wait))
         if len(window) < size:
             continue
-        packs, due = _window_packs(window, lengths, capacity, len(emitted), algorithm)
+        packs, due_items = _window_packs(window, lengths, capacity, len(result), algorithm)
         if algorithm == "next_fit":
-            going = packs[:-1] or packs
+            # Only the last pack can still grow.
+            emission = packs[:-1] or packs
         else:
+            # Fullest packs leave first: half of the window at least, all that are full enough, and all due items.
             loads = [sum(lengths[item] for item in pack) for pack in packs]
-            fullest = sorted(range(len(packs)), key=lambda pack: (-loads[pack], min(packs[pack])))
-            going, gone = [], 0
-            for pack in fullest:
-                if gone < size / 2 or loads[pack] >= min_fill * capacity or due & set(packs[pack]):
-                    going.append(packs[pack])
-                gone += len(packs[pack])
-        emitted += sorted(going, key=min)
-        window = [entry for entry in window if not any(entry[0] in pack for pack in going)]
-    return emitted + sorted(_window_packs(window, lengths, capacity, len(emitted), algorithm)[0], key=min)
+            emission, num_items = [], 0
+            for pack in sorted(range(len(packs)), key=lambda pack: (-loads[pack], min(packs[pack]))):
+                if num_items < size / 2 or loads[pack] >= min_fill * capacity or due_items & set(packs[pack]):
+                    emission.append(packs[pack])
+                num_items += len(packs[pack])
+        result += sorted(emission, key=min)
+        window = [entry for entry in window if not any(entry[0] in pack for pack in emission)]
+    return result + sorted(_window_packs(window, lengths, capacity, len(result), algorithm)[0], key=min)
 
 
 def _window_packs(
-    window: list[tuple[int, int]], lengths: Sequence[int], capacity: int, emitted: int, algorithm: str
+    window: list[tuple[int, int]], lengths: Sequence[int], capacity: int, num_packs: int, algorithm: str
 ) -> tuple[list[list[int]], set[int]]:
-    """Packs of the window, and the samples that must leave now because all of these could come before them."""
-    wait = {item: deadline - emitted - rank for rank, (item, deadline) in enumerate(window)}
-    order = list(wait)
+    """Return packs of the window, and the items that must leave now because all of these packs could precede them."""
+    # Slack of an item: packs that may still precede it, less the items that are due before it.
+    slack = {item: deadline - num_packs - rank for rank, (item, deadline) in enumerate(window)}
+    order = list(slack)
     if algorithm.endswith("_decreasing"):
-        most = min(len(order), 2 * sum(lengths[item] for item in order) // capacity + 1)
-        order.sort(key=lambda item: (wait[item] >= most, -lengths[item], item))
+        max_packs = min(len(order), 2 * sum(lengths[item] for item in order) // capacity + 1)
+        order.sort(key=lambda item: (slack[item] >= max_packs, -lengths[item], item))
     rule = {"next_fit": next_fit, "first_fit": first_fit, "best_fit": best_fit}[algorithm.removesuffix("_decreasing")]
     packs = [[order[place] for place in pack] for pack in rule([lengths[item] for item in order], capacity)]
-    return packs, {item for item in wait if wait[item] < len(packs)}
-
-
-_Choice = Callable[[list[int], list[int]], int]
-
-
-def _first(rooms: list[int], fitting: list[int]) -> int:
-    return fitting[0]
-
-
-def _tightest(rooms: list[int], fitting: list[int]) -> int:
-    return min(fitting, key=lambda pack: (rooms[pack], pack))
-
-
-def _loosest(rooms: list[int], fitting: list[int]) -> int:
-    return min(fitting, key=lambda pack: (-rooms[pack], pack))
+    return packs, {item for item in slack if slack[item] < len(packs)}
 
 
 def _longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda item: (-lengths[item], item))
 
 
-def _any_fit(order: Iterable[int], lengths: Sequence[int], capacity: int, choose: _Choice) -> list[list[int]]:
+def _any_fit(
+    order: Iterable[int], lengths: Sequence[int], capacity: int, preference: Callable[[int], int]
+) -> list[list[int]]:
+    """Put each item into the pack with room whose preference is smallest, the first opened of equals; else open one."""
     packs: list[list[int]] = []
     rooms: list[int] = []
     for item in order:
-        fitting = [pack for pack, room in enumerate(rooms) if room >= lengths[item]]
-        if fitting:
-            pack = choose(rooms, fitting)
+        candidates = [pack for pack, room in enumerate(rooms) if room >= lengths[item]]
+        if candidates:
+            pack = min(candidates, key=lambda pack: (preference(rooms[pack]), pack))
         else:
             pack = len(packs)
             packs.append([])

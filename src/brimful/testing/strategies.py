@@ -1,4 +1,4 @@
-"""Hypothesis strategies for whoever tests packing: lengths, conversations, plans.
+"""Hypothesis strategies for tests of packing: lengths and conversations.
 
 They shrink to small, readable cases, and mix in the corners: lengths of 1, of exactly the capacity, many equal.
 """
@@ -19,8 +19,9 @@ __all__ = ["capacities_and_lengths", "conversations", "lengths_and_plans", "plan
 def capacities_and_lengths(
     draw: st.DrawFn, *, max_capacity: int = 64, max_samples: int = 80, oversized: bool = False
 ) -> tuple[int, list[int]]:
-    """A capacity and lengths of samples, some above it if ``oversized``."""
+    """Draw a capacity and lengths of samples, some above the capacity if ``oversized``."""
     capacity = draw(st.integers(1, max_capacity))
+    # Faults hide at the corners: a full pack, and two samples that just fill one or just exceed it.
     top = 3 * capacity if oversized else capacity
     corners = st.sampled_from([1, capacity, max(1, capacity // 2), max(1, capacity // 2 + 1), top])
     corners = corners.filter(lambda length: length <= top)
@@ -30,7 +31,7 @@ def capacities_and_lengths(
 
 @st.composite
 def conversations(draw: st.DrawFn, *, max_turns: int = 6) -> list[dict[str, Any]]:
-    """Turns of user and assistant in turn, perhaps after a system message, with any text in them."""
+    """Draw alternating turns of user and assistant with any text, perhaps after a system message."""
     text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
     turns: list[dict[str, Any]] = []
     if draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Small things that behave like the real ones: an encoder without a tokenizer, packs without files."""
+"""Toys that behave like the real objects: an encoder without a tokenizer, packs without files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ __all__ = ["ToyPacks", "toy_chat_encoder", "toy_pack", "toy_packs"]
 
 
 class _ToyEncoder(Encoder):
-    """One token a character; a turn is its role, a colon, the content and a newline. Answers are targets."""
+    """An encoder with one token a character.
+
+    A turn is its role, a colon, the content and a newline. Answers are targets.
+    """
 
     def __init__(self, version: int = 0) -> None:
         self._version = version
@@ -55,7 +58,7 @@ class _ToyEncoder(Encoder):
 
 
 def toy_chat_encoder(version: int = 0) -> Encoder:
-    """An encoder with one token a character; another ``version`` has another fingerprint.
+    """Return an encoder with one token a character; another ``version`` has another fingerprint.
 
     >>> toy_chat_encoder().encode(Sample(0, text="abc")).input_ids.tolist()
     [97, 98, 99]
@@ -64,7 +67,7 @@ def toy_chat_encoder(version: int = 0) -> Encoder:
 
 
 def toy_pack(lengths: Sequence[int], first_sample: int = 0, seed: int = 0) -> Pack:
-    """A pack of segments of these lengths with random tokens, all of them targets.
+    """Return a pack of segments of these lengths with random tokens, all of them targets.
 
     >>> toy_pack([3, 2]).cu_seqlens.tolist()
     [0, 3, 5]
@@ -83,7 +86,7 @@ class ToyPacks:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of the sample ids."""
+        """Fingerprint of the sample ids."""
         return fingerprint_of([pack.sample_ids.tolist() for pack in self._packs])
 
     def __len__(self) -> int:
@@ -94,7 +97,7 @@ class ToyPacks:
 
 
 def toy_packs(count: int) -> ToyPacks:
-    """Packs of one segment each; pack ``i`` holds sample ``i``.
+    """Return packs of one segment each; pack ``i`` holds sample ``i``.
 
     >>> toy_packs(3)[2].sample_ids.tolist()
     [2]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from brimful.measure import LengthTable
 from brimful.plan import Overflow, Plan, plan_packs
+from brimful.report.analysis.plan_record import PlanRecord
 
-__all__ = ["Alternative", "compare_plans", "draw_comparison"]
+__all__ = ["Alternative", "compare_plans"]
 
 _ALGORITHMS = ("best_fit_decreasing", "first_fit_decreasing", "next_fit")
-"""Those that need no time limit."""
+"""Algorithms that need no time limit."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Alternative:
     """One capacity and algorithm.
 
     Attributes:
-        chosen: whether it is the plan that the others are compared to.
+        chosen: true for the plan that the others are compared to.
         over_bound: packs above the lower bound.
         tokens_lost: dropped and truncated.
         lost_ratio: of all tokens.
@@ -43,76 +44,64 @@ def compare_plans(
 ) -> list[Alternative]:
     """Plan the same lengths at other capacities and with other algorithms, with the plan's overflow policy and seed.
 
-    Pure: no I/O. Where the policy is ``error``, what is too long for a smaller capacity is left out and counted.
+    Pure: no I/O. Under the policy ``error``, samples too long for a smaller capacity are left out and counted.
 
     Args:
-        table: what was planned.
+        table: the lengths of the plan.
         plan: to compare with.
         packs_per_step: packs of an optimizer step on all ranks.
         capacities: tokens; half, twice and four times the plan's if empty.
 
     Returns:
-        By capacity, and at each the plan first.
+        Alternatives by capacity, the plan first at its own.
 
     >>> table = LengthTable.from_lengths([3, 3, 5, 6, 1, 1])
     >>> rows = compare_plans(table, plan_packs(table, capacity=7), packs_per_step=1, capacities=[14])
     >>> [(row.capacity, row.algorithm, row.num_packs) for row in rows if row.chosen or row.algorithm == "next_fit"]
     [(7, 'auto', 3), (7, 'next_fit', 4), (14, 'next_fit', 2)]
     """
-    others = capacities or [plan.capacity // 2, 2 * plan.capacity, 4 * plan.capacity]
-    policy = Overflow.named(str(plan.settings["overflow"]))
-    seed = plan.settings["seed"]
-    found = []
-    for capacity in sorted({plan.capacity, *others}):
+    record = PlanRecord.of(plan)
+    policy = Overflow.named(str(record.overflow))
+    alternatives = []
+    for capacity in sorted(
+        {plan.capacity, *(capacities or [plan.capacity // 2, 2 * plan.capacity, 4 * plan.capacity])}
+    ):
+        # Below one aligned row nothing can be planned, and capacities are int32.
         if not max(1, plan.alignment.total) <= capacity < 2**31:
             continue
-        oversized = int((table.tokens > capacity).sum())
+        num_oversized = int((table.tokens > capacity).sum())
         if capacity == plan.capacity:
-            found.append(_alternative(plan, True, oversized, packs_per_step))
-        budgets = plan.settings.get("budgets")
-        for algorithm in ("auto",) if budgets else _ALGORITHMS:
-            if capacity == plan.capacity and algorithm == plan.settings["algorithm"]:
+            alternatives.append(_alternative(plan, True, num_oversized, packs_per_step))
+        # Textbook algorithms know one budget: with several, `auto` is compared at each capacity.
+        for algorithm in ("auto",) if record.budgets else _ALGORITHMS:
+            # The plan itself is already in the list.
+            if capacity == plan.capacity and algorithm == record.algorithm:
                 continue
-            made = plan_packs(
+            other_plan = plan_packs(
                 table,
                 capacity=capacity,
                 algorithm=algorithm,
                 overflow=Overflow.DROP if policy is Overflow.ERROR else policy,
-                budgets=budgets,
+                budgets=record.budgets,
                 alignment=plan.alignment,
-                seed=seed,
+                seed=record.seed,
             )
-            found.append(_alternative(made, False, oversized, packs_per_step))
-    return found
+            alternatives.append(_alternative(other_plan, False, num_oversized, packs_per_step))
+    return alternatives
 
 
-def _alternative(plan: Plan, chosen: bool, oversized: int, packs_per_step: int) -> Alternative:
+def _alternative(plan: Plan, is_chosen: bool, num_oversized: int, packs_per_step: int) -> Alternative:
     ledger = plan.ledger
-    lost = ledger.tokens_dropped + ledger.tokens_truncated
     return Alternative(
         capacity=plan.capacity,
-        algorithm=str(plan.settings["algorithm"]),
-        chosen=chosen,
+        algorithm=str(PlanRecord.of(plan).algorithm),
+        chosen=is_chosen,
         num_packs=plan.num_packs,
         over_bound=plan.num_packs - plan.bound,
         fill_ratio=plan.fill_ratio,
         samples_per_pack=plan.num_segments / max(1, plan.num_packs),
-        oversized=oversized,
-        tokens_lost=lost,
-        lost_ratio=lost / max(1, ledger.tokens_in),
+        oversized=num_oversized,
+        tokens_lost=ledger.tokens_dropped + ledger.tokens_truncated,
+        lost_ratio=ledger.lost_ratio,
         steps_per_epoch=-(-plan.num_packs // packs_per_step),
     )
-
-
-def draw_comparison(rows: Sequence[Alternative]) -> list[str]:
-    """The comparison as a table; the plan has an arrow."""
-    lines = [
-        f"{'capacity':>9}  {'algorithm':<21} {'packs':>11}  {'over bound':>10}  {'fill':>8}  {'samples/pack':>12}  "
-        f"{'too long':>9}  {'tokens lost':>11}  {'steps/epoch':>11}"
-    ]
-    return lines + [
-        f"{row.capacity:>9,}  {row.algorithm:<21} {row.num_packs:>11,}  {row.over_bound:>10,}  "
-        f"{100 * row.fill_ratio:>6.2f} %  {row.samples_per_pack:>12.1f}  {row.oversized:>9,}  "
-        f"{100 * row.lost_ratio:>9.2f} %  {row.steps_per_epoch:>11,}{'  ← this plan' if row.chosen else ''}"
-        for row in rows
-    ]

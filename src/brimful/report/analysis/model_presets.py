@@ -1,4 +1,4 @@
-"""Cost models of well-known model sizes, for reports made before there is a model at hand."""
+"""Cost models of well-known model sizes, for reports that are made before there is a model."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from brimful.plan.schedule import CostModel
 __all__ = ["DEFAULT_MODEL", "MODELS", "cost_model_from_config", "cost_model_named"]
 
 
-def _config(
-    hidden: int, layers: int, heads: int, keys: int, head_dim: int, middle: int, vocabulary: int
-) -> dict[str, int]:
-    return {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": keys,
-        "head_dim": head_dim,
-        "intermediate_size": middle,
-        "vocab_size": vocabulary,
-    }
+_CONFIG_KEYS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+)
 
+_SIZES = {
+    "qwen3-0.6b": (1024, 28, 16, 8, 128, 3072, 151936),
+    "qwen3-1.7b": (2048, 28, 16, 8, 128, 6144, 151936),
+    "qwen3-4b": (2560, 36, 32, 8, 128, 9728, 151936),
+    "qwen2.5-7b": (3584, 28, 28, 4, 128, 18944, 152064),
+    "qwen3-8b": (4096, 36, 32, 8, 128, 12288, 151936),
+    "llama-3-8b": (4096, 32, 32, 8, 128, 14336, 128256),
+    "qwen3-32b": (5120, 64, 64, 8, 128, 25600, 151936),
+    "llama-3-70b": (8192, 80, 64, 8, 128, 28672, 128256),
+}
+"""Values of ``_CONFIG_KEYS``."""
 
 MODELS: Mapping[str, Mapping[str, int]] = MappingProxyType(
-    {
-        "qwen3-0.6b": _config(1024, 28, 16, 8, 128, 3072, 151936),
-        "qwen3-1.7b": _config(2048, 28, 16, 8, 128, 6144, 151936),
-        "qwen3-4b": _config(2560, 36, 32, 8, 128, 9728, 151936),
-        "qwen2.5-7b": _config(3584, 28, 28, 4, 128, 18944, 152064),
-        "qwen3-8b": _config(4096, 36, 32, 8, 128, 12288, 151936),
-        "llama-3-8b": _config(4096, 32, 32, 8, 128, 14336, 128256),
-        "qwen3-32b": _config(5120, 64, 64, 8, 128, 25600, 151936),
-        "llama-3-70b": _config(8192, 80, 64, 8, 128, 28672, 128256),
-    }
+    {name: dict(zip(_CONFIG_KEYS, sizes, strict=True)) for name, sizes in _SIZES.items()}
 )
-"""The numbers of their ``config.json`` that a cost model needs."""
+"""Numbers of their ``config.json`` that a cost model needs."""
 
 DEFAULT_MODEL = "qwen3-8b"
+"""Model of a report that names none."""
 
 
 def cost_model_named(name: str) -> CostModel:
-    """The cost model of a size in ``MODELS``.
+    """Return the cost model of a size in ``MODELS``.
 
     Raises:
         SettingsError: no such name.
@@ -63,13 +63,14 @@ def cost_model_named(name: str) -> CostModel:
 
 
 def cost_model_from_config(path: str | os.PathLike[str]) -> CostModel:
-    """The cost model of a ``config.json``, or of the model directory it lies in.
+    """Return the cost model of a ``config.json``, or of the model directory it lies in.
 
     Raises:
         SourceNotFoundError: no such file.
         SettingsError: no JSON object, or one that ``CostModel.of_model`` cannot use.
     """
     name = os.fspath(path)
+    # Saved models have their config beside their weights.
     if os.path.isdir(name):
         name = os.path.join(name, "config.json")
     try:

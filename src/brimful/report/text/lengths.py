@@ -1,4 +1,4 @@
-"""Lengths in words and as a histogram."""
+"""Lengths as lines and as a histogram."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from brimful.messages import counted
 
 __all__ = ["describe_lengths", "draw_histogram"]
 
-_WIDTH = 48
+_BAR_WIDTH = 48
+"""Characters of the longest bar."""
 
 
 def describe_lengths(table: LengthTable) -> list[str]:
-    """A few lines on a length table.
+    """Describe a length table.
 
     >>> describe_lengths(LengthTable.from_lengths([3, 5, 10]))[0]
     'lengths        3 samples, 18 tokens, ee6a191'
@@ -23,10 +24,10 @@ def describe_lengths(table: LengthTable) -> list[str]:
         f"lengths        {counted(len(table), 'sample')}, {counted(table.total_tokens, 'token')}, {short(table.fingerprint)}"
     ]
     for name, column in table.budgets.items():
+        # Rejected samples have no length.
         values = column[table.tokens >= 0]
         if len(values):
-            marks = np.percentile(values, [5, 50, 95, 99]).astype(int)
-            p5, p50, p95, p99 = marks.tolist()
+            p5, p50, p95, p99 = np.percentile(values, [5, 50, 95, 99]).astype(int).tolist()
             spread = f"p5 {p5:,}, median {p50:,}, p95 {p95:,}, p99 {p99:,}"
             lines.append(
                 f"{name:<15}mean {values.mean():,.1f}, shortest {values.min():,}, {spread}, longest {values.max():,}"
@@ -36,40 +37,40 @@ def describe_lengths(table: LengthTable) -> list[str]:
         lines.append(f"source         {table.provenance['source']}, {short(table.provenance['source_fingerprint'])}")
     if len(table.rejected_ids):
         lines.append(f"rejected       {counted(len(table.rejected_ids), 'malformed row')}")
-        lines += [f"               {where}: {reason}" for _, where, reason in table.rejects[:5]]
+        lines += [f"               {origin}: {reason}" for _, origin, reason in table.rejects[:5]]
     return lines
 
 
 def _targets(table: LengthTable) -> list[str]:
-    """Targets of the loss, samples without any by reason, and columns that nobody reads."""
+    """Describe the targets of the loss, samples without any by reason, and columns that nobody read."""
     if table.targets is None:
         return []
     share = 100 * table.targets.total / max(1, table.total_tokens)
     lines = [f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is cut"]
     lines += [f"without any    {count:,} samples: {reason}" for reason, count in table.account.no_target.most_common()]
-    unread = table.account.unread.most_common()
-    if unread:
-        shown = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread)
-        lines.append(f"not read       columns {shown} of the rows")
+    if columns := table.account.unread.most_common():
+        names = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in columns)
+        lines.append(f"not read       columns {names} of the rows")
     return lines
 
 
 def draw_histogram(table: LengthTable) -> list[str]:
-    """Samples and tokens by length, in classes that double.
+    """Draw samples and tokens by length, in bins that double.
 
     A heavy tail shows as few samples that hold many of the tokens.
     """
     values = table.tokens[table.tokens > 0]
     if not len(values):
         return []
-    classes = np.floor(np.log2(values)).astype(int)
+    # Bin ``power`` holds the lengths from 2^power up to 2^(power + 1) - 1.
+    powers = np.floor(np.log2(values)).astype(int)
+    samples, tokens = np.bincount(powers), np.bincount(powers, weights=values)
     lines = [f"{'tokens':>17}  {'samples':>11}  {'share of tokens':>15}"]
-    samples = np.bincount(classes)
-    tokens = np.bincount(classes, weights=values)
-    for number in range(int(classes.min()), int(classes.max()) + 1):
-        bar = "█" * round(_WIDTH * samples[number] / samples.max())
-        if samples[number] and not bar:
+    for power in range(int(powers.min()), int(powers.max()) + 1):
+        bar = "█" * round(_BAR_WIDTH * samples[power] / samples.max())
+        # A bin that holds anything shows something.
+        if samples[power] and not bar:
             bar = "▏"
-        span = f"{2**number:,} … {2 ** (number + 1) - 1:,}"
-        lines.append(f"{span:>17}  {samples[number]:>11,}  {100 * tokens[number] / tokens.sum():>13.1f} %  {bar}")
+        span = f"{2**power:,} … {2 ** (power + 1) - 1:,}"
+        lines.append(f"{span:>17}  {samples[power]:>11,}  {100 * tokens[power] / tokens.sum():>13.1f} %  {bar}")
     return lines

@@ -1,13 +1,12 @@
-"""What share each source has of the samples and tokens, before packing and after it.
+"""Shares of each source in the samples and tokens, before packing and after it.
 
-Long sources lose most to dropping and cutting, so a mixture may not be what it was set to be.
+Long sources lose most to dropping and cutting, so the packed mixture may differ from the one that was set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ __all__ = ["SourceShare", "source_shares", "sources_of_table"]
 
 @dataclass(frozen=True)
 class SourceShare:
-    """One source: its samples and tokens in all, and those that are in packs."""
+    """Samples and tokens of one source, in all and in packs."""
 
     name: str
     samples: int
@@ -35,7 +34,7 @@ class SourceShare:
 def source_shares(
     sources: AnyIntArray, names: Sequence[str], table: LengthTable, plan: Plan | None
 ) -> list[SourceShare]:
-    """Count by source.
+    """Count samples and tokens by source.
 
     Pure: no I/O. Rejected samples have no length and are not counted.
 
@@ -60,30 +59,33 @@ def source_shares(
             f"{sources.shape} of {sources.dtype}"
         )
     if len(sources) and not 0 <= int(sources.min()) <= int(sources.max()) < len(names):
+        # Of two wrong numbers the negative one is named: it is a mistake at any number of names.
         wrong = int(sources.max()) if int(sources.min()) >= 0 else int(sources.min())
         raise SettingsError(
             f"{setting('sources')} names source {wrong}, and there are {len(names)} names: add {setting('source_names')}"
         )
 
-    def add(ids: AnyIntArray, tokens: AnyIntArray | None = None) -> list[int]:
-        sums = np.bincount(ids, weights=tokens, minlength=len(names))
+    def total(source_ids: AnyIntArray, tokens: AnyIntArray | None = None) -> list[int]:
+        sums = np.bincount(source_ids, weights=tokens, minlength=len(names))
         return [round(value) for value in sums.tolist()]
 
-    read = table.tokens >= 0
-    columns = [add(sources[read]), add(sources[read], table.tokens[read])]
+    is_measured = table.tokens >= 0
+    columns = [total(sources[is_measured]), total(sources[is_measured], table.tokens[is_measured])]
     if plan is None:
         columns += [[0] * len(names)] * 2
     else:
-        packed = np.zeros(len(table), dtype=bool)
-        packed[plan.sample_ids] = True
-        columns += [add(sources[packed]), add(sources[plan.sample_ids], plan.lengths)]
+        # A split sample has several segments: it counts once as a sample, and with the tokens of each.
+        is_packed = np.zeros(len(table), dtype=bool)
+        is_packed[plan.sample_ids] = True
+        columns += [total(sources[is_packed]), total(sources[plan.sample_ids], plan.lengths)]
     return [SourceShare(name, *row) for name, row in zip(names, zip(*columns, strict=True), strict=True)]
 
 
 def sources_of_table(table: LengthTable) -> tuple[AnyIntArray, list[str]] | None:
-    """The sources that a table knows of: ``provenance["parts"]``, pairs of a name and a number of samples, in order.
+    """Read the sources from ``provenance["parts"]``: pairs of a name and a number of samples, in order.
 
-    None if it names none, or if they do not add up to its samples.
+    Returns:
+        ``int32[num_samples]`` and names; None if the table names fewer than two, or if they do not add up to its samples.
 
     >>> table = LengthTable(LengthTable.from_lengths([2, 3, 9]).budgets, provenance={"parts": [["a", 2], ["b", 1]]})
     >>> sources, names = sources_of_table(table)
@@ -91,12 +93,8 @@ def sources_of_table(table: LengthTable) -> tuple[AnyIntArray, list[str]] | None
     ([0, 0, 1], ['a', 'b'])
     """
     parts: list[Any] = table.provenance.get("parts") or []
-    if len(parts) < 2:
+    counts = [int(count) for _, count in parts]
+    # A single source has all shares.
+    if len(parts) < 2 or sum(counts) != len(table):
         return None
-    ends = np.cumsum([0, *(int(count) for _, count in parts)])
-    if int(ends[-1]) != len(table):
-        return None
-    sources = np.empty(len(table), dtype=np.int32)
-    for number, (begin, end) in enumerate(pairwise(ends.tolist())):
-        sources[begin:end] = number
-    return sources, [str(name) for name, _ in parts]
+    return np.repeat(np.arange(len(parts), dtype=np.int32), counts), [str(name) for name, _ in parts]

@@ -1,4 +1,4 @@
-"""One line for your own tests: packing is right with this model, collator and data, or the test fails and says why."""
+"""Assertion for your own tests: packing is right with a model, a collator and data, or the test fails with the reason."""
 
 from __future__ import annotations
 

@@ -15,12 +15,15 @@ from html import escape
 __all__ = ["Axis", "Bar", "Chart", "compact", "decade_axis", "decimal", "linear_axis", "log_axis", "round_ticks"]
 
 _WIDTH, _HEIGHT = 480, 300
+"""Size of a chart, units of its view box."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 24, 48, 48
-_MOST_TICKS = 9
+"""Margins around the axes."""
+_MAX_TICKS = 9
+"""Marks of one axis."""
 
 
 def compact(value: float) -> str:
-    """A number short enough for an axis; k and M are powers of 1,024 if it is one of their multiples, else of 1,000.
+    """Format a number for an axis; k and M are powers of 1,024 if they divide it, else of 1,000.
 
     >>> [compact(value) for value in (512, 2048, 131072, 1500, 2_000_000, 0.5)]
     ['512', '2k', '128k', '1.5k', '2M', '0.5']
@@ -32,7 +35,7 @@ def compact(value: float) -> str:
 
 
 def decimal(value: float) -> str:
-    """A count short enough for an axis; k and M are powers of 1,000.
+    """Format a count for an axis; k and M are powers of 1,000.
 
     >>> [decimal(value) for value in (0.5, 50, 1000, 1024, 2_000_000)]
     ['0.5', '50', '1k', '1.02k', '2M']
@@ -43,33 +46,35 @@ def decimal(value: float) -> str:
     return f"{value:.3g}"
 
 
-def round_ticks(begin: float, end: float, most: int = 7, whole: bool = False) -> list[float]:
-    """At most so many multiples of 1, 2 or 5 times a power of ten, all inside the range.
+def round_ticks(begin: float, end: float, max_ticks: int = 7, whole: bool = False) -> list[float]:
+    """Return multiples of 1, 2 or 5 times a power of ten inside the range.
 
     Args:
         begin, end: of the range, which need not be round.
-        most: marks; from six on there are at least two, unless they must be whole.
-        whole: whether only whole numbers have a meaning.
+        max_ticks: most marks; from six on there are at least two, unless they must be whole.
+        whole: true if only whole numbers have a meaning.
 
     >>> round_ticks(50, 100), round_ticks(13, 21, whole=True), round_ticks(3, 4, whole=True)
     ([50, 60, 70, 80, 90, 100], [14, 16, 18, 20], [3, 4])
     """
-    step = _round_step(end - begin, most - 1)
+    # n steps have n + 1 ticks, if both ends are round.
+    step = _round_step(end - begin, max_ticks - 1)
     if whole:
         step = max(1, step)
     first, last = math.ceil(begin / step - 1e-9), math.floor(end / step + 1e-9)
     return [_tidy(number * step) for number in range(first, last + 1)]
 
 
-def _round_step(span: float, most: int) -> float:
-    """The least step of 1, 2 or 5 times a power of ten of which at most so many fit into the span."""
+def _round_step(span: float, max_steps: int) -> float:
+    """Return the smallest step of 1, 2 or 5 times a power of ten that divides the span into ``max_steps`` or fewer."""
+    # An empty range still needs a step.
     span = max(span, 1e-9)
-    power = 10.0 ** math.floor(math.log10(span / most))
-    return next(factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= most + 1e-9)
+    power = 10.0 ** math.floor(math.log10(span / max_steps))
+    return next(factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= max_steps + 1e-9)
 
 
 def _tidy(tick: float) -> float:
-    """A tick without the noise of binary fractions, an integer if it is one."""
+    """Return a tick without the noise of binary fractions, as an integer if it is one."""
     tick = round(tick, 10)
     return int(tick) if tick == int(tick) else tick
 
@@ -81,9 +86,9 @@ class Axis:
     Attributes:
         label: with the unit.
         begin, end: of the range.
-        ticks: where there are marks.
-        show: a mark in words.
-        logarithmic: whether equal ratios are equally far.
+        ticks: values with a mark.
+        show: function from a mark to its words.
+        logarithmic: true if equal ratios are equally far apart.
     """
 
     label: str
@@ -94,7 +99,8 @@ class Axis:
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """From 0 at the beginning to 1 at the end."""
+        """Return the place of a value, from 0 at the beginning to 1 at the end."""
+        # Values outside of the range are drawn on its edge.
         value = min(max(value, self.begin), self.end)
         if self.logarithmic:
             return math.log(value / self.begin) / math.log(self.end / self.begin)
@@ -102,7 +108,7 @@ class Axis:
 
 
 def linear_axis(label: str, begin: float, end: float, show: Callable[[float], str] = decimal) -> Axis:
-    """An axis in equal steps of 1, 2 or 5 times a power of ten, extended to whole steps.
+    """Return an axis in steps of 1, 2 or 5 times a power of ten, extended to whole steps.
 
     >>> linear_axis("packs", 0, 23).ticks
     [0, 5, 10, 15, 20, 25]
@@ -114,19 +120,26 @@ def linear_axis(label: str, begin: float, end: float, show: Callable[[float], st
 
 
 def log_axis(label: str, begin: float, end: float) -> Axis:
-    """An axis in equal ratios for lengths, with marks at powers of two.
+    """Return an axis in equal ratios for lengths, with marks at powers of two.
 
     >>> log_axis("tokens", 16, 128).ticks
     [16, 32, 64, 128]
     """
-    low, high = math.floor(math.log2(begin)), math.ceil(math.log2(end))
+    return _power_axis(label, 2, math.floor(math.log2(begin)), math.ceil(math.log2(end)), compact)
+
+
+def _power_axis(label: str, base: int, low: int, high: int, show: Callable[[float], str]) -> Axis:
+    """Return an axis from power ``low`` of a base to ``high``, with marks at each power or at every n-th."""
     high = max(high, low + 1)
-    every = -(-(high - low + 1) // _MOST_TICKS)
-    return Axis(label, 2**low, 2**high, [2**power for power in range(low, high + 1, every)], logarithmic=True)
+    stride = -(-(high - low + 1) // _MAX_TICKS)
+    ticks = [base**power for power in range(low, high + 1, stride)]
+    return Axis(label, base**low, base**high, ticks, show, logarithmic=True)
 
 
 def decade_axis(label: str, begin: float, end: float) -> Axis:
-    """An axis in equal ratios for counts, with marks at 1, 2 and 5 times powers of ten, or at the powers alone.
+    """Return an axis in equal ratios for counts.
+
+    Marks are at 1, 2 and 5 times powers of ten; at the powers alone if those are too many.
 
     >>> decade_axis("steps", 15, 450).ticks
     [10, 20, 50, 100, 200, 500]
@@ -134,31 +147,30 @@ def decade_axis(label: str, begin: float, end: float) -> Axis:
     [1, 10, 100, 1000, 10000, 100000]
     """
     low, high = math.floor(math.log10(begin)), math.ceil(math.log10(end))
+    # The axis begins at the last mark below the data and ends at the first above it.
     marks = [factor * 10**power for power in range(low, high + 1) for factor in (1, 2, 5)]
-    first = max(at for at, mark in enumerate(marks) if mark <= begin)
-    last = max(first + 1, min(at for at, mark in enumerate(marks) if mark >= end))
+    first = max(index for index, mark in enumerate(marks) if mark <= begin)
+    last = max(first + 1, min(index for index, mark in enumerate(marks) if mark >= end))
     ticks = marks[first : last + 1]
-    if len(ticks) > _MOST_TICKS:
-        high = max(high, low + 1)
-        every = -(-(high - low + 1) // _MOST_TICKS)
-        return Axis(label, 10**low, 10**high, [10**power for power in range(low, high + 1, every)], decimal, True)
-    return Axis(label, ticks[0], ticks[-1], ticks, decimal, True)
+    if len(ticks) > _MAX_TICKS:
+        return _power_axis(label, 10, low, high, decimal)
+    return Axis(label, ticks[0], ticks[-1], ticks, decimal, logarithmic=True)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle from ``begin`` to ``end`` on the one axis and from ``low`` to ``high`` on the other."""
+    """A rectangle from ``begin`` to ``end`` on the one axis and from ``low`` to ``high`` on the other, with a title."""
 
     begin: float
     end: float
     high: float
-    says: str
+    title: str
     low: float = 0.0
 
 
 @dataclass
 class Chart:
-    """A chart in the making; ``svg`` draws it.
+    """A chart that is being drawn; ``svg`` returns it.
 
     >>> chart = Chart("Fill", "Nearly full.", linear_axis("x", 0, 2), linear_axis("y", 0, 4))
     >>> chart.bars("one", [Bar(0, 1, 3, "three")])
@@ -172,21 +184,21 @@ class Chart:
     y: Axis
     _marks: list[str] = field(default_factory=list)
 
-    def bars(self, colour: str, bars: Sequence[Bar], gap: float = 1.0, least: float = 1.0) -> None:
-        """Rectangles in a colour of the page, each saying what it is when pointed at; none lower than ``least``."""
+    def bars(self, colour: str, bars: Sequence[Bar], gap: float = 1.0, min_height: float = 1.0) -> None:
+        """Draw rectangles in a colour of the page, each with its title under the pointer."""
         for bar in bars:
-            left, right = self._x(bar.begin) + gap / 2, self._x(bar.end) - gap / 2
+            begin, end = self._x(bar.begin) + gap / 2, self._x(bar.end) - gap / 2
             top, bottom = self._y(bar.high), self._y(bar.low)
-            if bar.high > 0 and bottom - top < least:  # what is there is seen, however small
-                top = bottom - least
-            width = max(right - left, 0.5)
+            if bar.high > 0 and bottom - top < min_height:  # a small bar is visible, an empty one is not
+                top = bottom - min_height
+            width = max(end - begin, 0.5)
             self._marks.append(
-                f'<rect class="{colour}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '
-                f'height="{bottom - top:.1f}"><title>{escape(bar.says)}</title></rect>'
+                f'<rect class="{colour}" x="{begin:.1f}" y="{top:.1f}" width="{width:.1f}" '
+                f'height="{bottom - top:.1f}"><title>{escape(bar.title)}</title></rect>'
             )
 
     def line(self, colour: str, points: Sequence[tuple[float, float]], dots: bool = False) -> None:
-        """Points joined by a line."""
+        """Draw points joined by a line."""
         path = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in points)
         self._marks.append(f'<polyline class="line {colour}" points="{path}"/>')
         if dots:
@@ -196,19 +208,18 @@ class Chart:
                 for x, y in points
             ]
 
-    def mark(self, value: float, says: str) -> None:
-        """A dashed line at a value of the horizontal axis, with a word at its top."""
-        at = self._x(value)
-        side = "end" if at > _WIDTH / 2 else "start"
-        shift = -5 if side == "end" else 5
+    def mark(self, value: float, text: str) -> None:
+        """Draw a dashed line at a value of the horizontal axis, with a word at its top."""
+        x = self._x(value)
+        anchor, shift = ("end", -5) if x > _WIDTH / 2 else ("start", 5)  # the word points to the middle
         self._marks.append(
-            f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP - 24}" y2="{_HEIGHT - _BOTTOM}"/>'
-            f'<text class="note" x="{at + shift:.1f}" y="{_TOP - 18}" text-anchor="{side}" '
-            f'dominant-baseline="central">{escape(says)}</text>'
+            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 24}" y2="{_HEIGHT - _BOTTOM}"/>'
+            f'<text class="note" x="{x + shift:.1f}" y="{_TOP - 18}" text-anchor="{anchor}" '
+            f'dominant-baseline="central">{escape(text)}</text>'
         )
 
     def svg(self, name: str) -> str:
-        """The chart; ``name`` is unique in its page."""
+        """Return the chart; ``name`` is unique in its page."""
         return (
             f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="{name}-title {name}-description">'
             f'<title id="{name}-title">{escape(self.title)}</title>'
@@ -223,26 +234,26 @@ class Chart:
         return _HEIGHT - _BOTTOM - self.y.place(value) * (_HEIGHT - _TOP - _BOTTOM)
 
     def _axes(self) -> str:
-        bottom = _HEIGHT - _BOTTOM
+        bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
         parts = []
         for tick in self.y.ticks:
-            at = self._y(tick)
-            parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+            y = self._y(tick)
             parts.append(
-                f'<text x="{_LEFT - 7}" y="{at:.1f}" text-anchor="end" dominant-baseline="central">'
+                f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+                f'<text x="{_LEFT - 7}" y="{y:.1f}" text-anchor="end" dominant-baseline="central">'
                 f"{escape(self.y.show(tick))}</text>"
             )
         for tick in self.x.ticks:
-            at = self._x(tick)
-            parts.append(f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
+            x = self._x(tick)
             parts.append(
-                f'<text x="{at:.1f}" y="{bottom + 19}" text-anchor="middle">{escape(self.x.show(tick))}</text>'
+                f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
+                f'<text x="{x:.1f}" y="{bottom + 19}" text-anchor="middle">{escape(self.x.show(tick))}</text>'
             )
-        parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}"/>')
-        middle = (_LEFT + _WIDTH - _RIGHT) / 2
+        # The vertical label is above its axis: letters are larger on a narrow screen, and nothing meets there.
         parts.append(
-            f'<text class="label" x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(self.x.label)}</text>'
+            f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'
+            f'<text class="label" x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">'
+            f"{escape(self.x.label)}</text>"
+            f'<text class="label" x="2" y="14">{escape(self.y.label)}</text>'
         )
-        # Above its axis and not beside it: on a narrow screen, where letters are larger, nothing meets there.
-        parts.append(f'<text class="label" x="2" y="14">{escape(self.y.label)}</text>')
         return "".join(parts)

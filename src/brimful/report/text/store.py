@@ -1,20 +1,21 @@
-"""A pack store in words."""
+"""A pack store as lines."""
 
 from __future__ import annotations
 
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Plan
-from brimful.report.plan import describe_plan
+from brimful.report.text.plan import describe_plan
 from brimful.serve import PackStore
 
 __all__ = ["describe_store"]
 
-_OF_PLAN = ("samples ", "tokens ", "cut ", "targets ", "without any", "dropped for")
+_PLAN_LABELS = ("samples ", "tokens ", "cut ", "targets ", "without any", "dropped for")
+"""Labels of the lines of a plan that describe its store too."""
 
 
 def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
-    """A few lines on a pack store, and on where its samples went if its plan is at hand."""
+    """Describe a pack store, with the fate of its samples if the plan is given."""
     identity = packs.identity
     lines = [
         f"packs          {len(packs):,} of {counted(packs.capacity, 'token')} in {counted(packs.num_shards, 'shard')}",
@@ -24,9 +25,10 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
         f"encoder {short(identity['encoder'])}",
     ]
     if plan is not None:
-        lines += [line for line in describe_plan(plan) if line.startswith(_OF_PLAN)]
+        lines += [line for line in describe_plan(plan) if line.startswith(_PLAN_LABELS)]
     if not packs.alignment.is_none:
         lines.append(f"alignment      segments to {packs.alignment.segment}, rows to {packs.alignment.total} tokens")
+    # Path and fingerprint of the tokenizer are one line.
     notes = dict(packs.notes)
     fingerprint = notes.pop("tokenizer_fingerprint", None)
     if fingerprint is not None:

@@ -1,0 +1,66 @@
+"""Recognition of paths that brimful wrote, and the command that takes each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from brimful.errors import BrimfulError, SettingsError
+from brimful.measure import LengthTable
+from brimful.plan import Plan
+from brimful.remote import is_remote
+from brimful.tables import open_table
+
+__all__ = ["LENGTHS", "PLAN", "STORE", "kind_of", "lengths_in", "mismatch", "plan_in", "refuse_as_data"]
+
+LENGTHS, PLAN, STORE = "length_table", "plan", "store"
+
+_NAMES = {LENGTHS: "a length table", PLAN: "a plan", STORE: "a pack store"}
+_COMMANDS = {LENGTHS: "plan", PLAN: "write", STORE: "inspect"}
+"""The command that takes each kind."""
+
+
+def kind_of(path: str) -> str | None:
+    """Return ``LENGTHS``, ``PLAN`` or ``STORE``; None for anything that brimful did not write."""
+    if is_remote(path):
+        return None
+    if os.path.isdir(path):
+        return STORE if os.path.isfile(os.path.join(path, "stream.json")) else None
+    if not os.path.isfile(path):
+        return None
+    try:
+        # Any file may lie there: what is no table of ours is no error.
+        kind = open_table(path).description.get("kind")
+    except (BrimfulError, OSError):
+        return None
+    return str(kind) if kind in _NAMES else None
+
+
+def plan_in(directory: str) -> Plan | None:
+    """Open the plan in a directory; None if there is none."""
+    path = os.path.join(directory, "plan.arrow")
+    return Plan.open(path) if os.path.exists(path) else None
+
+
+def lengths_in(directory: str) -> LengthTable | None:
+    """Open the length table in a directory; None if there is none."""
+    path = os.path.join(directory, "lengths.arrow")
+    return LengthTable.open(path) if os.path.exists(path) else None
+
+
+def mismatch(path: str, expected: str) -> str:
+    """Describe a path that is not what a command expects: ``l.arrow is a length table and no plan``."""
+    kind = kind_of(path)
+    return f"{path} is {_NAMES[kind]} and no {expected}" if kind is not None else f"{path} is no {expected}"
+
+
+def refuse_as_data(paths: Iterable[str]) -> None:
+    """Refuse paths that brimful wrote as data.
+
+    Raises:
+        SettingsError: names the command that takes the path.
+    """
+    for path in paths:
+        kind = kind_of(path)
+        if kind is not None:
+            raise SettingsError(f"{mismatch(path, 'data')}: `brimful {_COMMANDS[kind]}` takes it")

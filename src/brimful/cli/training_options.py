@@ -1,0 +1,65 @@
+"""Options of a training run, for reports and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from brimful.cli.command import grouped, value_option
+from brimful.errors import SettingsError
+from brimful.report.analysis.model_presets import DEFAULT_MODEL, MODELS, cost_model_from_config, cost_model_named
+from brimful.report.analysis.training_run import TrainingRun, check_counts
+
+__all__ = ["make_run", "training_options"]
+
+_SETTINGS = (
+    "dp_world_size",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "packs_per_micro_batch",
+    "learning_rate",
+    "warmup_steps",
+)
+
+training_options = grouped(
+    "Training run",
+    click.option(
+        "--world-size", "--dp-world-size", "dp_world_size", default=1, metavar="RANKS", help="Data-parallel ranks."
+    ),
+    click.option(
+        "--micro-batch-size",
+        "--per-device-train-batch-size",
+        "micro_batch_size",
+        default=1,
+        metavar="N",
+        help="Samples of one forward without packing.",
+    ),
+    value_option(
+        "--packs-per-micro-batch", "N", "Packs of one forward with packing (default: --micro-batch-size).", type=int
+    ),
+    value_option("--gradient-accumulation-steps", "N", "Forwards of one step on one rank.", default=1),
+    value_option("--learning-rate", "LR", "Of the run without packing.", type=float),
+    value_option("--warmup-steps", "N", "Of the run without packing.", type=int),
+    value_option("--model-type", "NAME", f"What costs are those of: {', '.join(MODELS)}."),
+    value_option("--model-config", "FILE", "The config.json of your model, for its costs."),
+)
+
+
+def make_run(options: Mapping[str, Any]) -> TrainingRun:
+    """Return the run that the options describe.
+
+    Raises:
+        SettingsError: a count that is too small, or two models.
+    """
+    # Before a model is looked up: a wrong count is refused whatever the model is.
+    check_counts(options)
+    name, path = options["model_type"], options["model_config"]
+    if name is not None and path is not None:
+        raise SettingsError(f"--model-type {name} and --model-config {path} are two models: give one of them")
+    return TrainingRun(
+        **{setting: options[setting] for setting in _SETTINGS},
+        cost_model=cost_model_from_config(path) if path is not None else cost_model_named(name or DEFAULT_MODEL),
+        model=path or name or DEFAULT_MODEL,
+    )

@@ -1,0 +1,106 @@
+"""Results of packing the same lengths at other capacities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.measure import LengthTable
+from brimful.plan import Alignment
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.ledger import MUCH_LOST
+
+__all__ = ["CAPACITIES", "CapacityPoint", "sweep_capacities"]
+
+CAPACITIES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+"""Capacities of every sweep, tokens."""
+
+_NO_ALIGNMENT = Alignment()
+
+
+@dataclass(frozen=True)
+class CapacityPoint:
+    """Packing at one capacity, losses to it, and padding to it with one sample a row.
+
+    Attributes:
+        capacity: tokens.
+        num_packs, fill_ratio, samples_per_pack: of the samples that fit.
+        oversized, oversized_ratio: samples that do not fit, and their share of all samples.
+        tokens_lost, lost_ratio: tokens of those, and their share of all tokens.
+        padded_fill_ratio: of rows of one sample that fits, padded to the capacity.
+    """
+
+    capacity: int
+    num_packs: int
+    fill_ratio: float
+    samples_per_pack: float
+    oversized: int
+    oversized_ratio: float
+    tokens_lost: int
+    lost_ratio: float
+    padded_fill_ratio: float
+
+    @property
+    def loses_much(self) -> bool:
+        """True if the samples that are too long hold so large a share of the tokens that a warning is due."""
+        return self.lost_ratio >= MUCH_LOST
+
+    def steps_per_epoch(self, packs_per_step: int) -> int:
+        """Count the optimizer steps of an epoch, the last one perhaps not full."""
+        return -(-self.num_packs // packs_per_step)
+
+
+def sweep_capacities(
+    lengths: LengthTable | Histogram,
+    capacities: Sequence[int] = CAPACITIES,
+    *,
+    alignment: Alignment = _NO_ALIGNMENT,
+) -> list[CapacityPoint]:
+    """Plan the same lengths at several capacities, best fit decreasing, without the samples that are too long.
+
+    Counts of lengths are enough, so the cost depends on the number of different lengths alone.
+
+    Args:
+        lengths: a table, or counts of its lengths.
+        capacities: tokens, ascending. The sweep ends early if one pack holds everything.
+        alignment: of segments and rows. Capacities below one aligned row are left out.
+
+    >>> point, = sweep_capacities(LengthTable.from_lengths([3, 3, 5, 6, 1, 1]), capacities=[5])
+    >>> point.num_packs, point.oversized, point.samples_per_pack
+    (3, 1, 1.6666666666666667)
+    """
+    if isinstance(lengths, LengthTable):
+        lengths = Histogram.of(lengths.tokens[lengths.tokens > 0])
+    points = []
+    for capacity in capacities:
+        if capacity < alignment.total:
+            continue
+        # Samples fit by their own length, and are packed by their aligned one.
+        usable = alignment.usable(capacity)
+        num_lengths = int(np.searchsorted(lengths.lengths, usable, side="right"))
+        items = Histogram(lengths.lengths[:num_lengths], lengths.counts[:num_lengths])
+        if not items.num_items:
+            continue
+        aligned_items = Histogram.of_counts(alignment.rounded(items.lengths), items.counts)
+        num_packs = best_fit_decreasing(aligned_items, capacity=usable).num_packs
+        num_oversized, tokens_lost = lengths.num_items - items.num_items, lengths.total - items.total
+        points.append(
+            CapacityPoint(
+                capacity=capacity,
+                num_packs=num_packs,
+                fill_ratio=items.total / (num_packs * capacity),
+                samples_per_pack=items.num_items / num_packs,
+                oversized=num_oversized,
+                oversized_ratio=num_oversized / lengths.num_items,
+                tokens_lost=tokens_lost,
+                lost_ratio=tokens_lost / lengths.total,
+                padded_fill_ratio=items.total / (items.num_items * capacity),
+            )
+        )
+        # One pack holds everything: larger capacities say the same.
+        if not num_oversized and num_packs <= 1:
+            break
+    return points

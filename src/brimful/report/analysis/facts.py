@@ -1,0 +1,159 @@
+"""All numbers of a report: the page, the terminal and ``--json`` show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from brimful.measure import LengthTable
+from brimful.plan import Alignment, Plan
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.order.diversity import measure_variety
+from brimful.report.analysis.advice import Advice
+from brimful.report.analysis.advise import advise_run
+from brimful.report.analysis.capacity_sweep import CAPACITIES, CapacityPoint, sweep_capacities
+from brimful.report.analysis.length_facts import LengthFacts
+from brimful.report.analysis.plan_facts import PlanFacts
+from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balance
+from brimful.report.analysis.source_shares import SourceShare, source_shares, sources_of_table
+from brimful.report.analysis.training_run import TrainingRun
+from brimful.typing import AnyIntArray
+
+__all__ = ["Facts", "TrainingRun", "gather_facts"]
+
+_MAX_REJECTS = 20
+"""Rejected rows that a report lists."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The numbers of one report; a part that is not known is None.
+
+    Attributes:
+        title: subject of the report.
+        table, plan: the subject itself.
+        run: the training run.
+        length_facts: of the samples; of the plan's segments without a table.
+        plan_facts: of the plan.
+        advice: on turning packing on.
+        sweep: other capacities.
+        shares: of the sources.
+        work: cost on ranks and steps.
+    """
+
+    title: str
+    table: LengthTable | None
+    plan: Plan | None
+    run: TrainingRun
+    length_facts: LengthFacts | None
+    plan_facts: PlanFacts | None
+    advice: Advice | None
+    sweep: list[CapacityPoint]
+    shares: list[SourceShare] | None
+    work: RankBalance | None
+
+    @property
+    def rejects(self) -> Sequence[Sequence[Any]]:
+        """The first rejected rows: sample id, file and line, and reason."""
+        return [] if self.table is None else self.table.rejects[:_MAX_REJECTS]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dictionary for JSON, with the bins of every histogram."""
+        packs_per_step = self.run.packs_per_step
+        return {
+            "title": self.title,
+            "run": self.run.as_dict(),
+            "lengths": None if self.length_facts is None else asdict(self.length_facts),
+            "plan": None if self.plan_facts is None else self.plan_facts.as_dict(),
+            "advice": None if self.advice is None else self.advice.as_dict(),
+            "sweep": [
+                {**asdict(point), "steps_per_epoch": point.steps_per_epoch(packs_per_step)} for point in self.sweep
+            ],
+            "rejects": self.rejects,
+            "account": {} if self.table is None else self.table.account.as_dict(),
+            "shares": None if self.shares is None else [asdict(share) for share in self.shares],
+            "work": None if self.work is None else asdict(self.work),
+        }
+
+
+def gather_facts(
+    title: str,
+    *,
+    table: LengthTable | None,
+    plan: Plan | None,
+    run: TrainingRun,
+    sources: tuple[AnyIntArray, Sequence[str]] | None = None,
+) -> Facts:
+    """Compute the numbers of a report.
+
+    Pure: no I/O.
+
+    Args:
+        title: subject of the report.
+        table: lengths of the samples; without them there is no sweep, and lengths are those of the plan's segments.
+        plan: packs; without them there is no advice.
+        run: the training run.
+        sources: ``int[num_samples]`` and names; if None, those that the table names (``sources_of_table``).
+
+    Raises:
+        PlanMismatchError: a table of another number of samples than the plan's.
+        SettingsError: impossible settings of the run, or sources that do not fit the table.
+
+    >>> from brimful.plan import plan_packs
+    >>> table = LengthTable.from_lengths([3, 3, 5, 6, 1, 1])
+    >>> facts = gather_facts("six", table=table, plan=plan_packs(table, capacity=7), run=TrainingRun())
+    >>> facts.as_dict()["plan"]["samples_per_pack"]["mean"]
+    2.0
+    """
+    shares, sweep = None, []
+    source_of_sample = None
+    if table is not None:
+        # Rejected samples have the length −1, and empty ones are in no pack.
+        items = Histogram.of(table.tokens[table.tokens > 0])
+        sources = sources if sources is not None else sources_of_table(table)
+        source_of_sample = None if sources is None else np.asarray(sources[0])
+    else:
+        assert plan is not None
+        items = Histogram.of(plan.lengths)
+
+    # Advice comes first of all that can refuse: it checks the run, and that plan and table belong together.
+    advice = work = variety = None
+    if plan is not None and plan.num_packs:
+        advice = advise_run(table, plan, run)
+        variety = measure_variety(
+            plan.offsets,
+            plan.lengths,
+            sources=None if source_of_sample is None else source_of_sample[plan.sample_ids],
+            loss_tokens=None,
+            steps=None,
+        )
+        # One rank waits for nobody.
+        if run.dp_world_size > 1:
+            work = measure_rank_balance(
+                plan,
+                run.cost_model,
+                dp_world_size=run.dp_world_size,
+                packs_per_micro_batch=run.packs_per_forward,
+                gradient_accumulation_steps=run.gradient_accumulation_steps,
+            )
+    if table is not None:
+        alignment = Alignment() if plan is None else plan.alignment
+        capacities = sorted({*CAPACITIES, *([] if plan is None else [plan.capacity])})
+        sweep = sweep_capacities(items, capacities, alignment=alignment)
+        if sources is not None and source_of_sample is not None:
+            shares = source_shares(source_of_sample, sources[1], table, plan)
+    return Facts(
+        title=title,
+        table=table,
+        plan=plan,
+        run=run,
+        length_facts=LengthFacts.of_items(items, table),
+        plan_facts=None if plan is None else PlanFacts.of(plan, variety),
+        advice=advice,
+        sweep=sweep,
+        shares=shares,
+        work=work,
+    )

@@ -1,0 +1,167 @@
+"""The fate of one sample: its origin, and the packs that hold it or the reason why none does."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import BrimfulError, SettingsError
+from brimful.materialize.dropped import why_dropped
+from brimful.measure import LengthTable
+from brimful.messages import setting
+from brimful.plan import Plan
+from brimful.report.analysis.plan_record import PlanRecord
+from brimful.sources import open_source
+
+__all__ = ["Place", "SampleFate", "find_sample"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One segment of the sample in a pack.
+
+    Attributes:
+        pack: number of the pack.
+        first: token of the pack at which the segment begins.
+        tokens: in the segment.
+        start: token of the sample at which the segment begins; 0 unless the sample was cut.
+    """
+
+    pack: int
+    first: int
+    tokens: int
+    start: int
+
+
+@dataclass(frozen=True)
+class SampleFate:
+    """One sample, from its row to its packs.
+
+    Attributes:
+        sample_id: its index in the source.
+        where: file and line; empty without a length table that names the source.
+        tokens: its length; None without a table, and for a rejected row.
+        targets: of the loss; None if they were not measured.
+        status: ``packed``, ``truncated``, ``split``, ``dropped``, ``rejected``, or ``measured`` without a plan.
+        reason: of a loss; empty if the whole sample is in packs.
+        places: segments in the order of their tokens.
+    """
+
+    sample_id: int
+    where: str
+    tokens: int | None
+    targets: int | None
+    status: str
+    reason: str
+    places: tuple[Place, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a dictionary for JSON."""
+        return {"kind": "sample", **asdict(self)}
+
+    def describe(self) -> list[str]:
+        """Describe the fate in a few lines."""
+        lines = [f"sample         {self.sample_id:,}" + (f" at {self.where}" if self.where else "")]
+        if self.tokens is not None:
+            targets = "" if self.targets is None else f", {self.targets:,} of them targets of the loss"
+            lines.append(f"tokens         {self.tokens:,}{targets}")
+        for place in self.places:
+            part = ""
+            if self.status in ("truncated", "split"):
+                part = f": its tokens {place.start:,} … {place.start + place.tokens - 1:,}"
+            lines.append(
+                f"packed         pack {place.pack:,}, tokens {place.first:,} … {place.first + place.tokens - 1:,}{part}"
+            )
+        if self.reason:
+            lines.append(f"{self.status:<15}{self.reason}")
+        return lines
+
+
+def find_sample(sample_id: int, *, plan: Plan | None, table: LengthTable | None) -> SampleFate:
+    """Find a sample in a plan and in the lengths that were planned.
+
+    Args:
+        sample_id: its index in the source.
+        plan: the plan; None if lengths were measured and nothing was planned yet.
+        table: lengths of the samples; None if they are missing, and with them file and line.
+
+    Raises:
+        SettingsError: there is no such sample, or neither a plan nor a table.
+
+    >>> from brimful.plan import plan_packs
+    >>> table = LengthTable.from_lengths([3, 9, 4])
+    >>> plan = plan_packs(table, capacity=8, overflow="truncate", seed=None)
+    >>> find_sample(1, plan=plan, table=table).describe()[-1]
+    'truncated      1 of its 9 tokens are in no pack'
+    """
+    if plan is None and table is None:
+        raise SettingsError(f"{setting('sample', sample_id)}: there is neither a plan nor a length table to find it in")
+    count = len(table) if table is not None else plan.ledger.samples_in if plan is not None else 0
+    if not 0 <= sample_id < count:
+        raise SettingsError(f"{setting('sample', sample_id)}: there are samples 0 … {count - 1:,}")
+    origin, tokens, targets = "", None, None
+    if table is not None:
+        rejects = {int(rejected_id): (place, reason) for rejected_id, place, reason in table.rejects}
+        origin, reason = rejects.get(sample_id, ("", ""))
+        origin = origin or _origin(table, sample_id)
+        # A length of −1 marks a row that could not be read.
+        tokens = int(table.tokens[sample_id])
+        if tokens < 0:
+            return SampleFate(sample_id, origin, None, None, "rejected", reason or _UNREADABLE, ())
+        targets = None if table.targets is None else int(table.targets.counts[sample_id])
+    if plan is None:
+        return SampleFate(sample_id, origin, tokens, targets, "measured", "", ())
+    places = _places(plan, sample_id)
+    status, reason = _status(plan, table, sample_id, places, tokens)
+    return SampleFate(sample_id, origin, tokens, targets, status, reason, places)
+
+
+_UNREADABLE = "the row could not be read"
+
+
+def _status(
+    plan: Plan, table: LengthTable | None, sample_id: int, places: tuple[Place, ...], tokens: int | None
+) -> tuple[str, str]:
+    """Return the status of a sample, and the reason of its loss."""
+    if not places:
+        if not np.isin(sample_id, plan.dropped_ids):
+            return "rejected", _UNREADABLE
+        if table is not None and len(table) == plan.ledger.samples_in:
+            return "dropped", why_dropped(plan, table, sample_id)
+        # Without the lengths only the totals of the plan are known.
+        dropped_by = ", ".join(f"{count:,} for {name}" for name, count in PlanRecord.of(plan).dropped_by.items())
+        return "dropped", f"by the plan ({dropped_by or 'longer than a pack'}); lengths.arrow is not beside it"
+    packed_tokens = sum(place.tokens for place in places)
+    if tokens is not None and packed_tokens < tokens:
+        return "truncated", f"{tokens - packed_tokens:,} of its {tokens:,} tokens are in no pack"
+    return ("split" if len(places) > 1 else "packed"), ""
+
+
+def _places(plan: Plan, sample_id: int) -> tuple[Place, ...]:
+    """Find the segments of a sample, in the order of its tokens."""
+    segments = np.flatnonzero(plan.sample_ids == sample_id)
+    # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
+    packs = np.searchsorted(plan.offsets, segments, side="right") - 1
+    places = []
+    for segment, pack in zip(segments.tolist(), packs.tolist(), strict=True):
+        first = int(plan.lengths[int(plan.offsets[pack]) : segment].sum())
+        places.append(Place(pack, first, int(plan.lengths[segment]), int(plan.starts[segment])))
+    return tuple(sorted(places, key=lambda place: place.start))
+
+
+def _origin(table: LengthTable, sample_id: int) -> str:
+    """Return file and line of a sample by the present file, or its row if that file was replaced since."""
+    parts = [(str(title), int(count)) for title, count in table.provenance.get("parts", ())]
+    for (title, count), end in zip(parts, accumulate(count for _, count in parts), strict=True):
+        if sample_id < end:
+            # Samples are numbered through all files of a source; rows begin anew in each.
+            row = sample_id - (end - count)
+            try:
+                source = open_source(title)
+            except (BrimfulError, OSError):
+                return f"row {row:,} of {title}"
+            return source.where(row) if len(source) == count else f"row {row:,} of {title} as it was then"
+    return ""

@@ -1,0 +1,273 @@
+"""Parts of the page that are drawn: lengths, packs, capacities, work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from brimful.messages import counted, in_python, setting
+from brimful.report.analysis.capacity_sweep import CapacityPoint
+from brimful.report.analysis.length_facts import LengthFacts
+from brimful.report.analysis.numbers import percent, whole
+from brimful.report.analysis.plan_facts import FillFacts, PlanFacts, SizeFacts
+from brimful.report.analysis.rank_balance import OrderCosts, RankBalance
+from brimful.report.html.markup import Column, figure, loss, paragraph, section, table, table_of, warning
+from brimful.report.html.svg import Axis, Bar, Chart, decade_axis, decimal, linear_axis, log_axis, round_ticks
+
+__all__ = ["capacity_section", "lengths_section", "packs_section", "work_section"]
+
+
+def _percent_axis(label: str, max_ratio: float) -> Axis:
+    return linear_axis(label, 0, 100 * max_ratio, show=lambda value: f"{value:g} %")
+
+
+def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
+    """Return the distribution of lengths, by samples and by tokens."""
+    plural, number, tokens, bins = lengths.of, lengths.number, lengths.tokens, lengths.classes
+    singular = plural[:-1]
+    max_ratio = max(max(length_bin.number / number, length_bin.total / tokens) for length_bin in bins)
+    chart = Chart(
+        f"Lengths of {plural}",
+        f"Each pair of bars is one class of lengths: where the second bar is taller, a few long {plural} hold many of the "
+        f"tokens.",
+        log_axis(f"length of a {singular} in tokens (k = 1,024)", bins[0].begin, bins[-1].end),
+        _percent_axis("share of the whole", max_ratio),
+    )
+    # A pair of bars shares its bin at the middle of the logarithmic axis: samples on the left, tokens on the right.
+    sample_bars, token_bars = [], []
+    for length_bin in bins:
+        middle = math.sqrt(length_bin.begin * length_bin.end)
+        span = (
+            f"{length_bin.values} tokens"
+            if length_bin.end - length_bin.begin > 1
+            else counted(length_bin.begin, "token")
+        )
+        title = f"{span}: {counted(length_bin.number, singular)}, {percent(length_bin.number / number)}"
+        sample_bars.append(Bar(length_bin.begin, middle, 100 * length_bin.number / number, title))
+        title = f"{span}: {counted(length_bin.total, 'token')}, {percent(length_bin.total / tokens)}"
+        token_bars.append(Bar(middle, length_bin.end, 100 * length_bin.total / tokens, title))
+    chart.bars("one", sample_bars, gap=0.6)
+    chart.bars("two", token_bars, gap=0.6)
+    if capacity is not None and chart.x.begin <= capacity <= chart.x.end:
+        chart.mark(capacity, f"capacity {capacity:,}")
+
+    marks = [
+        ("shortest", lengths.shortest),
+        ("5 % are at most", lengths.p5),
+        ("half are at most", lengths.median),
+        ("mean", lengths.mean),
+        ("95 % are at most", lengths.p95),
+        ("99 % are at most", lengths.p99),
+        ("longest", lengths.longest),
+    ]
+    rows = [(name, whole(value)) for name, value in marks]
+    words = f"{counted(number, singular)} {'holds' if number == 1 else 'hold'} {counted(tokens, 'token')}."
+    if plural == "segments":
+        words += " There is no length table here, so these are the segments of the plan, after dropping and cutting."
+    svg = figure(chart, "chart-lengths", [("one", f"share of {plural}"), ("two", "share of tokens")])
+    return section("lengths", "Lengths", paragraph(words), _pair(svg, table(["length", "tokens"], rows)))
+
+
+def _pair(figure_1: str, figure_2: str) -> str:
+    return f'<div class="pair">{figure_1}{figure_2}</div>'
+
+
+def packs_section(facts: PlanFacts) -> str:
+    """Return the distributions of fill and of samples in a pack; nothing for a plan without packs."""
+    if facts.fill is None or facts.sizes is None:
+        return ""
+    words = [paragraph(f"How packs differ from the data: {'; '.join(facts.describe_variety())}.")]
+    if facts.is_uniform:
+        text = f"Segments of a pack are alike. With {setting('mix', True)} they are exchanged, at no cost in fill."
+        words.append(paragraph(in_python(text)))
+    charts = _pair(_fill(facts.fill, facts.plan.num_packs), _sizes(facts.sizes, facts.plan.num_packs))
+    return section("packs", "Packs", charts, *words)
+
+
+def _fill(fill: FillFacts, num_packs: int) -> str:
+    edges = fill.edges
+    chart = Chart(
+        "Fill of packs",
+        f"Bars are packs by fill, the line is the share of packs at most so full: the further right, the less padding. "
+        f"{percent(fill.full / num_packs)} are full to the last token; emptier than the axis shows: {fill.below:,}.",
+        Axis("fill of a pack", edges[0], edges[-1], round_ticks(edges[0], edges[-1], 6), lambda value: f"{value:g} %"),
+        _percent_axis("share of packs", 1.0),
+    )
+    # The line begins with the packs that are emptier than the axis shows.
+    bars, points, cumulative = [], [(edges[0], 100 * fill.below / num_packs)], fill.below
+    for begin, end, packs in zip(edges[:-1], edges[1:], fill.packs, strict=True):
+        cumulative += packs
+        title = f"{begin:g} … {end:g} %: {counted(packs, 'pack')}, {percent(packs / num_packs)}"
+        bars.append(Bar(begin, end, 100 * packs / num_packs, title))
+        points.append((end, 100 * cumulative / num_packs))
+    chart.bars("one", bars)
+    chart.line("two", points)
+    return figure(chart, "chart-fill", [("one", "packs of this fill"), ("two", "packs at most so full")])
+
+
+def _sizes(sizes: SizeFacts, num_packs: int) -> str:
+    bins = sizes.classes
+    begin, end = bins[0].begin, bins[-1].end
+    label = "samples (segments) in a pack"
+    shift = 0.0
+    # Few sizes get one bar each, many get a logarithmic axis.
+    if sizes.logarithmic:
+        axis = decade_axis(label, begin, end)
+    elif all(size_bin.end - size_bin.begin == 1 for size_bin in bins):
+        shift = 0.5  # the middle of a bar is at its number
+        axis = Axis(label, begin - shift, end - shift, round_ticks(begin, end - 1, 9, whole=True), decimal)
+    else:
+        axis = linear_axis(label, begin, end)
+    chart = Chart(
+        "Samples in a pack",
+        f"Bars are packs by how many samples share them: {whole(sizes.least)} to {whole(sizes.most)}, "
+        f"{sizes.mean:,.1f} on average, which is the factor by which an unchanged batch size grows.",
+        axis,
+        _percent_axis("share of packs", max(size_bin.number for size_bin in bins) / num_packs),
+    )
+    bars = []
+    for size_bin in bins:
+        noun = "sample" if size_bin.values == "1" else "samples"
+        title = f"{size_bin.values} {noun}: {counted(size_bin.number, 'pack')}, {percent(size_bin.number / num_packs)}"
+        bars.append(Bar(size_bin.begin - shift, size_bin.end - shift, 100 * size_bin.number / num_packs, title))
+    chart.bars("one", bars)
+    return figure(chart, "chart-sizes")
+
+
+def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity: int | None) -> str:
+    """Return fill, steps and losses at other capacities."""
+
+    def num_steps(point: CapacityPoint) -> int:
+        return point.steps_per_epoch(packs_per_step)
+
+    # Both charts share the axis of capacities, so a mark is at the same place in both.
+    axis = log_axis("capacity in tokens (k = 1,024)", points[0].capacity, points[-1].capacity)
+    fill = Chart(
+        "Fill by capacity",
+        "The upper line is packing, the lower one a row for each sample padded to the capacity: the gap is what packing "
+        "saves.",
+        axis,
+        _percent_axis("real tokens ÷ positions", 1.0),
+    )
+    fill.line("one", [(point.capacity, 100 * point.fill_ratio) for point in points], dots=True)
+    fill.line("two", [(point.capacity, 100 * point.padded_fill_ratio) for point in points], dots=True)
+    steps = Chart(
+        "Steps an epoch by capacity",
+        f"Steps of {counted(packs_per_step, 'pack')}: a longer pack holds more samples, so an unchanged batch means fewer, larger "
+        f"steps.",
+        axis,
+        decade_axis("steps an epoch", max(1, min(map(num_steps, points))), max(map(num_steps, points))),
+    )
+    steps.line("one", [(point.capacity, num_steps(point)) for point in points], dots=True)
+    for chart in (fill, steps):
+        if capacity is not None and axis.begin <= capacity <= axis.end:
+            chart.mark(capacity, f"this plan: {capacity:,}")
+
+    columns: list[Column[CapacityPoint]] = [
+        ("capacity", lambda point: whole(point.capacity)),
+        ("packs", lambda point: whole(point.num_packs)),
+        ("fill", lambda point: percent(point.fill_ratio, 2)),
+        ("samples a pack", lambda point: f"{point.samples_per_pack:,.1f}"),
+        ("steps an epoch", lambda point: whole(num_steps(point))),
+        ("too long", lambda point: whole(point.oversized)),
+        ("tokens lost", lambda point: loss(point.lost_ratio, is_large=point.loses_much)),
+        ("fill if padded", lambda point: percent(point.padded_fill_ratio)),
+    ]
+    large_losses = [f"{percent(point.lost_ratio)} at {point.capacity:,}" for point in points if point.loses_much]
+    legend = [("one", "packed"), ("two", "padded")]
+    return section(
+        "capacities",
+        "Other capacities",
+        paragraph("The same lengths planned anew, best fit decreasing, leaving out what is longer than the capacity."),
+        warning(f"Too long, and so left out, of all tokens: {', '.join(large_losses)}.") if large_losses else "",
+        _pair(figure(fill, "chart-capacity", legend), figure(steps, "chart-steps")),
+        table_of(columns, points),
+    )
+
+
+def work_section(work: RankBalance, model: str) -> str:
+    """Return the cost on each rank, and how long ranks wait for each other."""
+    ranks = len(work.balanced.rank_tokens)
+    orders = [("one", "in seeded order", work.as_it_comes), ("two", "balanced by cost", work.balanced)]
+    legend = [(colour, name) for colour, name, _ in orders]
+    words = (
+        f"{model}: attention over squares is {percent(work.attention_ratio)} of the cost, and the most costly pack "
+        f"costs {work.pack_cost_spread:.2f} times the mean. {counted(work.num_steps, 'full step')} on {counted(ranks, 'rank')}."
+    )
+    columns: list[Column[tuple[str, str, OrderCosts]]] = [
+        ("order of packs", lambda order: order[1]),
+        ("mean wait", _three_digits(lambda costs: costs.mean)),
+        ("99 % of steps below", _three_digits(lambda costs: costs.p99)),
+        ("worst step", _three_digits(lambda costs: costs.worst)),
+        ("ranks meet once a step", _three_digits(lambda costs: costs.mean_at_step)),
+        ("Σ length", _three_digits(lambda costs: max(_over_mean(costs.rank_tokens)))),
+        ("Σ length²", _three_digits(lambda costs: max(_over_mean(costs.rank_squares)))),
+    ]
+    reading = (
+        "Slowest rank ÷ mean rank: 1.000 is no waiting. The first three columns are for sharded parameters (FSDP, ZeRO-3), "
+        "where ranks meet at every micro-batch. The last two: most ÷ mean over the ranks, of an epoch."
+    )
+    step_figure = figure(_costs_by_step(work, orders), "chart-steps-cost", legend)
+    return section(
+        "work",
+        "Cost on ranks and steps",
+        paragraph(words),
+        _pair(step_figure, figure(_squares_by_rank(ranks, orders), "chart-ranks", legend)),
+        table_of(columns, orders),
+        paragraph(reading, "fine"),
+    )
+
+
+def _three_digits(ratio: Callable[[OrderCosts], float]) -> Callable[[tuple[str, str, OrderCosts]], str]:
+    return lambda order: f"{ratio(order[2]):.3f}"
+
+
+def _costs_by_step(work: RankBalance, orders: list[tuple[str, str, OrderCosts]]) -> Chart:
+    """Draw the cheapest and the most costly rank of each step, one bar for each order of packs."""
+    spans = [span for _, _, costs in orders for span in costs.spans]
+    num_spans, last = len(work.balanced.spans), work.num_steps - 1
+    width = work.num_steps / num_spans
+    steps = "All steps." if num_spans == work.num_steps else f"{num_spans} of {work.num_steps:,} steps, evenly spread."
+    chart = Chart(
+        "Cost of a step on the ranks",
+        "Each bar reaches from the rank with least work to the one with most, mean 1: the shorter, the less ranks wait. "
+        + steps,
+        Axis("step", -width / 2, last + width / 2, round_ticks(0, last, whole=True), lambda step: f"{step:,}"),
+        linear_axis("cost ÷ mean", min(span.least for span in spans), max(span.most for span in spans), _plain),
+    )
+    # The bars of one step lie side by side, each 0.45 of its width wide.
+    for number, (colour, name, costs) in enumerate(orders):
+        begin = -0.45 + 0.45 * number
+        end = begin + 0.45
+        bars = []
+        for span in costs.spans:
+            title = f"step {span.step:,}, {name}: {span.least:.3f} … {span.most:.3f}"
+            bars.append(Bar(span.step + begin * width, span.step + end * width, span.most, title, span.least))
+        chart.bars(colour, bars, gap=0.4, min_height=3)
+    return chart
+
+
+def _squares_by_rank(ranks: int, orders: list[tuple[str, str, OrderCosts]]) -> Chart:
+    """Draw the sum of squares of each rank, one line for each order of packs."""
+    # Over the mean, so that a flat line at 1 is equal work at any size of data.
+    lines = [(colour, _over_mean(costs.rank_squares)) for colour, _, costs in orders]
+    ratios = [ratio for _, line in lines for ratio in line]
+    chart = Chart(
+        "Squares of lengths on each rank",
+        "Sum of the squares of segment lengths over the epoch, which attention is proportional to: a flat line is equal "
+        "work.",
+        Axis("data-parallel rank", 0, max(1, ranks - 1), round_ticks(0, ranks - 1, 9, whole=True)),
+        linear_axis("Σ length² ÷ mean", min(ratios), max(ratios), _plain),
+    )
+    for colour, line in lines:
+        chart.line(colour, list(enumerate(line)), dots=ranks <= 32)
+    return chart
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+def _over_mean(values: list[int]) -> list[float]:
+    mean = sum(values) / len(values)
+    return [value / mean for value in values]

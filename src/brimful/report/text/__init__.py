@@ -1,0 +1,3 @@
+"""Lines for a terminal."""
+
+from __future__ import annotations

@@ -1,0 +1,101 @@
+"""One pack with its boundaries and its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from brimful.shards import Pack
+from brimful.typing import LossMask, TokenIds
+
+__all__ = ["pack_as_dict", "show_pack"]
+
+_HEAD, _TAIL = 48, 24
+"""Tokens that are shown of a long segment, at its beginning and at its end."""
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that a terminal obeys; data must not."""
+
+
+def show_pack(
+    pack: Pack, index: int, capacity: int, decode: Callable[[TokenIds], str] | None, full: bool = False
+) -> list[str]:
+    """Describe the segments of a pack; targets of the loss stand between ⟦ and ⟧.
+
+    Args:
+        pack: to show.
+        index: its number, for the heading.
+        capacity: of the plan.
+        decode: tokens to text; None shows the boundaries alone.
+        full: true shows whole texts instead of their beginnings and ends.
+    """
+    share = 100 * len(pack) / capacity
+    lines = [
+        f"pack {index}: {len(pack):,} of {capacity:,} tokens ({share:.1f} %), {pack.num_segments} segments, "
+        f"{pack.num_loss_tokens:,} loss tokens"
+    ]
+    for segment in _segments(pack):
+        start = f" from its token {segment.start:,}" if segment.start else ""
+        lines.append(
+            f"── tokens {segment.first:,} … {segment.first + segment.tokens - 1:,} · sample {segment.sample_id}{start} · "
+            f"{segment.tokens:,} tokens, {segment.loss_tokens:,} loss"
+        )
+        if decode is not None:
+            lines.append(_text(pack.input_ids[segment.span], pack.loss_mask[segment.span], decode, full))
+    return lines
+
+
+def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Callable[[TokenIds], str] | None) -> dict[str, Any]:
+    """Return a pack for JSON: its segments, with their texts if there is a tokenizer."""
+    segments = [
+        asdict(segment) | ({} if decode is None else {"text": decode(pack.input_ids[segment.span])})
+        for segment in _segments(pack)
+    ]
+    return {"kind": "pack", "pack": index, "tokens": len(pack), "capacity": capacity, "segments": segments}
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Place, sample and counts of one segment, as JSON names them."""
+
+    sample_id: int
+    first: int
+    start: int
+    tokens: int
+    loss_tokens: int
+
+    @property
+    def span(self) -> slice:
+        """Positions of the segment in its pack."""
+        return slice(self.first, self.first + self.tokens)
+
+
+def _segments(pack: Pack) -> Iterator[_Segment]:
+    for (begin, end), sample_id, start in zip(pairwise(pack.cu_seqlens), pack.sample_ids, pack.starts, strict=True):
+        loss_tokens = np.count_nonzero(pack.loss_mask[begin:end])
+        yield _Segment(int(sample_id), int(begin), int(start), int(end - begin), int(loss_tokens))
+
+
+def _text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str], full: bool) -> str:
+    """Return the text of a segment, without the middle of a long one."""
+    if full or len(ids) <= _HEAD + _TAIL:
+        return _marked_text(ids, mask, decode)
+    head = _marked_text(ids[:_HEAD], mask[:_HEAD], decode)
+    tail = _marked_text(ids[-_TAIL:], mask[-_TAIL:], decode)
+    return f"{head}\n   … {len(ids) - _HEAD - _TAIL:,} tokens …\n{tail}"
+
+
+def _marked_text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str]) -> str:
+    """Return the text with marks around runs of targets; control characters are escaped."""
+    # Runs end where the mask changes.
+    edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(ids)]
+    pieces = []
+    for begin, end in pairwise(edges):
+        text = _CONTROLS.sub(lambda match: match.group().encode("unicode_escape").decode(), decode(ids[begin:end]))
+        pieces.append(f"⟦{text}⟧" if mask[begin] else text)
+    return "".join(pieces)

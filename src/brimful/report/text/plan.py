@@ -1,0 +1,93 @@
+"""A plan as lines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brimful.fingerprint import short
+from brimful.messages import counted
+from brimful.plan import Plan
+from brimful.report.analysis.losses import Losses
+from brimful.report.analysis.numbers import percent
+from brimful.report.analysis.plan_record import PlanRecord
+
+__all__ = ["describe_plan"]
+
+
+def describe_plan(plan: Plan) -> list[str]:
+    """Describe packs, fill and bound, and the fate of every sample and token."""
+    ledger, record = plan.ledger, PlanRecord.of(plan)
+    samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
+    lines = [
+        f"packs          {plan.num_packs:,} of {counted(plan.capacity, 'token')}, {short(plan.fingerprint)}",
+        f"fill           {100 * plan.fill_ratio:.2f} %",
+        *_padding(plan),
+        f"lower bound    {counted(plan.bound, 'pack')}; the plan has {plan.num_packs - plan.bound:,} more",
+    ]
+    if plan.num_packs:
+        sizes = np.diff(plan.offsets)
+        fill = plan.pack_tokens / plan.capacity
+        lines += [
+            f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
+            f"fill of a pack least {100 * fill.min():.1f} %, median {100 * np.median(fill):.1f} %",
+        ]
+    lines += [
+        f"samples        {ledger.samples_in:,} in: {ledger.samples_packed:,} packed, "
+        f"{ledger.samples_dropped:,} dropped ({percent(ledger.samples_dropped / samples, 2)}), "
+        f"{ledger.samples_rejected:,} rejected",
+        f"tokens         {ledger.tokens_in:,} in: {ledger.tokens_packed:,} packed, "
+        f"{ledger.tokens_dropped:,} dropped ({percent(ledger.tokens_dropped / tokens, 2)}), "
+        f"{ledger.tokens_truncated:,} truncated ({percent(ledger.tokens_truncated / tokens, 2)})",
+        f"cut            {counted(ledger.samples_truncated, 'sample')} truncated, {ledger.samples_split:,} split",
+        *_targets(plan),
+    ]
+    warning = Losses.of(plan).warning
+    return lines + ([f"warning        {warning}"] if warning else []) + _record(record)
+
+
+def _record(record: PlanRecord) -> list[str]:
+    """Describe the requested options, and the notes of the planner."""
+    settings = ", ".join(f"{key} {_words(value)}" for key, value in record.listed_settings.items())
+    lines = [f"settings       {settings}"]
+    lines += [f"phase          {line}" for line in record.phase_reports]
+    lines += [f"dropped for    {name}: {counted(count, 'sample')}" for name, count in record.dropped_by.items()]
+    if record.groups is not None:
+        lines.append(f"groups         {short(record.groups)}, each side by side in one pack")
+    if record.packs_below_min_fill is not None:
+        num_before, num_after = record.packs_below_min_fill
+        lines.append(
+            f"below min_fill {counted(num_before, 'pack')}, packed again; {num_after:,} remain, last in the plan"
+        )
+    return lines
+
+
+def _targets(plan: Plan) -> list[str]:
+    """Describe the targets of the loss; nothing if they were not measured."""
+    ledger = plan.ledger
+    if ledger.targets_in is None:
+        return []
+    lines = [
+        f"targets        {ledger.targets_in:,} in: {ledger.targets_packed:,} packed, {ledger.targets_dropped:,} dropped, "
+        f"{ledger.targets_cut:,} lost to cuts"
+    ]
+    if ledger.samples_without_target:
+        lines.append(f"without any    {ledger.samples_without_target:,} samples in the packs teach nothing")
+    return lines
+
+
+def _padding(plan: Plan) -> list[str]:
+    """Describe the cost of alignment: without it, a lower fill has no visible reason."""
+    if plan.alignment.is_none or not plan.num_packs:
+        return []
+    after_segments, at_row_ends = plan.padding
+    share = (after_segments + at_row_ends) / (plan.num_packs * plan.capacity)
+    return [
+        f"padding        {100 * share:.2f} %: {counted(after_segments, 'token')} behind segments, {at_row_ends:,} at the ends of rows, as aligned"
+    ]
+
+
+def _words(value: object) -> str:
+    """Format a setting: ``samples 16 and patches 4,096``."""
+    if isinstance(value, dict):
+        return " and ".join(f"{name} {limit:,}" for name, limit in value.items())
+    return str(value)
