@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from brimful import ChatEncoder, check_store, open_packs, open_source, pack_dataset
+from brimful import ChatEncoder, PlanSettings, check_store, open_packs, open_source, pack_dataset
 from brimful.demo import train_tokenizer
 
 CHATS = [
@@ -39,7 +39,7 @@ def main(tokenizer: str | None) -> None:
         source = open_source(CHATS)  # or a path: "chats.jsonl", "data/*.parquet", a datasets.Dataset
         encoder = ChatEncoder(tokenizer, train_on="assistant")
         summary = pack_dataset(
-            source, encoder, Path(folder, "packs"), capacity=512, overflow="drop", cache_dir=Path(folder, "cache")
+            source, encoder, Path(folder, "packs"), PlanSettings(capacity=512, overflow="drop"), cache_dir=Path(folder, "cache")
         )
         print(summary)
 

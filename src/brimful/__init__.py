@@ -36,6 +36,8 @@ _MODULE_OF = {
     "measure_lengths": "brimful.measure",
     "LengthTable": "brimful.measure",
     "plan_packs": "brimful.plan",
+    "plan_with": "brimful.plan",
+    "PlanSettings": "brimful.plan",
     "Plan": "brimful.plan",
     "Overflow": "brimful.plan",
     "CostModel": "brimful.plan",
@@ -96,7 +98,9 @@ if TYPE_CHECKING:
     from brimful.plan import Lookahead as Lookahead
     from brimful.plan import Overflow as Overflow
     from brimful.plan import Plan as Plan
+    from brimful.plan import PlanSettings as PlanSettings
     from brimful.plan import plan_packs as plan_packs
+    from brimful.plan import plan_with as plan_with
     from brimful.plan import schedule_packs as schedule_packs
     from brimful.serve import Pack as Pack
     from brimful.serve import PackedDataset as PackedDataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
@@ -18,11 +18,17 @@ CAPACITY_NAMES = ("max_length", "packing_length", "seq_length")
 """Names that trainers give to the capacity of a pack; the command line has a flag of each."""
 
 
-def understands(**names: tuple[str, ...]) -> Callable[[Function], Function]:
+def understands(
+    elsewhere: Mapping[str, str] | None = None, /, **names: tuple[str, ...]
+) -> Callable[[Function], Function]:
     """Let a function understand other names of its keyword arguments, and explain a call that does not fit.
 
     Its signature stays as it is: the other names are for people who know them from another library; documentation and
     type checkers know one. The error for a call that does not fit shows how the function is called.
+
+    Args:
+        elsewhere: by keyword arguments that the function does not have, the argument that they belong to.
+        names: by argument, its other names.
 
     >>> @understands(capacity=("max_length",))
     ... def plan(lengths, *, capacity):
@@ -62,7 +68,7 @@ def understands(**names: tuple[str, ...]) -> Callable[[Function], Function]:
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise _misfit(title, signature, alias_names, kwargs, error) from None
+                raise _misfit(title, signature, alias_names, kwargs, elsewhere or {}, error) from None
             return function(*args, **kwargs)
 
         return cast(Function, call)
@@ -71,11 +77,18 @@ def understands(**names: tuple[str, ...]) -> Callable[[Function], Function]:
 
 
 def _misfit(
-    title: str, signature: inspect.Signature, alias_names: list[str], kwargs: dict[str, Any], error: TypeError
+    title: str,
+    signature: inspect.Signature,
+    alias_names: list[str],
+    kwargs: dict[str, Any],
+    elsewhere: Mapping[str, str],
+    error: TypeError,
 ) -> WrongTypeError:
     parameters = signature.parameters
     stray = next((name for name in kwargs if name not in parameters), None)
     if stray is not None:
+        if stray in elsewhere:
+            return WrongTypeError(f"{title} got {stray} by itself: it belongs to {elsewhere[stray]}")
         names = [*parameters, *alias_names]
         matches = get_close_matches(stray, names, n=1, cutoff=0.5)
         hint = f": did you mean {matches[0]}?" if matches else f"; it has {', '.join(names)}"

@@ -15,7 +15,7 @@ import click
 import pytest
 from click.shell_completion import get_completion_class
 
-from brimful import open_source, pack_dataset
+from brimful import PlanSettings, open_source, pack_dataset
 from brimful.cli import _brimful, main
 from brimful.testing.toys import toy_chat_encoder
 
@@ -52,7 +52,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "chats.jsonl").write_text("\n".join(rows) + "\n")
     source = open_source(home / "chats.jsonl", cache_dir=home / "cache")
     pack_dataset(
-        source, toy_chat_encoder(), home / "packs", capacity=20, overflow="drop", on_bad_sample="skip",
+        source, toy_chat_encoder(), home / "packs", PlanSettings(capacity=20, overflow="drop"), on_bad_sample="skip",
         cache_dir=home / "cache",
     )  # fmt: skip
     return home

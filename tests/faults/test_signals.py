@@ -40,7 +40,7 @@ from tests.faults.stalls import hold, solve, stall, stalling
 if stalling("worker importing") and __name__ == "__mp_main__":
     hold()
 
-import brimful.cli.pack as command, brimful.materialize.job as job, brimful.materialize.write as write
+import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.materialize.job as job, brimful.materialize.write as write
 from brimful.testing.toys import toy_chat_encoder
 
 class Encoder(type(toy_chat_encoder())):
@@ -56,11 +56,11 @@ def stalling_in(function, stage):
         return function(*arguments, **options)
     return stalled
 
-command.make_encoder = lambda *_: Encoder()
+arguments.encoder_for = lambda *_, **__: Encoder()
 command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 12)
 if stalling("solving"):
-    job.plan_by = lambda *_, **options: solve()
-job.plan_by = stalling_in(job.plan_by, "planning")
+    job.plan_with = lambda *_, **options: solve()
+job.plan_with = stalling_in(job.plan_with, "planning")
 write._gather_rows = stalling_in(write._gather_rows, "writing")
 
 if __name__ == "__main__":

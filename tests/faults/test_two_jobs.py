@@ -47,14 +47,14 @@ def test_a_job_that_finishes_takes_nothing_from_one_that_still_runs(tmp_path, mo
 
 def test_of_two_jobs_one_plans(tmp_path, monkeypatch):
     """Without it two searches that find different packs would leave the packs of one beside the plan of the other."""
-    real, entered, plans = job_module.plan_by, threading.Barrier(2), []
+    real, entered, plans = job_module.plan_with, threading.Barrier(2), []
 
-    def plan_by(table, settings, **options):
+    def plan_with(table, settings, **options):
         plan = real(table, settings, **options)
         plans.append(plan)
         return plan
 
-    monkeypatch.setattr(job_module, "plan_by", plan_by)
+    monkeypatch.setattr(job_module, "plan_with", plan_with)
     failed: list[BaseException] = []
 
     def run():

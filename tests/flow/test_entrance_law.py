@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
-from brimful import ChatEncoder, measure_lengths, open_packs, open_source, pack_dataset
+from brimful import ChatEncoder, PlanSettings, measure_lengths, open_packs, open_source, pack_dataset
 from brimful.errors import BadSampleError, NoTargetError, OversizedSampleError, SourceError
 from tests.encode.templates import STYLES, tokenizer_of
 
@@ -75,9 +75,7 @@ def test_every_column_message_token_and_target_is_used_named_or_refused(
             source,
             ENCODER,
             home / "packs",
-            capacity=capacity,
-            overflow=overflow,
-            no_target=no_target,
+            PlanSettings(capacity=capacity, overflow=overflow, no_target=no_target),
             on_bad_sample="skip",
             num_proc=1,
         )

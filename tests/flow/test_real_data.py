@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from brimful import ChatEncoder, TextEncoder, check_store, open_packs, open_source, pack_dataset
+from brimful import ChatEncoder, PlanSettings, TextEncoder, check_store, open_packs, open_source, pack_dataset
 
 
 def rows_of(path):
@@ -46,14 +46,14 @@ def test_chats(name, capacity, every, data_dir, qwen_tokenizer, tmp_path):
     """The tokens of every sample in the packs (or of some of them) are those of ``tokenizer.apply_chat_template``, each sample once."""
     source = open_source(data_dir / "text" / name)
     encoder = ChatEncoder(qwen_tokenizer)
-    summary = pack_dataset(source, encoder, tmp_path, capacity=capacity, overflow="drop", no_target="drop")
+    summary = pack_dataset(source, encoder, tmp_path, PlanSettings(capacity=capacity, overflow="drop", no_target="drop"))
     rows = rows_of(data_dir / "text" / name)
     hf = encoder.tokenizer.hf
     seen = np.zeros(len(rows), dtype=np.int64)
     dropped = set(summary.plan.dropped_ids.tolist())
     without = {sample_id for sample_id, row in enumerate(rows) if not _answers(row)}
     assert without <= dropped
-    assert summary.plan.settings.get("dropped_by", {}).get("no_target", 0) == len(without)
+    assert summary.plan.outcome.dropped_by.get("no_target", 0) == len(without)
     for pack in open_packs(tmp_path):
         assert len(pack) <= capacity
         for number, sample_id in enumerate(pack.sample_ids.tolist()):
@@ -71,7 +71,7 @@ def test_documents_split_into_segments(data_dir, qwen_tokenizer, tmp_path):
     """Long documents under ``split``: every token once, in order."""
     path = data_dir / "text" / "peps_even.jsonl.gz"
     encoder = TextEncoder(qwen_tokenizer)
-    summary = pack_dataset(open_source(path), encoder, tmp_path, capacity=4096, overflow="split")
+    summary = pack_dataset(open_source(path), encoder, tmp_path, PlanSettings(capacity=4096, overflow="split"))
     pieces = {}
     for pack in open_packs(tmp_path):
         for number, sample_id in enumerate(pack.sample_ids.tolist()):

@@ -32,13 +32,11 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 """Options of ``plan_packs`` by the name of the file."""
 JOB: dict[str, Any] = {
-    "capacity": CAPACITY,
-    "overflow": "split",
     "shard_bytes": 8_000,
     "on_bad_sample": "skip",
     "num_proc": 1,
 }
-"""Options of ``pack_dataset`` for both stores."""
+"""Options of ``pack_dataset`` for both stores, beside those of the plan."""
 WORDS = [
     "packs",
     "hold",
@@ -138,10 +136,10 @@ def contents_of_store(packs: Any) -> dict[str, Any]:
 
 def pack(directory: str) -> None:
     """Make or finish a store, in the folder of ``rows.jsonl``."""
-    from brimful import pack_dataset
+    from brimful import PlanSettings, pack_dataset
     from brimful.testing.toys import toy_chat_encoder
 
-    pack_dataset("rows.jsonl", toy_chat_encoder(), directory, **JOB)
+    pack_dataset("rows.jsonl", toy_chat_encoder(), directory, PlanSettings(capacity=CAPACITY, overflow="split"), **JOB)
 
 
 def main(folder: Path) -> None:

@@ -19,6 +19,7 @@ from brimful import (
     open_packs,
     open_source,
     pack_dataset,
+    PlanSettings,
     plan_packs,
     write_packs,
 )
@@ -231,7 +232,7 @@ def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
     """One call, then everything that later commands read is there and temporary files are gone."""
     rows = [*texts(3, 50, 4), {"nothing": 1}]
     summary = pack_dataset(
-        open_source(rows), toy_chat_encoder(), tmp_path, capacity=8, overflow="drop", on_bad_sample="skip"
+        open_source(rows), toy_chat_encoder(), tmp_path, PlanSettings(capacity=8, overflow="drop"), on_bad_sample="skip"
     )
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {
@@ -335,11 +336,11 @@ def test_a_store_knows_the_alignment_of_its_plan(tmp_path):
     """Whoever opens the packs must pad them as they were planned, or context parallelism cuts tokens off."""
     source = open_source([{"text": "abc" * number} for number in range(3, 30)])
     summary = pack_dataset(
-        source, toy_chat_encoder(), tmp_path / "packs", capacity=200, alignment=8, groups=[0] * 2 + [-1] * 25
+        source, toy_chat_encoder(), tmp_path / "packs", PlanSettings(capacity=200, alignment=8), groups=[0] * 2 + [-1] * 25
     )
     packs = open_packs(tmp_path / "packs")
     assert packs.alignment == PackedDataset(packs).alignment == summary.plan.alignment == Alignment(segment=8)
-    assert "groups" in summary.plan.settings
+    assert summary.plan.outcome.groups is not None
     with pytest.raises(StoreMismatchError, match=r"settings alignment .*settings groups"):
         pack_dataset(source, toy_chat_encoder(), tmp_path / "packs", capacity=200)
 
@@ -348,7 +349,7 @@ def test_a_finished_store_keeps_the_plan_that_it_was_written_from(tmp_path, monk
     """Searches that end by the clock find another plan next time; the same call must find its packs again."""
     source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
     first = pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
-    monkeypatch.setattr(job_module, "plan_by", lambda *args, **options: pytest.fail("planned again"))
+    monkeypatch.setattr(job_module, "plan_with", lambda *args, **options: pytest.fail("planned again"))
     assert pack_dataset(source, encoder, tmp_path / "packs", capacity=200).plan.fingerprint == first.plan.fingerprint
 
 
@@ -359,5 +360,5 @@ def test_a_refused_job_leaves_a_store_as_it_was(tmp_path):
     before = {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}
     for options in ({"budgets": {"loss_tokens": 150}}, {"seed": 1}, {"mix": True}):
         with pytest.raises(StoreMismatchError, match="settings"):
-            pack_dataset(source, encoder, tmp_path / "packs", capacity=200, **options)
+            pack_dataset(source, encoder, tmp_path / "packs", PlanSettings(capacity=200, **options))
     assert before == {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.0")
 pytest.importorskip("accelerate")
 
-from brimful import PackCollator, PackLoader, open_packs, open_source, pack_dataset  # noqa: E402
+from brimful import PackCollator, PackLoader, PlanSettings, open_packs, open_source, pack_dataset  # noqa: E402
 from brimful.collate import Padding  # noqa: E402
 from brimful.trainers import attention  # noqa: E402
 from tests.trainers import tiny  # noqa: E402
@@ -42,7 +42,7 @@ def made(tmp_path_factory):
     train_tokenizer([turn["content"] for chat in chats for turn in chat["messages"]], here / "model", vocab_size=900)
     tiny.model().save_pretrained(here / "model")
     encoder = ChatEncoder(AutoTokenizer.from_pretrained(here / "model"))
-    pack_dataset(open_source(chats), encoder, here / "packs", capacity=512, overflow="drop", cache_dir=here / "cache")
+    pack_dataset(open_source(chats), encoder, here / "packs", PlanSettings(capacity=512, overflow="drop"), cache_dir=here / "cache")
     assert len(open_packs(here / "packs")) > 4
     return here
 

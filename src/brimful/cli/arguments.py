@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from brimful.cli.artefacts import refuse_as_data
 from brimful.encode import Encoder, encoder_for
 from brimful.errors import SettingsError
-from brimful.plan import Alignment
+from brimful.plan import Alignment, PlanSettings
 from brimful.progress import Progress, make_progress
 from brimful.sources import Source, open_source
 
-__all__ = ["Job", "measured_budgets", "open_job", "plan_arguments", "required"]
+__all__ = ["Job", "open_job", "plan_settings", "required"]
 
 
 def required(value: Any, flag: str, why: str) -> Any:
@@ -70,9 +70,6 @@ _ENCODER_OPTIONS = (
     "mode", "train_on", "chat_template", "system", "reasoning", "date", "separator", "bos", "eos",
 )  # fmt: skip
 _SOURCE_OPTIONS = ("ignore", "text_unit", "split", "config", "max_samples", "cache_dir")
-_PLAN_OPTIONS = (
-    "algorithm", "overflow", "no_target", "min_fill", "phases", "mix", "seed", "epoch", "time_limit",
-)  # fmt: skip
 """Options that are arguments of the same name."""
 
 
@@ -107,19 +104,15 @@ def _template_arguments(texts: Sequence[str]) -> dict[str, Any]:
     return variables
 
 
-def plan_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``plan_packs`` but lengths, capacity and groups."""
-    return {
-        **{name: options[name] for name in _PLAN_OPTIONS},
+def plan_settings(capacity: int, options: Mapping[str, Any]) -> PlanSettings:
+    """Return the settings of a plan; contradictions are refused before anything is measured."""
+    names = [option.name for option in fields(PlanSettings) if option.init]
+    values = {
+        **{name: options[name] for name in names if name in options},
         "budgets": _budgets(options["budgets"]),
         "alignment": _alignment(options),
     }
-
-
-def measured_budgets(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the columns that measuring must make for the requested budgets."""
-    budgets = _budgets(options["budgets"]) or {}
-    return ("tokens", "loss_tokens") if "loss_tokens" in budgets else ("tokens",)
+    return PlanSettings(capacity=capacity, **values)
 
 
 def _budgets(texts: Sequence[str]) -> dict[str, int] | None:

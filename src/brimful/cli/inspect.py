@@ -21,7 +21,6 @@ from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.progress import make_progress
 from brimful.remote import is_remote
-from brimful.report.analysis.plan_record import PlanRecord
 from brimful.report.analysis.sample_fate import find_sample
 from brimful.report.text.lengths import describe_lengths
 from brimful.report.text.pack import pack_as_dict, show_pack
@@ -116,7 +115,7 @@ def _plan_as_dict(plan: Plan) -> dict[str, Any]:
         "capacity": plan.capacity,
         "fill_ratio": plan.fill_ratio,
         "lower_bound": plan.bound,
-        "settings": PlanRecord.of(plan).settings,
+        "settings": plan.record,
         "fingerprint": plan.fingerprint,
         **plan.ledger.as_dict(),
     }

@@ -9,7 +9,8 @@ import click
 
 from brimful.cli.command import choice_option, grouped, together, value_option
 from brimful.encode import Mode, Reasoning
-from brimful.plan import NoTarget, Overflow
+from brimful.plan import ALGORITHMS, NoTarget, Overflow
+from brimful.plan.algorithms import Algorithm
 from brimful.sources.formats import FORMATS
 
 __all__ = [
@@ -128,6 +129,10 @@ bad_sample_option = grouped(
     ),
 )
 
+def _name_and_aliases(algorithm: Algorithm) -> str:
+    return f"{algorithm.name} ({', '.join(algorithm.aliases)})" if algorithm.aliases else algorithm.name
+
+
 capacity_option = grouped(
     "Packing",
     click.option(
@@ -164,8 +169,7 @@ plan_options = together(
             "--algorithm",
             default="auto",
             metavar="NAME",
-            help="How to pack: auto, optimal, phased, best_fit_decreasing (bfd), first_fit_decreasing (ffd), next_fit "
-            "(sequential), first_fit, best_fit, worst_fit, concat_split (wrapped).",
+            help=f"How to pack: {', '.join(map(_name_and_aliases, ALGORITHMS.values()))}.",
         ),
         value_option("--phases", "TEXT", "What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."),
         value_option(

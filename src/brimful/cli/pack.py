@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import open_job, plan_arguments, required
+from brimful.cli.arguments import open_job, plan_settings, required
 from brimful.cli.command import GroupedCommand
 from brimful.cli.npy import numbers_from_npy
 from brimful.cli.options import (
@@ -40,15 +40,15 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, capaci
     """
     required(output, "-o", "name the directory that the packs go to")
     required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
+    settings = plan_settings(int(capacity or 0), options)
     job = open_job(source, options)
     job.say_format()
     summary = pack_dataset(
         job.source,
         job.encoder,
         str(output),
-        capacity=int(capacity or 0),
+        settings,
         groups=None if groups is None else numbers_from_npy(groups),
-        **plan_arguments(options),
         num_proc=options["num_proc"],
         cache_dir=options["cache_dir"],
         on_bad_sample=options["on_bad_sample"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import measured_budgets, open_job, plan_arguments, required
+from brimful.cli.arguments import open_job, plan_settings, required
 from brimful.cli.artefacts import LENGTHS, PLAN, STORE, kind_of, lengths_in
 from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.npy import lengths_from_npy, numbers_from_npy
@@ -18,7 +18,6 @@ from brimful.errors import SettingsError
 from brimful.measure import LengthTable, measure_lengths
 from brimful.plan import plan_packs
 from brimful.plan.settings import PlanSettings
-from brimful.report.analysis.plan_record import PlanRecord
 from brimful.report.text.plan import describe_plan
 
 __all__ = ["plan"]
@@ -45,15 +44,9 @@ def plan(
     check_what_if(options, output)
     if output is not None and os.path.exists(output) and kind_of(output) != PLAN:
         raise SettingsError(f"-o {output} is there and is no plan: name another file")
-    arguments = plan_arguments(options)
-    PlanSettings(capacity=int(capacity or 0), **arguments)  # complains before anything is measured
-    table = _table(lengths, options)
-    result = plan_packs(
-        table,
-        capacity=int(capacity or 0),
-        groups=None if groups is None else numbers_from_npy(groups),
-        **arguments,
-    )
+    settings = plan_settings(int(capacity or 0), options)
+    table = _table(lengths, options, settings)
+    result = plan_with(table, settings, groups=None if groups is None else numbers_from_npy(groups))
     if output is not None:
         result.save(output)
     if options["as_json"]:
@@ -63,7 +56,7 @@ def plan(
             "lower_bound": result.bound,
             "fill_ratio": result.fill_ratio,
             "fingerprint": result.fingerprint,
-            "settings": PlanRecord.of(result).settings,
+            "settings": result.record,
             **result.ledger.as_dict(),
         }
         show_json(data | (what_if_data(table, result, options) if options["what_if"] else {}))
@@ -73,7 +66,7 @@ def plan(
         show_what_if(table, result, options)
 
 
-def _table(paths: tuple[str, ...], options: dict[str, Any]) -> LengthTable:
+def _table(paths: tuple[str, ...], options: dict[str, Any], settings: PlanSettings) -> LengthTable:
     """Open the lengths that the paths hold, or measure their data."""
     if len(paths) == 1:
         (path,) = paths
@@ -92,7 +85,7 @@ def _table(paths: tuple[str, ...], options: dict[str, Any]) -> LengthTable:
     return measure_lengths(
         job.source,
         job.encoder,
-        budgets=measured_budgets(options),
+        budgets=("tokens", "loss_tokens") if "loss_tokens" in (settings.budgets or {}) else ("tokens",),
         cache_dir=options["cache_dir"],
         num_proc=options["num_proc"],
         progress=job.progress,

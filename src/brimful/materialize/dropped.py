@@ -7,7 +7,7 @@ import os
 
 from brimful.blobs import atomic_file
 from brimful.measure.table import LengthTable
-from brimful.plan import Plan
+from brimful.plan import Overflow, Plan
 from brimful.sources.source import Source
 
 __all__ = ["why_dropped", "write_dropped"]
@@ -18,7 +18,7 @@ def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
     usable = plan.alignment.usable(plan.capacity)
     is_longer = int(table.tokens[sample_id]) > usable
     # Policies that cut keep every long sample, unless the cut took its last target.
-    if is_longer and plan.settings.get("overflow") not in ("truncate", "truncate_left", "split"):
+    if is_longer and plan.settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
         return f"longer than a pack ({usable:,} tokens)"
     if _num_targets(table, sample_id) == 0:
         return "no target of the loss"

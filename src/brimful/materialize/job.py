@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.blobs import LocalBlobStore, open_blob_store
 from brimful.cache import exclusive
+from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
@@ -31,13 +33,10 @@ from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard,
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.messages import setting
-from brimful.plan import Alignment, Overflow, Plan
-from brimful.plan.phased import Recipe
-from brimful.plan.planner import plan_by
+from brimful.plan import Plan, PlanSettings
+from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups
-from brimful.plan.policies.no_target import NoTarget
-from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
 from brimful.shards import StreamLog
 from brimful.sources.open import open_source
@@ -51,25 +50,23 @@ _LOSS_TOKENS = "loss_tokens"
 """The one column that measuring can add to the table; other budgets must follow from lengths."""
 
 
-@understands(capacity=CAPACITY_NAMES)
+_OPTIONS = {
+    option.name: f"settings=PlanSettings(capacity=…, {option.name}=…)"
+    for option in fields(PlanSettings)
+    if option.init and option.name != "capacity"
+}
+"""Options of plans, which are given as one object."""
+
+
+@understands(_OPTIONS, capacity=CAPACITY_NAMES)
 def pack_dataset(
     source: Source | Any,
     encoder: Encoder | str | os.PathLike[str] | Any,
     directory: str | os.PathLike[str],
+    settings: PlanSettings | None = None,
     *,
-    capacity: int,
-    algorithm: str = "auto",
-    overflow: Overflow | str = Overflow.ERROR,
-    no_target: NoTarget | str = NoTarget.ERROR,
-    budgets: Mapping[str, int] | None = None,
-    alignment: Alignment | int = 1,
+    capacity: int | None = None,
     groups: AnyIntArray | Sequence[int] | None = None,
-    min_fill: float = 0.0,
-    phases: Recipe | str | None = None,
-    mix: bool = False,
-    seed: int | None = 0,
-    epoch: int = 0,
-    time_limit: float | None = None,
     shard_bytes: int = SHARD_BYTES,
     num_proc: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -83,8 +80,21 @@ def pack_dataset(
     directory then holds the packs, ``plan.arrow``, ``lengths.arrow``, ``summary.json`` and, if there are any,
     ``rejects.jsonl`` (rows that could not be read or encoded) and ``dropped.jsonl`` (samples that were left out).
 
-    Args: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
+    Args:
+        source: samples, or anything that ``open_source`` takes.
+        encoder: an encoder, a tokenizer, or the name or directory of one.
+        directory: local directory of the packs.
+        settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
+        capacity: tokens of a pack, for a plan with all other options as by default.
+        groups: as of ``plan_packs``.
+        shard_bytes, notes: as of ``write_packs``.
+        num_proc, cache_dir, on_bad_sample, progress: as of ``measure_lengths``.
+
+    Raises:
+        SettingsError: settings and capacity, or neither; a budget that nothing measures.
+        BrimfulError: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
+    settings = _one_of(settings, capacity)
     source = open_source(source, cache_dir=cache_dir)
     encoder = as_encoder(source, encoder)
     progress = progress or Progress()
@@ -95,37 +105,27 @@ def pack_dataset(
         )
     home = Path(store.directory)
     encoded_dir, plan_path = home / "tmp" / "encoded", home / "plan.arrow"
-    settings = PlanSettings(
-        capacity=capacity,
-        algorithm=algorithm,
-        overflow=overflow,
-        no_target=no_target,
-        budgets=budgets,
-        alignment=alignment,
-        min_fill=min_fill,
-        phases=phases,
-        mix=mix,
-        seed=seed,
-        epoch=epoch,
-        time_limit=time_limit,
-    )
-    # The header compares requested options; results of a search enter it through the plan's fingerprint.
-    plan_request = PlanSettings.asked(settings.as_dict())
+    group_fingerprint = None
     if groups is not None:
-        plan_request["groups"] = fingerprint_array(as_groups(groups, num_samples=len(source), policy=settings.policy))
-    for name in budgets or ():
+        group_fingerprint = fingerprint_array(
+            as_groups(groups, num_samples=len(source), policy=settings.overflow_policy)
+        )
+    for name in settings.budgets or ():
         if name not in (*DERIVED, _LOSS_TOKENS):
             raise SettingsError(
                 f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure {_LOSS_TOKENS}, "
                 f"{', '.join(DERIVED)}"
             )
     log = StreamLog(store)
-    is_claimed, is_finished = _check_claim(log, source, encoder, capacity, plan_request)
+    # The header compares requested options; results of a search enter it through the plan's fingerprint.
+    is_claimed, is_finished = _check_claim(
+        log, source, encoder, settings.capacity, settings.identity(group_fingerprint)
+    )
     with store.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,
             encoder,
-            budgets=("tokens", _LOSS_TOKENS) if budgets and _LOSS_TOKENS in budgets else ("tokens",),
+            budgets=("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in (settings.budgets or {}) else ("tokens",),
             targets=not is_finished,  # stores of earlier versions have none, and are only read here
             path=home / "lengths.arrow",
             cache_dir=cache_dir,
@@ -175,7 +175,7 @@ def pack_dataset(
             unit=source.unit,
             first_rejected=_first_rejected(source, encoder, table),
             directory=os.fspath(directory),
-            capacity=capacity,
+            capacity=settings.capacity,
             plan=plan,
             table=table,
             shards=len(log.records()[0]),
@@ -183,6 +183,20 @@ def pack_dataset(
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
+
+
+def _one_of(settings: PlanSettings | None, capacity: int | None) -> PlanSettings:
+    """Return the settings, or those of a capacity alone."""
+    if settings is None:
+        if capacity is None:
+            raise SettingsError(
+                f"pack_dataset: give {setting('capacity')}, the tokens of a pack, or settings=PlanSettings(capacity=…, …)"
+            )
+        return PlanSettings(capacity=capacity)
+    check_type("settings", settings, PlanSettings, "a PlanSettings", "give the tokens of a pack as capacity=…")
+    if capacity is not None:
+        raise SettingsError(f"pack_dataset: {setting('capacity')} is one of the settings: give it there alone")
+    return settings
 
 
 def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str:
@@ -205,7 +219,7 @@ def _make_plan(
 ) -> Plan:
     """Plan the packs; refuse a plan without any, and name the longest sample."""
     try:
-        plan = plan_by(table, settings, groups=groups)
+        plan = plan_with(table, settings, groups=groups)
     except NoTargetError as error:
         raise error.located(source.where(error.sample_id)) from error
     if plan.num_packs == 0:

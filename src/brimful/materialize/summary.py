@@ -138,7 +138,7 @@ class PackSummary:
             "fill_ratio": self.plan.fill_ratio,
             "shards": self.shards,
             "plan_fingerprint": self.plan.fingerprint,
-            "settings": self.plan.settings,
+            "settings": self.plan.record,
             "account": self.table.account.as_dict(),
             "seconds": self.seconds,
             **self.plan.ledger.as_dict(),
@@ -162,8 +162,8 @@ def _percent(share: float) -> str:
 
 def _algorithm(plan: Plan) -> str:
     """Return the algorithm and, for ``auto``, its outcome."""
-    outcome = plan.settings.get("outcome")
-    return f"{plan.settings['algorithm']}: {outcome}" if outcome else str(plan.settings["algorithm"])
+    name, description = plan.settings.algorithm, plan.outcome.description
+    return f"{name}: {description}" if description else name
 
 
 def _drop_reasons(plan: Plan) -> str:
@@ -171,7 +171,7 @@ def _drop_reasons(plan: Plan) -> str:
 
     One budget gives ``longer than a pack``, two give ``27 longer than a pack; 108 for squares``.
     """
-    counts = plan.settings.get("dropped_by", {"tokens": None})
+    counts = plan.outcome.dropped_by or {"tokens": None}
     reasons = []
     for name, count in counts.items():
         number = "" if count is None or len(counts) == 1 else f"{count:,} "

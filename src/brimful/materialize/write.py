@@ -20,7 +20,6 @@ from brimful.errors import BadSampleError, PlanMismatchError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
 from brimful.plan import Plan
-from brimful.plan.settings import PlanSettings
 from brimful.progress import Progress
 from brimful.shards import BATCH_ROWS, LANES, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
 from brimful.sources.open import open_source
@@ -152,9 +151,10 @@ def packs_per_shard(plan: Plan, shard_bytes: int) -> int:
 
 def identity_of(plan: Plan, source: Source, encoder: Encoder, per_shard: int) -> dict[str, Any]:
     """Return the settings and fingerprints that two jobs must share to write the same files."""
+    settings = plan.settings.identity(plan.outcome.groups)
     return {
-        **({} if plan.alignment.is_none else {"alignment": plan.settings["alignment"]}),
-        "settings": PlanSettings.asked(plan.settings),
+        **({"alignment": settings["alignment"]} if "alignment" in settings else {}),
+        "settings": settings,
         "capacity": plan.capacity,
         "plan": plan.fingerprint,
         "source": source.fingerprint,

@@ -9,7 +9,6 @@ from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.report.analysis.numbers import percent
-from brimful.report.analysis.plan_record import PlanRecord
 
 __all__ = ["Losses"]
 
@@ -45,9 +44,9 @@ class Losses:
         >>> losses.warning
         '60.00 % of the tokens are lost, with 33.33 % of the samples: longer than 8 tokens, overflow policy drop'
         """
-        ledger, record = plan.ledger, PlanRecord.of(plan)
+        ledger = plan.ledger
         # Reasons are noted by name only with several budgets or with samples without a target.
-        reasons = [f"{count:,} {drop_reason(name)}" for name, count in record.dropped_by.items()]
+        reasons = [f"{count:,} {drop_reason(name)}" for name, count in plan.outcome.dropped_by.items()]
         why = f"dropped {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
         return cls(
             samples=ledger.samples_dropped,
@@ -55,7 +54,7 @@ class Losses:
             tokens=ledger.tokens_dropped + ledger.tokens_truncated,
             tokens_ratio=ledger.lost_ratio,
             cut=ledger.samples_truncated,
-            why=f"{why}, overflow policy {record.overflow}",
+            why=f"{why}, overflow policy {plan.settings.overflow_policy.value}",
         )
 
     @property

@@ -13,7 +13,6 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.order.diversity import Variety
 from brimful.report.analysis.bins import Bin, count_bins, percentiles, ratio_edges, step_edges
 from brimful.report.analysis.losses import Losses
-from brimful.report.analysis.plan_record import PlanRecord
 
 __all__ = ["MAX_ALIKENESS", "FillFacts", "PlanFacts", "SizeFacts"]
 
@@ -104,7 +103,6 @@ class PlanFacts:
 
     Attributes:
         plan: the plan itself.
-        record: requested options and notes of the planner.
         losses: samples and tokens in no pack.
         variety: difference of packs from the data; None for a plan without packs, as are the next two.
         fill: packs by fill.
@@ -112,7 +110,6 @@ class PlanFacts:
     """
 
     plan: Plan
-    record: PlanRecord
     losses: Losses
     variety: Variety | None
     fill: FillFacts | None
@@ -122,7 +119,7 @@ class PlanFacts:
     def of(cls, plan: Plan, variety: Variety | None) -> PlanFacts:
         """Summarize a plan."""
         fill, sizes = (FillFacts.of(plan), SizeFacts.of(plan)) if plan.num_packs else (None, None)
-        return cls(plan, PlanRecord.of(plan), Losses.of(plan), variety, fill, sizes)
+        return cls(plan, Losses.of(plan), variety, fill, sizes)
 
     @property
     def is_uniform(self) -> bool:
@@ -148,7 +145,7 @@ class PlanFacts:
             "fill_ratio": plan.fill_ratio,
             "padding": dict(zip(("behind_segments", "at_ends_of_rows"), plan.padding, strict=True)),
             "fingerprint": short(plan.fingerprint),
-            "settings": self.record.settings,
+            "settings": self.plan.record,
             "ledger": plan.ledger.as_dict(),
             "lost": self.losses.as_dict(),
             **{name: part for name, part in parts.items() if part is not None},

@@ -13,7 +13,6 @@ from brimful.materialize.dropped import why_dropped
 from brimful.measure import LengthTable
 from brimful.messages import setting
 from brimful.plan import Plan
-from brimful.report.analysis.plan_record import PlanRecord
 from brimful.sources import open_source
 
 __all__ = ["Place", "SampleFate", "find_sample"]
@@ -132,7 +131,7 @@ def _status(
         if table is not None and len(table) == plan.ledger.samples_in:
             return "dropped", why_dropped(plan, table, sample_id)
         # Without the lengths only the totals of the plan are known.
-        dropped_by = ", ".join(f"{count:,} for {name}" for name, count in PlanRecord.of(plan).dropped_by.items())
+        dropped_by = ", ".join(f"{count:,} for {name}" for name, count in plan.outcome.dropped_by.items())
         return "dropped", f"by the plan ({dropped_by or 'longer than a pack'}); lengths.arrow is not beside it"
     packed_tokens = sum(place.tokens for place in places)
     if tokens is not None and packed_tokens < tokens:

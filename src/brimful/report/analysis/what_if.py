@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brimful.measure import LengthTable
-from brimful.plan import Overflow, Plan, plan_packs
-from brimful.report.analysis.plan_record import PlanRecord
+from brimful.plan import ALGORITHMS, Overflow, Plan, PlanSettings, plan_with
 
 __all__ = ["Alternative", "compare_plans"]
 
-_ALGORITHMS = ("best_fit_decreasing", "first_fit_decreasing", "next_fit")
+_ALGORITHMS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.is_compared)
 """Algorithms that need no time limit."""
 
 
@@ -55,13 +54,14 @@ def compare_plans(
     Returns:
         Alternatives by capacity, the plan first at its own.
 
+    >>> from brimful.plan import plan_packs
     >>> table = LengthTable.from_lengths([3, 3, 5, 6, 1, 1])
     >>> rows = compare_plans(table, plan_packs(table, capacity=7), packs_per_step=1, capacities=[14])
     >>> [(row.capacity, row.algorithm, row.num_packs) for row in rows if row.chosen or row.algorithm == "next_fit"]
     [(7, 'auto', 3), (7, 'next_fit', 4), (14, 'next_fit', 2)]
     """
-    record = PlanRecord.of(plan)
-    policy = Overflow.named(str(record.overflow))
+    settings = plan.settings
+    policy = settings.overflow_policy
     alternatives = []
     for capacity in sorted(
         {plan.capacity, *(capacities or [plan.capacity // 2, 2 * plan.capacity, 4 * plan.capacity])}
@@ -73,20 +73,19 @@ def compare_plans(
         if capacity == plan.capacity:
             alternatives.append(_alternative(plan, True, num_oversized, packs_per_step))
         # Textbook algorithms know one budget: with several, `auto` is compared at each capacity.
-        for algorithm in ("auto",) if record.budgets else _ALGORITHMS:
+        for algorithm in ("auto",) if settings.budgets else _ALGORITHMS:
             # The plan itself is already in the list.
-            if capacity == plan.capacity and algorithm == record.algorithm:
+            if capacity == plan.capacity and algorithm == settings.algorithm:
                 continue
-            other_plan = plan_packs(
-                table,
+            other_settings = PlanSettings(
                 capacity=capacity,
                 algorithm=algorithm,
                 overflow=Overflow.DROP if policy is Overflow.ERROR else policy,
-                budgets=record.budgets,
-                alignment=plan.alignment,
-                seed=record.seed,
+                budgets=settings.budgets,
+                alignment=settings.alignment,
+                seed=settings.seed,
             )
-            alternatives.append(_alternative(other_plan, False, num_oversized, packs_per_step))
+            alternatives.append(_alternative(plan_with(table, other_settings), False, num_oversized, packs_per_step))
     return alternatives
 
 
@@ -94,7 +93,7 @@ def _alternative(plan: Plan, is_chosen: bool, num_oversized: int, packs_per_step
     ledger = plan.ledger
     return Alternative(
         capacity=plan.capacity,
-        algorithm=str(PlanRecord.of(plan).algorithm),
+        algorithm=plan.settings.algorithm,
         chosen=is_chosen,
         num_packs=plan.num_packs,
         over_bound=plan.num_packs - plan.bound,

@@ -74,10 +74,12 @@ def _as_json(value: Any) -> str:
 def _subtitle(facts: Facts) -> str:
     lengths = facts.length_facts
     if facts.plan_facts is not None:
-        plan, record = facts.plan_facts.plan, facts.plan_facts.record
+        plan = facts.plan_facts.plan
+        settings = plan.settings
         return (
             f"{counted(plan.ledger.samples_packed, 'sample')} in {counted(plan.num_packs, 'pack')} of "
-            f"{counted(plan.capacity, 'token')}, {record.algorithm}, overflow {record.overflow}, seed {record.seed}"
+            f"{counted(plan.capacity, 'token')}, {settings.algorithm}, overflow {settings.overflow_policy.value}, "
+            f"seed {settings.seed}"
         )
     if lengths is None:
         return "no samples"

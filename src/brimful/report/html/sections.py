@@ -147,7 +147,7 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Seque
     """Return the account of every sample, every token and every target of the loss."""
     plan, ledger = facts.plan, facts.plan.ledger
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
-    longer = f"longer than {counted(plan.capacity, 'token')}, overflow policy {facts.record.overflow}"
+    longer = f"longer than {counted(plan.capacity, 'token')}, overflow policy {plan.settings.overflow_policy.value}"
 
     def row(name: str, num_samples: int, num_tokens: int | None, reason: str = "", is_loss: bool = False) -> list[Cell]:
         counts: list[Cell] = [whole(num_samples), percent(num_samples / samples, 2), "–", "–"]
@@ -190,7 +190,7 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Seque
 
 def _why_dropped(facts: PlanFacts, longer: str) -> str:
     """Name the reasons of dropped samples: too long, without a target, or both."""
-    num_without_target = facts.record.dropped_by.get("no_target", 0)
+    num_without_target = facts.plan.outcome.dropped_by.get("no_target", 0)
     if not num_without_target:
         return longer
     reason = f"{whole(num_without_target)} without a target of the loss"

@@ -9,14 +9,13 @@ from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.report.analysis.losses import Losses
 from brimful.report.analysis.numbers import percent
-from brimful.report.analysis.plan_record import PlanRecord
 
 __all__ = ["describe_plan"]
 
 
 def describe_plan(plan: Plan) -> list[str]:
     """Describe packs, fill and bound, and the fate of every sample and token."""
-    ledger, record = plan.ledger, PlanRecord.of(plan)
+    ledger = plan.ledger
     samples, tokens = max(1, ledger.samples_in), max(1, ledger.tokens_in)
     lines = [
         f"packs          {plan.num_packs:,} of {counted(plan.capacity, 'token')}, {short(plan.fingerprint)}",
@@ -42,19 +41,24 @@ def describe_plan(plan: Plan) -> list[str]:
         *_targets(plan),
     ]
     warning = Losses.of(plan).warning
-    return lines + ([f"warning        {warning}"] if warning else []) + _record(record)
+    return lines + ([f"warning        {warning}"] if warning else []) + _record(plan)
 
 
-def _record(record: PlanRecord) -> list[str]:
-    """Describe the requested options, and the notes of the planner."""
-    settings = ", ".join(f"{key} {_words(value)}" for key, value in record.listed_settings.items())
-    lines = [f"settings       {settings}"]
-    lines += [f"phase          {line}" for line in record.phase_reports]
-    lines += [f"dropped for    {name}: {counted(count, 'sample')}" for name, count in record.dropped_by.items()]
-    if record.groups is not None:
-        lines.append(f"groups         {short(record.groups)}, each side by side in one pack")
-    if record.packs_below_min_fill is not None:
-        num_before, num_after = record.packs_below_min_fill
+_KEYS_WITH_A_LINE = ("capacity", "phases", "phase_reports", "dropped_by", "packs_below_min_fill", "groups")
+"""Keys of a plan's record that are shown on lines of their own."""
+
+
+def _record(plan: Plan) -> list[str]:
+    """Describe the requested options, and what came of them."""
+    outcome = plan.outcome
+    pairs = (f"{key} {_words(value)}" for key, value in plan.record.items() if key not in _KEYS_WITH_A_LINE)
+    lines = [f"settings       {', '.join(pairs)}"]
+    lines += [f"phase          {line}" for line in outcome.phase_reports]
+    lines += [f"dropped for    {name}: {counted(count, 'sample')}" for name, count in outcome.dropped_by.items()]
+    if outcome.groups is not None:
+        lines.append(f"groups         {short(outcome.groups)}, each side by side in one pack")
+    if outcome.packs_below_min_fill is not None:
+        num_before, num_after = outcome.packs_below_min_fill
         lines.append(
             f"below min_fill {counted(num_before, 'pack')}, packed again; {num_after:,} remain, last in the plan"
         )
