@@ -236,4 +236,5 @@ def _logits(out: Any) -> torch.Tensor:
     if logits is None:
         raise SettingsError("the model returns no logits: give a causal language model (AutoModelForCausalLM)")
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    return logits if logits.ndim == 3 else logits[None]
+    rows: torch.Tensor = logits if logits.ndim == 3 else logits[None]
+    return rows

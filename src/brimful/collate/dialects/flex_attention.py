@@ -81,20 +81,17 @@ def block_mask_of(cu_seqlens: CuSeqlens, document_ids: torch.Tensor, *, block_si
     column = np.arange(count)
     seen = (column >= (begin // block_size)[:, None]) & (column <= column[:, None])
     full = seen & (column < column[:, None]) & whole[:, None] & (column * block_size >= begin[:, None])
-    device = document_ids.device
-    partial_blocks, full_blocks = (
-        tuple(torch.from_numpy(part).to(device)[None, None] for part in _listed(blocks))
-        for blocks in (seen & ~full, full)
-    )
     return BlockMask.from_kv_blocks(
-        *partial_blocks,
-        *full_blocks,
+        *_listed(seen & ~full, document_ids.device),
+        *_listed(full, document_ids.device),
         BLOCK_SIZE=block_size,
         mask_mod=document_mask_mod(document_ids),
         seq_lengths=(size, size),
     )
 
 
-def _listed(blocks: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """How many blocks are set in each row, and which; ``int32[n]`` and ``int32[n, n]``, those that are not set last."""
-    return blocks.sum(axis=1, dtype=np.int32), np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
+def _listed(blocks: np.ndarray[Any, Any], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many blocks are set in each row, and which; ``int32[1, 1, n]`` and ``int32[1, 1, n, n]``, others last."""
+    counts = blocks.sum(axis=1, dtype=np.int32)
+    listed = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
+    return torch.from_numpy(counts).to(device)[None, None], torch.from_numpy(listed).to(device)[None, None]
