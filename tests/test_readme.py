@@ -109,7 +109,7 @@ def missing(code):
     """A package that a block imports and that is not here."""
     for node in ast.walk(ast.parse(code)):
         named = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-        named += [node.module] if isinstance(node, ast.ImportFrom) else []
+        named += [node.module] if isinstance(node, ast.ImportFrom) else []  # type: ignore[list-item]
         for name in named:
             if importlib.util.find_spec(name.split(".")[0]) is None:
                 return name

@@ -66,8 +66,8 @@ def one_by_one(net, ids, masks):
         count += int((labels[1:] != -100).sum())
         logits.append(out.detach())
     loss = total / count
-    loss.backward()
-    return torch.cat(logits), loss.detach(), [parameter.grad.clone() for parameter in net.parameters()]
+    loss.backward()  # type: ignore[attr-defined]
+    return torch.cat(logits), loss.detach(), [parameter.grad.clone() for parameter in net.parameters()]  # type: ignore[attr-defined]
 
 
 def packed(net, batch):

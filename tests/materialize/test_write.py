@@ -309,7 +309,7 @@ def test_a_stream_cut_anywhere_is_written_and_served_as_planned(tmp_path):
     plan = plan_packs(table, capacity=50, algorithm="concat_split", overflow="split")
     write_packs(plan, source, encoder, tmp_path / "packs")
     stored, made = open_packs(tmp_path / "packs"), PackedDataset.from_plan(source, encoder, plan)
-    stream = np.concatenate([encoder.encode(sample).input_ids for sample in source])
+    stream = np.concatenate([encoder.encode(sample).input_ids for sample in source])  # type: ignore[attr-defined]
     assert np.concatenate([pack.input_ids for pack in stored]).tolist() == stream.tolist()
     assert [pack.input_ids.tolist() for pack in stored] == [pack.input_ids.tolist() for pack in made]
 

@@ -84,6 +84,6 @@ def test_patterns_are_dealt_as_they_are():
     found = {}
     for pack in packs:
         held = np.unique(lengths[pack], return_counts=True)
-        pattern = tuple(sorted(zip(*map(np.ndarray.tolist, held), strict=True), reverse=True))
+        pattern = tuple(sorted(zip(*map(np.ndarray.tolist, held), strict=True), reverse=True))  # type: ignore[arg-type]
         found[pattern] = found.get(pattern, 0) + 1
     assert found == patterns_of(placements)

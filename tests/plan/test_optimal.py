@@ -144,7 +144,7 @@ def test_a_bound_from_any_prices_holds(lengths, factors):
     items = Histogram.of(np.array(lengths))
     generation = ColumnGeneration(items, capacity, [((length, 1),) for length in items.lengths.tolist()], Effort())
     assert generation.solve()
-    generation.programme.prices = lambda: np.array(factors[: len(items.lengths)]) - 0.5
+    generation.programme.prices = lambda: np.array(factors[: len(items.lengths)]) - 0.5  # type: ignore[method-assign]
     generation.improve()
     assert 0 < generation.bound <= fewest_packs(tuple(lengths), capacity)
 
@@ -192,7 +192,7 @@ def test_a_limit_in_operations_does_not_depend_on_the_machine(monkeypatch, opera
     items = Histogram.of(np.random.default_rng(5).integers(2000, 4096, 50_000))
     results = []
     for pace in (0.0, 1000.0):
-        monkeypatch.setattr(effort_module.time, "perf_counter", lambda pace=pace: pace * time.process_time())
+        monkeypatch.setattr(effort_module.time, "perf_counter", lambda pace=pace: pace * time.process_time())  # type: ignore[attr-defined]
         results.append(pack_optimally(items, capacity=8192, time_limit=None, operations=operations))
     first, again = results
     assert (first.num_packs, first.bound, first.rounds) == (again.num_packs, again.bound, again.rounds)
