@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := text,torch,fast,optimal,huggingface,trl,lightning,test,check
 
-.PHONY: help demo test check bench chaos format clean
+.PHONY: help demo test test-all check bench chaos format clean
 
 help:
 	@echo "make demo     the whole line on real text of this machine, about a minute"
-	@echo "make test     all tests but the long ones"
-	@echo "make check    ruff and mypy"
+	@echo "make test     all tests but those that train for long"
+	@echo "make test-all all tests, those that train too"
+	@echo "make check    ruff and mypy, over tests as well"
 	@echo "make bench    ratios beside peers and physical limits, taken in one run"
-	@echo "make chaos    long fault runs"
+	@echo "make chaos    long fault runs, and properties with fresh seeds"
 	@echo "make format   format the code"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -25,16 +26,20 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
 
+test-all: test
+	$(BIN)/python -m pytest -n 2 -m training
+
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy src
+	$(BIN)/mypy
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks
 
 chaos: $(VENV)/.installed
 	$(BIN)/python -m pytest -m chaos
+	$(BIN)/python -m pytest -n 2 -m "hypothesis and not training" --hypothesis-profile=chaos
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .

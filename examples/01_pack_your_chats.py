@@ -39,7 +39,11 @@ def main(tokenizer: str | None) -> None:
         source = open_source(CHATS)  # or a path: "chats.jsonl", "data/*.parquet", a datasets.Dataset
         encoder = ChatEncoder(tokenizer, train_on="assistant")
         summary = pack_dataset(
-            source, encoder, Path(folder, "packs"), PlanSettings(capacity=512, overflow="drop"), cache_dir=Path(folder, "cache")
+            source,
+            encoder,
+            Path(folder, "packs"),
+            PlanSettings(capacity=512, overflow="drop"),
+            cache_dir=Path(folder, "cache"),
         )
         print(summary)
 

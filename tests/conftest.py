@@ -17,6 +17,8 @@ for module in ("brimful.testing.contracts", "tests.cli.bad_input.tools"):
     pytest.register_assert_rewrite(module)  # what they assert is explained as in a test
 
 settings.register_profile("brimful", deadline=None, derandomize=True, database=None)
+# `make chaos`: other cases every time. A failure prints the line that repeats it.
+settings.register_profile("chaos", deadline=None, derandomize=False, database=None, max_examples=1000, print_blob=True)
 settings.load_profile("brimful")
 
 
@@ -51,6 +53,14 @@ def qwen(qwen_tokenizer: Path) -> Any:
     from brimful.encode.tokenizer import Tokenizer
 
     return Tokenizer(qwen_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def stdlib_chats() -> list[dict[str, list[dict[str, str]]]]:
+    """All chats of the demo: reading the standard library takes seconds."""
+    from brimful.demo import make_chats
+
+    return make_chats()
 
 
 @pytest.fixture

@@ -130,12 +130,12 @@ def test_a_file_system_without_exclusive_creation_is_refused():
 
     class Forgetful:
         def __getattr__(self, name):
-            return getattr(type(store._fs_real)(), name) if name != "pipe_file" else self.overwrite
+            return getattr(type(store._fs_real)(), name) if name != "pipe_file" else self.overwrite  # type: ignore[attr-defined]
 
         def overwrite(self, path, value, mode="overwrite"):
             return real(path, value)
 
-    store._fs_real = store._fs
+    store._fs_real = store._fs  # type: ignore[attr-defined]
     store._fs = Forgetful()
     with pytest.raises(StoreError, match="lets two writers create the same name"):
         store.put_if_absent("log/1", b"first")

@@ -143,12 +143,12 @@ def test_a_bar_moves_to_the_total_and_goes():
         bar.advance(4, resumed=True)
         bar.say("a line above the bar")
         bar.advance(6, tokens=60)
-        assert (bar._bar.n, bar._bar.total, bar._bar.initial) == (10, 10, 4)
+        assert (bar._bar.n, bar._bar.total, bar._bar.initial) == (10, 10, 4)  # type: ignore[attr-defined]
     assert "a line above the bar\n" in out.getvalue()
 
 
 def test_an_unknown_style_names_the_known_ones():
     """Without it a typing error would end in an AttributeError."""
     with pytest.raises(SettingsError) as caught:
-        make_progress("fancy")
+        make_progress("fancy")  # type: ignore[arg-type]
     assert str(caught.value) == "progress 'fancy' is unknown: use auto, bar, lines, json or none"

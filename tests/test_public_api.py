@@ -81,7 +81,7 @@ def instances(tmp_path_factory):
         "VerifyReport": brimful.VerifyReport("a model", passed),
         "BrimfulError": BrimfulError(f"choose {setting('overflow', 'drop')}"),
         "segment": plan[0][0],
-        "indexed": brimful.TokenBudgetBatches([encoder.encode(s) for s in source], brimful.TokenBudget(64),
+        "indexed": brimful.TokenBudgetBatches([encoder.encode(s) for s in source], brimful.TokenBudget(64),  # type: ignore[attr-defined]
                                               lengths=np.asarray(table)),
     }  # fmt: skip
 

@@ -136,6 +136,6 @@ def test_a_store_finds_its_tokenizer_from_anywhere(
         (tokenizer.parent / "moved").rename(tokenizer)
     assert "(no text: --tokenizer" in found.err
     of_hub = {"notes": {"tokenizer": "owner/name"}, "capacity": 200}
-    pack_dataset(path, str(tokenizer), tmp_path / "of hub", **of_hub)
+    pack_dataset(path, str(tokenizer), tmp_path / "of hub", **of_hub)  # type: ignore[arg-type]
     assert "owner/name: it is not in the hub's cache" in done("inspect", tmp_path / "of hub", "--pack", 0).err
     assert asked == []

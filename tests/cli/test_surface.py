@@ -27,7 +27,7 @@ def run(*arguments: Any) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
-    return ended.value.code, out.getvalue(), err.getvalue()
+    return ended.value.code, out.getvalue(), err.getvalue()  # type: ignore[return-value]
 
 
 def refused(*arguments: Any) -> str:

@@ -34,7 +34,7 @@ from brimful.collate.loss_torch import aggregate, global_sum, packed_loss_sum, p
 )
 def test_weights_of_segments(normaliser, weights):
     """Targets 4, 1, none and 2; the first two are one pair. A segment without targets weighs nothing."""
-    got = segment_weights([4, 1, 0, 2], normaliser, groups=[7, 7, 3, 3])
+    got = segment_weights([4, 1, 0, 2], normaliser, groups=[7, 7, 3, 3])  # type: ignore[arg-type]
     assert got == pytest.approx(weights)
 
 
@@ -86,7 +86,7 @@ def test_sample_is_the_loss_weighting_of_longalign(packs):
     """LongAlign divides the loss of sample i by its N targets and multiplies by K packs over M samples, then means packs."""
     count, samples = len(packs), sum(map(len, packs))
     theirs = sum(sum(count / (n * samples) * (n * nll) for n, nll in pack) for pack in packs) / count
-    weights = [segment_weights([n for n, _ in pack], "sample") for pack in packs]
+    weights = [segment_weights([n for n, _ in pack], "sample") for pack in packs]  # type: ignore[arg-type]
     total = sum(
         w * n * nll for each, pack in zip(weights, packs, strict=True) for w, (n, nll) in zip(each, pack, strict=True)
     )

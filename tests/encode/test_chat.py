@@ -72,7 +72,7 @@ def test_real_chats_are_what_transformers_makes_of_them(name, count, data_dir, q
         expected = qwen.hf.apply_chat_template(sample.messages, tools=sample.tools, return_dict=True)["input_ids"]
         assert result.input_ids.tolist() == expected
         assert length == len(expected)
-        said = [encoder.decode(run) for run in runs(result)]
+        said = [encoder.decode(run) for run in runs(result)]  # type: ignore[arg-type]
         assert said == list(_qwen_answers(sample))
         answers += len(said)
     assert answers >= count
@@ -90,7 +90,7 @@ def test_real_chats_with_tools_described(qwen):
         {"role": "tool", "content": "3"},
         {"role": "assistant", "content": "a"},
     ]
-    sample = Sample(0, messages=turns, tools=tools)
+    sample = Sample(0, messages=turns, tools=tools)  # type: ignore[arg-type]
     expected = qwen.hf.apply_chat_template(turns, tools=tools, return_dict=True)["input_ids"]
     assert encoder.encode(sample).input_ids.tolist() == expected
     one = '<tool_call>\n{"name": "add", "arguments": {"x": "é", "y": [1]}}\n</tool_call>'

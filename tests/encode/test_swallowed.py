@@ -99,7 +99,7 @@ def test_calls_of_tools_and_tools_themselves_are_looked_for() -> None:
     """Without it a template without tools teaches empty answers."""
     call = {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    assert "messages[1] of role 'assistant': its calls of tools are in none" in why(Sample(4, messages=messages))
+    assert "messages[1] of role 'assistant': its calls of tools are in none" in why(Sample(4, messages=messages))  # type: ignore[arg-type]
     tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
     assert "the tool 'add' is in none of what the chat template writes" in why(turns(("user", "q"), tools=[tool]))
 
@@ -190,7 +190,7 @@ def test_weights_that_cannot_be_placed_are_an_error() -> None:
     assert "marks 1 turns for 2 answers" in result.reason
 
 
-def test_real_conversations_pass(data_dir, qwen) -> None:  # type: ignore[no-untyped-def]
+def test_real_conversations_pass(data_dir, qwen) -> None:
     """Without it the check could refuse what it was made for: tool calls, results, answers of several turns."""
     from brimful.sources import open_source
 

@@ -39,7 +39,7 @@ def test_a_document_between_its_marks(adds_bos, bos, eos, expected):
     """Without it documents would run into each other, or a model would see a beginning it never saw before."""
     encoder = TextEncoder(_tokenizer(adds_bos), bos=bos, eos=eos)
     encoded = encoder.encode(Sample(0, text="ab"))
-    assert encoder.decode(encoded.input_ids) == expected
+    assert encoder.decode(encoded.input_ids) == expected  # type: ignore[arg-type]
     assert (encoded.input_ids.dtype, encoded.loss_mask.tolist()) == (np.int32, [True] * len(encoded))
     assert encoder.lengths([Sample(0, text="ab")])[0].tolist() == [len(encoded)]
 
@@ -98,7 +98,7 @@ def test_real_documents_have_their_published_lengths(data_dir, qwen):
     source = open_source(data_dir / "text" / "peps_even.jsonl.gz")
     samples = list(source.read(0, 40))
     encoder = TextEncoder(qwen, eos=False)
-    lengths = encoder.lengths(samples)[0].tolist()
+    lengths = encoder.lengths(samples)[0].tolist()  # type: ignore[arg-type]
     assert lengths == [len(qwen.hf(sample.text)["input_ids"]) for sample in samples]
     published = np.load(data_dir / "lengths" / "peps_documents__qwen25_raw.npy").tolist()
     numbers = iter(published)

@@ -126,7 +126,8 @@ def test_an_answer_at_the_very_beginning():
     encoder = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=STYLES["chatml"].template)
     sample = chat("hello", "q", "a")
     turns = [
-        {**turn, "role": role} for turn, role in zip(sample.messages, ("assistant", "user", "assistant"), strict=True)
+        {**turn, "role": role}
+        for turn, role in zip(sample.messages, ("assistant", "user", "assistant"), strict=True)  # type: ignore[arg-type]
     ]
     assert trained(encoder, type(sample)(0, messages=turns)) == ["hello<|im_end|>", "a<|im_end|>"]
 

@@ -57,7 +57,7 @@ def _interrupt_when(folder, files):
     def press():
         while len([name for name in os.listdir(folder) if name.isdigit()]) < files:
             time.sleep(0.01)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
 
     threading.Thread(target=press, daemon=True).start()
 

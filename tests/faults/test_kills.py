@@ -58,7 +58,7 @@ def killed_when_it_publishes(directory, place):
             os.kill(os.getpid(), signal.SIGKILL)
         real(source, target)
 
-    os.replace = replace
+    os.replace = replace  # type: ignore[assignment]
     pack_dataset(open_source(ROWS), toy_chat_encoder(), directory, capacity=32)
     os._exit(0)
 

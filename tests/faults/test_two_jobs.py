@@ -19,7 +19,7 @@ def _pack(directory, **options):
 
 def test_a_job_that_finishes_takes_nothing_from_one_that_still_runs(tmp_path, monkeypatch):
     """Without it the second of two identical jobs ends because its tokens were deleted under it."""
-    real, waiting, go_on = job_module.write_packs, threading.Event(), threading.Event()
+    real, waiting, go_on = job_module.write_packs, threading.Event(), threading.Event()  # type: ignore[attr-defined]
     slow: list[object] = []
 
     def write(*args, **options):
@@ -47,7 +47,7 @@ def test_a_job_that_finishes_takes_nothing_from_one_that_still_runs(tmp_path, mo
 
 def test_of_two_jobs_one_plans(tmp_path, monkeypatch):
     """Without it two searches that find different packs would leave the packs of one beside the plan of the other."""
-    real, entered, plans = job_module.plan_with, threading.Barrier(2), []
+    real, entered, plans = job_module.plan_with, threading.Barrier(2), []  # type: ignore[attr-defined]
 
     def plan_with(table, settings, **options):
         plan = real(table, settings, **options)

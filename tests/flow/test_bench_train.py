@@ -24,6 +24,7 @@ def bench(monkeypatch, tmp_path):
     return module
 
 
+@pytest.mark.training
 def test_quick_run_on_a_cpu(bench, capsys):
     rows = bench.measure(True)
     said = capsys.readouterr().err

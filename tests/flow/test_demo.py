@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import email
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,15 +71,22 @@ def test_the_sources_are_read_and_never_run(tmp_path) -> None:
     assert len(make_chats(tmp_path)) == 1
 
 
-def test_the_standard_library_gives_thousands_of_chats_of_very_different_lengths() -> None:
-    chats = make_chats()
+def test_the_standard_library_gives_thousands_of_chats_of_very_different_lengths(stdlib_chats) -> None:
+    chats = stdlib_chats
     characters = sorted(sum(len(turn["content"]) for turn in chat["messages"]) for chat in chats)
     assert len(chats) > 2000
     assert characters[-1] > 50 * characters[len(chats) // 2], "without a heavy tail, padding would look good"
     assert any(chat["messages"][0]["content"] == "What does json.dumps do?" for chat in chats)
-    assert make_chats(limit=100) == [chats[number * len(chats) // 100] for number in range(100)]
+
+
+def test_chats_are_the_same_in_another_process_and_taken_evenly() -> None:
+    folder = str(Path(email.__file__).parent)
+    chats = make_chats(folder)
+    assert len(chats) > 100
+    assert make_chats(folder, limit=10) == [chats[number * len(chats) // 10] for number in range(10)]
+    code = "import json, sys; from brimful.demo import make_chats; print(json.dumps(make_chats(sys.argv[1])))"
     again = subprocess.run(
-        [sys.executable, "-c", "import json; from brimful.demo import make_chats; print(json.dumps(make_chats()))"],
+        [sys.executable, "-c", code, folder],
         env={**os.environ, "PYTHONHASHSEED": "7"},
         stdout=subprocess.PIPE,
         check=True,
@@ -85,9 +94,8 @@ def test_the_standard_library_gives_thousands_of_chats_of_very_different_lengths
     assert json.loads(again.stdout) == chats, "another process must make the same chats in the same order"
 
 
-def test_chats_are_a_source_of_the_format_messages() -> None:
-    chats = make_chats()
-    source = open_source(chats)
+def test_chats_are_a_source_of_the_format_messages(stdlib_chats) -> None:
+    source = open_source(stdlib_chats)
     assert source.format_name == "messages"
     for sample in source.read(0, len(source)):
         roles = [message["role"] for message in sample.messages]
@@ -101,10 +109,10 @@ def test_a_python_without_sources_is_named(tmp_path, monkeypatch) -> None:
         make_chats()
 
 
-def test_the_tokenizer_gives_back_any_text_and_is_the_same_every_time(tmp_path) -> None:
+def test_the_tokenizer_gives_back_any_text_and_is_the_same_every_time(tmp_path, stdlib_chats) -> None:
     from transformers import AutoTokenizer
 
-    texts = [turn["content"] for chat in make_chats(limit=300) for turn in chat["messages"]]
+    texts = [turn["content"] for chat in stdlib_chats[::20] for turn in chat["messages"]]
     sizes = [train_tokenizer(texts, tmp_path / name, vocab_size=2000) for name in ("one", "two")]
     assert sizes == [2000, 2000]
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -121,6 +129,7 @@ def test_the_tokenizer_gives_back_any_text_and_is_the_same_every_time(tmp_path) 
     assert marks == [0, 1, 2], "a mark that is cut into pieces would be text to the model"
 
 
+@pytest.mark.training
 def test_a_short_demo_runs_end_to_end(tmp_path) -> None:
     lines: list[str] = []
     packed, padded = run_demo(tmp_path / "demo", lines.append, limit=300, steps=3)

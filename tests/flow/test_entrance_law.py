@@ -134,5 +134,5 @@ def test_targets_are_those_of_what_is_trained() -> None:
     assert targets is not None
     for index, sample in enumerate(source.read(0, 2)):
         assert not isinstance(sample, BadSampleError)
-        labels = PackCollator()([ENCODER.encode(sample)])["labels"]
+        labels = PackCollator()([ENCODER.encode(sample)])["labels"]  # type: ignore[list-item]
         assert int((labels != -100).sum()) == targets.counts[index]

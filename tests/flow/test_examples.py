@@ -71,6 +71,7 @@ def test_plan_only(tmp_path) -> None:
     assert out.endswith(" again\n")
 
 
+@pytest.mark.training
 @pytest.mark.parametrize("name", ["03_plain_pytorch.py", "04_transformers_trainer.py"])
 def test_training_lowers_the_loss(name, tmp_path) -> None:
     pytest.importorskip("transformers")
@@ -80,6 +81,7 @@ def test_training_lowers_the_loss(name, tmp_path) -> None:
     assert losses[5] < losses[0] - 0.1
 
 
+@pytest.mark.training
 @pytest.mark.parametrize(
     ("name", "library", "line"),
     [
@@ -163,13 +165,13 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory, stdlib_chats):
     """A directory as the demo leaves it, with fewer chats."""
     pytest.importorskip("transformers")
-    from brimful.demo import make_chats, train_tokenizer
+    from brimful.demo import train_tokenizer
 
     here = tmp_path_factory.mktemp("demo")
-    chats = make_chats(limit=300)
+    chats = stdlib_chats[:: -(-len(stdlib_chats) // 300)]
     (here / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
     train_tokenizer([turn["content"] for chat in chats for turn in chat["messages"]], here / "tokenizer")
     return here

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; 
 
 LENGTHS = [7, 12, 1, 5]
 TOLERANCE = 1e-5
-ATTENTION = ["sdpa", "eager", "flex_attention"]
+# The first call of flex attention loads the compiler of torch, which takes most of a minute.
+ATTENTION = ["sdpa", "eager", pytest.param("flex_attention", marks=pytest.mark.training)]
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +67,8 @@ def one_by_one(net, ids, masks):
         count += int((labels[1:] != -100).sum())
         logits.append(out.detach())
     loss = total / count
-    loss.backward()
-    return torch.cat(logits), loss.detach(), [parameter.grad.clone() for parameter in net.parameters()]
+    loss.backward()  # type: ignore[attr-defined]
+    return torch.cat(logits), loss.detach(), [parameter.grad.clone() for parameter in net.parameters()]  # type: ignore[attr-defined]
 
 
 def packed(net, batch):
@@ -146,6 +147,7 @@ def test_a_broken_collator_fails_this_test(attention, broken):
     assert max(differences) > 100 * TOLERANCE, differences
 
 
+@pytest.mark.training
 def test_compiled_flex_attention_gives_the_same_logits(monkeypatch):
     """The form that runs in training, forward only, as far as a CPU can."""
     monkeypatch.undo()

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from brimful import (
     PackedDataset,
     Plan,
+    PlanSettings,
     check_store,
     measure_lengths,
     open_packs,
     open_source,
     pack_dataset,
-    PlanSettings,
     plan_packs,
     write_packs,
 )
@@ -327,7 +327,7 @@ def test_a_stream_cut_anywhere_is_written_and_served_as_planned(tmp_path):
     plan = plan_packs(table, capacity=50, algorithm="concat_split", overflow="split")
     write_packs(plan, source, encoder, tmp_path / "packs")
     stored, made = open_packs(tmp_path / "packs"), PackedDataset.from_plan(source, encoder, plan)
-    stream = np.concatenate([encoder.encode(sample).input_ids for sample in source])
+    stream = np.concatenate([encoder.encode(sample).input_ids for sample in source])  # type: ignore[attr-defined]
     assert np.concatenate([pack.input_ids for pack in stored]).tolist() == stream.tolist()
     assert [pack.input_ids.tolist() for pack in stored] == [pack.input_ids.tolist() for pack in made]
 
@@ -336,7 +336,11 @@ def test_a_store_knows_the_alignment_of_its_plan(tmp_path):
     """Whoever opens the packs must pad them as they were planned, or context parallelism cuts tokens off."""
     source = open_source([{"text": "abc" * number} for number in range(3, 30)])
     summary = pack_dataset(
-        source, toy_chat_encoder(), tmp_path / "packs", PlanSettings(capacity=200, alignment=8), groups=[0] * 2 + [-1] * 25
+        source,
+        toy_chat_encoder(),
+        tmp_path / "packs",
+        PlanSettings(capacity=200, alignment=8),
+        groups=[0] * 2 + [-1] * 25,
     )
     packs = open_packs(tmp_path / "packs")
     assert packs.alignment == PackedDataset(packs).alignment == summary.plan.alignment == Alignment(segment=8)

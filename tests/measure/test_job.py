@@ -300,7 +300,7 @@ def test_bad_rows_are_skipped_counted_and_written_down(put, tmp_path, budgets):
         {"sample_id": sample_id, "where": where, "reason": reason, "row": row}
         for (sample_id, where, reason), row in zip(_rejects(data), rows, strict=True)
     ]
-    assert LengthTable.open(table.path).rejects == _rejects(data)
+    assert LengthTable.open(table.path).rejects == _rejects(data)  # type: ignore[arg-type]
 
 
 def test_a_row_without_tokens_is_rejected_in_every_budget(put):
@@ -395,7 +395,7 @@ def test_batches_are_bounded_in_samples_and_characters(source, monkeypatch):
     """Without it long documents would be tokenised by the hundred at once, and memory would run out."""
     monkeypatch.setattr(block, "_BATCH_SAMPLES", 3)
     monkeypatch.setattr(block, "_BATCH_CHARACTERS", 7)
-    batches = block._batches(source.read(0, 6), pytest.fail)
+    batches = block._batches(source.read(0, 6), pytest.fail)  # type: ignore[arg-type]
     assert [[sample.text for sample in batch] for batch in batches] == [
         ["a", "bb", "Ccc"],
         ["dddd", "EEEEE"],

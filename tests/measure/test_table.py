@@ -95,7 +95,7 @@ def test_budgets_must_fit_each_other():
     with pytest.raises(InvalidLengthsError) as caught:
         LengthTable.from_lengths([3, 5], patches=[1])
     assert str(caught.value) == "the budgets have different numbers of samples: {'tokens': 2, 'patches': 1}"
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError) as caught:  # type: ignore[assignment]
         LengthTable({"patches": np.array([1], np.int32)})
     assert str(caught.value) == "a length table needs the budget 'tokens' and has ['patches']"
 
@@ -114,7 +114,7 @@ def test_a_file_of_another_kind_or_version_is_refused(tmp_path):
         ({}, f"{path} is a file and no length table"),
         ({"kind": "length_table", "version": 9}, f"{path} has length table version 9; this brimful reads 1"),
     ]:
-        write_table(path, {"tokens": np.array([1], np.int32)}, description)
+        write_table(path, {"tokens": np.array([1], np.int32)}, description)  # type: ignore[arg-type]
         with pytest.raises(CorruptFileError) as caught:
             LengthTable.open(path)
         assert str(caught.value) == message
@@ -133,7 +133,7 @@ def test_a_table_is_an_array_of_its_lengths(tmp_path):
     assert np.shares_memory(np.asarray(table), table.tokens)
     assert np.asarray(table, dtype=np.float64).dtype == np.float64
     assert not np.shares_memory(np.array(table), table.tokens)
-    assert (table[0], table[-1], table[1:].tolist(), table[[2, 0]].tolist()) == (3, 5, [-1, 5], [5, 3])
+    assert (table[0], table[-1], table[1:].tolist(), table[[2, 0]].tolist()) == (3, 5, [-1, 5], [5, 3])  # type: ignore[call-overload]
     assert table[np.asarray(table) > 0].tolist() == [3, 5]
     assert type(table[0]) is int
     table.save(tmp_path / "t.arrow")

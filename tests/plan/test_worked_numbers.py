@@ -47,12 +47,12 @@ def test_ten_equal_samples_on_four_ranks(tail, served):
     """CoordExp: five packs of two; four are served, or eight with the first three again."""
     plan = plan_packs([40] * 10, capacity=80, seed=None)
     assert plan.num_packs == 5
-    assert schedule_packs(5, dp_world_size=4, tail=tail, **ONE_EACH).ravel().tolist() == served
+    assert schedule_packs(5, dp_world_size=4, tail=tail, **ONE_EACH).ravel().tolist() == served  # type: ignore[arg-type]
 
 
 def test_one_pack_on_four_ranks():
     """CoordExp repeats a list of packs that is too short and fails with an IndexError."""
-    schedule = schedule_packs(1, dp_world_size=4, tail=Tail.REPEAT, **ONE_EACH)
+    schedule = schedule_packs(1, dp_world_size=4, tail=Tail.REPEAT, **ONE_EACH)  # type: ignore[arg-type]
     assert schedule.ravel().tolist() == [0, 0, 0, 0]
 
 

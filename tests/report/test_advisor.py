@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.measure import LengthTable
-from brimful.plan.schedule import CostModel
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.schedule import CostModel
 from brimful.report.analysis.advise import _probabilities_of_longest, advise
 from brimful.report.analysis.model_presets import MODELS, cost_model_from_config, cost_model_named
 from brimful.report.text.advice import describe_advice, draw_choices

@@ -21,7 +21,7 @@ TABLE = LengthTable.from_lengths([3, 9, 4, 2])
 
 
 def places(sample_id: int, **options: object) -> tuple[str, list[tuple[int, int, int, int]]]:
-    fate = find_sample(sample_id, plan=plan_packs(TABLE, capacity=8, seed=None, **options), table=TABLE)
+    fate = find_sample(sample_id, plan=plan_packs(TABLE, capacity=8, seed=None, **options), table=TABLE)  # type: ignore[arg-type]
     return fate.status, [(place.pack, place.first, place.tokens, place.start) for place in fate.places]
 
 

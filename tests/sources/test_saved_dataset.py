@@ -115,7 +115,7 @@ def test_each_row_is_held_against_its_own_file(saved):
 def test_rows_that_change_while_they_are_converted_are_not_handed_out(saved, monkeypatch, read):
     """Without it a change between the look at the file and the reading of its rows would not be seen."""
     rows = open_source(saved, format="text").rows
-    real = type(rows)._checked
+    real = type(rows)._checked  # type: ignore[attr-defined]
 
     def checked(self, start, stop):
         table = real(self, start, stop)

@@ -75,8 +75,8 @@ def test_rows_behind_a_change_are_refused(case, damage):
     """Without it a store would hold old and new samples under the fingerprint of the old ones, or the process die."""
     data, file, make = case
     unit = {"text_unit": "line"} if file.name == "data.txt" else {}
-    source = open_source(data, format="text", **unit)
-    assert source.fingerprint == open_source(data, format="text", **unit).fingerprint
+    source = open_source(data, format="text", **unit)  # type: ignore[arg-type]
+    assert source.fingerprint == open_source(data, format="text", **unit).fingerprint  # type: ignore[arg-type]
     worker = pickle.dumps(source)
     reader = source.read(0, 6)
     first = [next(reader).text for _ in range(2)]

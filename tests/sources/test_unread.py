@@ -136,7 +136,7 @@ def test_every_format_has_a_valid_row_above() -> None:
 @given(st.sampled_from(sorted(FORMATS)), st.dictionaries(columns, json_values, max_size=4))
 def test_each_column_is_read_or_named_or_refused(name: str, more: dict[str, Any]) -> None:
     """The law of the entrance: nothing that a row says is passed over without a word."""
-    row = {**VALID[name], **more}
+    row = {**VALID[name], **more}  # type: ignore[dict-item]
     (sample,) = open_source([row], format=name).read(0, 1)
     says = {column for column, value in more.items() if value is not None and value not in ("", [], {})}
     if isinstance(sample, BadSampleError):
@@ -149,6 +149,6 @@ def test_each_column_is_read_or_named_or_refused(name: str, more: dict[str, Any]
 def test_a_row_of_anything_is_a_sample_or_an_error_of_its_own(name: str, value: Any, other: Any) -> None:
     """Without it one odd row ends a job of a hundred million with a traceback."""
     keys = list(FORMATS[name].default_fields)
-    row = {**VALID[name], **dict(zip(keys, [value, other], strict=False))}
+    row = {**VALID[name], **dict(zip(keys, [value, other], strict=False))}  # type: ignore[dict-item]
     (result,) = open_source([row], format=name).read(0, 1)
     assert isinstance(result, (Sample, BadSampleError))

@@ -133,7 +133,7 @@ def test_positions_begin_behind_the_padding_where_the_model_wants_it():
 def test_code_of_its_own_gets_a_mask():
     """Nothing is known of it: a mask of all pairs is the one thing that does not depend on positions."""
 
-    class Own(transformers.LlamaForCausalLM):
+    class Own(transformers.LlamaForCausalLM):  # type: ignore[name-defined]
         pass
 
     Own.__module__ = "transformers_modules.someone.modeling"

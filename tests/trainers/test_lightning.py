@@ -14,7 +14,7 @@ from tests.trainers import tiny  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Module(pl.LightningModule):
+class Module(pl.LightningModule):  # type: ignore[name-defined]
     def __init__(self):
         super().__init__()
         self.model = tiny.model()

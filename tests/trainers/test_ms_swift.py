@@ -76,9 +76,9 @@ def swift(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     theirs = type("PackingDataset", (), {})
     for name in ("swift.dataset.packing", "swift.pipelines.train.sft"):
-        parts[name].PackingDataset = theirs
-    sys.modules["swift.dataset"].PackingDataset = theirs
-    parts["swift.arguments.sft_args"].SftArguments = type("SftArguments", (), {"_check_padding_free": None})
+        parts[name].PackingDataset = theirs  # type: ignore[attr-defined]
+    sys.modules["swift.dataset"].PackingDataset = theirs  # type: ignore[attr-defined]
+    parts["swift.arguments.sft_args"].SftArguments = type("SftArguments", (), {"_check_padding_free": None})  # type: ignore[attr-defined]
     return parts
 
 

@@ -42,7 +42,13 @@ def made(tmp_path_factory):
     train_tokenizer([turn["content"] for chat in chats for turn in chat["messages"]], here / "model", vocab_size=900)
     tiny.model().save_pretrained(here / "model")
     encoder = ChatEncoder(AutoTokenizer.from_pretrained(here / "model"))
-    pack_dataset(open_source(chats), encoder, here / "packs", PlanSettings(capacity=512, overflow="drop"), cache_dir=here / "cache")
+    pack_dataset(
+        open_source(chats),
+        encoder,
+        here / "packs",
+        PlanSettings(capacity=512, overflow="drop"),
+        cache_dir=here / "cache",
+    )
     assert len(open_packs(here / "packs")) > 4
     return here
 

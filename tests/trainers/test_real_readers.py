@@ -96,7 +96,7 @@ def test_nemo_automodel_builds_its_loader_from_the_file_of_the_page(tmp_path, mo
     ).build(dp_rank=0, dp_world_size=1)
     sys.modules.pop("my_packs")
     found = [to_thd(batch) for batch in loader]
-    packs = [lay_out([pack], pad_to=16) for pack in toy_packs(4)]
+    packs = [lay_out([pack], pad_to=16) for pack in toy_packs(4)]  # type: ignore[attr-defined]
     assert sorted(one["cu_seqlens"].tolist() for one in found) == sorted(pack.cu_seqlens.tolist() for pack in packs)
 
 
@@ -107,7 +107,7 @@ def test_axolotl_finds_our_boundaries(pad_to):
     if spec is None or spec.origin is None:
         pytest.skip("axolotl is not installed")
     path = Path(spec.origin).parent / "monkeypatch" / "utils.py"  # alone: its package patches what it imports
-    module = importlib.util.module_from_spec(found := importlib.util.spec_from_file_location("axolotl_utils", path))
+    module = importlib.util.module_from_spec(found := importlib.util.spec_from_file_location("axolotl_utils", path))  # type: ignore[arg-type]
     found.loader.exec_module(module)
     batch = PackCollator(dialect="axolotl", pad_to=pad_to)([toy_pack(LENGTHS)])
     _, boundaries, longest = module.get_unpad_data(batch["attention_mask"])

@@ -31,7 +31,7 @@ WRONG = {
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.setting)
 def test_each_is_refused_by_name_and_stands_on_the_page(refusal):
     with pytest.raises(SettingsError) as raised:
-        check_arguments(SimpleNamespace(**WRONG[refusal.setting]), PackCollator(), trainer=refusal.trainers[-1])
+        check_arguments(SimpleNamespace(**WRONG[refusal.setting]), PackCollator(), trainer=refusal.trainers[-1])  # type: ignore[arg-type]
     message = str(raised.value)
     assert message.startswith(f"{refusal.setting} does not go with packs: ")
     assert "\n" not in message

@@ -41,10 +41,10 @@ def test_every_rank_has_its_part_and_no_rank_ends_first():
 def test_resumed_anywhere_it_goes_on(stop):
     """Three batches an epoch: in the middle, at its end, in the next one."""
     options = {"num_tokens_per_batch": 24, "max_context_length": 24}
-    whole = [labels.tolist() for _, labels in take(TorchtitanLoader(tiny.packs(3), **options), 8)]
-    first = TorchtitanLoader(tiny.packs(3), **options)
+    whole = [labels.tolist() for _, labels in take(TorchtitanLoader(tiny.packs(3), **options), 8)]  # type: ignore[arg-type]
+    first = TorchtitanLoader(tiny.packs(3), **options)  # type: ignore[arg-type]
     take(first, stop)
-    second = TorchtitanLoader(tiny.packs(3), **options)
+    second = TorchtitanLoader(tiny.packs(3), **options)  # type: ignore[arg-type]
     second.load_state_dict({})
     second.load_state_dict(first.state_dict())
     assert [labels.tolist() for _, labels in take(second, 8 - stop)] == whole[stop:]

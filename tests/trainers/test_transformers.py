@@ -72,7 +72,7 @@ def test_resumed_in_the_middle_of_an_epoch_it_sees_the_same_batches(tmp_path):
         assert all(torch.equal(a, b) for a, b in zip(weights(two), weights(trainer), strict=True))
 
 
-class StopAt(transformers.TrainerCallback):
+class StopAt(transformers.TrainerCallback):  # type: ignore[name-defined]
     def __init__(self, step):
         self.step = step
 
@@ -119,7 +119,7 @@ def test_the_numbers_are_in_the_log_and_reach_those_who_report(tmp_path):
     """18, 18 and 19 tokens a pack in rows of 24; two packs a step."""
     reported = []
 
-    class Reporter(transformers.TrainerCallback):
+    class Reporter(transformers.TrainerCallback):  # type: ignore[name-defined]
         def on_log(self, args, state, control, logs=None, **objects):
             reported.append(dict(logs))
 

@@ -99,7 +99,7 @@ def test_packing_twice_is_refused(tmp_path, setting):
 def test_a_pack_without_a_target_trains_on(tmp_path):
     """One of two packs has no target: TRL's fused forward takes its batch too, and the loss is a number."""
     some = tiny.packs(2)
-    packs = tiny.ToyPacks([some[0], without_loss(some[1])])
+    packs = tiny.ToyPacks([some[0], without_loss(some[1])])  # type: ignore[attr-defined]
     trainer = make_trainer(tmp_path, steps=2, data=packs)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

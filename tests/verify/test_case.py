@@ -90,5 +90,5 @@ def test_copies_differ_in_the_tokens_that_were_replaced(sample):
 
 def test_rows_of_every_kind_are_packed_right():
     """The model on each sample alone, and all of them in one batch: boundaries from lengths, positions and masks."""
-    report = verify_packing(tiny_model("qwen2"), PackCollator(pad_to=32), PLAIN, attention="sdpa")
+    report = verify_packing(tiny_model("qwen2"), PackCollator(pad_to=32), PLAIN, attention="sdpa")  # type: ignore[arg-type]
     assert report.verdict == "PASS: packing is right with sdpa"

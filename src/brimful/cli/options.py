@@ -129,6 +129,7 @@ bad_sample_option = grouped(
     ),
 )
 
+
 def _name_and_aliases(algorithm: Algorithm) -> str:
     return f"{algorithm.name} ({', '.join(algorithm.aliases)})" if algorithm.aliases else algorithm.name
 

@@ -197,7 +197,7 @@ def scale_for_ddp(loss_sum: torch.Tensor, *, denominator: float, dp_world_size: 
     return loss_sum * (dp_world_size / denominator if denominator > 0 else 0.0)
 
 
-class _TokenLoss(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
+class _TokenLoss(torch.autograd.Function):
     """Negative log likelihood of each target, 0 at ignored tokens, chunk by chunk in float32.
 
     Keeps one float32 a token for the backward, which computes the softmax again, as Liger and others do.
@@ -219,7 +219,7 @@ class _TokenLoss(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         return torch.cat(losses)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         logits, targets, norms = ctx.saved_tensors
         result = torch.empty_like(logits)

@@ -564,11 +564,11 @@ def test_errors_name_the_word_and_the_choices(text, message):
 def test_errors_of_the_classes():
     """What text cannot get wrong, code can."""
     with pytest.raises(SettingsError, match="a recipe is made of phases"):
-        Recipe([Half(), Finish()])
+        Recipe([Half(), Finish()])  # type: ignore[list-item]
     with pytest.raises(SettingsError, match="phases is empty"):
         Recipe([])
     with pytest.raises(SettingsError, match="must be a rule"):
-        Seeded(by="half")
+        Seeded(by="half")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="is True"):
         TopN(n=True)
 

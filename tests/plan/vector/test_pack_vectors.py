@@ -41,7 +41,7 @@ def vectors(draw, *, max_items=40, max_budgets=4):
     number = draw(st.integers(1, max_budgets))
     capacities = draw(st.lists(st.integers(1, 40), min_size=number, max_size=number))
     sizes = [
-        st.integers(0, most) | st.sampled_from([0, 1, most, most // 2, most // 2 + 1]).filter(lambda x, m=most: x <= m)
+        st.integers(0, most) | st.sampled_from([0, 1, most, most // 2, most // 2 + 1]).filter(lambda x, m=most: x <= m)  # type: ignore[arg-type]
         for most in capacities
     ]
     rows = draw(st.lists(st.tuples(*sizes), min_size=1, max_size=max_items))

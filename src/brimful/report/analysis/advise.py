@@ -22,8 +22,8 @@ import numpy as np
 from brimful.errors import PlanMismatchError, SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Plan
-from brimful.plan.schedule import CostModel, pack_costs
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.schedule import CostModel, pack_costs
 from brimful.report.analysis.advice import Advice, Choice, PaddedRun, StepSize, is_same
 from brimful.report.analysis.notes import write_notes
 from brimful.report.analysis.training_run import TrainingRun

@@ -9,8 +9,8 @@ import numpy as np
 
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
-from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.ledger import MUCH_LOST
 
 __all__ = ["CAPACITIES", "CapacityPoint", "sweep_capacities"]
