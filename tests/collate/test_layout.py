@@ -23,7 +23,7 @@ def written_by(form):
     with pytest.MonkeyPatch.context() as patch:
         if form == "numpy":
             patch.setattr(layout, "writer", lambda: row_writer._write_in_numpy)
-        assert (layout.writer() is row_writer._write_in_numpy) == (form == "numpy"), "the path under test is not taken"
+        assert (layout.writer() is row_writer._write_in_numpy) == (form == "numpy"), "the path under test is not taken"  # type: ignore[attr-defined]
         yield
 
 

@@ -269,7 +269,7 @@ def test_concat_split_fills_every_pack_but_the_last(case):
     loads = np.add.reduceat(pieces.lengths, packing.offsets[:-1])
     assert (loads[:-1] == capacity).all()
     assert loads[-1] == (sum(lengths) - 1) % capacity + 1
-    inside = np.flatnonzero(pieces.starts)  # type: ignore[arg-type]
+    inside = np.flatnonzero(pieces.starts)
     assert np.isin(inside, packing.offsets[:-1]).all()
 
 

@@ -1,5 +1,7 @@
 """No finding hides another, each names its own cause, and unusual models and batches end in a report or in one line."""
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
@@ -101,13 +103,13 @@ class FaultByAttention(faults.Around):
 
     def change(self, logits, batch):
         if self.inner.config._attn_implementation == "eager":
-            return faults.LeakOf.change(self, logits, batch)
-        return faults.BackwardLeak.change(self, logits, batch)
+            return faults.LeakOf.change(cast(Any, self), logits, batch)
+        return faults.BackwardLeak.change(cast(Any, self), logits, batch)
 
 
 def test_a_failure_with_one_attention_explains_none_with_another(model):
     """The second would be said to follow from the first, and would not be looked at."""
-    wrapper = FaultByAttention(model)
+    wrapper: Any = FaultByAttention(model)
     wrapper.size, wrapper.only_in_training = 0.1, False
     found = failures(run(wrapper, attention=["eager", "sdpa"], gradients=True))
     assert ("isolation", "eager") in found
@@ -130,7 +132,7 @@ def test_a_frozen_model_has_no_gradients_and_passes():
 
 def test_parts_in_eval_mode_stay_in_it_while_training_mode_is_checked(model):
     """Statistics over the batch of a frozen encoder would look like a leak."""
-    wrapper = faults.Around(model)
+    wrapper: Any = faults.Around(model)
     modes = set()
     wrapper.change = lambda logits, batch: modes.add((wrapper.training, wrapper.inner.training)) or logits
     wrapper.train()
@@ -142,7 +144,7 @@ def test_parts_in_eval_mode_stay_in_it_while_training_mode_is_checked(model):
 
 def test_a_buffer_that_is_assigned_anew_is_put_back(model):
     """``self.mean = 0.9 * self.mean`` makes a new tensor; the old one alone holds what the model had."""
-    wrapper = faults.Around(model)
+    wrapper: Any = faults.Around(model)
     wrapper.register_buffer("mean", torch.zeros(()))
     own = wrapper.mean
 
@@ -158,7 +160,7 @@ def test_a_buffer_that_is_assigned_anew_is_put_back(model):
 
 def test_an_infinite_logit_in_both_runs_is_no_difference(model):
     """Entries that pad a vocabulary are set to -inf by some models."""
-    wrapper = faults.Around(model)
+    wrapper: Any = faults.Around(model)
 
     def change(logits, batch):
         padded = torch.zeros(logits.shape[-1], dtype=bool)
@@ -172,7 +174,7 @@ def test_an_infinite_logit_in_both_runs_is_no_difference(model):
 
 def test_an_interruption_is_no_refusal(model):
     """Ctrl-C while the backward is looked at must end the program."""
-    wrapper = faults.Around(model)
+    wrapper: Any = faults.Around(model)
 
     def change(logits, batch):
         raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from brimful.cli.terminal import show_json, show_lines
 from brimful.cli.what_if import check_what_if, show_what_if, what_if_data, what_if_options
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable, measure_lengths
-from brimful.plan.settings import PlanSettings
+from brimful.plan import PlanSettings, plan_with
 from brimful.report.text.plan import describe_plan
 
 __all__ = ["plan"]

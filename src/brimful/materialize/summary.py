@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,7 +172,7 @@ def _drop_reasons(plan: Plan) -> str:
 
     One budget gives ``longer than a pack``, two give ``27 longer than a pack; 108 for squares``.
     """
-    counts = plan.outcome.dropped_by or {"tokens": None}
+    counts: Mapping[str, int | None] = plan.outcome.dropped_by or {"tokens": None}
     reasons = []
     for name, count in counts.items():
         number = "" if count is None or len(counts) == 1 else f"{count:,} "

@@ -194,7 +194,7 @@ def test_a_limit_in_operations_does_not_depend_on_the_machine(monkeypatch, opera
     items = Histogram.of(np.random.default_rng(5).integers(2000, 4096, 50_000))
     results = []
     for pace in (0.0, 1000.0):
-        monkeypatch.setattr(search_limit_module.time, "perf_counter", lambda pace=pace: pace * time.process_time())
+        monkeypatch.setattr(search_limit_module.time, "perf_counter", lambda pace=pace: pace * time.process_time())  # type: ignore[attr-defined]
         results.append(pack_optimally(items, capacity=8192, time_limit=None, operations=operations))
     first, again = results
     assert (first.num_packs, first.bound, first.rounds) == (again.num_packs, again.bound, again.rounds)
