@@ -18,10 +18,30 @@ def triple(number):
 def test_small_calls_add_up(monkeypatch):
     """A stream is planned window by window: none is worth compiling for, all together are."""
     pytest.importorskip("numba")
-    monkeypatch.setattr(compiling, "_passed", {})
-    monkeypatch.setattr(compiling, "WORTH_COMPILING", 10)
-    assert [compiling.compiled(double, 4) is not None for _ in range(4)] == [False, False, True, True]
-    assert compiling.compiled(double, 0)(21) == 42
+    monkeypatch.setattr(compiling, "_work_done", {})
+    monkeypatch.setattr(compiling, "_loaded", set())
+    asked = [compiling.compiled(double, 4, worth=10, sum_calls=True) is not None for _ in range(4)]
+    assert asked == [False, False, True, True]
+    form = compiling.compiled(double, 0)
+    assert form is not None, "its loading is paid for"
+    assert form(21) == 42
+
+
+def test_calls_are_summed_where_that_is_asked_for(monkeypatch):
+    """NumPy is as quick for small arrays, however many: numba would be loaded for nothing."""
+    monkeypatch.setattr(compiling, "_loaded", set())
+    assert [compiling.compiled(triple, 4, worth=10) is not None for _ in range(4)] == [False] * 4
+
+
+def test_tests_choose_the_form(monkeypatch):
+    """Inside the other choice, and back again."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(compiling, "_loaded", set())
+    with compiling.compiled_forms(True):
+        assert compiling.compiled(double, 0) is not None
+        with compiling.compiled_forms(False):
+            assert compiling.compiled(double, 10**9) is None
+        assert compiling.compiled(double, 0) is not None
 
 
 def test_without_a_folder_to_keep_code_in(monkeypatch):

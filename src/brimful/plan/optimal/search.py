@@ -120,7 +120,7 @@ def pack_optimally(
 
     >>> import numpy as np
     >>> result = pack_optimally(Histogram.of(np.array([4, 4, 3, 3, 3, 3])), capacity=10, time_limit=10)
-    >>> result.num_packs, result.bound, result.status
+    >>> result.num_packs, result.bound, result.outcome.description
     (2, 2, 'optimal: packs equal the proven bound')
     """
     if find_spec("highspy") is None and find_spec("scipy") is None:
