@@ -1,0 +1,161 @@
+"""What docs/architecture.md and CONTRIBUTING.md say of the code is so: packages, paths, names, arrows."""
+
+import ast
+import keyword
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import brimful
+from brimful.plan import ALGORITHMS
+from brimful.testing import contracts
+from tests.test_layering import ANYTHING, BASE, MAY_IMPORT, PLAN_MAY_IMPORT
+
+SOURCE = Path(brimful.__file__).parent
+ROOT = Path(__file__).parents[1]
+PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
+FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
+
+PLACED_NAMES = re.compile(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:, | and )?)+)")
+"""A file and the names that are said to be in it, as in ``sources/open.py``: ``open_source``."""
+
+
+def page(name="docs/architecture.md"):
+    """The text of a page without its drawings."""
+    return re.sub(r"^```.*?^```$", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def section(title):
+    return page().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def quoted(text):
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def table(title, first_cell):
+    """Rows of the table whose first heading is ``first_cell``, each as the texts of its cells."""
+    (lines,) = re.findall(
+        rf"^\| *{re.escape(first_cell)} *\|.*\n\|[-| ]+\|\n((?:\|.*\n?)+)", section(title), re.MULTILINE
+    )
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines.splitlines()]
+
+
+def members(body, prefix=""):
+    """Names that statements define, and those inside of their classes with and without the name of the class."""
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield prefix + node.name
+            if isinstance(node, ast.ClassDef):
+                yield from members(node.body, f"{node.name}.")
+                yield from members(node.body)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from (prefix + target.id for target in targets if isinstance(target, ast.Name))
+
+
+@cache
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def names_in(path):
+    return set(members(tree(path).body))
+
+
+@cache
+def all_names():
+    """Everything that has a name in the package: modules, definitions, parameters, algorithms."""
+    names = {"brimful", *BASE, *ANYTHING, *ALGORITHMS}
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        names |= {".".join(parts[first:]) for first in range(len(parts))} | set(parts)
+        names |= {f"{parts[-1]}.{name}" for name in names_in(path)} | names_in(path)
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.arg):
+                names.add(node.arg)
+    return names
+
+
+def is_there(path):
+    """A path of the package, of the repository, or of what brimful writes."""
+    folder = path.partition("<")[0].rpartition("/")[0] if "<" in path else path
+    return (SOURCE / folder).exists() or (ROOT / folder).exists() or path in FORMATS
+
+
+def files_that_import(module, name=""):
+    """Files of the package, the base without the module itself left out, that import a name of a module."""
+    return {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and node.module == module
+        if not name or name in {alias.name for alias in node.names}
+    }
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_path_and_name_exists(name):
+    """A map that names a street which was renamed is worse than none."""
+    tokens = quoted(page(name))
+    paths = [token for token in tokens if "/" in token or token.endswith((".py", ".arrow", ".json", ".jsonl"))]
+    paths = [token for token in paths if " " not in token]
+    assert len(paths) > 10
+    assert [path for path in paths if not is_there(path)] == []
+    names = [
+        token.removeprefix("brimful.")
+        for token in tokens
+        if re.fullmatch(r"[A-Za-z_][\w.]*\w", token) and token not in paths
+    ]
+    assert len(names) > 20
+    assert sorted({name for name in names if name not in all_names() and not keyword.iskeyword(name)}) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_name_is_in_the_file_that_is_named(name):
+    """Somebody who opens the file looks for the function in vain."""
+    pairs = [(file, token) for file, names in PLACED_NAMES.findall(page(name)) for token in quoted(names)]
+    assert len(pairs) > 10
+    assert [
+        f"{file}: {token}"
+        for file, token in pairs
+        if not (SOURCE / file).exists() or token not in names_in(SOURCE / file)
+    ] == []
+
+
+def test_every_package_and_room_is_on_the_page():
+    """What the map leaves out is found by nobody."""
+    folders = {path.parent.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("__init__.py")} - {"."}
+    rooms = {f"plan/{room}" for row in table("The plan", "room") for room in quoted(row[0])}
+    said = {token.rstrip("/") for token in quoted(page())} | rooms
+    assert sorted(folders - said) == []
+    assert {token for row in table("The line", "about") for token in quoted(row[1])} == BASE
+
+
+def test_arrows_of_the_page_are_those_of_the_code():
+    """The tests that print a wrong arrow and the page that explains the arrows must not differ."""
+    packages = {quoted(row[0])[0]: {*quoted(row[3]), "base"} for row in table("The line", "package")}
+    assert {"base": {"base"}, **packages} == MAY_IMPORT
+    rooms = {quoted(row[0])[0]: set(quoted(row[2])) for row in table("The plan", "room")}
+    assert list(rooms) == list(PLAN_MAY_IMPORT)
+    assert rooms == PLAN_MAY_IMPORT
+
+
+def test_randomness_compiled_code_and_files_are_where_the_page_says():
+    """Each is looked for first when two machines differ, or a file is damaged."""
+    for title, found in {
+        "Where randomness comes from": files_that_import("brimful.rng", "generator") | {"rng.py"},
+        "Where compiled code is asked for": files_that_import("brimful.compiling") | {"compiling.py"},
+    }.items():
+        assert {token for token in quoted(section(title)) if token.endswith(".py")} == found, title
+    writers = files_that_import("brimful.tables", "write_table") | files_that_import("brimful.blobs", "atomic_file")
+    assert writers - {"tables.py", "sources/unpack.py"} <= set(quoted(section("On disk")))
+
+
+def test_contracts_that_contributors_derive_from_are_published():
+    """CONTRIBUTING sends everyone who adds a source, a blob store or a dialect to one of them."""
+    assert {name for name in quoted(page("CONTRIBUTING.md")) if name.endswith("Contract")} == {
+        name for name in vars(contracts) if name.endswith("Contract")
+    }
