@@ -159,3 +159,9 @@ def test_contracts_that_contributors_derive_from_are_published():
     assert {name for name in quoted(page("CONTRIBUTING.md")) if name.endswith("Contract")} == {
         name for name in vars(contracts) if name.endswith("Contract")
     }
+
+
+def test_the_page_on_choosing_knows_every_algorithm():
+    """Help and settings read the table of algorithms by themselves; a page is forgotten."""
+    said = set(quoted(page("docs/choosing.md")))
+    assert sorted({name for entry in ALGORITHMS.values() for name in (entry.name, *entry.aliases)} - said) == []
