@@ -72,12 +72,20 @@ def modules():
         yield path, package, ast.parse(path.read_text())
 
 
+def nodes_for_type_checkers(tree):
+    """Ids of the nodes under ``if TYPE_CHECKING``, which never run."""
+    return {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+
+
 def imports(tree):
     """Module names with whether they stand at the top level, outside ``if TYPE_CHECKING``."""
-    guarded = set()
+    guarded = nodes_for_type_checkers(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            guarded |= {id(inner) for inner in ast.walk(node)}
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             guarded |= {id(inner) for inner in ast.walk(node)}
     for node in ast.walk(tree):
@@ -86,6 +94,24 @@ def imports(tree):
                 yield alias.name, id(node) not in guarded
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module, id(node) not in guarded
+
+
+def imports_that_run(tree):
+    """Names ``module.name`` that code imports, inside of functions too, but not for type checkers alone."""
+    unused = nodes_for_type_checkers(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in unused:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def modules_on_circles(arrows):
+    """Names that remain when those without an arrow from or to a remaining one are removed, again and again."""
+    remaining = {name: set(targets) & set(arrows) for name, targets in arrows.items()}
+    while ends := {name for name, targets in remaining.items() if not targets} | (
+        set(remaining) - set().union(*remaining.values())
+    ):
+        remaining = {name: targets - ends for name, targets in remaining.items() if name not in ends}
+    return sorted(remaining)
 
 
 def package_of(name):
@@ -148,10 +174,81 @@ def test_modules_of_the_report_import_in_one_direction():
             name = ".".join(("brimful", *path.relative_to(ROOT).with_suffix("").parts))
             arrows[name] = {target for target, _ in imports(tree) if target.startswith("brimful.report.")}
     assert len(arrows) > 20
-    # Modules without an import of a remaining one are removed, again and again: what remains lies on a circle.
-    while leaves := {name for name, targets in arrows.items() if not targets & set(arrows)}:
-        arrows = {name: targets for name, targets in arrows.items() if name not in leaves}
-    assert not arrows, "\n".join(sorted(arrows))
+    assert not modules_on_circles(arrows), "\n".join(modules_on_circles(arrows))
+
+
+PLAN_MAY_IMPORT = {
+    "outcome": set(),
+    "schedule": set(),
+    "packing": {"outcome"},
+    "policies": {"packing"},
+    "counts": {"packing"},
+    "plan_file": {"policies"},
+    "validate": {"packing", "policies"},
+    "fit": {"packing", "counts"},
+    "order": {"packing", "counts"},
+    "vector": {"outcome", "packing", "counts", "fit"},
+    "optimal": {"outcome", "packing", "counts", "fit"},
+    "phased": {"counts", "fit"},
+    "algorithms": {"outcome", "packing", "counts", "fit", "optimal", "phased"},
+    "settings": {"policies", "phased", "algorithms"},
+    "items": {"packing", "policies", "settings"},
+    "ledger": {"policies", "settings"},
+    "plan": {"outcome", "policies", "schedule", "plan_file", "validate", "settings", "ledger"},
+    "stream": {"packing", "policies", "counts", "fit", "order", "algorithms"},
+    "planner": {
+        *("packing", "policies", "counts", "fit", "order", "vector", "phased"),
+        *("algorithms", "settings", "items", "ledger", "plan"),
+    },
+}
+"""Rooms and top modules of ``plan``, each behind all that it may import: read downwards it is the way of a plan."""
+
+PLAN_ENTRIES = 20
+"""Modules and folders at the top of ``plan``, at most: one screen of a listing."""
+
+
+def plan_imports():
+    """Triples of file, room and imported room, for every import from one room of ``plan`` to another that runs."""
+    for path, package, tree in modules():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if package == "plan" and parts[1] != "__init__":
+            for name in imports_that_run(tree):
+                target = name.split(".")[2:3]
+                if name.startswith("brimful.plan.") and target != [parts[1]]:
+                    yield "/".join(parts[1:]), parts[1], target[0]
+
+
+def test_rooms_of_the_plan_import_in_one_direction():
+    """Prints the arrow that is wrong. Rooms on a circle can only be read all at once."""
+    arrows = list(plan_imports())
+    assert len(arrows) > 60
+    wrong = [f"{file}: {room} -> {target}" for file, room, target in arrows if target not in PLAN_MAY_IMPORT[room]]
+    assert not wrong, "\n".join(wrong)
+    rooms = list(PLAN_MAY_IMPORT)
+    for number, (room, targets) in enumerate(PLAN_MAY_IMPORT.items()):
+        assert targets <= set(rooms[:number]), f"{room} is listed before something that it may import"
+
+
+def test_modules_of_the_plan_import_in_one_direction():
+    """Rooms may be in order while two modules of one room import each other."""
+    arrows = {}
+    for path, package, tree in modules():
+        if package == "plan":
+            name = ".".join(("brimful", *path.relative_to(ROOT).with_suffix("").parts))
+            # ``module.name`` stands for the module, or for the module ``name`` of the package ``module``.
+            names = set(imports_that_run(tree))
+            arrows[name] = names | {name.rpartition(".")[0] for name in names}
+    assert len(arrows) > 50
+    assert not modules_on_circles(arrows), "\n".join(modules_on_circles(arrows))
+
+
+def test_the_plan_is_seen_at_a_glance():
+    """In a flat folder of fifty files nobody finds where a plan begins."""
+    entries = {path.name for path in (ROOT / "plan").iterdir() if path.name != "__pycache__"}
+    assert len(entries) <= PLAN_ENTRIES
+    assert entries == {"__init__.py"} | {
+        room if (ROOT / "plan" / room).is_dir() else f"{room}.py" for room in PLAN_MAY_IMPORT
+    }
 
 
 def test_heavy_libraries_are_imported_where_they_are_used():

@@ -1,4 +1,4 @@
-"""What came of a plan, apart from what was asked for."""
+"""Results of planning beside the packs: how far the algorithm came, and reasons for dropped samples."""
 
 from __future__ import annotations
 

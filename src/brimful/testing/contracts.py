@@ -248,7 +248,7 @@ class BlobStoreContract:
         assert store.get("shards/a") == b"whole"
 
     def test_a_job_may_say_that_it_works_here(self, store: BlobStore) -> None:
-        """What jobs leave in ``tmp/`` goes at the end, and nothing that was published goes with it."""
+        """Leftovers of jobs in ``tmp/`` go at the end, and nothing that was published goes with them."""
         with store.used("encoded"):
             store.put_atomic("log/1", b"1")
         assert store.get("log/1") == b"1"
