@@ -11,15 +11,16 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 from compare import SHARED_DATA, describe_machine
 
-from brimful.plan import kernels_budgets
+from brimful.compiling import compiled_forms
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
-from brimful.plan.policies.budgets import over_any
+from brimful.plan.packing import any_exceeds
 from brimful.plan.vector.pack_vectors import pack_vectors
 
 _CAPACITIES = (4096, 8192, 16384, 32768)
@@ -58,8 +59,11 @@ def main() -> None:
     parser.add_argument("--draw", type=int, nargs="*", default=[100_000], help="items of the drawn shapes")
     parser.add_argument("--numpy", action="store_true", help="as without numba")
     options = parser.parse_args()
-    if options.numpy:
-        kernels_budgets.WORTH_COMPILING = 1 << 62
+    with compiled_forms(False) if options.numpy else nullcontext():
+        _print_table(options)
+
+
+def _print_table(options: argparse.Namespace) -> None:
     print("\n".join(describe_machine()), end="\n\n")
     print(
         "| data | budgets | capacities | second | samples | one budget | bound | packs | over | fill | of | seconds |"
@@ -85,12 +89,12 @@ def measure(name: str, budgets: str, sizes: np.ndarray, capacity: int) -> None:
         start = time.process_time()
         result = pack_vectors(fitting, capacities=capacities)
         seconds = time.process_time() - start
-        assert not over_any(result.packing, fitting, capacities=capacities).any()
+        assert not any_exceeds(result.packs, fitting, capacities=capacities).any()
         demand = fitting.sum(axis=0) / capacities
         binding = int(np.argmax(demand))
         column = fitting[:, binding]
         alone = best_fit_decreasing(Histogram.of(column[column > 0]), capacity=int(capacities[binding])).num_packs
-        packs = len(result.packing)
+        packs = len(result.packs)
         print(
             f"| {name} | {budgets} | {capacities[0]:,}, {capacities[1]:,} | {second} | {len(fitting):,} | {alone:,} "
             f"| {result.bound:,} | {packs:,} | {packs / result.bound - 1:.2%} | {demand[binding] / packs:.2%} "

@@ -19,10 +19,12 @@ from compare import SHARED_DATA, describe_machine
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.next_fit import next_fit
-from brimful.plan.order.diversity import Variety, companions_again, measure_variety
-from brimful.plan.order.exchange import companion_order, mix, pack_order
+from brimful.plan.order.diversity import Variety, measure_variety
+from brimful.plan.order.exchange import exchange_segments
+from brimful.plan.order.shuffle import companion_order, pack_order
 from brimful.plan.packing import Packing
 from brimful.plan.schedule import Tail, schedule_packs
+from brimful.testing.overlap import co_packing_overlap
 from brimful.typing import AnyIntArray, Lengths
 
 _REAL = {
@@ -83,13 +85,13 @@ def main() -> None:
     print(" sources in a pack | sources of a step off by % | again % | seconds |", end="\n|" + "---|" * 11 + "\n")
     for name, lengths, capacity, sources in cases(20_000 if options.quick else options.samples):
         items = Histogram.of(lengths)
-        placements = best_fit_decreasing(items, capacity=capacity)
+        runs = best_fit_decreasing(items, capacity=capacity)
         plain, mixed, seconds = [], [], 0.0
         for epoch in (0, 1):
-            order = pack_order(placements.num_packs, seed=0, epoch=epoch)
-            plain.append(placements.fill(companion_order(lengths, items, seed=0, epoch=epoch), order))
+            order = pack_order(runs.num_packs, seed=0, epoch=epoch)
+            plain.append(runs.assign(companion_order(lengths, items, seed=0, epoch=epoch), order))
             start = time.process_time()
-            mixed.append(mix(plain[-1], lengths, capacity=capacity, seed=0, epoch=epoch, alikeness=1.0))
+            mixed.append(exchange_segments(plain[-1], lengths, capacity=capacity, seed=0, epoch=epoch, alikeness=1.0))
             seconds = time.process_time() - start  # of the second: compiled code is loaded
         assert len(mixed[0]) == len(plain[0])
         shuffled = np.random.default_rng(1).permutation(lengths)
@@ -110,7 +112,7 @@ def main() -> None:
             f"| {chance.packs.alikeness:.2f}, {before.packs.alikeness:.2f} → {after.packs.alikeness:.2f} "
             f"| {before.steps.alikeness:.2f} → {after.steps.alikeness:.2f} "
             f"| {100 * before.packs.segments_cv:.0f} → {100 * after.packs.segments_cv:.0f} {mixture}"
-            f"| {100 * companions_again(*plain):.2f} → {100 * companions_again(*mixed):.2f} | {seconds:.2f} |",
+            f"| {100 * co_packing_overlap(*plain):.2f} → {100 * co_packing_overlap(*mixed):.2f} | {seconds:.2f} |",
             flush=True,
         )
 

@@ -45,7 +45,7 @@ def main() -> None:
             items = Histogram.of(lengths)
             plain = best_fit_decreasing(items, capacity=capacity).num_packs
             start = time.process_time()
-            packs = recipe.run(items, capacity=capacity).placements.num_packs
+            packs = recipe.run(items, capacity=capacity).runs.num_packs
             seconds = time.process_time() - start
             print(
                 f"| {name} | {number:,} | {lower_bound(items, capacity=capacity):,} | {plain:,} | {packs:,} "

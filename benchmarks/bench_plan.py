@@ -16,7 +16,6 @@ import gc
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,7 @@ from compare import Row, in_turn, main_of
 from peers import installed_peers
 
 from brimful import plan_packs
-from brimful.plan import kernels as kernels_module
+from brimful.compiling import compiled_forms
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.plan import Plan
@@ -71,23 +70,12 @@ def _in_parts(count: int, draw: Callable[[int], npt.NDArray[np.float64]]) -> npt
     return lengths
 
 
-@contextmanager
-def numpy_only() -> Iterator[None]:
-    """As if numba were not installed."""
-    compiled = kernels_module._compiled
-    kernels_module._compiled = lambda: None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        kernels_module._compiled = compiled
-
-
 def _plan(lengths: npt.NDArray[np.int32], capacity: int, seed: int | None = None) -> Plan:
     return plan_packs(lengths, capacity=capacity, algorithm="best_fit_decreasing", seed=seed)
 
 
 def _in_numpy(lengths: npt.NDArray[np.int32], capacity: int) -> Plan:
-    with numpy_only():
+    with compiled_forms(False):
         return _plan(lengths, capacity)
 
 

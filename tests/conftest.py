@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported: no test asks the network
+# Before torch is imported: its threads wait by spinning, and two processes of pytest with several threads each take three
+# times the processor time that they need. Processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable
 from pathlib import Path

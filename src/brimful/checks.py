@@ -23,6 +23,7 @@ __all__ = [
     "path_of",
     "position",
     "positions",
+    "setting_number",
     "whole_number",
 ]
 
@@ -65,6 +66,32 @@ def whole_number(name: str, value: object, *, minimum: int | None = None) -> int
             return number
     bound = "" if minimum is None else f" of at least {minimum}"
     raise SettingsError(f"{name} must be a whole number{bound} and is {value!r}")
+
+
+def setting_number(name: str, value: object, *, minimum: int | None = None, maximum: int | None = None) -> int:
+    """Return a whole number that is a setting.
+
+    Args:
+        name: the setting, as Python calls it.
+        value: the value that the caller passed.
+        minimum: smallest number that is allowed; None allows all.
+        maximum: largest number that is allowed, beside a minimum.
+
+    Raises:
+        SettingsError: another type, a boolean, or outside the bounds.
+
+    >>> setting_number("capacity", 0, minimum=1, maximum=4096)
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: capacity must be from 1 to 4,096 and is 0
+    """
+    if not is_whole_number(value):
+        raise SettingsError(f"{setting(name)} must be a whole number and is {value!r}")
+    number = int(cast(SupportsInt, value))
+    if (minimum is not None and number < minimum) or (maximum is not None and number > maximum):
+        bounds = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum:,}"
+        raise SettingsError(f"{setting(name)} must be {bounds} and is {number:,}")
+    return number
 
 
 def check_share(name: str, value: object) -> float:

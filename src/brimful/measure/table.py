@@ -31,7 +31,8 @@ class LengthTable:
     """Lengths by named budget: ``tokens`` always, more beside it. Immutable; mapped from its file when opened.
 
     Attributes:
-        budgets: ``int32[num_samples]`` by name; ``-1`` in ``tokens`` marks a rejected sample.
+        budgets: ``int32[num_samples]`` by name.
+        tokens: the budget of that name: tokens of each sample, -1 for rejected ones.
         provenance: fingerprints and settings of source and encoder, for comparing.
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
         targets: targets of the loss in each sample; None if they were not measured. No part of the fingerprint:
@@ -59,6 +60,7 @@ class LengthTable:
         if len(set(sizes.values())) != 1:
             raise InvalidLengthsError(f"the budgets have different numbers of samples: {sizes}")
         self.budgets: dict[str, Lengths] = dict(budgets)
+        self.tokens = self.budgets["tokens"]
         self.provenance: dict[str, Any] = dict(provenance or {})
         self.rejects = [list(reject) for reject in rejects]
         self.targets = targets
@@ -78,11 +80,6 @@ class LengthTable:
             length = int(columns["tokens"][empty_ids[0]])
             raise InvalidLengthsError(f"sample {empty_ids[0]} has length {length}; every sample needs 1 token")
         return cls(columns)
-
-    @property
-    def tokens(self) -> Lengths:
-        """Tokens of each sample: ``int32[num_samples]``, -1 for rejected samples."""
-        return self.budgets["tokens"]
 
     def __len__(self) -> int:
         return len(self.tokens)

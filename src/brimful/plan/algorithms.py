@@ -20,7 +20,7 @@ from brimful.plan.outcome import PlanOutcome
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
 
-__all__ = ["ALGORITHMS", "Algorithm", "CountOptions", "algorithm_named"]
+__all__ = ["ALGORITHMS", "Algorithm", "ALGORITHMS_BY_ANY_NAME", "CountOptions"]
 
 _SECONDS = 60.0
 """Time limit of ``optimal`` where none is given."""
@@ -209,13 +209,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 """Algorithms by name, in the order in which help and messages list them."""
 
-_NAMES = {alias: algorithm.name for algorithm in ALGORITHMS.values() for alias in algorithm.aliases}
-
-
-def algorithm_named(name: str) -> Algorithm | None:
-    """Return the algorithm of that name or alias; None if there is none.
-
-    >>> algorithm_named("bfd").name
-    'best_fit_decreasing'
-    """
-    return ALGORITHMS.get(_NAMES.get(name, name))
+ALGORITHMS_BY_ANY_NAME = {
+    name: algorithm for algorithm in ALGORITHMS.values() for name in (algorithm.name, *algorithm.aliases)
+}
+"""The same by name and by alias."""

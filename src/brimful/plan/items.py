@@ -9,18 +9,17 @@ import numpy as np
 
 from brimful.errors import InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array
-from brimful.measure.table import REJECTED, LengthTable, as_lengths
+from brimful.measure.table import REJECTED, LengthTable
 from brimful.messages import setting
-from brimful.plan.packing import Packing
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.concat import cut_stream
 from brimful.plan.policies.groups import Groups, as_groups, group_items
 from brimful.plan.policies.no_target import samples_to_leave_out
 from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow
 from brimful.plan.settings import PlanSettings
-from brimful.typing import AnyIntArray, Fingerprint, Int64Array
+from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
 
-__all__ = ["Items", "as_table", "prepare_items"]
+__all__ = ["Items", "prepare_items"]
 
 
 @dataclass(frozen=True)
@@ -45,34 +44,13 @@ class Items:
     dropped_by: Mapping[str, int] = field(default_factory=dict)
     fingerprint_of_groups: Fingerprint | None = None
 
-    def to_segments(self, packing: Packing) -> Packing:
-        """Turn packs of items into packs of segments."""
-        return packing if self.groups is None else self.groups.to_samples(packing)
-
-
-def as_table(lengths: LengthTable | AnyIntArray | Sequence[int]) -> LengthTable:
-    """Return lengths as a table.
-
-    Raises:
-        InvalidLengthsError: no samples, a length below 1, or no whole numbers. A table may hold rejected samples.
-    """
-    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
-    tokens = table.tokens
-    if len(tokens) == 0:
-        raise InvalidLengthsError("there are no lengths: nothing to plan")
-    if int(tokens.min()) < 1:
-        may_reject = table is lengths
-        invalid = np.flatnonzero((tokens < 1) & (tokens != REJECTED) if may_reject else tokens < 1)
-        if len(invalid):
-            sample_id = int(invalid[0])
-            raise InvalidLengthsError(
-                f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at least 1 token"
-            )
-    return table
-
 
 def prepare_items(
-    table: LengthTable, settings: PlanSettings, *, groups: AnyIntArray | Sequence[int] | None = None
+    table: LengthTable,
+    settings: PlanSettings,
+    *,
+    may_reject: bool = True,
+    groups: AnyIntArray | Sequence[int] | None = None,
 ) -> Items:
     """Apply the policies of the settings, in this order of thought:
 
@@ -87,11 +65,23 @@ def prepare_items(
 
     Pure: no I/O.
 
+    Args:
+        table: lengths of all samples.
+        settings: the policies.
+        may_reject: allow samples that were rejected when they were measured.
+        groups: as of ``plan_packs``.
+
     Raises:
+        InvalidLengthsError: no samples, or a length below 1.
         OversizedSampleError: the policy is ``error``; names samples or a group, budget and numbers.
         NoTargetError: samples without a target, and the policy is ``error``.
         SettingsError: an unknown budget, a policy that cannot cut a budget, groups with an algorithm that cuts.
     """
+    tokens = table.tokens
+    if len(tokens) == 0:
+        raise InvalidLengthsError("there are no lengths: nothing to plan")
+    if int(tokens.min()) < 1:
+        _refuse_invalid(tokens, may_reject)
     group_ids = None
     if groups is not None:
         group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)
@@ -118,6 +108,17 @@ def prepare_items(
     else:
         items = _of_tokens(table, settings)
     return items if left_out is None or not len(left_out) else _also_without(items, left_out)
+
+
+def _refuse_invalid(tokens: Lengths, may_reject: bool) -> None:
+    invalid = tokens < 1
+    if may_reject:
+        invalid &= tokens != REJECTED
+    if invalid.any():
+        sample_id = int(np.argmax(invalid))
+        raise InvalidLengthsError(
+            f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at least 1 token"
+        )
 
 
 def _of_tokens(table: LengthTable, settings: PlanSettings) -> Items:

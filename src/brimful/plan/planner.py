@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.measure.table import LengthTable
+from brimful.measure.table import LengthTable, as_lengths
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
-from brimful.plan.items import Items, as_table, prepare_items
+from brimful.plan.items import Items, prepare_items
 from brimful.plan.ledger import ledger_of
 from brimful.plan.order.exchange import exchange_segments
-from brimful.plan.order.shuffle import companion_order, pack_order
+from brimful.plan.order.shuffle import assignment_orders, companion_order, pack_order
 from brimful.plan.order.underfilled import repack_underfilled
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
@@ -30,6 +30,8 @@ from brimful.plan.vector.pack_vectors import pack_vectors
 from brimful.typing import AnyIntArray
 
 __all__ = ["plan_packs", "plan_with"]
+
+_NONE_TRUNCATED = Truncated.none()
 
 
 @understands(capacity=CAPACITY_NAMES)
@@ -132,8 +134,8 @@ def plan_with(
     >>> plan_with([70, 30, 30, 30, 20], settings).num_packs
     2
     """
-    table = as_table(lengths)
-    items = prepare_items(table, settings, groups=groups)
+    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+    items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
     result = _pack(items, settings)
     return _make_plan(table, items, result, settings)
 
@@ -169,8 +171,8 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     options = CountOptions(capacity, recipe=settings.recipe, time_limit=settings.time_limit)
     result = settings.rule.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
-    order = companion_order(lengths, counts, seed=seed, epoch=epoch)
-    packing = result.packs.assign(order, pack_order(result.packs.num_packs, seed=seed, epoch=epoch))
+    runs = result.packs
+    packing = runs.assign(*assignment_orders(lengths, counts, runs.num_packs, seed=seed, epoch=epoch))
     if settings.mix and seed is not None:
         packing = exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
     return PackResult(packing, result.bound, result.outcome)
@@ -184,7 +186,9 @@ def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
 
 
 def _make_plan(table: LengthTable, items: Items, result: PackResult[Packing], settings: PlanSettings) -> Plan:
-    packing, segments = items.to_segments(result.packs), items.segments
+    packing, segments = result.packs, items.segments
+    if items.groups is not None:
+        packing = items.groups.to_samples(packing)
     # Rows of the segments, in the order of the packs.
     rows = packing.items
     starts = np.broadcast_to(np.zeros(1, dtype=np.int32), rows.shape)
@@ -194,7 +198,7 @@ def _make_plan(table: LengthTable, items: Items, result: PackResult[Packing], se
     if segments.sample_ids is not None:
         sample_ids = segments.sample_ids[rows].astype(np.int32 if len(table) < 2**31 else np.int64, copy=False)
     ledger = ledger_of(table, segments, settings)
-    truncated = None
+    truncated = _NONE_TRUNCATED
     # A sample that lost its beginning ends where its segment does: its length follows from the packs.
     if ledger.samples_truncated and settings.overflow_policy is Overflow.TRUNCATE:
         ids = np.flatnonzero(table.tokens > settings.usable)
@@ -206,7 +210,7 @@ def _make_plan(table: LengthTable, items: Items, result: PackResult[Packing], se
         starts=starts,
         lengths=lambda: segments.lengths[rows],
         dropped_ids=segments.dropped_ids,
-        truncated=truncated or Truncated.none(),
+        truncated=truncated,
         ledger=ledger,
         settings=settings,
         outcome=replace(result.outcome, dropped_by=items.dropped_by, groups=items.fingerprint_of_groups),

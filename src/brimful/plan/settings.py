@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from brimful.checks import check_type, choice_of, is_number, whole_number
+from brimful.checks import check_type, choice_of, is_number, setting_number
 from brimful.errors import SettingsError
 from brimful.messages import setting
-from brimful.plan.algorithms import ALGORITHMS, Algorithm, algorithm_named
+from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME, Algorithm
 from brimful.plan.phased import Recipe
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.budgets import Budgets
@@ -21,6 +21,8 @@ __all__ = ["PlanSettings"]
 
 _MAX_CAPACITY = 2**31 - 1
 """Tokens of a pack at most: positions in it are int32."""
+
+_UNALIGNED = Alignment()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +76,26 @@ class PlanSettings:
             check_type("budgets", self.budgets, Mapping, "a mapping such as {'patches': 4096}")
         if self.phases is not None:
             check_type("phases", self.phases, (str, Recipe), "a Recipe, or its text such as 'half; finish'")
-        capacity = self._checked_number("capacity", 1, _MAX_CAPACITY)
-        seed = None if self.seed is None else self._checked_number("seed")
-        epoch = self._checked_number("epoch", 0)
-        self._check_shares()
+        capacity = setting_number("capacity", self.capacity, minimum=1, maximum=_MAX_CAPACITY)
+        seed = None if self.seed is None else setting_number("seed", self.seed)
+        epoch = setting_number("epoch", self.epoch, minimum=0)
+        for name, value in (("min_fill", self.min_fill), ("time_limit", self.time_limit)):
+            if not is_number(value) and (value is not None or name == "min_fill"):
+                raise SettingsError(f"{setting(name)} must be a number and is {value!r}")
+        if self.time_limit is not None and not self.time_limit >= 0:
+            raise SettingsError(f"{setting('time_limit')} must be at least 0 seconds and is {self.time_limit}")
+        if not 0 <= self.min_fill <= 1:
+            raise SettingsError(
+                f"{setting('min_fill')} is a share of the capacity, from 0 to 1, and is {self.min_fill}"
+            )
         overflow = choice_of(Overflow, self.overflow, argument="overflow")
         no_target = choice_of(NoTarget, self.no_target, argument="no_target")
-        alignment = self.alignment if isinstance(self.alignment, Alignment) else Alignment(segment=self.alignment)
-        rule = algorithm_named(self.algorithm)
+        alignment = _UNALIGNED
+        if isinstance(self.alignment, Alignment):
+            alignment = self.alignment
+        elif type(self.alignment) is not int or self.alignment != 1:
+            alignment = Alignment(segment=self.alignment)
+        rule = ALGORITHMS_BY_ANY_NAME.get(self.algorithm)
         if rule is None:
             aliases = ", ".join(f"{alias} for {each.name}" for each in ALGORITHMS.values() for alias in each.aliases)
             raise SettingsError(
@@ -89,7 +103,7 @@ class PlanSettings:
             )
         if self.budgets:
             Budgets.of(self.capacity, self.budgets)
-        usable = alignment.usable(capacity)
+        usable = capacity if alignment.total == 1 else alignment.usable(capacity)
         recipe = None
         if rule.name == "phased":
             recipe = self.phases if isinstance(self.phases, Recipe) else None
@@ -118,24 +132,6 @@ class PlanSettings:
         )
         if rule.contradicts or self.mix:
             self._check_contradictions()
-
-    def _checked_number(self, name: str, minimum: int | None = None, maximum: int | None = None) -> int:
-        number = whole_number(setting(name), getattr(self, name))
-        if (minimum is not None and number < minimum) or (maximum is not None and number > maximum):
-            bounds = f"at least {minimum}" if maximum is None else f"from {minimum} to {maximum:,}"
-            raise SettingsError(f"{setting(name)} must be {bounds} and is {number:,}")
-        return number
-
-    def _check_shares(self) -> None:
-        for name, value in (("min_fill", self.min_fill), ("time_limit", self.time_limit)):
-            if not is_number(value) and (value is not None or name == "min_fill"):
-                raise SettingsError(f"{setting(name)} must be a number and is {value!r}")
-        if self.time_limit is not None and not self.time_limit >= 0:
-            raise SettingsError(f"{setting('time_limit')} must be at least 0 seconds and is {self.time_limit}")
-        if not 0 <= self.min_fill <= 1:
-            raise SettingsError(
-                f"{setting('min_fill')} is a share of the capacity, from 0 to 1, and is {self.min_fill}"
-            )
 
     def _check_contradictions(self) -> None:
         algorithm, contradicts = setting("algorithm", self.algorithm), self.rule.contradicts

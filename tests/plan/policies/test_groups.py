@@ -27,7 +27,7 @@ def items_and_packs(tokens, groups, capacity, policy=Overflow.ERROR, alignment=N
     settings = PlanSettings(capacity=capacity, budgets=others, overflow=policy, alignment=alignment)
     items = prepare_items(table, settings, groups=groups)
     sizes = items.sizes if items.sizes.ndim > 1 else items.sizes[:, None]
-    packing = items.to_segments(pack_vectors(sizes, capacities=items.capacities).packs)
+    packing = items.groups.to_samples(pack_vectors(sizes, capacities=items.capacities).packs)
     return items, [[int(items.segments.sample_ids[row]) for row in pack] for pack in packing.as_lists()]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, flash_boundaries, row, token_row
+from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, row
 
 __all__ = ["to_transformers"]
 
@@ -30,9 +32,17 @@ def to_transformers(batch: PackedBatch) -> dict[str, Any]:
 
     Arrays of media follow under their own names.
     """
+    # Written out, as this is called for each step: another dictionary costs as much as another tensor.
+    boundaries = torch.from_numpy(batch.cu_seqlens)
+    positions = batch.position_ids[None] if batch.rope_positions is None else batch.position_rows(4)[:, None]
     return {
-        **token_row(batch),
-        **flash_boundaries(batch),
+        "input_ids": row(batch.input_ids),
+        "labels": row(batch.labels),
+        "position_ids": torch.from_numpy(positions),
+        "cu_seq_lens_q": boundaries,
+        "cu_seq_lens_k": boundaries,
+        "max_length_q": batch.max_seqlen,
+        "max_length_k": batch.max_seqlen,
         "seq_idx": row(batch.segment_index),
         "use_cache": False,
         **divisor_if_no_target(batch),

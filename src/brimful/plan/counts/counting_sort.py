@@ -36,6 +36,9 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
     items = Histogram.of(lengths) if items is None else items
     longest = int(items.lengths[-1])
     kernel = compiled(_sort, len(lengths))
+    if kernel is None and longest < 1 << 16 and len(lengths) <= _CHUNK_ITEMS:
+        # NumPy's stable sort of 16-bit keys is a radix sort.
+        return np.argsort(np.uint16(longest) - lengths.astype(np.uint16), kind="stable").astype(dtype, copy=False)
     if longest >= DENSE_LENGTHS or (kernel is None and len(lengths) <= _CHUNK_ITEMS):
         return _radix_order(lengths, longest).astype(dtype, copy=False)
     # The first place of each length in the sorted order: behind all longer items.
@@ -68,7 +71,7 @@ def _sort_in_chunks(lengths: AnyIntArray, longest: int, next_place: Int64Array, 
 
 
 def _radix_order(lengths: AnyIntArray, longest: int) -> AnyIntArray:
-    """Sort by 16-bit keys: NumPy's stable sort of those is a radix sort. Wider keys take two passes, low half first."""
+    """Sort by 16-bit keys; wider ones take two passes, low half first."""
     if longest < 1 << 16:
         return np.argsort(np.uint16(longest) - lengths.astype(np.uint16), kind="stable")
     keys = longest - lengths

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from brimful.compiling import compiled
 from brimful.plan.packing import Packing
-from brimful.ragged import offsets_of, ranges
+from brimful.ragged import ranges
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 __all__ = ["PackRuns"]
@@ -83,39 +83,16 @@ class PackRuns:
             pack_order: ``int[num_packs]``, the pack that comes first, second, …; the order of opening if None.
         """
         sizes = self.pack_sizes()
+        offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
         items = np.empty_like(order)
-        kernel = compiled(_assign, len(order)) or _assign_in_numpy
-        begins: AnyIntArray
-        if pack_order is None:
-            offsets = offsets_of(sizes)
-            begins = offsets[:-1]
-        else:
-            offsets, begins = _offsets_in_order(sizes, pack_order, order.dtype)
-        kernel(self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before, begins, order, items)
+        # The first place of each pack, by its number in the order of opening.
+        begins: AnyIntArray = offsets[:-1] if pack_order is None else np.empty(self.num_packs, dtype=order.dtype)
+        assign = compiled(_assign, len(order)) or _assign_in_numpy
+        assign(
+            self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before,
+            sizes, pack_order, offsets, begins, order, items,
+        )  # fmt: skip
         return Packing(offsets, items)
-
-
-def _offsets_in_order(sizes: AnyIntArray, pack_order: AnyIntArray, dtype: np.dtype[Any]) -> tuple[Offsets, AnyIntArray]:
-    """Return the offsets of reordered packs, and the first place of each pack by its number before the reordering."""
-    begins = np.empty(len(sizes), dtype=dtype)
-    kernel = compiled(_begin_in_order, len(sizes))
-    if kernel is None:
-        offsets = offsets_of(sizes[pack_order])
-        begins[pack_order] = offsets[:-1]
-    else:
-        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
-        kernel(sizes, pack_order, begins, offsets)
-    return offsets, begins
-
-
-def _begin_in_order(sizes: AnyIntArray, pack_order: AnyIntArray, begins: AnyIntArray, offsets: Int64Array) -> None:
-    """Write offsets and begins in one look at each pack; to be compiled."""
-    num_items = np.int64(0)
-    for place in range(len(pack_order)):
-        pack = pack_order[place]
-        begins[pack] = num_items
-        num_items += np.int64(sizes[pack])
-        offsets[place + 1] = num_items
 
 
 def _assign(
@@ -123,18 +100,38 @@ def _assign(
     packs_in_run: Int64Array,
     copies_per_pack: Int64Array,
     items_before: Int64Array,
+    sizes: AnyIntArray,
+    pack_order: AnyIntArray | None,
+    offsets: Offsets,
     begins: AnyIntArray,
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
-    """Write the items of each run to the places of its packs; to be compiled."""
+    """Write the offsets and begins of the packs, then the items of each run to the places of its packs; to be compiled.
+
+    Args:
+        first_pack, packs_in_run, copies_per_pack, items_before, sizes: of the runs and packs.
+        pack_order, order: as of ``PackRuns.assign``.
+        offsets: ``int64[num_packs + 1]``, the first of them 0; written.
+        begins: ``int[num_packs]``, written if there is a pack order; else the offsets themselves.
+        items: ``int[num_items]``, written.
+    """
+    num_items = np.int64(0)
+    for place in range(len(sizes)):
+        if pack_order is None:
+            num_items += np.int64(sizes[place])
+        else:
+            pack = pack_order[place]
+            begins[pack] = num_items
+            num_items += np.int64(sizes[pack])
+        offsets[place + 1] = num_items
     next_item = 0
     for run in range(len(first_pack)):
         copies = copies_per_pack[run]
         for pack in range(first_pack[run], first_pack[run] + packs_in_run[run]):
-            place = begins[pack] + items_before[run]
+            begin = begins[pack] + items_before[run]
             for copy in range(copies):
-                items[place + copy] = order[next_item]
+                items[begin + copy] = order[next_item]
                 next_item += 1
 
 
@@ -143,25 +140,34 @@ def _assign_in_numpy(
     packs_in_run: Int64Array,
     copies_per_pack: Int64Array,
     items_before: Int64Array,
+    sizes: AnyIntArray,
+    pack_order: AnyIntArray | None,
+    offsets: Offsets,
     begins: AnyIntArray,
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
     """Write the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
+    np.cumsum(sizes if pack_order is None else sizes[pack_order], out=offsets[1:])
+    if pack_order is not None:
+        begins[pack_order] = offsets[:-1]
     packs_per_piece = np.maximum(1, _CHUNK_ITEMS // copies_per_pack)
-    pieces = -(-packs_in_run // packs_per_piece)
-    run = np.repeat(np.arange(len(first_pack)), pieces)
-    packs_before = ranges(np.zeros(len(pieces), dtype=np.int64), pieces) * packs_per_piece[run]
-    first = first_pack[run] + packs_before
-    packs = np.minimum(packs_in_run[run] - packs_before, packs_per_piece[run])
-    copies, before = copies_per_pack[run], items_before[run]
-    ends = np.cumsum(packs * copies)
+    if bool((packs_in_run > packs_per_piece).any()):
+        pieces = -(-packs_in_run // packs_per_piece)
+        run = np.repeat(np.arange(len(first_pack)), pieces)
+        packs_before = ranges(np.zeros(len(pieces), dtype=np.int64), pieces) * packs_per_piece[run]
+        first_pack = first_pack[run] + packs_before
+        packs_in_run = np.minimum(packs_in_run[run] - packs_before, packs_per_piece[run])
+        copies_per_pack, items_before = copies_per_pack[run], items_before[run]
+    ends = np.cumsum(packs_in_run * copies_per_pack)
     piece = 0
     while piece < len(ends):
         begin = int(ends[piece - 1]) if piece else 0
         stop = max(int(np.searchsorted(ends, begin + _CHUNK_ITEMS, side="right")), piece + 1)
         part = slice(piece, stop)
-        places = _places(first[part], packs[part], copies[part], before[part], begins, order.dtype)
+        places = _places(
+            first_pack[part], packs_in_run[part], copies_per_pack[part], items_before[part], begins, order.dtype
+        )
         items[places.astype(np.intp)] = order[begin : int(ends[stop - 1])]  # NumPy is faster with its own index type
         piece = stop
 
@@ -175,7 +181,10 @@ def _places(
     dtype: np.dtype[Any],
 ) -> AnyIntArray:
     """Return the place of each item of some runs, in the order of the items; as narrow as the positions are."""
-    place: AnyIntArray = begins[ranges(first_pack, packs_in_run)].astype(dtype)
+    packs_before = np.cumsum(packs_in_run) - packs_in_run
+    pack = np.arange(int(packs_in_run.sum()), dtype=dtype)
+    pack += np.repeat((first_pack - packs_before).astype(dtype), packs_in_run)
+    place: AnyIntArray = begins[pack].astype(dtype)
     place += np.repeat(items_before.astype(dtype), packs_in_run)
     if int(copies_per_pack.max()) == 1:
         return place

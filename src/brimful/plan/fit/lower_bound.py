@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from brimful.plan.counts.histogram import Histogram
-from brimful.ragged import offsets_of
 
 __all__ = ["lower_bound"]
 
@@ -27,8 +26,8 @@ def lower_bound(items: Histogram, *, capacity: int) -> int:
     """
     if len(items.lengths) == 0:
         return 0
-    counts = offsets_of(items.counts)  # items shorter than each length
-    totals = offsets_of(items.lengths * items.counts)  # tokens of them
+    counts = np.append(0, np.cumsum(items.counts))  # items shorter than each length, and all
+    totals = np.append(0, np.cumsum(items.lengths * items.counts))  # tokens of them
     half = capacity // 2
     # The bound changes with the threshold at lengths only.
     threshold = np.concatenate([[0], items.lengths[items.lengths <= half]])
