@@ -1,11 +1,17 @@
 """Every algorithm does what its textbook name says: through ``plan_packs``, by itself, compiled and not."""
 
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import compiling, plan_packs
+from brimful.errors import SettingsError
+from brimful.plan import ALGORITHMS
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import patterns_of, remaining
@@ -310,3 +316,24 @@ def test_concat_split_beyond_32_bits(lengths, capacity):
     assert (loads[:-1] == capacity).all()
     assert int(loads.sum()) == sum(lengths)
     assert int(pieces.starts.min()) == 0
+
+
+def test_the_docs_show_every_algorithm_on_the_six_lengths():
+    """docs/choosing.md is where a name is chosen: one without a row, or with other packs, is a promise nobody keeps."""
+    text = (Path(__file__).parents[2] / "docs" / "choosing.md").read_text()
+    rows = re.findall(r"^\| `(\w+)`(?:, `(\w+)`)?.*\| `([\d·]+)` \|$", text, flags=re.MULTILINE)
+    assert {(name, (alias,) if alias else ()) for name, alias, _ in rows} == {
+        (each.name, each.aliases) for each in ALGORITHMS.values()
+    }
+    for name, _, packs in rows:
+        if name == "optimal" and not (find_spec("highspy") or find_spec("scipy")):
+            continue
+        plan = plan_packs(TELL_TALE, capacity=7, algorithm=name, seed=None)
+        assert "·".join("".join(map(str, pack)) for pack in packs_of(plan)) == packs, name
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "auto"])
+def test_an_algorithm_packs_several_budgets_itself_or_refuses_them(name):
+    """Left out of ``contradicts``, budgets are packed by another algorithm under this one's name."""
+    with pytest.raises(SettingsError, match="knows tokens alone"):
+        plan_packs(TELL_TALE, capacity=7, algorithm=name, budgets={"samples": 2}, seed=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import re
 import uuid
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import zstandard
 
 from brimful.errors import BadSampleError, MissingExtraError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources import Sample, open_source
+from brimful.sources.open import _KINDS
 
 TEXTS = ["one", "zwei, é", "三\u2028☃"]
 ROWS = [{"text": text} for text in TEXTS]
@@ -327,3 +329,15 @@ def test_an_unpacked_copy_is_made_once(put, tmp_path, monkeypatch):
     open_source(path)
     monkeypatch.setattr(unpack, "_opened", lambda path: pytest.fail("unpacked again"))
     assert [sample.text for sample in open_source(path).read(0, 3)] == TEXTS
+
+
+@pytest.mark.parametrize("ending", _KINDS)
+def test_every_ending_is_in_the_docs_and_has_a_case(ending):
+    """A kind of file that no page names is one that nobody gives; one without a case names no place in its errors."""
+    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+    table = page[: page.index("\n## What rows look like")]
+    assert f"{ending}`" in table, f"the table of docs/sources.md lacks {ending}"
+    endings = {Path(place).suffix.partition(":")[0] for _, place in STORAGES.values() if place is not None}
+    same_kind = {other for other, kind in _KINDS.items() if kind == _KINDS[ending]}
+    assert same_kind & endings, f"STORAGES has no file of kind {_KINDS[ending]}"
+    assert any(re.search(rf"{re.escape(other)}\b", open_source.__doc__ or "") for other in same_kind)

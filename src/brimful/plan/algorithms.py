@@ -64,7 +64,8 @@ class Algorithm:
         in_order: function of an algorithm that keeps the order of the samples.
         on_counts: function of an algorithm that sees the number of samples of each length.
         aliases: names that others use.
-        contradicts: settings that cannot be combined with it.
+        contradicts: settings that cannot be combined with it; ``budgets`` and ``mix`` are added where they follow.
+        knows_budgets: packs under several budgets; every other algorithm refuses them.
         window_rule: in-order function that packs the window of a ``Lookahead``, and whether the longest go first; None
             if the algorithm cannot plan a stream. ``X decreasing`` is ``X`` on sorted items.
         is_compared: shown by what-if beside the plan's own.
@@ -78,6 +79,13 @@ class Algorithm:
     contradicts: frozenset[str] = frozenset()
     window_rule: tuple[PackInOrder, bool] | None = None
     is_compared: bool = False
+    knows_budgets: bool = False
+
+    def __post_init__(self) -> None:
+        # Several budgets need another algorithm, and exchanged segments are out of their order.
+        implied = {"budgets": not self.knows_budgets, "mix": self.in_order is not None}
+        contradicts = self.contradicts.union(name for name, is_implied in implied.items() if is_implied)
+        object.__setattr__(self, "contradicts", contradicts)
 
 
 def _textbook(function: Callable[..., PackRuns]) -> PackCounts:
@@ -128,9 +136,6 @@ def _solver() -> str:
     return next((name for name in ("highspy", "scipy") if find_spec(name) is not None), "")
 
 
-_KEEPS_ORDER = frozenset({"budgets", "mix"})
-"""Settings that would take samples out of their order, or need another algorithm."""
-
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
@@ -139,7 +144,6 @@ ALGORITHMS: dict[str, Algorithm] = {
             "longest first, each in the fullest pack with room",
             on_counts=_textbook(best_fit_decreasing),
             aliases=("bfd",),
-            contradicts=frozenset({"budgets"}),
             window_rule=(best_fit, True),
             is_compared=True,
         ),
@@ -148,7 +152,6 @@ ALGORITHMS: dict[str, Algorithm] = {
             "longest first, each in the first pack with room",
             on_counts=_textbook(first_fit_decreasing),
             aliases=("ffd",),
-            contradicts=frozenset({"budgets"}),
             window_rule=(first_fit, True),
             is_compared=True,
         ),
@@ -156,25 +159,24 @@ ALGORITHMS: dict[str, Algorithm] = {
             "optimal",
             "as few packs as the lengths allow, with a proof of the distance",
             on_counts=_pack_optimally,
-            contradicts=frozenset({"budgets"}),
         ),
         Algorithm(
             "auto",
             "best fit decreasing, and a search where it is over 0.1 % above the bound; knows several budgets",
             on_counts=_pack_automatically,
+            knows_budgets=True,
         ),
         Algorithm(
             "phased",
             "the phases of a recipe",
             on_counts=_pack_in_phases,
-            contradicts=frozenset({"budgets"}),
         ),
         Algorithm(
             "next_fit",
             "samples in their order, a new pack when the next does not fit",
             in_order=next_fit,
             aliases=("sequential",),
-            contradicts=_KEEPS_ORDER | {"min_fill"},
+            contradicts=frozenset({"min_fill"}),
             window_rule=(next_fit, False),
             is_compared=True,
         ),
@@ -182,28 +184,25 @@ ALGORITHMS: dict[str, Algorithm] = {
             "first_fit",
             "samples in their order, each in the first pack with room",
             in_order=first_fit,
-            contradicts=_KEEPS_ORDER,
             window_rule=(first_fit, False),
         ),
         Algorithm(
             "best_fit",
             "samples in their order, each in the fullest pack with room",
             in_order=best_fit,
-            contradicts=_KEEPS_ORDER,
             window_rule=(best_fit, False),
         ),
         Algorithm(
             "worst_fit",
             "samples in their order, each in the emptiest pack",
             in_order=worst_fit,
-            contradicts=_KEEPS_ORDER,
         ),
         Algorithm(
             "concat_split",
             "the stream of all tokens, cut where a pack is full",
             in_order=concat_split,
             aliases=("wrapped",),
-            contradicts=_KEEPS_ORDER | {"min_fill", "alignment", "groups"},
+            contradicts=frozenset({"min_fill", "alignment", "groups"}),
         ),
     )
 }

@@ -38,12 +38,20 @@ class _Lines(Rows):
     The file is read and not mapped: of a mapped one that is cut short meanwhile, reading kills the process.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, cache: Path | None = None, title: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        cache: Path | None = None,
+        title: str | None = None,
+        original: str | None = None,
+    ) -> None:
         self._path = os.path.realpath(path)
         if not os.path.isfile(self._path):
             raise SourceNotFoundError(f"{os.fspath(path)}: no such file")
         self.title = title or os.fspath(path)
-        name = f"{fingerprint_of(self._path)[:16]}.lines.arrow"
+        # The index of a copy is that of its original: the next copy extends it, and keeps the blocks that are measured.
+        name = f"{fingerprint_of(original or self._path)[:16]}.lines.arrow"
         self._stamp = Stamp.of(self._path)
         self._index = open_line_index(self._path, (cache or cache_dir()) / "indexes" / name)
         if not self._index.matches(self._stamp):

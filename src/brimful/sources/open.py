@@ -250,9 +250,11 @@ def _from_file(path: str, options: _Options) -> Rows:
         raise SourceError(f"{path}: Parquet is read in place, which takes a local file: copy it here first")
     if kind == "parquet":
         return ParquetRows(path)
+    original = path if is_remote(path) else os.path.realpath(path)
     if kind == "array" and begins_like_array(path):
-        return JsonArray(unpacked_json_array(path, options.cache), cache=options.cache, title=path)
+        copy = unpacked_json_array(path, options.cache)
+        return JsonArray(copy, cache=options.cache, title=path, original=original)
     if kind == "text" and options.text_unit == "file":
         return TextFiles([_plain(path, options)], path, titles=[path])
     lines = TextLines if kind == "text" else JsonLines
-    return lines(_plain(path, options), cache=options.cache, title=path)
+    return lines(_plain(path, options), cache=options.cache, title=path, original=original)

@@ -53,15 +53,15 @@ def _plan_options(draw: st.DrawFn, capacity: int) -> dict[str, Any]:
         "seed": draw(st.none() | st.integers(0, 3)),
         "epoch": draw(st.integers(0, 2)),
     }
-    keeps_order = algorithm in ("next_fit", "first_fit", "best_fit", "worst_fit", "concat_split")
-    if algorithm not in ("next_fit", "concat_split"):
+    contradicts = ALGORITHMS[algorithm].contradicts
+    if "min_fill" not in contradicts:
         options["min_fill"] = draw(st.sampled_from([0.0, 0.5, 1.0]))
-    if algorithm != "concat_split":
+    if "alignment" not in contradicts:
         options["alignment"] = draw(st.sampled_from([1, 1, 2, 4])) if capacity >= 4 else 1
-    if algorithm == "auto":
+    if "budgets" not in contradicts:
         budgets = {"samples": draw(st.integers(1, 5)), "squares": capacity**2}
         options["budgets"] = draw(st.sampled_from([None, None, budgets]))
-    if options["seed"] is not None and not keeps_order and not options.get("budgets"):
+    if options["seed"] is not None and "mix" not in contradicts and not options.get("budgets"):
         options["mix"] = draw(st.booleans())
     return options
 
