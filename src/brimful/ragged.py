@@ -26,7 +26,7 @@ def offsets_of(sizes: npt.ArrayLike) -> Offsets:
     """
     sizes = np.asarray(sizes)
     offsets: Int64Array = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=offsets[1:])
+    np.cumsum(sizes, dtype=np.int64, out=offsets[1:])
     return offsets
 
 

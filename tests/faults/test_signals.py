@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import brimful.cli.arguments as cli_arguments
 import brimful.cli.pack as pack_command
 from brimful import pack_dataset
 from brimful.cli import main
@@ -189,7 +190,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finish(*arguments: Any) -> None:
     """Run the same command to its end, in this process, which has imported all of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pack_command, "make_encoder", lambda *_: toy_chat_encoder())
+        patch.setattr(cli_arguments, "encoder_for", lambda *_, **__: toy_chat_encoder())
         patch.setattr(pack_command, "pack_dataset", partial(pack_dataset, shard_bytes=1 << 12))
         with pytest.raises(SystemExit) as left:
             main([str(word) for word in arguments])

@@ -13,8 +13,8 @@ from brimful.typing import AnyIntArray, Int64Array
 
 __all__ = ["decreasing_order"]
 
-_CHUNK_ITEMS = 1 << 20
-"""Items that NumPy sorts at a time: their keys and positions stay in the cache."""
+_CHUNK_ITEMS = 1 << 18
+"""Items that NumPy sorts at a time, at least: their keys and positions stay in the cache."""
 
 
 def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> AnyIntArray:
@@ -61,9 +61,11 @@ def _sort(lengths: AnyIntArray, next_place: Int64Array, order: AnyIntArray) -> N
 
 
 def _sort_in_chunks(lengths: AnyIntArray, longest: int, next_place: Int64Array, order: AnyIntArray) -> None:
-    """Sort a million items at a time in NumPy, and move their runs of equal lengths to their places."""
-    for begin in range(0, len(lengths), _CHUNK_ITEMS):
-        chunk = lengths[begin : begin + _CHUNK_ITEMS]
+    """Sort chunk by chunk in NumPy, and move the runs of equal lengths to their places."""
+    # Each chunk counts in a table with an entry for each length: a chunk should be no smaller than that.
+    chunk_items = max(_CHUNK_ITEMS, longest)
+    for begin in range(0, len(lengths), chunk_items):
+        chunk = lengths[begin : begin + chunk_items]
         counts = np.bincount(chunk, minlength=longest + 1)
         present = np.flatnonzero(counts)[::-1]
         order[ranges(next_place[present], counts[present])] = _radix_order(chunk, longest) + begin

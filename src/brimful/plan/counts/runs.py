@@ -22,8 +22,8 @@ from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 __all__ = ["PackRuns"]
 
-_CHUNK_ITEMS = 1 << 20
-"""Items that NumPy assigns at a time: its temporary arrays stay small."""
+_CHUNK_ITEMS = 1 << 18
+"""Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _assign_in_numpy(
     items: AnyIntArray,
 ) -> None:
     """Write the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
-    np.cumsum(sizes if pack_order is None else sizes[pack_order], out=offsets[1:])
+    np.cumsum(sizes if pack_order is None else sizes[pack_order], dtype=np.int64, out=offsets[1:])
     if pack_order is not None:
         begins[pack_order] = offsets[:-1]
     packs_per_piece = np.maximum(1, _CHUNK_ITEMS // copies_per_pack)
