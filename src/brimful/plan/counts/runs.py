@@ -148,7 +148,10 @@ def _assign_in_numpy(
     items: AnyIntArray,
 ) -> None:
     """Write the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
-    np.cumsum(sizes if pack_order is None else sizes[pack_order], dtype=np.int64, out=offsets[1:])
+    sizes_in_order = sizes if pack_order is None else sizes[pack_order]
+    for first in range(0, len(sizes), _CHUNK_ITEMS):  # cumsum works on a copy of 8 bytes a pack
+        part = slice(first + 1, first + 1 + _CHUNK_ITEMS)
+        offsets[part] = np.cumsum(sizes_in_order[first : first + _CHUNK_ITEMS], dtype=np.int64) + offsets[first]
     if pack_order is not None:
         begins[pack_order] = offsets[:-1]
     packs_per_piece = np.maximum(1, _CHUNK_ITEMS // copies_per_pack)
