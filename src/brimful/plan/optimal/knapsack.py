@@ -49,10 +49,7 @@ class Knapsack:
     def solve(self, limit: SearchLimit) -> bool:
         """Fill the tables; return false if the search limit was exhausted first."""
         num_lengths = len(self.lengths)
-        fill_tables = (
-            compiled(_fill_tables, num_lengths * self.capacity // STEPS_PER_ITEM, sum_calls=True)
-            or _fill_tables_in_numpy
-        )
+        fill_tables = compiled(_fill_tables, num_lengths * self.capacity // STEPS_PER_ITEM) or _fill_tables_in_numpy
         block_size = max(1, _STEPS_PER_BLOCK // (self.capacity + 1))
         for first in range(0, num_lengths, block_size):
             if limit.exhausted:

@@ -115,7 +115,7 @@ def _pack_by_one_table(
     max_exhausted = max(1, len(lengths) // 20)
     max_items = max(_MAX_ITEMS_PER_TABLE, 2 * (capacity // int(lengths[0]) + 1))
     options = (max_exhausted, max_items, may_stop_early)
-    search = compiled(_search, len(lengths) * capacity // STEPS_PER_ITEM, sum_calls=True)
+    search = compiled(_search, len(lengths) * capacity // STEPS_PER_ITEM)
     if search is not None:
         contents, ends, packs = search(lengths, capacity, counts, reachable, longest_fit, *options)
         return contents, ends, packs
