@@ -31,10 +31,10 @@ def _answers(row):
 
 
 DATA = [
-    ("gsm8k_train.jsonl.gz", 2048, 800),
-    ("sgd_train_dialogues.jsonl.gz", 4096, 300),
-    ("gpteacher.jsonl.gz", 2048, 800),
-    ("smile_zh_multiturn_3k.jsonl.gz", 1024, 250),
+    ("gsm8k_train.jsonl.gz", 2048, 2_000),
+    ("sgd_train_dialogues.jsonl.gz", 4096, 800),
+    ("gpteacher.jsonl.gz", 2048, 2_000),
+    ("smile_zh_multiturn_3k.jsonl.gz", 1024, 600),
 ]
 """File, capacity, and samples that `make test` looks at; `make chaos` looks at all."""
 
@@ -68,7 +68,7 @@ def test_chats(name, capacity, num_samples, data_dir, qwen_tokenizer, tmp_path):
     assert check_store(tmp_path, plan=summary.plan).samples == len(rows) - len(dropped)
 
 
-@pytest.mark.parametrize("num_samples", [40, pytest.param(None, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("num_samples", [100, pytest.param(None, marks=pytest.mark.chaos)])
 def test_documents_split_into_segments(num_samples, data_dir, qwen_tokenizer, tmp_path):
     """Long documents under ``split``: every token once, in order."""
     path = data_dir / "text" / "peps_even.jsonl.gz"
