@@ -8,8 +8,6 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 
 from brimful.stopping import end, end_at_signals
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line of this process and exit; signals end it at once, also while it loads."""

@@ -10,8 +10,6 @@ from typing import Any, TypeVar, cast
 
 from brimful.errors import SettingsError, WrongTypeError
 
-__all__ = ["CAPACITY_NAMES", "understands"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CAPACITY_NAMES = ("max_length", "packing_length", "seq_length")

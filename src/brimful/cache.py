@@ -13,8 +13,6 @@ from pathlib import Path
 
 from brimful.locks import lock
 
-__all__ = ["cache_dir", "exclusive"]
-
 
 def cache_dir(directory: str | os.PathLike[str] | None = None) -> Path:
     """Return the directory for derived files.

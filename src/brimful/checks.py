@@ -12,21 +12,6 @@ import numpy as np
 from brimful.errors import SettingsError, WrongTypeError
 from brimful.messages import setting
 
-__all__ = [
-    "check_share",
-    "check_type",
-    "choice_of",
-    "describe",
-    "index_of",
-    "is_number",
-    "is_whole_number",
-    "path_of",
-    "position",
-    "positions",
-    "setting_number",
-    "whole_number",
-]
-
 Choice = TypeVar("Choice", bound=Enum)
 
 

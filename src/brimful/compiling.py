@@ -14,8 +14,6 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["WORTH_COMPILING", "compiled", "compiled_form", "compiled_forms"]
-
 WORTH_COMPILING = 200_000
 """Items from which loading compiled code is quicker than running plain Python or NumPy."""
 

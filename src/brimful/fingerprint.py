@@ -21,8 +21,6 @@ import xxhash
 
 from brimful.typing import Fingerprint
 
-__all__ = ["canonical_json", "differing_keys", "fingerprint_array", "fingerprint_bytes", "fingerprint_of", "short"]
-
 _CHUNK = 1 << 20
 """Elements of an array that are hashed at a time."""
 

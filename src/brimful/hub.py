@@ -15,8 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-__all__ = ["looks_like_hub_id", "offline_if_unreachable"]
-
 _CONNECT_SECONDS = 3.0
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["lock", "try_lock"]
-
 
 def lock(file: Any, *, shared: bool = False) -> bool:
     """Wait for the lock of an open file; it is held until the file is closed.

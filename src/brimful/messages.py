@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, TypeAlias
 
-__all__ = ["Language", "as_argument", "counted", "differences", "first_few", "in_python", "setting", "translate"]
-
 Language: TypeAlias = Callable[[str, Any], str]
 """Function of a setting's name, as Python calls it, and its value (``NO_VALUE`` if none) that gives a text."""
 

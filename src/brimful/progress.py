@@ -19,8 +19,6 @@ from typing import Any, Literal, TextIO, TypeAlias
 
 from brimful.errors import SettingsError
 
-__all__ = ["Progress", "ProgressStyle", "StageRecord", "make_progress"]
-
 ProgressStyle: TypeAlias = Literal["auto", "bar", "lines", "json", "none"]
 
 _LINE_SECONDS = 10.0

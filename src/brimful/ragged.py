@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
-__all__ = ["offsets_of", "ranges", "starts_of"]
-
 
 def offsets_of(sizes: npt.ArrayLike) -> Offsets:
     """Return the offsets of rows of these sizes.

@@ -8,8 +8,6 @@ from typing import Any
 
 from brimful.errors import BrimfulError, MissingExtraError, SettingsError, SourceError, SourceNotFoundError
 
-__all__ = ["filesystem_of", "is_remote", "telling"]
-
 
 def is_remote(path: str) -> bool:
     """Return true if a path is a URL, and not one of local files.

@@ -15,8 +15,6 @@ import xxhash
 
 from brimful.typing import Int64Array
 
-__all__ = ["RandomStream", "generator"]
-
 
 class RandomStream:
     """Raw 64-bit words of a Philox counter, and the orders and numbers derived from them."""

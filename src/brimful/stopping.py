@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["STOPPED", "at_the_end", "end", "end_at_signals"]
-
 STOPPED = "stopped; what was finished is kept, run the same command to go on"
 """Line that a stopped program prints."""
 

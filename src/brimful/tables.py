@@ -35,8 +35,6 @@ from brimful.errors import CorruptFileError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.typing import Fingerprint, Offsets
 
-__all__ = ["Table", "Ragged", "open_table", "write_table"]
-
 _DESCRIPTION_KEY = b"brimful"
 _CHECKSUMS_KEY = b"brimful_checksums"
 _DESCRIPTION = ""

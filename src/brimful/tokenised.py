@@ -20,8 +20,6 @@ from brimful.errors import CollateError
 from brimful.ragged import starts_of
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, LossMask, TokenIds
 
-__all__ = ["TARGET_MASKS", "TokenisedSample", "read_tokenised"]
-
 _Indices: TypeAlias = Int64Array | None
 """Indices of the tokens that are no padding, ascending; None if there is no padding."""
 _INT32 = np.iinfo(np.int32)

@@ -11,24 +11,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "IGNORE_INDEX",
-    "AnyIntArray",
-    "BoolArray",
-    "CuSeqlens",
-    "Fingerprint",
-    "Float32Array",
-    "Float64Array",
-    "Int32Array",
-    "Int64Array",
-    "Labels",
-    "Lengths",
-    "LossMask",
-    "Offsets",
-    "SampleIds",
-    "TokenIds",
-]
-
 IGNORE_INDEX = -100
 """Label of a position that takes no part in the loss (the default of ``torch.nn.CrossEntropyLoss``)."""
 

@@ -14,7 +14,8 @@ from brimful.measure import LengthTable
 from brimful.messages import setting
 from brimful.plan import plan_packs
 from brimful.report.analysis.advise import advise
-from brimful.report.analysis.facts import TrainingRun, gather_facts
+from brimful.report.analysis.facts import gather_facts
+from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.analysis.what_if import compare_plans
 from brimful.report.text.advice import describe_advice, draw_choices
 from brimful.report.text.comparison import draw_comparison, draw_sweep

@@ -13,8 +13,6 @@ from typing import IO
 from brimful.blobs.durable import raise_if_full, sync_directory
 from brimful.locks import lock, try_lock
 
-__all__ = ["atomic_file"]
-
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:

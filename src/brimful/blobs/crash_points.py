@@ -1,7 +1,5 @@
 """Labelled points of a write at which the fault tests end the process."""
 
-__all__ = ["reach"]
-
 
 def reach(label: str) -> None:
     """Pass the point of that label, which does nothing.

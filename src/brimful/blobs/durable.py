@@ -8,8 +8,6 @@ from pathlib import Path
 
 from brimful.errors import StoreFullError
 
-__all__ = ["raise_if_full", "sync_directory"]
-
 _FULL_DEVICE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 

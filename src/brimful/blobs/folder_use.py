@@ -12,8 +12,6 @@ from typing import IO
 
 from brimful.locks import lock, try_lock
 
-__all__ = ["FolderUse", "IN_USE", "remove", "use_folder"]
-
 IN_USE = ".in-use"
 """Name of the file in the folder whose lock says that a job uses it."""
 

@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager
 
 import xxhash
 
-__all__ = ["Blob", "BlobStore"]
-
 _SMALL_WRITE = 1 << 16
 """Bytes that are collected in memory before they go to the device in one call."""
 

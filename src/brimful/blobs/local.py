@@ -21,8 +21,6 @@ from brimful.blobs.durable import raise_if_full, sync_directory
 from brimful.blobs.folder_use import IN_USE, remove, use_folder
 from brimful.blobs.interface import Blob, BlobStore
 
-__all__ = ["LocalBlobStore"]
-
 _MAX_WRITE = 1 << 24
 """Bytes of one write; between two of them the fault tests can end the process."""
 

@@ -10,8 +10,6 @@ from brimful.blobs.remote import FsspecBlobStore
 from brimful.checks import path_of
 from brimful.errors import SettingsError
 
-__all__ = ["open_blob_store"]
-
 
 def open_blob_store(url: str | os.PathLike[str]) -> BlobStore:
     """Return the store behind a path or URL (``s3://bucket/packs``; ``file://`` is the local one)."""

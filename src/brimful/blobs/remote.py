@@ -11,8 +11,6 @@ from brimful.blobs.interface import Blob, BlobStore
 from brimful.errors import StoreError
 from brimful.remote import filesystem_of
 
-__all__ = ["FsspecBlobStore"]
-
 
 class FsspecBlobStore(BlobStore):
     """A prefix of an object store or any other file system that fsspec opens.

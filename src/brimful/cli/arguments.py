@@ -16,8 +16,6 @@ from brimful.plan import Alignment, PlanSettings
 from brimful.progress import Progress, make_progress
 from brimful.sources import Source, open_source
 
-__all__ = ["Job", "open_job", "plan_settings", "required"]
-
 
 def required(value: Any, flag: str, why: str) -> Any:
     """Return an option that a command needs; the error names its purpose."""

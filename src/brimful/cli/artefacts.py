@@ -11,8 +11,6 @@ from brimful.plan import Plan
 from brimful.remote import is_remote
 from brimful.tables import open_table
 
-__all__ = ["LENGTHS", "PLAN", "STORE", "kind_of", "lengths_in", "mismatch", "plan_in", "refuse_as_data"]
-
 LENGTHS, PLAN, STORE = "length_table", "plan", "store"
 
 _NAMES = {LENGTHS: "a length table", PLAN: "a plan", STORE: "a pack store"}

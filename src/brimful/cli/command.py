@@ -8,8 +8,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import click
 
-__all__ = ["GroupedCommand", "choice_option", "grouped", "together", "value_option"]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 Decorator: TypeAlias = Callable[[Any], Any]

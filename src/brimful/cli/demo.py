@@ -12,8 +12,6 @@ from brimful.cli.command import GroupedCommand, grouped
 from brimful.cli.options import json_option
 from brimful.cli.terminal import show_json
 
-__all__ = ["demo"]
-
 
 @click.command(cls=GroupedCommand)
 @grouped(

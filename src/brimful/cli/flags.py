@@ -13,8 +13,6 @@ from typing import Any
 
 from brimful.messages import NO_VALUE, as_argument, translate
 
-__all__ = ["FLAGS", "PYTHON_ONLY", "flag_of", "in_flags"]
-
 FLAGS = {
     "capacity": "--max-length",
     "alignment": "--align",

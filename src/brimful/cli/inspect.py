@@ -28,8 +28,6 @@ from brimful.report.text.plan import describe_plan
 from brimful.report.text.store import describe_store
 from brimful.serve import PackStore, open_packs
 
-__all__ = ["inspect"]
-
 
 @click.command(cls=GroupedCommand)
 @click.argument("path")

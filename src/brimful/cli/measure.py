@@ -13,8 +13,6 @@ from brimful.cli.terminal import show
 from brimful.measure import measure_lengths
 from brimful.report.text.lengths import describe_lengths
 
-__all__ = ["measure"]
-
 
 @click.command(cls=GroupedCommand)
 @click.argument("source", nargs=-1, required=True)

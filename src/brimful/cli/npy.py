@@ -9,8 +9,6 @@ import numpy as np
 from brimful.errors import BrimfulError, InvalidLengthsError, SourceNotFoundError
 from brimful.measure import LengthTable
 
-__all__ = ["lengths_from_npy", "numbers_from_npy"]
-
 
 def numbers_from_npy(path: str, *, flag: str = "", error_type: type[BrimfulError] = InvalidLengthsError) -> Any:
     """Open the array of a .npy file, or the named arrays of a .npz file.

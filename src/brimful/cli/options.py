@@ -13,18 +13,6 @@ from brimful.plan import ALGORITHMS, NoTarget, Overflow
 from brimful.plan.algorithms import Algorithm
 from brimful.sources.formats import FORMATS
 
-__all__ = [
-    "bad_sample_option",
-    "capacity_option",
-    "encoder_options",
-    "job_options",
-    "json_option",
-    "overflow_option",
-    "plan_options",
-    "source_options",
-    "store_options",
-]
-
 source_options = grouped(
     "Source",
     value_option(

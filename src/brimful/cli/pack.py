@@ -20,8 +20,6 @@ from brimful.cli.options import (
 from brimful.cli.terminal import show
 from brimful.materialize import pack_dataset
 
-__all__ = ["pack"]
-
 
 @click.command(cls=GroupedCommand)
 @click.argument("source", nargs=-1, required=True)

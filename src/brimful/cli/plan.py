@@ -19,8 +19,6 @@ from brimful.measure import LengthTable, measure_lengths
 from brimful.plan import PlanSettings, plan_with
 from brimful.report.text.plan import describe_plan
 
-__all__ = ["plan"]
-
 
 @click.command(cls=GroupedCommand)
 @click.argument("lengths", nargs=-1, required=True)

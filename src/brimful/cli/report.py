@@ -28,8 +28,6 @@ from brimful.report.text.plan import describe_plan
 from brimful.shards import StreamLog
 from brimful.typing import AnyIntArray
 
-__all__ = ["report"]
-
 
 @click.command(cls=GroupedCommand)
 @click.argument("path")

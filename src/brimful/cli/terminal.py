@@ -15,8 +15,6 @@ import click
 
 from brimful.cli.flags import in_flags
 
-__all__ = ["fitted", "show", "show_json", "show_lines"]
-
 _LABEL = 15
 """Characters of the label in front of a description: ``packs          91 of 1,024 tokens``."""
 

@@ -12,8 +12,6 @@ from brimful.errors import SettingsError
 from brimful.report.analysis.model_presets import DEFAULT_MODEL, MODELS, cost_model_from_config, cost_model_named
 from brimful.report.analysis.training_run import TrainingRun, check_counts
 
-__all__ = ["make_run", "training_options"]
-
 _SETTINGS = (
     "dp_world_size",
     "micro_batch_size",

@@ -14,8 +14,6 @@ from brimful.cli.options import json_option
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError, missing_extra
 
-__all__ = ["verify"]
-
 
 @click.command(cls=GroupedCommand)
 @grouped(

@@ -20,8 +20,6 @@ from brimful.report.analysis.what_if import Alternative, compare_plans
 from brimful.report.text.advice import describe_advice, draw_choices
 from brimful.report.text.comparison import draw_comparison
 
-__all__ = ["check_what_if", "show_what_if", "what_if_data", "what_if_options"]
-
 what_if_options = together(
     grouped(
         "Comparison",

@@ -18,8 +18,6 @@ from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.serve import open_packs
 
-__all__ = ["write"]
-
 
 @click.command(cls=GroupedCommand)
 @click.argument("plan_file", metavar="PLAN")

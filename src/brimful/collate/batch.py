@@ -11,8 +11,6 @@ from brimful.errors import CollateError
 from brimful.ragged import offsets_of
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels, SampleIds
 
-__all__ = ["PackedBatch"]
-
 
 @dataclass(slots=True, eq=False)  # not frozen: that costs a tenth of the time of a whole batch
 class PackedBatch:

@@ -13,8 +13,6 @@ from brimful.messages import setting
 from brimful.shards import Pack
 from brimful.tokenised import read_tokenised
 
-__all__ = ["Feature", "as_packs", "check_vocabulary"]
-
 Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any]
 """A pack, a pack with its extras, or a plain sample (``read_tokenised``)."""
 

@@ -18,8 +18,6 @@ from brimful.ragged import starts_of
 from brimful.shards import Pack
 from brimful.typing import IGNORE_INDEX, AnyIntArray, CuSeqlens, Float32Array, Int32Array, Int64Array
 
-__all__ = ["cu_seqlens_of_mask", "indexed_mask", "lay_out", "policy"]
-
 _NO_PADDING = Padding()
 
 

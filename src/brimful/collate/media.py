@@ -12,8 +12,6 @@ import numpy.typing as npt
 from brimful.errors import CollateError
 from brimful.typing import Float32Array, Int32Array, Int64Array
 
-__all__ = ["Media", "PackExtras", "join_media"]
-
 
 @dataclass(frozen=True, slots=True)
 class Media:

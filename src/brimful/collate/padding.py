@@ -11,8 +11,6 @@ from brimful.errors import SettingsError
 from brimful.plan import Alignment
 from brimful.typing import Int32Array
 
-__all__ = ["Padding"]
-
 _SMALLEST_BUCKET = 128
 """Tokens in one tile of flash attention: a shorter segment costs the same as one of this length."""
 

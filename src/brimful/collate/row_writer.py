@@ -12,8 +12,6 @@ from brimful.compiling import compiled_form
 from brimful.ragged import ranges
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Int32Array, Int64Array, Labels, LossMask, TokenIds
 
-__all__ = ["Writer", "writer"]
-
 Writer: TypeAlias = Callable[..., tuple[int, int, int]]
 """Function with the arguments and the result that ``writer`` lists."""
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from brimful.errors import SettingsError
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Labels
 
-__all__ = ["shift_labels", "shift_left"]
-
 _Number = TypeVar("_Number", np.int64, np.float32)
 
 

@@ -17,8 +17,6 @@ from typing import TypeAlias, TypeGuard
 
 from brimful.errors import SourceNotFoundError
 
-__all__ = ["Chat", "make_chats"]
-
 Chat: TypeAlias = dict[str, list[dict[str, str]]]
 """``{"messages": [{"role": "user", "content": …}, {"role": "assistant", "content": …}, …]}``."""
 

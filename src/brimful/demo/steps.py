@@ -18,8 +18,6 @@ from brimful.errors import SettingsError, TaskFailedError, missing_extra
 from brimful.messages import setting
 from brimful.serve import PackStore, open_packs
 
-__all__ = ["run_demo"]
-
 _CAPACITY = 2048
 """Tokens of a pack."""
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from brimful.errors import missing_extra
 
-__all__ = ["CHAT_TEMPLATE", "train_tokenizer"]
-
 _PAD, _BEGIN, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 CHAT_TEMPLATE = (

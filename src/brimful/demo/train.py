@@ -20,8 +20,6 @@ from brimful.serve import PackedDataset, PackLoader
 from brimful.shards import Pack
 from brimful.typing import IGNORE_INDEX, LossMask, TokenIds
 
-__all__ = ["TrainingRun", "compare_training", "draw_comparison"]
-
 _LEARNING_RATE = 1e-2
 """Learning rate of AdamW; high, so that a few steps are enough to see the loss go down."""
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["AlignedText"]
-
 
 @dataclass(frozen=True, slots=True)
 class AlignedText:

@@ -26,8 +26,6 @@ from brimful.messages import setting
 from brimful.sources.sample import Message, Sample
 from brimful.typing import LossMask
 
-__all__ = ["ChatEncoder", "Reasoning", "TrainOn"]
-
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 _NO_DATE = "brimful: no date"

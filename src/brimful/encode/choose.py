@@ -19,8 +19,6 @@ from brimful.errors import SettingsError
 from brimful.messages import setting
 from brimful.sources.source import Source
 
-__all__ = ["Mode", "as_encoder", "encoder_for"]
-
 
 class Mode(str, Enum):
     """Choice of the way from rows to tokens."""

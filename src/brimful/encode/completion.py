@@ -21,8 +21,6 @@ from brimful.messages import setting
 from brimful.sources.sample import Sample
 from brimful.typing import LossMask
 
-__all__ = ["CompletionEncoder", "CompletionTargets"]
-
 
 class CompletionTargets(str, Enum):
     """Choice of the tokens of a prompt and its completion that are targets of the loss."""

@@ -10,8 +10,6 @@ from brimful.errors import EncodeError
 from brimful.messages import counted
 from brimful.typing import IGNORE_INDEX, Labels, LossMask, TokenIds
 
-__all__ = ["EncodedSample"]
-
 
 @dataclass(frozen=True, slots=True)
 class EncodedSample:

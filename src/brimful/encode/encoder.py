@@ -13,8 +13,6 @@ from brimful.fingerprint import fingerprint_of
 from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint, Lengths
 
-__all__ = ["Encoder", "MeasuredLengths", "PendingLengths"]
-
 MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
 """``int32[num_samples]`` tokens, -1 for a sample among the errors; and the errors, in the order of the samples."""
 

@@ -7,8 +7,6 @@ from typing import Any, TypeAlias
 
 from brimful.sources.sample import Message
 
-__all__ = ["MAX_SHAPES", "Render", "replace_texts"]
-
 Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
 """Function of (messages, tools, add_generation_prompt) that gives the text of one chat template."""
 

@@ -17,8 +17,6 @@ from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 from brimful.typing import LossMask
 
-__all__ = ["RenderingEncoder"]
-
 
 class RenderingEncoder(Encoder):
     """An encoder whose tokens are ``prefix + tokenizer(text) + suffix``, with one text for each sample.

@@ -14,8 +14,6 @@ from brimful.messages import setting
 from brimful.sources.sample import Sample
 from brimful.typing import IGNORE_INDEX
 
-__all__ = ["TOKENISED", "Route", "begin_lengths_by_kind", "encode_by_kind", "refusal_route", "wrong_kind"]
-
 
 class Route(NamedTuple):
     """The two calls that encode and measure samples of one kind."""

@@ -17,8 +17,6 @@ from typing import Any
 from brimful.encode.placeholders import MAX_SHAPES, Render, replace_texts
 from brimful.sources.sample import Message
 
-__all__ = ["SwallowedText"]
-
 _OPEN, _CLOSE = "\ue013", "\ue014"  # private-use characters that no template looks for
 _THOUGHT_END = "</think>"
 

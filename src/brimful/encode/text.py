@@ -14,8 +14,6 @@ from brimful.errors import BadSampleError, SettingsError
 from brimful.messages import setting
 from brimful.sources.sample import Sample
 
-__all__ = ["TextEncoder"]
-
 
 class TextEncoder(RenderingEncoder):
     """``[BOS] text [EOS]``; every token but the first of a segment is a target.

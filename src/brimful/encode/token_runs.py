@@ -19,8 +19,6 @@ from brimful.ragged import offsets_of
 from brimful.tables import Ragged, open_table, write_table
 from brimful.typing import LossMask, TokenIds
 
-__all__ = ["StoredSamples", "is_stored", "mask_as_complement", "unmask_complement", "write_stored"]
-
 _MAX_OPEN_FILES = 512
 _CHUNK_TOKENS = 1 << 16
 _EMPTY_RUN = np.empty(0, dtype=np.int32)

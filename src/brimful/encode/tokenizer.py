@@ -16,8 +16,6 @@ from brimful.hub import looks_like_hub_id, offline_if_unreachable
 from brimful.messages import setting
 from brimful.typing import Fingerprint
 
-__all__ = ["Tokenizer"]
-
 
 class Tokenizer:
     """A ``transformers`` tokenizer by name, or one that the caller already has.

@@ -15,8 +15,6 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 
-__all__ = ["TokenEncoder"]
-
 
 class TokenEncoder(Encoder):
     """Takes ``input_ids`` and ``labels`` of rows of format ``tokens``.

@@ -29,8 +29,6 @@ from typing import Any, NamedTuple, TypeAlias
 from brimful.encode.placeholders import MAX_SHAPES, Render, replace_texts
 from brimful.sources.sample import Message
 
-__all__ = ["Span", "TurnFinder"]
-
 Span: TypeAlias = tuple[int, int]
 """Characters ``[start, end)`` of the rendered text that one assistant turn produced."""
 

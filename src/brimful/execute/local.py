@@ -23,8 +23,6 @@ from brimful.errors import SettingsError
 from brimful.execute.workers import Workers
 from brimful.messages import setting
 
-__all__ = ["available_cores", "run_tasks"]
-
 Context = TypeVar("Context")
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -14,8 +14,6 @@ from typing import Any
 
 from brimful.errors import TaskFailedError
 
-__all__ = ["InterruptShield", "WorkerTraceback", "serve"]
-
 
 class WorkerTraceback(Exception):
     """Traceback of an error in a worker process, as the cause of the error that is raised here."""

@@ -25,8 +25,6 @@ from brimful.execute.serving import InterruptShield, WorkerTraceback, serve
 from brimful.messages import setting
 from brimful.stopping import at_the_end
 
-__all__ = ["Worker", "Workers"]
-
 _SIGNAL_ROUND_SECONDS = 0.5
 """Seconds in which a sender that signals one process after the other reaches this one too."""
 

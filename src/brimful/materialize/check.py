@@ -16,8 +16,6 @@ from brimful.progress import Progress
 from brimful.shards import Pack, ShardReader, StreamLog
 from brimful.typing import SampleIds
 
-__all__ = ["StoreCheck", "check_store"]
-
 
 @dataclass(frozen=True)
 class StoreCheck:

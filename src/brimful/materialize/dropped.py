@@ -10,8 +10,6 @@ from brimful.measure.table import LengthTable
 from brimful.plan import Overflow, Plan
 from brimful.sources.source import Source
 
-__all__ = ["why_dropped", "write_dropped"]
-
 
 def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
     """Return the reason why a plan dropped a sample, in words."""

@@ -44,8 +44,6 @@ from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
 from brimful.typing import AnyIntArray
 
-__all__ = ["pack_dataset"]
-
 _LOSS_TOKENS = "loss_tokens"
 """The one column that measuring can add to the table; other budgets must follow from lengths."""
 

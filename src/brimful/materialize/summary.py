@@ -13,8 +13,6 @@ from brimful.messages import counted, in_python
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
 
-__all__ = ["PackSummary"]
-
 _COLUMNS_SHOWN = 8
 """Unread columns that the summary names; the rest are counted."""
 

@@ -26,8 +26,6 @@ from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint, Int64Array, TokenIds
 
-__all__ = ["write_packs"]
-
 SHARD_BYTES = 64 << 20
 """Target size of a shard in bytes: few enough files for any file system, small enough to build in memory."""
 

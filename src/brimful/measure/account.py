@@ -9,8 +9,6 @@ from typing import Any
 
 from brimful.sources.sample import Sample
 
-__all__ = ["Account"]
-
 
 @dataclass
 class Account:

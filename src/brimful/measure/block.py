@@ -23,8 +23,6 @@ from brimful.sources.source import Source
 from brimful.tables import write_table
 from brimful.typing import Lengths
 
-__all__ = ["RUNS", "BlockContext", "BlockTask", "measure_block"]
-
 RUNS = "target_runs"
 """Column of a block's file with the runs of targets of each row."""
 

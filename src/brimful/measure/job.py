@@ -32,8 +32,6 @@ from brimful.sources.rows import Block
 from brimful.sources.source import Source
 from brimful.tables import Ragged, open_table
 
-__all__ = ["BUDGETS", "Measurement", "OnBadSample", "OnMismatch", "measure_lengths"]
-
 OnBadSample: TypeAlias = Literal["error", "skip"]
 OnMismatch: TypeAlias = Literal["error", "rebuild"]
 

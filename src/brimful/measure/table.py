@@ -17,8 +17,6 @@ from brimful.measure.targets import Targets
 from brimful.tables import Table, open_table, write_table
 from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths
 
-__all__ = ["REJECTED", "LengthTable"]
-
 REJECTED = -1
 """Length of a sample that could not be read or encoded."""
 

@@ -14,8 +14,6 @@ from brimful.ragged import offsets_of, ranges, starts_of
 from brimful.tables import Ragged
 from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
 
-__all__ = ["Targets", "joined_rows", "runs_of_masks"]
-
 _NO_MASK: LossMask = np.empty(0, dtype=bool)
 
 

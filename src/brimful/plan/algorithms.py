@@ -20,8 +20,6 @@ from brimful.plan.outcome import PlanOutcome
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
 
-__all__ = ["ALGORITHMS", "Algorithm", "ALGORITHMS_BY_ANY_NAME", "CountOptions"]
-
 _SECONDS = 60.0
 """Time limit of ``optimal`` where none is given."""
 

@@ -19,8 +19,6 @@ from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow
 from brimful.plan.settings import PlanSettings
 from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
 
-__all__ = ["Items", "prepare_items"]
-
 
 @dataclass(frozen=True)
 class Items:

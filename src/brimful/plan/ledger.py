@@ -13,8 +13,6 @@ from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow, Segments
 from brimful.plan.settings import PlanSettings
 
-__all__ = ["MUCH_LOST", "Ledger", "drop_reason", "ledger_of"]
-
 MUCH_LOST = 0.05
 """Share of the tokens from which a loss gets a warning: it is then seen in the mixture, and is rarely wanted."""
 

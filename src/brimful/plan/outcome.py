@@ -8,8 +8,6 @@ from typing import Any
 
 from brimful.typing import Fingerprint
 
-__all__ = ["PlanOutcome"]
-
 
 @dataclass(frozen=True)
 class PlanOutcome:

@@ -11,8 +11,6 @@ from brimful.plan.outcome import PlanOutcome
 from brimful.ragged import offsets_of, ranges
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 
-__all__ = ["PackResult", "Packing", "any_exceeds", "loads_of"]
-
 Packs = TypeVar("Packs", covariant=True)
 
 

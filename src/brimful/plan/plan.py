@@ -25,8 +25,6 @@ from brimful.plan.validate import validate_plan
 from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 
-__all__ = ["Plan", "Segment"]
-
 
 class Segment(tuple[int, int, int]):
     """A contiguous part of one sample in a pack: ``(sample_id, start, length)``."""

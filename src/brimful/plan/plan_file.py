@@ -18,8 +18,6 @@ from brimful.plan.policies.truncated import Truncated
 from brimful.tables import Ragged, open_table, write_table
 from brimful.typing import AnyIntArray, Int64Array, Lengths, Offsets
 
-__all__ = ["load_plan", "save_plan"]
-
 _KIND = "plan"
 _PLAIN, _WITH_TRUNCATED = 1, 2
 """Versions. The second has a row of truncated samples, which the first did not know; without it the first is written."""

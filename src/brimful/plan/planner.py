@@ -29,8 +29,6 @@ from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
 from brimful.typing import AnyIntArray
 
-__all__ = ["plan_packs", "plan_with"]
-
 _NONE_TRUNCATED = Truncated.none()
 
 

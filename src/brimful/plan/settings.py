@@ -17,8 +17,6 @@ from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
 from brimful.typing import Fingerprint
 
-__all__ = ["PlanSettings"]
-
 _MAX_CAPACITY = 2**31 - 1
 """Tokens of a pack at most: positions in it are int32."""
 

@@ -15,8 +15,6 @@ from brimful.typing import AnyIntArray, Lengths
 if TYPE_CHECKING:
     from brimful.plan.plan import Plan
 
-__all__ = ["validate_plan"]
-
 
 def validate_plan(plan: Plan, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
     """Prove a plan; arguments and errors as of ``Plan.validate``."""

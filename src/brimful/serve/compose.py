@@ -11,8 +11,6 @@ from brimful.errors import OversizedSampleError, SettingsError
 from brimful.plan import Overflow
 from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget
 
-__all__ = ["BatchLedger", "MicroBatchComposer", "SampleSegment", "compose"]
-
 
 class SampleSegment(NamedTuple):
     """A sample or a part of one, as the overflow policy left it. Also a whole pack from a stream."""

@@ -22,8 +22,6 @@ from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint
 
-__all__ = ["PackedDataset"]
-
 
 class _PlannedPacks:
     """Packs that are encoded at each access. Picklable, for the workers of a loader."""

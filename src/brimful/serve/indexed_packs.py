@@ -9,8 +9,6 @@ from typing import overload
 from brimful.checks import position, positions
 from brimful.shards import Pack
 
-__all__ = ["IndexedPacks"]
-
 
 class IndexedPacks(abc.ABC):
     """Base of sequences of packs: negative indices, slices and iteration as of a list."""

@@ -17,8 +17,6 @@ from brimful.messages import counted, differences
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, quantise, schedule_packs
 from brimful.shards import FingerprintedPacks, Pack
 
-__all__ = ["PackLoader"]
-
 _VERSION = 2
 """Version in every state; states of others are refused."""
 

@@ -18,8 +18,6 @@ from brimful.serve.indexed_packs import IndexedPacks
 from brimful.shards import Pack, ShardReader, StreamLog
 from brimful.typing import Fingerprint
 
-__all__ = ["PackStore", "open_packs"]
-
 _MAX_OPEN_SHARDS = 256
 """Shards that one process keeps mapped; the one mapped first is closed for the next."""
 

@@ -22,8 +22,6 @@ from brimful.shards import Pack, assemble_pack
 from brimful.tokenised import read_tokenised
 from brimful.typing import AnyIntArray, Int64Array, Lengths
 
-__all__ = ["IndexedSampleFeed", "SampleFeed", "StreamSampleFeed"]
-
 _LOOKUP_SAMPLES = 4096
 """Samples whose lengths become Python numbers in one go."""
 

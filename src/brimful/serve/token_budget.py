@@ -10,8 +10,6 @@ from brimful.checks import choice_of, whole_number
 from brimful.errors import SettingsError
 from brimful.plan import Overflow
 
-__all__ = ["Count", "Fit", "SampleCount", "TokenBudget", "Warmup"]
-
 
 class Count(str, Enum):
     """Quantity that the budget limits."""

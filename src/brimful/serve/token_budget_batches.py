@@ -17,8 +17,6 @@ from brimful.serve.token_budget import Count, SampleCount, TokenBudget
 from brimful.shards import Pack
 from brimful.typing import AnyIntArray
 
-__all__ = ["TokenBudgetBatches"]
-
 _VERSION = 1
 """Version in every state; states of others are refused."""
 

@@ -26,8 +26,6 @@ from brimful.ragged import offsets_of
 from brimful.shards.pack import Pack
 from brimful.shards.rows import PackRows
 
-__all__ = ["BATCH_ROWS", "SHARD_VERSION", "ShardReader", "ShardWriter"]
-
 SHARD_VERSION = 1
 """Version in the metadata of a shard; a reader refuses every other."""
 

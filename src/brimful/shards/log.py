@@ -24,8 +24,6 @@ from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchEr
 from brimful.fingerprint import differing_keys, fingerprint_of, short
 from brimful.messages import setting
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "LANES", "EndRecord", "ShardRecord", "StreamLog"]
-
 FORMAT, FORMAT_VERSION = "brimful.packs", 1
 """Name and version in every header; a reader refuses others."""
 

@@ -12,8 +12,6 @@ from brimful.errors import CollateError
 from brimful.ragged import offsets_of
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Fingerprint, Labels, LossMask, SampleIds, TokenIds
 
-__all__ = ["FingerprintedPacks", "Pack", "PackSequence", "assemble_pack"]
-
 
 class _NoDictionary:
     """Refusal of ``vars(pack)``, by which other collators look for the keys of a sample."""

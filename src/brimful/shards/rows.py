@@ -8,8 +8,6 @@ from functools import cached_property
 from brimful.ragged import offsets_of
 from brimful.typing import Lengths, LossMask, Offsets, SampleIds, TokenIds
 
-__all__ = ["PackRows"]
-
 
 @dataclass(frozen=True)
 class PackRows:

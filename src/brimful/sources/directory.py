@@ -14,8 +14,6 @@ from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.messages import setting
 from brimful.sources.splits import ALL_SPLITS, is_shard, require_split, several_splits, split_of_file
 
-__all__ = ["data_files"]
-
 _ABOUT = re.compile(r"(readme|licen[cs]e|changelog|changes|contributing|citation|notice|authors)\b.*", re.IGNORECASE)
 _DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json")
 

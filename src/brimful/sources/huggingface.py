@@ -17,8 +17,6 @@ from brimful.sources.stamp import Stamp
 from brimful.sources.table import table_fingerprint
 from brimful.typing import Fingerprint
 
-__all__ = ["HuggingFaceRows"]
-
 _ROWS_AT_ONCE = 1024
 """Rows that are checked and converted together."""
 

@@ -11,8 +11,6 @@ from typing import IO, Any
 from brimful.errors import BadSampleError, SourceError
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 
-__all__ = ["array_elements"]
-
 _CHUNK = 1 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
 _BEHIND_VALUES = frozenset(",] \t\n\r")

@@ -23,8 +23,6 @@ from brimful.sources.stamp import Stamp
 from brimful.tables import open_table, write_table
 from brimful.typing import Fingerprint, Int64Array
 
-__all__ = ["LineIndex", "load_line_index", "open_line_index"]
-
 _KIND, _VERSION = "line_index", 2
 """Since version 2 an index has checksums, and was only made if its file did not change meanwhile."""
 _CHUNK = 1 << 20

@@ -23,8 +23,6 @@ from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp, changed
 from brimful.typing import Fingerprint
 
-__all__ = ["JsonArray", "JsonLines", "TextLines"]
-
 _BOM = b"\xef\xbb\xbf"
 _PIECE_BYTES = 1 << 20
 _PIECE_ROWS = 1024

@@ -9,8 +9,6 @@ from brimful.fingerprint import fingerprint_of
 from brimful.sources.rows import UniformBlockRows
 from brimful.typing import Fingerprint
 
-__all__ = ["MemoryRows"]
-
 
 class MemoryRows(UniformBlockRows):
     """A list of rows: for tests, notebooks and small sets.

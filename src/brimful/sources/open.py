@@ -28,8 +28,6 @@ from brimful.sources.table import TableRows, is_table
 from brimful.sources.text_files import TextFiles
 from brimful.sources.unpack import begins_like_array, unpacked_json_array, unpacked_lines
 
-__all__ = ["STANDARD_INPUT", "TextUnit", "open_source"]
-
 TextUnit: TypeAlias = Literal["file", "line"]
 
 STANDARD_INPUT = "-"

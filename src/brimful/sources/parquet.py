@@ -17,8 +17,6 @@ from brimful.sources.stamp import Stamp
 from brimful.sources.table import rows_of_table
 from brimful.typing import Fingerprint
 
-__all__ = ["ParquetRows"]
-
 _BLOCK_ROWS = 65536
 """Maximum rows of a block: larger than elsewhere, since a block is read by decoding its row group."""
 

@@ -11,8 +11,6 @@ from brimful.sources.formats import RowFormat
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.unread import placeholder, refusal, unread_columns, unread_of_messages
 
-__all__ = ["Reading"]
-
 
 @dataclass(frozen=True)
 class Reading:

@@ -14,8 +14,6 @@ from brimful.fingerprint import fingerprint_of
 from brimful.sources.sample import MalformedRowError
 from brimful.typing import Fingerprint
 
-__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "Block", "ChainedRows", "FirstRows", "Rows", "UniformBlockRows", "block_ranges"]
-
 BLOCK_ROWS = 4096
 """Maximum rows of a block: a few seconds of tokenising, so that a kill costs little and processes share well."""
 

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 from brimful.messages import counted
 
-__all__ = ["MalformedRowError", "Message", "Sample"]
-
 Message: TypeAlias = dict[str, Any]
 """One turn in OpenAI's words: ``role``, ``content`` (text) and, where it calls tools, ``tool_calls``."""
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from brimful.errors import SourceError
 
-__all__ = ["saved_files", "saved_splits"]
-
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 """The last bytes of an Arrow stream."""
 

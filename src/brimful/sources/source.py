@@ -17,8 +17,6 @@ from brimful.sources.rows import Block, ChainedRows, Rows
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.typing import Fingerprint
 
-__all__ = ["Source"]
-
 _ROWS_FOR_DETECTION = 16
 """Rows of each file, from the first on, by which its format is detected."""
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.messages import setting
 
-__all__ = ["ALL_SPLITS", "is_shard", "require_split", "several_splits", "split_of_file"]
-
 ALL_SPLITS = "all"
 """Name of every split together."""
 

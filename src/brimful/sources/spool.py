@@ -22,8 +22,6 @@ from brimful.sources.lines import JsonArray, JsonLines
 from brimful.sources.rows import Rows
 from brimful.sources.unpack import begins_like_array, unpacked_json_array
 
-__all__ = ["rows_of_iterable", "rows_of_pipe"]
-
 _CHUNK = 1 << 20
 
 

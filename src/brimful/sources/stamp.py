@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from brimful.errors import SourceError
 
-__all__ = ["Stamp", "changed"]
-
 
 def changed(title: str, event: str = "changed") -> SourceError:
     """Return the error of a file that is no longer the one that was opened."""

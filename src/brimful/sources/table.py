@@ -10,8 +10,6 @@ from brimful.fingerprint import fingerprint_bytes
 from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.typing import Fingerprint
 
-__all__ = ["TableRows", "is_table", "rows_of_table", "table_fingerprint"]
-
 _BATCH_ROWS = 1024
 """Rows that are converted to Python together: bounds the memory of reading a long range."""
 

@@ -11,8 +11,6 @@ from brimful.sources.sample import MalformedRowError
 from brimful.sources.stamp import Stamp, changed
 from brimful.typing import Fingerprint
 
-__all__ = ["TextFiles"]
-
 _BOM = b"\xef\xbb\xbf"
 
 

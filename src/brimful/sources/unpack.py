@@ -22,8 +22,6 @@ from brimful.sources.json_array import array_elements
 from brimful.sources.rows import MAX_ROW_BYTES
 from brimful.sources.stamp import changed
 
-__all__ = ["begins_like_array", "unpacked_json_array", "unpacked_lines"]
-
 _PIECE = 1 << 20
 _CODECS = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
 

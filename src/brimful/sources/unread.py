@@ -21,8 +21,6 @@ from typing import Any
 from brimful.messages import setting
 from brimful.sources.sample import Message
 
-__all__ = ["MESSAGE_KEYS", "placeholder", "refusal", "unread_columns", "unread_of_messages"]
-
 _REASONS = {
     **dict.fromkeys(
         ("image", "images", "image_path", "image_paths", "image_url"),

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["IMPLEMENTATIONS", "NotSupported", "current_implementation", "first_sentence", "using"]
-
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
 """Implementations that are tried if the caller names none."""
 

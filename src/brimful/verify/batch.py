@@ -15,8 +15,6 @@ from brimful.verify.locate import locate_with_markers
 from brimful.verify.places import Place, SampleLayout
 from brimful.verify.reference_samples import ReferenceSamples, Segment
 
-__all__ = ["CollatedBatch", "as_integers", "as_rows", "call_collator", "collate", "expected_targets"]
-
 
 @dataclass(frozen=True)
 class CollatedBatch:

@@ -28,8 +28,6 @@ from brimful.verify.modes import in_float32
 from brimful.verify.report import Diagnosis
 from brimful.verify.setup import PackingSetup
 
-__all__ = ["diagnose_leak", "is_recurrent", "way_out_of_refusal"]
-
 _ONE_PER_ROW = "one sample per row (no packing) with this model"
 
 _RECURRENT_LAYER_TYPES = ("linear_attention", "conv", "mamba", "recurrent")

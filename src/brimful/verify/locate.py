@@ -11,8 +11,6 @@ from brimful.typing import Int64Array
 from brimful.verify.places import Place, SampleLayout
 from brimful.verify.reference_samples import Segment
 
-__all__ = ["locate", "locate_with_markers"]
-
 _MAX_TRIES = 20_000
 """Places that one search tries: samples that need more look so much alike that nothing would be certain."""
 

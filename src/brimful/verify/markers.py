@@ -20,8 +20,6 @@ from brimful.typing import Int64Array
 from brimful.verify.places import Place, SampleLayout
 from brimful.verify.reference_samples import ReferenceSamples
 
-__all__ = ["lay_out_markers"]
-
 
 def lay_out_markers(
     collate_ids: Callable[[list[Any]], Int64Array],

@@ -11,8 +11,6 @@ import torch
 from brimful.errors import SettingsError, missing_extra
 from brimful.messages import setting
 
-__all__ = ["WITHOUT_SMALL_FORM", "load_model", "tiny_model"]
-
 WITHOUT_SMALL_FORM = {
     "gemma4_assistant": "a draft model: it reads keys and values of the model that it drafts for",
     "gemma4_unified_assistant": "a draft model: it reads keys and values of the model that it drafts for",

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["evaluating", "in_float32", "preserved", "seeded", "training"]
-
 _RATE_WORDS = ("drop", "jitter")
 """Words in names of random rates: attention_dropout, layerdrop, drop_path_rate, router_jitter_noise."""
 

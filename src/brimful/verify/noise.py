@@ -25,8 +25,6 @@ from brimful.errors import BrimfulError
 from brimful.verify.modes import in_float32
 from brimful.verify.setup import PackingSetup
 
-__all__ = ["LOW_PRECISIONS", "Movement", "measure_movement"]
-
 LOW_PRECISIONS = (torch.bfloat16, torch.float16)
 """Precisions in which rounding is large enough to turn the choice of a router."""
 

@@ -23,8 +23,6 @@ from brimful.verify.noise import LOW_PRECISIONS
 from brimful.verify.report import Diagnosis, Finding, Status, joined
 from brimful.verify.setup import PackingSetup
 
-__all__ = ["explain_parity", "is_random"]
-
 _IN_ROWS_TOO = Diagnosis(
     "not the packing: with a row for each sample the numbers differ as well from those alone (padding, or what the model "
     "shares in a batch)",

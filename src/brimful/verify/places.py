@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from brimful.typing import BoolArray
 
-__all__ = ["Place", "SampleLayout"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -17,8 +17,6 @@ from brimful.shards import Pack
 from brimful.tokenised import TARGET_MASKS, read_tokenised
 from brimful.typing import IGNORE_INDEX, Int64Array
 
-__all__ = ["Feature", "ReferenceSamples", "Segment"]
-
 Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]
 """A pack or a plain sample."""
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from brimful.messages import counted
 
-__all__ = ["CHECKS", "Diagnosis", "Finding", "Status", "VerifyReport", "compared", "joined"]
-
 CHECKS = {
     "untouched": "the collator leaves the samples it was given as they are",
     "complete": "every token of every sample is in the batch once",

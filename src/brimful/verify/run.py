@@ -29,8 +29,6 @@ from brimful.verify.reference_samples import ReferenceSamples
 from brimful.verify.report import CHECKS, Finding, Status, VerifyReport, joined
 from brimful.verify.setup import PackingSetup
 
-__all__ = ["verify_packing"]
-
 _CAUSED_BY = {
     "training": ("isolation",),
     "logits": ("isolation", "training", "positions"),

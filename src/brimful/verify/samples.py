@@ -14,8 +14,6 @@ from brimful.rng import generator
 from brimful.shards import Pack, assemble_pack
 from brimful.typing import IGNORE_INDEX
 
-__all__ = ["few_of", "random_samples"]
-
 _LENGTHS = (7, 12, 1, 20, 5, 13)
 """Tokens of each random sample: odd and even, a single one, more than windows and convolutions of tiny models span."""
 

@@ -19,18 +19,6 @@ from brimful.verify.modes import seeded
 from brimful.verify.places import Place, SampleLayout
 from brimful.verify.reference_samples import ReferenceSamples
 
-__all__ = [
-    "ModelOutput",
-    "PackingSetup",
-    "PerSampleReference",
-    "absolute_gaps",
-    "at_least_float32",
-    "difference",
-    "media_tokens",
-    "shifted_left",
-    "targets_loss",
-]
-
 _PARITY_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """Relative difference that rounding explains, by dtype: kernels add in another order packed than one by one. In bf16, of
 8 bits, one rounding is 4e-3, and they add up."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from brimful.verify.report import Finding, Status, VerifyReport
 
-__all__ = ["draw_table"]
-
 _WIDTH = 110
 """Characters of the longest line of cause and way out."""
 

@@ -16,9 +16,10 @@ from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.schedule import CostModel
 from brimful.report.analysis.capacity_sweep import sweep_capacities
-from brimful.report.analysis.facts import TrainingRun, gather_facts
+from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.rank_balance import measure_rank_balance
 from brimful.report.analysis.source_shares import source_shares
+from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.html.page import DATA_ID, render_page
 from brimful.report.html.svg import Axis, Bar, Chart, decade_axis, linear_axis, log_axis, round_ticks
 from brimful.report.text.comparison import draw_sweep

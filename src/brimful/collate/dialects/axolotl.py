@@ -11,8 +11,6 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import join_rows, stack
 from brimful.collate.layout import indexed_mask
 
-__all__ = ["to_axolotl"]
-
 
 def to_axolotl(rows: Sequence[PackedBatch]) -> dict[str, Any]:
     """Convert B packs to B rows of S tokens; labels are not shifted.

@@ -9,8 +9,6 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, token_row
 
-__all__ = ["pairs_that_see", "to_dense_mask"]
-
 
 def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens and a mask of T² booleans; labels are not shifted.

@@ -9,8 +9,6 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.dense_mask import to_dense_mask
 
-__all__ = ["to_dense_mask_additive"]
-
 
 def to_dense_mask_additive(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch like ``dense_mask``, with ``attention_mask`` as ``float32[1, 1, T, T]``.

@@ -13,8 +13,6 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import beside_tokens, token_row
 from brimful.typing import BoolArray, CuSeqlens
 
-__all__ = ["block_mask_of", "document_mask_mod", "to_flex_attention"]
-
 _MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 

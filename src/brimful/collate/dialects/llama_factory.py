@@ -9,8 +9,6 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import join_rows, stack
 from brimful.collate.layout import indexed_mask
 
-__all__ = ["to_llama_factory"]
-
 _NO_ITEM = 2**32
 """Segment that LLaMA-Factory writes for a kind of media without an item in the row."""
 

@@ -10,8 +10,6 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights, thd_boundaries
 
-__all__ = ["build_packed_seq_params", "packed_seq_params", "to_megatron"]
-
 _Params = TypeVar("_Params")
 
 

@@ -11,8 +11,6 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
 from brimful.ragged import offsets_of
 
-__all__ = ["to_megatron_bridge"]
-
 
 def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens; labels are shifted, ``-100`` without a target.

@@ -13,8 +13,6 @@ from brimful.errors import CollateError
 from brimful.messages import setting
 from brimful.typing import CuSeqlens
 
-__all__ = ["to_megatron_bridge_legacy"]
-
 
 def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens; labels are shifted, and 0 if ``loss_mask`` is 0.

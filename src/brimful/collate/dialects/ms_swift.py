@@ -9,8 +9,6 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import flash_boundaries, media_tensors, row
 
-__all__ = ["to_ms_swift"]
-
 
 def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens.

@@ -12,8 +12,6 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import join_rows
 from brimful.typing import Int32Array
 
-__all__ = ["to_nemo_automodel"]
-
 _NO_LENGTH = -1000
 """Entry of Automodel's lists of lengths in rows with fewer segments than others."""
 

@@ -11,8 +11,6 @@ from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors
 from brimful.typing import IGNORE_INDEX
 
-__all__ = ["to_plain"]
-
 
 def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int = 0) -> dict[str, Any]:
     """Convert a batch to rows of L tokens for its B samples, padded on the right; labels are not shifted.

@@ -14,20 +14,6 @@ from brimful.collate.media import Media, join_media
 from brimful.collate.shift import shift_labels, shift_left
 from brimful.typing import IGNORE_INDEX, Float32Array, Labels
 
-__all__ = [
-    "beside_tokens",
-    "divisor_if_no_target",
-    "flash_boundaries",
-    "join_rows",
-    "media_tensors",
-    "row",
-    "shifted_labels",
-    "shifted_weights",
-    "stack",
-    "thd_boundaries",
-    "token_row",
-]
-
 
 def row(values: npt.NDArray[Any]) -> torch.Tensor:
     """Return ``(T,)`` as ``(1, T)``."""

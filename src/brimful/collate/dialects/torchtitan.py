@@ -9,8 +9,6 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors, shifted_labels, shifted_weights
 
-__all__ = ["to_torchtitan"]
-
 
 def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to T tokens in one dimension; labels are shifted.

@@ -9,8 +9,6 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors, thd_boundaries
 
-__all__ = ["to_transformer_engine"]
-
 
 def to_transformer_engine(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to T tokens in one dimension, and to keyword arguments of ``DotProductAttention``.

@@ -9,8 +9,6 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import beside_tokens, divisor_if_no_target, row
 
-__all__ = ["to_transformers"]
-
 
 def to_transformers(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens with the keys of Transformers 5.

@@ -7,8 +7,6 @@ from typing import Any
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.transformers import to_transformers
 
-__all__ = ["to_trl", "trl_example"]
-
 _KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
 
 

@@ -10,8 +10,6 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import beside_tokens, flash_boundaries, row
 
-__all__ = ["to_veomni"]
-
 
 def to_veomni(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to one row of T tokens; labels are not shifted.

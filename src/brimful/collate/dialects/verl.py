@@ -10,8 +10,6 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.tensors import media_tensors
 
-__all__ = ["to_verl"]
-
 
 def to_verl(batch: PackedBatch) -> dict[str, Any]:
     """Convert a batch to jagged tensors of its B samples, without padding, because verl pads itself.

@@ -11,8 +11,6 @@ from brimful.plan.counts.histogram import DENSE_LENGTHS, Histogram
 from brimful.ragged import ranges
 from brimful.typing import AnyIntArray, Int64Array
 
-__all__ = ["decreasing_order"]
-
 _CHUNK_ITEMS = 1 << 18
 """Items that NumPy sorts at a time, at least: their keys and positions stay in the cache."""
 

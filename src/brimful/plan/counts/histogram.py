@@ -9,8 +9,6 @@ import numpy as np
 from brimful.compiling import compiled
 from brimful.typing import AnyIntArray, Int64Array
 
-__all__ = ["DENSE_LENGTHS", "Histogram"]
-
 DENSE_LENGTHS = 1 << 24
 """Lengths below this are counted in a table with an entry for each; longer ones are sorted."""
 

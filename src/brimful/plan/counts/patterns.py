@@ -13,17 +13,6 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
 from brimful.typing import Int64Array
 
-__all__ = [
-    "Pattern",
-    "PatternCounts",
-    "PatternRun",
-    "load_of",
-    "pattern_of",
-    "patterns_of",
-    "runs_of",
-    "remaining",
-]
-
 Pattern: TypeAlias = tuple[tuple[int, int], ...]
 """``((length, copies), …)``, longest first, copies at least 1: the content of one pack."""
 

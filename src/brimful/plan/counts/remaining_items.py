@@ -10,8 +10,6 @@ import numpy as np
 from brimful.plan.counts.histogram import Histogram
 from brimful.typing import Float64Array
 
-__all__ = ["RemainingItems"]
-
 
 class RemainingItems:
     """Counts of lengths, and three rules that choose among them.

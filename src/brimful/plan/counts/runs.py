@@ -20,8 +20,6 @@ from brimful.plan.packing import Packing
 from brimful.ragged import ranges
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
-__all__ = ["PackRuns"]
-
 _CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
 

@@ -13,8 +13,6 @@ from brimful.plan.packing import Packing
 from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Lengths
 
-__all__ = ["as_int32", "compiled_fit", "empty_assignment", "next_fit_upper_bound", "packs_of_items", "positions_type"]
-
 
 def as_int32(lengths: AnyIntArray) -> Lengths:
     """Return ``int32[num_items]``: one type, so that each algorithm is compiled once. No capacity needs more."""

@@ -10,8 +10,6 @@ from brimful.plan.fit.any_fit import as_int32, compiled_fit, empty_assignment, p
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, Lengths
 
-__all__ = ["best_fit"]
-
 _BLOCK_KEYS = 256
 """Keys of a block at most. Moving half of them costs about what looking for the block costs."""
 

@@ -12,8 +12,6 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
 from brimful.typing import Int64Array
 
-__all__ = ["best_fit_decreasing"]
-
 _MAX_COMPILED_CAPACITY = 1 << 24
 """Tokens of a pack up to which the compiled form runs: it keeps a table with an entry for each room."""
 

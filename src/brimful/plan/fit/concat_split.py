@@ -9,8 +9,6 @@ from brimful.plan.packing import Packing
 from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray
 
-__all__ = ["concat_split"]
-
 
 def concat_split(lengths: AnyIntArray, *, capacity: int) -> Packing:
     """Pack the segments of a stream of tokens that was cut every ``capacity`` tokens (``policies.concat.cut_stream``).

@@ -10,8 +10,6 @@ from brimful.plan.fit.any_fit import as_int32, compiled_fit, empty_assignment, n
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray
 
-__all__ = ["first_fit"]
-
 
 def first_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     """Place items in their given order, each in the first opened pack that has room.

@@ -7,8 +7,6 @@ import numpy as np
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
 
-__all__ = ["first_fit_decreasing"]
-
 
 def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
     """Place items, longest first, each in the first opened pack that has room.

@@ -6,8 +6,6 @@ import numpy as np
 
 from brimful.plan.counts.histogram import Histogram
 
-__all__ = ["lower_bound"]
-
 
 def lower_bound(items: Histogram, *, capacity: int) -> int:
     """Return a number of packs that no plan of these items can go below.

@@ -8,8 +8,6 @@ from brimful.plan.fit.any_fit import as_int32, compiled_fit, positions_type
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, Lengths, Offsets
 
-__all__ = ["next_fit"]
-
 _CHUNK_ITEMS = 1 << 20
 """Items that NumPy looks at together."""
 

@@ -11,8 +11,6 @@ from brimful.plan.fit.any_fit import as_int32, compiled_fit, empty_assignment, p
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray
 
-__all__ = ["worst_fit"]
-
 
 def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     """Place items in their given order, each in the emptiest pack; a new pack only when none has room.

@@ -15,8 +15,6 @@ from brimful.plan.optimal.master_problem import Column, master_problem_of
 from brimful.plan.optimal.search_limit import SearchLimit
 from brimful.typing import Float64Array, Int64Array
 
-__all__ = ["SOLVER_TOLERANCE", "ColumnGeneration"]
-
 SOLVER_TOLERANCE = 1e-6
 """Packs by which the solver may be wrong. It decides when to stop searching, never what is claimed."""
 

@@ -8,8 +8,6 @@ from brimful.compiling import compiled
 from brimful.plan.optimal.search_limit import SearchLimit
 from brimful.typing import Int32Array, Int64Array
 
-__all__ = ["STEPS_PER_ITEM", "Knapsack"]
-
 STEPS_PER_ITEM = 100
 """Steps of a search (distinct lengths times capacity) that take as long as one item of ``compiling.compiled``."""
 

@@ -12,8 +12,6 @@ from brimful.plan.optimal.search_limit import SearchLimit
 from brimful.ragged import offsets_of
 from brimful.typing import Float64Array, Int32Array
 
-__all__ = ["Column", "HighsMaster", "MasterProblem", "ScipyMaster", "master_problem_of"]
-
 Column: TypeAlias = tuple[list[int], list[int]]
 """The rows that a variable has entries in, and the entries. Of a pattern: positions of lengths, copies of each."""
 

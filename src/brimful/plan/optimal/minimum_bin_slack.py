@@ -15,8 +15,6 @@ from brimful.plan.optimal.knapsack import STEPS_PER_ITEM
 from brimful.plan.optimal.search_limit import SearchLimit
 from brimful.typing import Int64Array
 
-__all__ = ["minimum_bin_slack", "reachable_sums"]
-
 _MAX_STEPS_PER_TARGET = 4000
 """Steps of the search for items of one exact sum: some microseconds compiled."""
 

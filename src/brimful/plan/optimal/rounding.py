@@ -14,8 +14,6 @@ from brimful.plan.counts.remaining_items import RemainingItems
 from brimful.plan.optimal.column_generation import SOLVER_TOLERANCE
 from brimful.typing import Int64Array
 
-__all__ = ["fix_whole_packs", "substitute_lengths"]
-
 
 def substitute_lengths(patterns: Iterable[Pattern], items: Histogram) -> list[Pattern]:
     """Replace each length of the patterns by the longest length of the items that is not longer.

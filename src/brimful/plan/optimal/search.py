@@ -22,8 +22,6 @@ from brimful.plan.optimal.search_limit import SearchLimit
 from brimful.plan.outcome import PlanOutcome
 from brimful.plan.packing import PackResult
 
-__all__ = ["OptimalResult", "pack_optimally"]
-
 _MAX_CAPACITY = 1 << 24
 """Largest capacity with column generation: the knapsack's tables have an entry for each size."""
 

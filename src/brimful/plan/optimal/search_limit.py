@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["SearchLimit"]
-
 
 class SearchLimit:
     """A limit in seconds, in operations, or in both. A search ends at the first of them and keeps its best result.

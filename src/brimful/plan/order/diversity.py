@@ -16,8 +16,6 @@ from brimful.ragged import offsets_of, ranges
 from brimful.rng import generator
 from brimful.typing import AnyIntArray, Float64Array, Int64Array, Lengths, Offsets
 
-__all__ = ["Spread", "Variety", "measure_variety"]
-
 _CHUNK = 1 << 22
 """Segments, or groups times sources, that are looked at together."""
 

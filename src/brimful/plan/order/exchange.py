@@ -23,8 +23,6 @@ from brimful.ragged import offsets_of, ranges
 from brimful.rng import RandomStream, generator
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 
-__all__ = ["exchange_segments"]
-
 _BLOCK_PACKS = 1 << 16
 """Packs that exchange among themselves: they stay in the processor's cache, and their number fits 16 bits of a key."""
 

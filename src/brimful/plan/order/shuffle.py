@@ -16,8 +16,6 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.rng import RandomStream, generator
 from brimful.typing import AnyIntArray, Int64Array
 
-__all__ = ["assignment_orders", "companion_order", "pack_order", "random_order", "shuffle_classes"]
-
 _ROUNDS = 4
 """Applications of multiply, add and fold that make one bijection."""
 

@@ -10,8 +10,6 @@ import numpy as np
 from brimful.plan.packing import Packing, loads_of
 from brimful.typing import AnyIntArray, BoolArray, Int64Array
 
-__all__ = ["min_load", "repack_underfilled"]
-
 
 def repack_underfilled(
     packing: Packing,

@@ -11,8 +11,6 @@ from brimful.plan.counts.remaining_items import RemainingItems
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.phased.phase import Phase, Placed, tokens_of
 
-__all__ = ["Finish"]
-
 
 @dataclass(frozen=True)
 class Finish(Phase):

@@ -22,8 +22,6 @@ from brimful.plan.phased.powers_of_two import PowersOfTwo
 from brimful.plan.phased.seed_and_fill import Seeded
 from brimful.plan.phased.seed_rules import CapacityRatio, Half, Lengths, SeedRule, SizeRange, TopN
 
-__all__ = ["read_phases"]
-
 _PHASES: dict[str, type[Phase]] = {"powers_of_two": PowersOfTwo, "finish": Finish}
 _RULES: dict[str, type[SeedRule]] = {rule.name: rule for rule in (Half, TopN, SizeRange, CapacityRatio, Lengths)}
 _NAMES = ("powers_of_two", *_RULES, "finish")

@@ -14,8 +14,6 @@ from brimful.messages import setting
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun
 
-__all__ = ["Phase", "Placed", "Settings", "tokens_of"]
-
 
 @dataclass(frozen=True)
 class Placed:

@@ -8,8 +8,6 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun, remaining
 from brimful.plan.phased.phase import Phase, Placed
 
-__all__ = ["PowersOfTwo", "halvings"]
-
 
 @dataclass(frozen=True)
 class PowersOfTwo(Phase):

@@ -14,8 +14,6 @@ from brimful.plan.phased.finish import Finish
 from brimful.plan.phased.parser import read_phases
 from brimful.plan.phased.phase import Phase, Placed
 
-__all__ = ["PhaseReport", "Phased", "Recipe"]
-
 _DEFAULT = """
 powers_of_two;
 half(threshold=mean,min_items=1,min_fill=0.96);

@@ -14,8 +14,6 @@ from brimful.plan.counts.remaining_items import RemainingItems
 from brimful.plan.phased.phase import Phase, Placed, tokens_of
 from brimful.plan.phased.seed_rules import Half, SeedRule
 
-__all__ = ["Seeded"]
-
 
 @dataclass(frozen=True)
 class Seeded(Phase):

@@ -12,8 +12,6 @@ from brimful.checks import is_whole_number
 from brimful.plan.phased.phase import Settings, tokens_of
 from brimful.typing import BoolArray, Int64Array
 
-__all__ = ["CapacityRatio", "Half", "Lengths", "SeedRule", "SizeRange", "TopN"]
-
 
 @dataclass(frozen=True)
 class SeedRule(Settings, ABC):

@@ -13,8 +13,6 @@ from brimful.errors import SettingsError
 from brimful.messages import setting
 from brimful.typing import AnyIntArray
 
-__all__ = ["Alignment", "LowPrecision"]
-
 _FUSED_ATTENTION = 64
 """Tokens on each rank that cuDNN's fused attention wants a multiple of, as ms-swift pads for it."""
 

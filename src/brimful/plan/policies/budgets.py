@@ -14,8 +14,6 @@ from brimful.messages import first_few, setting
 from brimful.plan.policies.overflow import Overflow
 from brimful.typing import AnyIntArray, Int64Array
 
-__all__ = ["DERIVED", "Budgets", "examples_of"]
-
 DERIVED: Mapping[str, Callable[[Int64Array], Int64Array]] = {
     "samples": np.ones_like,
     "squares": np.square,

@@ -8,8 +8,6 @@ from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow
 from brimful.ragged import ranges
 from brimful.typing import Lengths
 
-__all__ = ["cut_stream"]
-
 
 def cut_stream(lengths: Lengths, *, capacity: int, policy: Overflow) -> Segments:
     """Cut the stream of all tokens every ``capacity`` tokens.

@@ -15,8 +15,6 @@ from brimful.plan.policies.overflow import Overflow
 from brimful.ragged import offsets_of, ranges
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 
-__all__ = ["ALONE", "Groups", "as_groups", "group_items"]
-
 ALONE = -1
 """Group of a sample that belongs to none."""
 

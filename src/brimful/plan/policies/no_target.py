@@ -13,8 +13,6 @@ from brimful.messages import first_few, setting
 from brimful.plan.policies.overflow import Overflow
 from brimful.typing import Int64Array
 
-__all__ = ["NoTarget", "samples_to_leave_out", "samples_without_target"]
-
 _NO_SAMPLES = np.empty(0, dtype=np.int64)
 
 

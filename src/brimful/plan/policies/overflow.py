@@ -13,8 +13,6 @@ from brimful.messages import first_few, setting
 from brimful.ragged import ranges
 from brimful.typing import AnyIntArray, Int64Array, Lengths
 
-__all__ = ["Overflow", "Segments", "apply_overflow"]
-
 
 class Overflow(str, Enum):
     """The policy for a sample whose length exceeds the capacity. There is no silent default."""

@@ -9,8 +9,6 @@ import numpy as np
 from brimful.fingerprint import fingerprint_array, fingerprint_of
 from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
 
-__all__ = ["Truncated"]
-
 
 @dataclass(frozen=True)
 class Truncated:

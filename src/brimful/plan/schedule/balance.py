@@ -36,8 +36,6 @@ from brimful.plan.schedule.cost_model import check_finite
 from brimful.rng import RandomStream
 from brimful.typing import Float64Array, Int64Array
 
-__all__ = ["Barrier", "balance_partial_step", "balance_steps", "imbalance", "quantise"]
-
 _LEVELS = 2.0**31
 """Weight of the most costly pack: sums over 2**31 packs stay exact in 64 bits."""
 

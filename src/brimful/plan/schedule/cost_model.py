@@ -31,8 +31,6 @@ from brimful.plan.schedule.model_config import sizes_of_config
 from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Float64Array, Int64Array, Offsets
 
-__all__ = ["DEFAULT_TILE", "CostModel", "check_finite", "pack_costs", "pack_squares"]
-
 AnyRealArray: TypeAlias = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
 
 DEFAULT_TILE = 128

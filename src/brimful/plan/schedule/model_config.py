@@ -8,8 +8,6 @@ from typing import Any
 from brimful.checks import check_type, whole_number
 from brimful.errors import SettingsError
 
-__all__ = ["sizes_of_config"]
-
 
 def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Read the arguments of ``CostModel.from_config`` from a Hugging Face configuration, under any of their names.

@@ -13,8 +13,6 @@ from brimful.plan.schedule.balance import balance_partial_step, balance_steps, q
 from brimful.rng import generator
 from brimful.typing import Int64Array
 
-__all__ = ["DEFAULT_WINDOW_STEPS", "Tail", "schedule_packs"]
-
 DEFAULT_WINDOW_STEPS = 80
 """Steps within which packs are exchanged for balance: brings 64 ranks with one pack each within 2 % of equal, even with
 a 0.6B model at 128k tokens. Fewer steps are enough for larger models, shorter packs, or several micro-batches."""

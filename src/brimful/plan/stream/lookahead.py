@@ -21,8 +21,6 @@ from brimful.plan.policies.overflow import Overflow, apply_overflow
 from brimful.plan.stream.packs import StreamLedger, StreamPacks
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, SampleIds
 
-__all__ = ["LOOKAHEAD_ALGORITHMS", "Lookahead"]
-
 _VERSION = 1
 
 LOOKAHEAD_ALGORITHMS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.window_rule is not None)

@@ -10,8 +10,6 @@ import numpy as np
 from brimful.ragged import offsets_of
 from brimful.typing import Lengths, Offsets, SampleIds
 
-__all__ = ["StreamLedger", "StreamPacks"]
-
 
 @dataclass(frozen=True)
 class StreamPacks:

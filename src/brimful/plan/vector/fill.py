@@ -15,8 +15,6 @@ from brimful.plan.packing import Packing
 from brimful.rng import generator
 from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
-__all__ = ["fill_packs", "total_sizes"]
-
 _MIN_CANDIDATES = 1024
 """Candidates for the next place in a pack; more where packs hold many items."""
 

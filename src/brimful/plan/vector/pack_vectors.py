@@ -15,8 +15,6 @@ from brimful.plan.vector.repack import repair_overfull, ruin_and_recreate
 from brimful.rng import generator
 from brimful.typing import AnyIntArray, Int64Array
 
-__all__ = ["bound_of_budgets", "pack_vectors"]
-
 _CLOSE_ENOUGH = 0.001
 """Distance from the bound, as a share of it, at which nothing further is tried."""
 

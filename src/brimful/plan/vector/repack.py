@@ -9,8 +9,6 @@ from brimful.plan.vector.fill import fill_packs, total_sizes
 from brimful.rng import generator
 from brimful.typing import BoolArray, Int64Array
 
-__all__ = ["repair_overfull", "ruin_and_recreate"]
-
 _BALANCE = 0.97
 """Demand for every other budget at most, as a share of that for the binding one, among packs that are refilled."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from brimful.messages import counted
 
-__all__ = ["SAME_STEP_TOLERANCE", "Advice", "Choice", "Note", "PaddedRun", "StepSize", "is_same"]
-
 SAME_STEP_TOLERANCE = 0.1
 """Share by which two steps may differ and still be called the same."""
 

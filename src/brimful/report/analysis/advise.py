@@ -29,8 +29,6 @@ from brimful.report.analysis.notes import write_notes
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.typing import Float64Array
 
-__all__ = ["Advice", "Choice", "StepSize", "advise", "advise_run"]
-
 _MAX_CHOICES = 6
 """Choices offered at most: those that are nearest to something, filled up with doublings between them."""
 

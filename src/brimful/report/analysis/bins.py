@@ -10,8 +10,6 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Int64Array
 
-__all__ = ["Bin", "count_bins", "percentiles", "ratio_edges", "step_edges"]
-
 
 @dataclass(frozen=True)
 class Bin:

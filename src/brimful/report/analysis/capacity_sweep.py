@@ -13,8 +13,6 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.ledger import MUCH_LOST
 
-__all__ = ["CAPACITIES", "CapacityPoint", "sweep_capacities"]
-
 CAPACITIES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 """Capacities of every sweep, tokens."""
 

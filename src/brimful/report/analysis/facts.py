@@ -22,8 +22,6 @@ from brimful.report.analysis.source_shares import SourceShare, source_shares, so
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.typing import AnyIntArray
 
-__all__ = ["Facts", "TrainingRun", "gather_facts"]
-
 _MAX_REJECTS = 20
 """Rejected rows that a report lists."""
 

@@ -9,8 +9,6 @@ from brimful.measure import LengthTable
 from brimful.plan.counts.histogram import Histogram
 from brimful.report.analysis.bins import Bin, count_bins, percentiles, ratio_edges
 
-__all__ = ["LengthFacts"]
-
 
 @dataclass(frozen=True)
 class LengthFacts:

@@ -10,8 +10,6 @@ from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.report.analysis.numbers import percent
 
-__all__ = ["Losses"]
-
 
 @dataclass(frozen=True)
 class Losses:

@@ -11,9 +11,6 @@ from brimful.errors import BrimfulError, SettingsError, SourceNotFoundError
 from brimful.messages import setting
 from brimful.plan.schedule import CostModel
 
-__all__ = ["DEFAULT_MODEL", "MODELS", "cost_model_from_config", "cost_model_named"]
-
-
 _CONFIG_KEYS = (
     "hidden_size",
     "num_hidden_layers",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from brimful.messages import counted
 from brimful.report.analysis.advice import SAME_STEP_TOLERANCE, Advice, Note, is_same
 
-__all__ = ["write_notes"]
-
 GOYAL = "Goyal et al., 2017, Accurate, large minibatch SGD (arXiv 1706.02677)"
 MALLADI = "Malladi et al., 2022, On the SDEs and scaling rules for adaptive gradient algorithms (arXiv 2205.10287)"
 KRELL = "Krell et al., 2021, Efficient sequence packing without cross-contamination, section 3.3 (arXiv 2107.02027)"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["percent", "whole"]
-
 
 def percent(ratio: float, digits: int = 1) -> str:
     """Return a ratio as a percentage, never rounded up to all or down to nothing.

@@ -14,8 +14,6 @@ from brimful.plan.order.diversity import Variety
 from brimful.report.analysis.bins import Bin, count_bins, percentiles, ratio_edges, step_edges
 from brimful.report.analysis.losses import Losses
 
-__all__ = ["MAX_ALIKENESS", "FillFacts", "PlanFacts", "SizeFacts"]
-
 MAX_ALIKENESS = 1.5
 """Alikeness of the segments of a pack above which mixing is recommended; 1 is what chance gives."""
 

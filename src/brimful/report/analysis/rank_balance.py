@@ -10,8 +10,6 @@ from brimful.plan import Plan
 from brimful.plan.schedule import Barrier, CostModel, Tail, imbalance, pack_costs, pack_squares, schedule_packs
 from brimful.typing import Float64Array, Int64Array
 
-__all__ = ["OrderCosts", "RankBalance", "StepSpan", "measure_rank_balance"]
-
 _MAX_SPANS = 48
 """Steps of an epoch that are listed one by one, evenly spread."""
 

@@ -15,8 +15,6 @@ from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.sources import open_source
 
-__all__ = ["Place", "SampleFate", "find_sample"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -17,8 +17,6 @@ from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.typing import AnyIntArray
 
-__all__ = ["SourceShare", "source_shares", "sources_of_table"]
-
 
 @dataclass(frozen=True)
 class SourceShare:

@@ -12,8 +12,6 @@ from brimful.messages import setting
 from brimful.plan.schedule import CostModel
 from brimful.report.analysis.model_presets import DEFAULT_MODEL, cost_model_named
 
-__all__ = ["TrainingRun", "check_counts"]
-
 _MINIMA = {
     "dp_world_size": 1,
     "micro_batch_size": 1,

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from brimful.measure import LengthTable
 from brimful.plan import ALGORITHMS, Overflow, Plan, PlanSettings, plan_with
 
-__all__ = ["Alternative", "compare_plans"]
-
 _ALGORITHMS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.is_compared)
 """Algorithms that need no time limit."""
 

@@ -14,8 +14,6 @@ from brimful.report.analysis.rank_balance import OrderCosts, RankBalance
 from brimful.report.html.markup import Column, figure, loss, paragraph, section, table, table_of, warning
 from brimful.report.html.svg import Axis, Bar, Chart, decade_axis, decimal, linear_axis, log_axis, round_ticks
 
-__all__ = ["capacity_section", "lengths_section", "packs_section", "work_section"]
-
 
 def _percent_axis(label: str, max_ratio: float) -> Axis:
     return linear_axis(label, 0, 100 * max_ratio, show=lambda value: f"{value:g} %")

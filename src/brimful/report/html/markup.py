@@ -10,21 +10,6 @@ from typing import TypeAlias, TypeVar
 from brimful.report.analysis.numbers import percent
 from brimful.report.html.svg import Chart
 
-__all__ = [
-    "Cell",
-    "Column",
-    "Tile",
-    "figure",
-    "loss",
-    "paragraph",
-    "section",
-    "share",
-    "table",
-    "table_of",
-    "tiles",
-    "warning",
-]
-
 Item = TypeVar("Item")
 
 Cell: TypeAlias = "str | tuple[str, str]"

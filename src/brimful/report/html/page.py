@@ -14,8 +14,6 @@ from brimful.report.analysis.facts import Facts
 from brimful.report.html.chart_sections import capacity_section, lengths_section, packs_section, work_section
 from brimful.report.html.sections import advice_section, ledger_section, shares_section, summary_tiles
 
-__all__ = ["DATA_ID", "render_page"]
-
 DATA_ID = "report-data"
 """Id of the element that holds the numbers as JSON, as ``brimful report --json`` prints them."""
 

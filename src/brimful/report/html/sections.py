@@ -29,8 +29,6 @@ from brimful.report.html.markup import (
     warning,
 )
 
-__all__ = ["advice_section", "ledger_section", "shares_section", "summary_tiles"]
-
 
 def summary_tiles(facts: Facts) -> str:
     """Return the numbers to remember, and a warning on large losses."""

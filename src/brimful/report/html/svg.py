@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["Axis", "Bar", "Chart", "compact", "decade_axis", "decimal", "linear_axis", "log_axis", "round_ticks"]
-
 _WIDTH, _HEIGHT = 480, 300
 """Size of a chart, units of its view box."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 24, 48, 48

@@ -6,8 +6,6 @@ from textwrap import wrap
 
 from brimful.report.analysis.advice import Advice
 
-__all__ = ["describe_advice", "draw_choices"]
-
 _NOTE_WIDTH = 110
 """Characters of a line of notes, beside its topic."""
 

@@ -8,8 +8,6 @@ from brimful.report.analysis.capacity_sweep import CapacityPoint
 from brimful.report.analysis.numbers import percent
 from brimful.report.analysis.what_if import Alternative
 
-__all__ = ["draw_comparison", "draw_sweep"]
-
 
 def draw_sweep(points: Sequence[CapacityPoint], packs_per_step: int | None = None) -> list[str]:
     """Draw the capacities as a table, with steps an epoch if the packs of a step are known."""

@@ -8,8 +8,6 @@ from brimful.messages import setting
 from brimful.report.analysis.facts import Facts
 from brimful.report.analysis.source_shares import SourceShare
 
-__all__ = ["describe_facts"]
-
 
 def describe_facts(facts: Facts) -> list[str]:
     """Describe variety, sources, and waiting on ranks."""

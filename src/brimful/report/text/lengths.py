@@ -8,8 +8,6 @@ from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.messages import counted
 
-__all__ = ["describe_lengths", "draw_histogram"]
-
 _BAR_WIDTH = 48
 """Characters of the longest bar."""
 

@@ -13,8 +13,6 @@ import numpy as np
 from brimful.shards import Pack
 from brimful.typing import LossMask, TokenIds
 
-__all__ = ["pack_as_dict", "show_pack"]
-
 _HEAD, _TAIL = 48, 24
 """Tokens that are shown of a long segment, at its beginning and at its end."""
 

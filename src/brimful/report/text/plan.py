@@ -10,8 +10,6 @@ from brimful.plan import Plan
 from brimful.report.analysis.losses import Losses
 from brimful.report.analysis.numbers import percent
 
-__all__ = ["describe_plan"]
-
 
 def describe_plan(plan: Plan) -> list[str]:
     """Describe packs, fill and bound, and the fate of every sample and token."""

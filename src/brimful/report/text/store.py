@@ -8,8 +8,6 @@ from brimful.plan import Plan
 from brimful.report.text.plan import describe_plan
 from brimful.serve import PackStore
 
-__all__ = ["describe_store"]
-
 _PLAN_LABELS = ("samples ", "tokens ", "cut ", "targets ", "without any", "dropped for")
 """Labels of the lines of a plan that describe its store too."""
 

@@ -9,8 +9,6 @@ from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.turns import as_text
 from brimful.sources.sample import MalformedRowError
 
-__all__ = ["Alpaca"]
-
 
 class Alpaca(RowFormat):
     """``{"instruction": …, "input": …, "output": …}``, with optional ``system`` and ``history`` pairs.

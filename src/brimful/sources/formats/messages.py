@@ -8,8 +8,6 @@ from typing import Any
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.turns import as_tools
 
-__all__ = ["Messages"]
-
 
 class Messages(RowFormat):
     """``{"messages": [{"role": "user", "content": …}, …], "tools": [ … ]}``.

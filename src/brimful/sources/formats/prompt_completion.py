@@ -9,8 +9,6 @@ from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.turns import as_tools
 from brimful.sources.sample import Message
 
-__all__ = ["PromptCompletion"]
-
 
 class PromptCompletion(RowFormat):
     """``{"prompt": …, "completion": …}``; either may be a text or a list of turns.

@@ -7,8 +7,6 @@ from typing import Any
 
 from brimful.sources.formats.row_format import RowFormat
 
-__all__ = ["QuestionAnswer"]
-
 
 class QuestionAnswer(RowFormat):
     """``{"question": …, "answer": …}``.

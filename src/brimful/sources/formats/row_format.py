@@ -11,8 +11,6 @@ from brimful.messages import setting
 from brimful.sources.formats.turns import as_message, as_text, preview
 from brimful.sources.sample import MalformedRowError, Message
 
-__all__ = ["RowFormat"]
-
 
 class RowFormat(abc.ABC):
     """Conversion of one row into the messages of a chat, the text of a document, or tokens."""

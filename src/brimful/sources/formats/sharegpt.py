@@ -9,8 +9,6 @@ from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.turns import as_message, as_text, as_tools, from_json, preview
 from brimful.sources.sample import MalformedRowError, Message
 
-__all__ = ["ShareGPT"]
-
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "bot", "chatgpt"), "assistant"),

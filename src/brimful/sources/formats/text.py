@@ -8,8 +8,6 @@ from typing import Any
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.sample import MalformedRowError
 
-__all__ = ["Text"]
-
 
 class Text(RowFormat):
     """``{"text": …}`` or a bare string.

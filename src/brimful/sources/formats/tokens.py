@@ -13,8 +13,6 @@ from brimful.sources.sample import MalformedRowError
 from brimful.tokenised import TARGET_MASKS, read_tokenised
 from brimful.typing import IGNORE_INDEX
 
-__all__ = ["Tokens"]
-
 _NAMES = ("input_ids", "labels", "attention_mask", *TARGET_MASKS, "position_ids", "seq_lengths")
 
 

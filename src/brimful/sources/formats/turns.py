@@ -8,8 +8,6 @@ from typing import Any
 
 from brimful.sources.sample import MalformedRowError, Message
 
-__all__ = ["as_message", "as_text", "as_tools", "from_json", "preview"]
-
 _MEDIA_PARTS = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio", "file")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("reasoning", "thinking")

@@ -12,8 +12,6 @@ from brimful.verify.batch import as_integers
 from brimful.verify.report import Finding, Status
 from brimful.verify.setup import PackingSetup
 
-__all__ = ["check_boundaries"]
-
 _BOUNDARY_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k")
 _MAX_LENGTH_KEYS = ("max_length_q", "max_length_k", "max_seqlen", "max_seqlen_q", "max_seqlen_kv", "max_seqlen_k")
 

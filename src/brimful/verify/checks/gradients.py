@@ -14,8 +14,6 @@ from brimful.verify.noise import measure_movement
 from brimful.verify.report import Diagnosis, Finding, Status, compared, joined
 from brimful.verify.setup import PackingSetup, PerSampleReference, at_least_float32, difference, targets_loss
 
-__all__ = ["check_backward", "check_gradients"]
-
 _LEAK_IN_BACKWARD = Diagnosis(
     "leak in the backward: the forward keeps samples apart, and the gradients do not (the mask of a kernel's "
     "backward, or a custom autograd function)",

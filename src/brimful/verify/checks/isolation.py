@@ -14,8 +14,6 @@ from brimful.verify.noise import Movement, measure_movement
 from brimful.verify.report import Diagnosis, Finding, Status, joined
 from brimful.verify.setup import PackingSetup, absolute_gaps, difference, media_tokens
 
-__all__ = ["Leak", "check_isolation", "compare_logits", "movement_in_rows", "other_tokens"]
-
 _MAX_CHANGED_SAMPLES = 8
 """Samples that are changed, one forward for each."""
 

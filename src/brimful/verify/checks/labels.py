@@ -9,8 +9,6 @@ from brimful.verify.batch import CollatedBatch, expected_targets
 from brimful.verify.report import Diagnosis, Finding, Status
 from brimful.verify.setup import PackingSetup
 
-__all__ = ["beside_padding", "check_labels"]
-
 _PATTERN_SHARE = 0.8
 """Share of wrong targets that must follow a pattern for it to be the cause."""
 

@@ -23,8 +23,6 @@ from brimful.verify.batch import CollatedBatch, as_rows
 from brimful.verify.report import Diagnosis, Finding, Status
 from brimful.verify.setup import ModelOutput, PackingSetup, PerSampleReference, difference, shifted_left, targets_loss
 
-__all__ = ["AuxiliaryLoss", "check_loss", "language_loss", "loss_difference", "other_labels"]
-
 _SAME_LOSS = 1e-2
 """Largest relative difference of a loss and that of the same logits: they differ by one rounding at most."""
 

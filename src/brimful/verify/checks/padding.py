@@ -13,8 +13,6 @@ from brimful.verify.noise import measure_movement
 from brimful.verify.report import Diagnosis, Finding, Status, compared, joined
 from brimful.verify.setup import PackingSetup, difference
 
-__all__ = ["check_padding", "check_padding_moves_nothing"]
-
 _PADDING_IS_SEEN = Diagnosis(
     "padding before or between samples is attended to, or takes part in routing or state",
     "put padding at the end, as a last segment of its own",

@@ -10,8 +10,6 @@ from brimful.verify.checks.loss import AuxiliaryLoss, check_loss, language_loss
 from brimful.verify.report import Finding, compared
 from brimful.verify.setup import PackingSetup, PerSampleReference, difference
 
-__all__ = ["check_parity"]
-
 
 def check_parity(
     setup: PackingSetup, attention: str, reference: PerSampleReference, batch: CollatedBatch

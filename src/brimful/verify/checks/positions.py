@@ -11,8 +11,6 @@ from brimful.typing import Int64Array
 from brimful.verify.report import Diagnosis, Finding, Status
 from brimful.verify.setup import PackingSetup
 
-__all__ = ["check_positions", "diagnose_positions", "position_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Mismatch:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from brimful.verify.report import Finding, Status, joined
 from brimful.verify.setup import PackingSetup
 
-__all__ = ["check_complete", "check_inputs_unmodified"]
-
 _MAX_NAMED_SAMPLES = 4
 """Lost samples that one message names."""
 

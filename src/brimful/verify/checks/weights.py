@@ -10,8 +10,6 @@ from brimful.verify.checks.loss import AuxiliaryLoss, loss_difference, other_lab
 from brimful.verify.report import Diagnosis, Finding, Status, compared
 from brimful.verify.setup import PackingSetup, PerSampleReference, targets_loss
 
-__all__ = ["check_weights"]
-
 _PER_PACK_MEAN = Diagnosis(
     "per-pack mean: the loss ignores num_items_in_batch, so every micro-batch weighs the same whatever the number of its "
     "targets",
