@@ -5,18 +5,17 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import cached_property, partial
-from typing import Any
-
-import numpy as np
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from brimful.checks import check_type, choice_of
-from brimful.encode.characters import AlignedText
+from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.routing import TOKENISED, Route
+from brimful.encode.shapes import shape_of
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
@@ -24,7 +23,6 @@ from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
 from brimful.sources.sample import Message, Sample
-from brimful.typing import LossMask
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
@@ -53,6 +51,14 @@ class Reasoning(str, Enum):
     """They are written in front of the answer, between ``<think>`` and ``</think>``."""
     DROP = "drop"
     """They are left out."""
+
+
+class _Rendering(NamedTuple):
+    """A prepared chat, its shape, and the spans of its answers where the skeleton of the template gave them."""
+
+    chat: Sample
+    shape: Hashable
+    spans: list[Span] | None
 
 
 class ChatEncoder(RenderingEncoder):
@@ -99,10 +105,21 @@ class ChatEncoder(RenderingEncoder):
         self._reasoning = choice_of(Reasoning, reasoning, argument="reasoning")
         self._date = _as_date(date)
 
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "chat_template": self._template,
+            "train_on": self.train_on,
+            "template_kwargs": self._kwargs,
+            "system": self._system,
+            "reasoning": self._reasoning,
+            "date": self._date,
+        }
+
     @cached_property
     def _documents(self) -> TextEncoder:
         # Nobody asked for EOS behind documents among chats, so a tokenizer without one is no error.
-        return TextEncoder(self.tokenizer, eos=self.tokenizer.hf.eos_token_id is not None)
+        return TextEncoder(self.tokenizer, eos=self.tokenizer.facts.eos_id is not None)
 
     @cached_property
     def chat_template(self) -> str:
@@ -127,12 +144,13 @@ class ChatEncoder(RenderingEncoder):
 
     @property
     def _tokenizer_template(self) -> str:
-        if not self.tokenizer.hf.chat_template:
+        template = self.tokenizer.facts.chat_template
+        if template is None:
             raise SettingsError(
                 f"{self.tokenizer} has no chat template: name one with {setting('chat_template')}, or train a base model "
                 f"on prompts and completions as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
             )
-        return str(self.tokenizer.hf.get_chat_template(None, None))
+        return template
 
     @cached_property
     def _rendered_template(self) -> str:
@@ -168,14 +186,26 @@ class ChatEncoder(RenderingEncoder):
             "tokenizer": self.tokenizer.fingerprint,
             "chat_template": self.chat_template,
             "template_kwargs": self._kwargs,
-            "special_tokens": {key: str(value) for key, value in self.tokenizer.hf.special_tokens_map.items()},
+            "special_tokens": dict(self.tokenizer.facts.special_tokens),
         }
 
     @property
     def label_settings(self) -> dict[str, Any]:
         return {"train_on": self.train_on.value}
 
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        facts = self.tokenizer.facts
+        return ChatTemplate(
+            self._rendered_template,
+            {**facts.special_tokens, **self._kwargs},
+            self._apply_template,
+            aliases_reasoning=facts.aliases_reasoning,
+            fast=self.tokenizer.fast,
+        )
+
     def _apply_template(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
+        """Return the text of a conversation by Transformers."""
         text: str = self.tokenizer.hf.apply_chat_template(
             list(messages),
             tools=list(tools) if tools else None,
@@ -185,6 +215,10 @@ class ChatEncoder(RenderingEncoder):
             **self._kwargs,
         )
         return text
+
+    @property
+    def engine(self) -> str:
+        return f"{self.tokenizer.engine}, templates by {self._chat_template.engine}"
 
     @property
     def all_are_targets(self) -> bool:
@@ -224,14 +258,15 @@ class ChatEncoder(RenderingEncoder):
         """
         return self._render_sample(sample)[1]
 
-    def _render_sample(self, sample: Sample) -> tuple[Sample, str]:
-        """Return the prepared chat and its text."""
+    def _render_sample(self, sample: Sample) -> tuple[_Rendering, str]:
+        """Return the prepared chat, with its turns if they are known already, and its text."""
         chat = self._prepare(sample)
-        assert chat.messages is not None
+        messages, tools = chat.messages or (), chat.tools
         # Computed before the ``try``: a fault of the template itself is no fault of the sample.
-        _ = self._rendered_template
+        template = self._chat_template
         try:
-            text = self._apply_template(chat.messages, chat.tools, False)
+            shape = shape_of(messages, tools)
+            text = template.render(messages, tools, shape=shape)
         except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all
             if _NO_DATE in str(error):
                 raise SettingsError(
@@ -240,29 +275,34 @@ class ChatEncoder(RenderingEncoder):
                 ) from None
             message = (str(error).strip() or repr(error)).splitlines()[0]
             raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
-        refusal = self.tokenizer.refusal(text) or self._swallowed.first(chat.messages, chat.tools, text)
+        refusal = self.tokenizer.refusal(text)
+        spans = None
+        if refusal is None:
+            # Turns that are found exactly are a proof that every message is in the text.
+            spans = self._finder.exact_spans(shape, messages, tools, text)
+            if spans is not None:
+                refusal = self._swallowed.missing_tool(tools, text)
+            else:
+                refusal = self._swallowed.first(shape, messages, tools, text)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
-        return chat, text
+        return _Rendering(chat, shape, spans), text
 
     @cached_property
     def _swallowed(self) -> SwallowedText:
-        return SwallowedText(self._apply_template)
+        return SwallowedText(self._chat_template.by_reference)
 
-    def _target_mask(self, context: Sample, tokens: AlignedText) -> LossMask:
-        mask = np.zeros(len(tokens.ids), dtype=bool)
+    def _target_spans(self, context: _Rendering, text: str) -> Sequence[Span]:
         try:
-            for start, end in self._target_spans(context, tokens.text):
-                first, last = tokens.token_run(start, end)
-                mask[first:last] = True
+            return self._spans_to_train(context, text)
         # Both are faults of this conversation alone, so the batch goes on without it.
         except (AssistantTurnsError, RecursionError) as error:
             reason = error.message if isinstance(error, AssistantTurnsError) else "it is nested too deeply"
-            raise BadSampleError(reason, sample_id=context.sample_id) from None
-        return mask
+            raise BadSampleError(reason, sample_id=context.chat.sample_id) from None
 
-    def _target_spans(self, sample: Sample, text: str) -> list[Span]:
+    def _spans_to_train(self, rendering: _Rendering, text: str) -> list[Span]:
         """Return the spans of the assistant turns to train on."""
+        sample = rendering.chat
         answers = _answers_of(sample)
         if not answers:
             return []
@@ -270,7 +310,9 @@ class ChatEncoder(RenderingEncoder):
         if _GENERATION.search(self.chat_template):
             spans = self._generation_spans(sample)
         else:
-            spans = self._finder.spans(sample.messages or (), sample.tools, text)
+            spans = rendering.spans
+            if spans is None:
+                spans = self._finder.spans(rendering.shape, sample.messages or (), sample.tools, text)
         if spans is None:
             raise AssistantTurnsError(
                 "the chat template does not show where the assistant's turns begin and end in this conversation; "
@@ -293,7 +335,7 @@ class ChatEncoder(RenderingEncoder):
         """Return the spans that the template itself marks by ``{% generation %}``."""
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        variables = {**self.tokenizer.hf.special_tokens_map, **self._kwargs}
+        variables = {**self.tokenizer.facts.special_tokens, **self._kwargs}
         _, indices = render_jinja_template(
             conversations=[[{k: v for k, v in turn.items() if v is not None} for turn in sample.messages or ()]],
             tools=list(sample.tools) if sample.tools else None,
@@ -305,7 +347,7 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _finder(self) -> TurnFinder:
-        return TurnFinder(self._apply_template, self.tokenizer.special_texts)
+        return TurnFinder(self._chat_template.by_reference, self.tokenizer.special_texts)
 
     def no_target_reason(self, sample: Sample) -> str:
         if sample.kind != "chat":
@@ -317,19 +359,6 @@ class ChatEncoder(RenderingEncoder):
         if all(_weight(message) == 0 for message in trained_answers):
             return "its answers have weight 0"
         return "the chat template marks none of its tokens as an answer"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
-        rebuild = partial(
-            ChatEncoder,
-            chat_template=self._template,
-            train_on=self.train_on,
-            template_kwargs=self._kwargs,
-            system=self._system,
-            reasoning=self._reasoning,
-            date=self._date,
-        )
-        return rebuild, (self.tokenizer,)
 
 
 def _as_date(date: datetime.date | str | None) -> datetime.date | None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any
 
-import numpy as np
-
 from brimful.checks import choice_of
-from brimful.encode.characters import AlignedText
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.text import TextEncoder
@@ -19,7 +15,6 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
 from brimful.messages import setting
 from brimful.sources.sample import Sample
-from brimful.typing import LossMask
 
 
 class CompletionTargets(str, Enum):
@@ -69,6 +64,10 @@ class CompletionEncoder(RenderingEncoder):
         self._documents = TextEncoder(self.tokenizer, bos=bos, eos=eos)
 
     @property
+    def _settings(self) -> dict[str, Any]:
+        return {"train_on": self.train_on, "separator": self._separator, "bos": self._bos, "eos": self._eos}
+
+    @property
     def length_settings(self) -> dict[str, Any]:
         return {**self._documents.length_settings, "encoder": "completion", "separator": self._separator}
 
@@ -107,15 +106,8 @@ class CompletionEncoder(RenderingEncoder):
         prompt += self._separator
         return len(prompt), prompt + completion
 
-    def _target_mask(self, context: int, tokens: AlignedText) -> LossMask:
-        return np.arange(len(tokens.ids)) >= tokens.first_token(context)
+    def _target_spans(self, context: int, text: str) -> Sequence[tuple[int, int]]:
+        return [(context, len(text))]
 
     def no_target_reason(self, sample: Sample) -> str:
         return "its completion is empty" if sample.kind == "chat" else super().no_target_reason(sample)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
-        rebuild = partial(
-            CompletionEncoder, train_on=self.train_on, separator=self._separator, bos=self._bos, eos=self._eos
-        )
-        return rebuild, (self.tokenizer,)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from brimful.checks import check_type
+from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of
@@ -46,6 +47,20 @@ class Encoder(abc.ABC):
     @abc.abstractmethod
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
         """Encode several samples; an error takes the place of one that cannot be encoded."""
+
+    def encode_together(self, samples: Sequence[Sample]) -> EncodedBatch:
+        """Encode several samples into flat arrays."""
+        return EncodedBatch.of(self.encode_batch(samples))
+
+    @property
+    def reference(self) -> Encoder:
+        """The same encoder by the libraries that define its tokens; itself if it uses no faster ones."""
+        return self
+
+    @property
+    def engine(self) -> str:
+        """Names and versions of the libraries that encode, for people; empty if there is nothing to say."""
+        return ""
 
     @abc.abstractmethod
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:

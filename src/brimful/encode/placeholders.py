@@ -10,10 +10,6 @@ from brimful.sources.sample import Message
 Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
 """Function of (messages, tools, add_generation_prompt) that gives the text of one chat template."""
 
-MAX_SHAPES = 4096
-"""Shapes of conversations whose examination is kept; data sets have few, so more are a sign of shapes that never recur."""
-
-
 def replace_texts(message: Message, content: str | None, call_fields: Iterable[Mapping[str, str]] | None) -> Message:
     """Return a message with other texts.
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from brimful.encode.characters import AlignedText
+from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
 from brimful.encode.routing import Route, begin_lengths_by_kind, encode_by_kind
+from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
+from brimful.ragged import offsets_of, ranges
 from brimful.sources.sample import Sample
-from brimful.typing import LossMask
+from brimful.tables import Ragged
+from brimful.typing import LossMask, Offsets
 
 
 class RenderingEncoder(Encoder):
@@ -27,20 +31,29 @@ class RenderingEncoder(Encoder):
 
     tokenizer: Tokenizer
 
+    @property
+    @abc.abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """The arguments that make the same encoder, beside the tokenizer."""
+
     @abc.abstractmethod
     def _routes(self) -> Mapping[str, Route]:
         """Return the route of each kind of samples; ``own_route`` for the kind that this class renders."""
 
     @abc.abstractmethod
     def _render_sample(self, sample: Sample) -> tuple[Any, str]:
-        """Return a sample's text, and in front of it the value that ``_target_mask`` needs to know.
+        """Return a sample's text, and in front of it the value that ``_target_spans`` needs to know.
 
         Raises:
             BadSampleError: the sample has no such text.
         """
 
-    def _target_mask(self, context: Any, tokens: AlignedText) -> LossMask:
-        """Return ``bool[len(tokens.ids)]``, true at targets; called unless ``all_are_targets``."""
+    def _target_spans(self, context: Any, text: str) -> Sequence[tuple[int, int]]:
+        """Return the characters ``[start, end)`` that are targets; called unless ``all_are_targets``.
+
+        Raises:
+            BadSampleError: nobody knows which.
+        """
         raise NotImplementedError
 
     @property
@@ -53,7 +66,22 @@ class RenderingEncoder(Encoder):
         """The route of samples that this class renders."""
         return Route(self._encode_rendered, self._begin_rendered_lengths)
 
+    @property
+    def reference(self) -> RenderingEncoder:
+        return type(self)(self.tokenizer.reference, **self._settings)  # type: ignore[call-arg]
+
+    @property
+    def engine(self) -> str:
+        return self.tokenizer.engine
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
+        return partial(type(self), **self._settings), (self.tokenizer,)
+
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
+        return self.encode_together(samples).samples()
+
+    def encode_together(self, samples: Sequence[Sample]) -> EncodedBatch:
         return encode_by_kind(samples, self._routes())
 
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
@@ -80,37 +108,66 @@ class RenderingEncoder(Encoder):
             texts.append(text)
         return contexts, texts, errors
 
-    def _encode_rendered(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
+    def _encode_rendered(self, samples: Sequence[Sample]) -> EncodedBatch:
         contexts, texts, errors = self._render_batch(samples)
+        spans: list[tuple[int, int, int]] = []
+        if not self.all_are_targets:
+            for index, (context, text) in enumerate(zip(contexts, texts, strict=True)):
+                if index not in errors:
+                    try:
+                        spans += [(index, start, end) for start, end in self._target_spans(context, text)]
+                    except BadSampleError as error:
+                        errors[index] = error
+                        texts[index] = ""
+        tokens = self.tokenizer.tokenize(texts, aligned=not self.all_are_targets)
+        mask = np.ones(len(tokens.ids.values), dtype=bool) if self.all_are_targets else _mask_of(tokens, spans)
+        ids, mask = self._with_marks(tokens.ids, mask, errors)
+        return EncodedBatch(ids, mask, errors)
+
+    def _with_marks(
+        self, ids: Ragged, mask: LossMask, errors: Mapping[int, BadSampleError]
+    ) -> tuple[Ragged, LossMask]:
+        """Put the marks in front of each text and behind it, but for samples that cannot be encoded."""
         prefix, suffix = self.marks
-        # Offsets cost a fifth of the time of tokenising, and nobody asks for them when every token is a target.
-        alignments = None if self.all_are_targets else self.tokenizer.align(texts)
-        ids_of_texts = self.tokenizer.ids(texts) if alignments is None else [tokens.ids for tokens in alignments]
-        results: list[EncodedSample | BadSampleError] = []
-        for index, text_ids in enumerate(ids_of_texts):
-            if index in errors:
-                results.append(errors[index])
-                continue
-            ids = np.array([*prefix, *text_ids, *suffix], dtype=np.int32)
-            mask = np.ones(len(ids), dtype=bool)
-            if alignments is not None:
-                # The suffix stays a target: its token ends the text, and ending is worth learning.
-                mask[: len(prefix)] = False
-                try:
-                    mask[len(prefix) : len(ids) - len(suffix)] = self._target_mask(contexts[index], alignments[index])
-                except BadSampleError as error:
-                    results.append(error)
-                    continue
-            results.append(EncodedSample(ids, mask))
-        return results
+        if not prefix and not suffix:
+            return ids, mask
+        sizes = np.diff(ids.offsets)
+        is_encoded = np.ones(len(sizes), dtype=bool)
+        is_encoded[list(errors)] = False
+        offsets = offsets_of(np.where(is_encoded, sizes + (len(prefix) + len(suffix)), 0))
+        values, full_mask = np.empty(int(offsets[-1]), dtype=np.int32), np.ones(int(offsets[-1]), dtype=bool)
+        starts = offsets[:-1]
+        places = ranges(starts + len(prefix), sizes)
+        values[places], full_mask[places] = ids.values, mask
+        starts, ends = starts[is_encoded], offsets[1:][is_encoded]
+        for position, token in enumerate(prefix):
+            values[starts + position] = token
+            full_mask[starts + position] = self.all_are_targets
+        # The suffix stays a target: its token ends the text, and ending is worth learning.
+        for position, token in enumerate(reversed(suffix), 1):
+            values[ends - position] = token
+        return Ragged(values, offsets), full_mask
 
     def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
         _, texts, errors = self._render_batch(samples)
         num_marks = sum(map(len, self.marks))
 
         def finish() -> MeasuredLengths:
-            lengths = np.array(self.tokenizer.counts(texts), dtype=np.int32) + np.int32(num_marks)
+            lengths = np.diff(self.tokenizer.tokenize(texts).ids.offsets).astype(np.int32) + np.int32(num_marks)
             lengths[list(errors)] = -1
             return lengths, list(errors.values())
 
         return finish
+
+
+def _mask_of(tokens: TokenizedTexts, spans: Sequence[tuple[int, int, int]]) -> LossMask:
+    """Return ``bool[num_tokens]``, true for tokens that hold a character of a span (text, start, end)."""
+    rows, starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+    first_tokens, last_tokens = tokens.runs(rows, starts, ends)
+    offsets: Offsets = tokens.ids.offsets
+    # Each run opens at its first token and closes behind its last: the running sum counts the open ones.
+    edges = np.zeros(len(tokens.ids.values) + 1, dtype=np.int32)
+    is_run = first_tokens < last_tokens
+    np.add.at(edges, (offsets[rows] + first_tokens)[is_run], 1)
+    np.add.at(edges, (offsets[rows] + last_tokens)[is_run], -1)
+    return np.cumsum(edges[:-1]) > 0

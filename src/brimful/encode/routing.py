@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import MeasuredLengths, PendingLengths
 from brimful.errors import BadSampleError
@@ -18,16 +19,20 @@ from brimful.typing import IGNORE_INDEX
 class Route(NamedTuple):
     """The two calls that encode and measure samples of one kind."""
 
-    encode: Callable[[Sequence[Sample]], list[EncodedSample | BadSampleError]]
+    encode: Callable[[Sequence[Sample]], EncodedBatch]
     begin_lengths: Callable[[Sequence[Sample]], PendingLengths]
 
 
-def encode_by_kind(samples: Sequence[Sample], routes: Mapping[str, Route]) -> list[EncodedSample | BadSampleError]:
+def encode_by_kind(samples: Sequence[Sample], routes: Mapping[str, Route]) -> EncodedBatch:
     """Encode samples, each by the route of its kind (``Sample.kind``)."""
+    groups = _indices_by_kind(samples)
+    if len(groups) == 1:
+        return routes[next(iter(groups))].encode(samples)
     results: dict[int, EncodedSample | BadSampleError] = {}
-    for kind, indices in _indices_by_kind(samples).items():
-        results.update(zip(indices, routes[kind].encode([samples[index] for index in indices]), strict=True))
-    return [results[index] for index in range(len(samples))]
+    for kind, indices in groups.items():
+        batch = routes[kind].encode([samples[index] for index in indices])
+        results.update(zip(indices, batch.samples(), strict=True))
+    return EncodedBatch.of([results[index] for index in range(len(samples))])
 
 
 def begin_lengths_by_kind(samples: Sequence[Sample], routes: Mapping[str, Route]) -> PendingLengths:
@@ -56,7 +61,7 @@ def _indices_by_kind(samples: Sequence[Sample]) -> dict[str, list[int]]:
     return indices
 
 
-def _take_tokens(samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
+def _take_tokens(samples: Sequence[Sample]) -> EncodedBatch:
     """Return the tokens and labels of rows that were tokenised before, unchanged."""
     results: list[EncodedSample | BadSampleError] = []
     for sample in samples:
@@ -65,7 +70,7 @@ def _take_tokens(samples: Sequence[Sample]) -> list[EncodedSample | BadSampleErr
             results.append(EncodedSample(ids, np.ones(len(ids), dtype=bool)))
         else:
             results.append(EncodedSample(ids, np.array(sample.labels, dtype=np.int64) != IGNORE_INDEX))
-    return results
+    return EncodedBatch.of(results)
 
 
 def _begin_token_lengths(samples: Sequence[Sample]) -> PendingLengths:
@@ -91,4 +96,4 @@ def refusal_route(kinds: str) -> Route:
         errors = [wrong_kind(sample, kinds) for sample in samples]
         return lambda: (np.full(len(samples), -1, dtype=np.int32), errors)
 
-    return Route(lambda samples: [wrong_kind(sample, kinds) for sample in samples], begin_lengths)
+    return Route(lambda samples: EncodedBatch.of([wrong_kind(sample, kinds) for sample in samples]), begin_lengths)

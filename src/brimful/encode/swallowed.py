@@ -11,10 +11,11 @@ target. Two questions find that out:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
-from brimful.encode.placeholders import MAX_SHAPES, Render, replace_texts
+from brimful.encode.placeholders import Render, replace_texts
+from brimful.encode.shapes import MAX_SHAPES
 from brimful.sources.sample import Message
 
 _OPEN, _CLOSE = "\ue013", "\ue014"  # private-use characters that no template looks for
@@ -32,19 +33,23 @@ class SwallowedText:
         self._render = render
         self._missing_by_shape: dict[Any, int | None] = {}
 
-    def first(self, messages: Sequence[Message], tools: Any, text: str) -> str | None:
-        """Describe the first part of a conversation that its rendering lacks; return None if it has all parts."""
-        shape = tuple((m["role"], bool(_content(m)), len(m.get("tool_calls") or ())) for m in messages)
-        key = (shape, tools is not None)
-        if key not in self._missing_by_shape:
+    def first(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> str | None:
+        """Describe the first part of a conversation that its rendering lacks; return None if it has all parts.
+
+        ``shape`` is that of ``shape_of``.
+        """
+        if shape not in self._missing_by_shape:
             if len(self._missing_by_shape) >= MAX_SHAPES:
                 self._missing_by_shape.clear()
-            self._missing_by_shape[key] = self._missing_mark(messages, tools)
-        index = self._missing_by_shape[key]
+            self._missing_by_shape[shape] = self._missing_mark(messages, tools)
+        index = self._missing_by_shape[shape]
         if index is None:
             index = self._missing_text(messages, tools, text)
-        if index is not None:
-            return _refusal(index, messages[index])
+        return self.missing_tool(tools, text) if index is None else _refusal(index, messages[index])
+
+    @staticmethod
+    def missing_tool(tools: Any, text: str) -> str | None:
+        """Describe the first tool whose name is not in the rendering; return None if there is none."""
         for tool in tools or ():
             function = tool.get("function", tool)
             name = function.get("name") if isinstance(function, dict) else None

@@ -32,19 +32,22 @@ class TextEncoder(RenderingEncoder):
         self.tokenizer = Tokenizer.of(tokenizer)
         self._bos, self._eos = bos, eos
 
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"bos": self._bos, "eos": self._eos}
+
     @cached_property
     def marks(self) -> tuple[list[int], list[int]]:
         """Token ids in front of every document and behind it."""
-        hf = self.tokenizer.hf
-        bos = self._bos
+        facts = self.tokenizer.facts
         # Some tokenizers put BOS in front on their own; the default follows them.
-        if bos is None:
-            bos = hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id]
-        if bos and hf.bos_token_id is None:
+        bos = facts.begins_with_bos if self._bos is None else self._bos
+        if bos and facts.bos_id is None:
             raise SettingsError(f"{self.tokenizer} has no beginning-of-sequence token; use {setting('bos', False)}")
-        if self._eos and hf.eos_token_id is None:
+        if self._eos and facts.eos_id is None:
             raise SettingsError(f"{self.tokenizer} has no end-of-sequence token; use {setting('eos', False)}")
-        return ([hf.bos_token_id] if bos else []), ([hf.eos_token_id] if self._eos else [])
+        prefix = [facts.bos_id] if bos and facts.bos_id is not None else []
+        return prefix, [facts.eos_id] if self._eos and facts.eos_id is not None else []
 
     @property
     def length_settings(self) -> dict[str, Any]:

@@ -1,19 +1,26 @@
-"""A tokenizer from a directory or the hub, loaded when it is first used, and its fingerprint."""
+"""A tokenizer from a directory or the hub, loaded when it is first used, with the fastest library that gives its ids."""
 
 from __future__ import annotations
 
-import json
+import importlib.metadata
 import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from brimful.checks import check_type
-from brimful.encode.characters import AlignedText
+from brimful.encode.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError
+from brimful.encode.hard_texts import hard_texts
+from brimful.encode.proofs import recall, remember
+from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts, TokenizedTexts
+from brimful.encode.tokenizer_facts import TokenizerFacts
 from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
-from brimful.fingerprint import fingerprint_of
 from brimful.hub import looks_like_hub_id, offline_if_unreachable
 from brimful.messages import setting
+from brimful.ragged import offsets_of
+from brimful.tables import Ragged
 from brimful.typing import Fingerprint
 
 
@@ -21,10 +28,17 @@ class Tokenizer:
     """A ``transformers`` tokenizer by name, or one that the caller already has.
 
     Pickling by name costs nothing; a worker process loads its own copy.
+
+    Args:
+        name_or_tokenizer: a directory, a hub id, or a tokenizer of ``transformers``.
+        fast: tokenise with the fast library where it gives the same ids; else with the ``tokenizers`` library.
+        ask_hub: look for a hub id in the hub's cache alone if false.
     """
 
-    def __init__(self, name_or_tokenizer: str | os.PathLike[str] | Any, *, ask_hub: bool = True) -> None:
-        """Take a name or a tokenizer; without ``ask_hub`` a hub id is looked up in the hub's cache alone."""
+    def __init__(
+        self, name_or_tokenizer: str | os.PathLike[str] | Any, *, fast: bool = True, ask_hub: bool = True
+    ) -> None:
+        self.fast = fast
         self._ask_hub = ask_hub
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
@@ -81,25 +95,102 @@ class Tokenizer:
             raise TokenizerNotFoundError(f"{setting('tokenizer', self.name)}: {explanation} ({reason})") from error
 
     @cached_property
-    def backend(self) -> Any:
-        """The ``tokenizers`` object inside, or None for a tokenizer written in Python."""
-        return getattr(self.hf, "backend_tokenizer", None) if getattr(self.hf, "is_fast", False) else None
+    def facts(self) -> TokenizerFacts:
+        """All that encoding needs to know of it; from the cache if an earlier job loaded it from the same directory."""
+        directory = None if self.name is None else os.path.expanduser(self.name)
+        if directory is None or not os.path.isdir(directory):
+            return TokenizerFacts.of(self.hf)
+        facts = TokenizerFacts.recall(directory)
+        if facts is None:
+            facts = TokenizerFacts.of(self.hf)
+            facts.remember(directory)
+        return facts
 
     @cached_property
-    def fingerprint(self) -> Fingerprint:
-        """Fingerprint of all that turns text into ids: vocabulary, merges, normaliser, added tokens. No path, no date."""
-        options = {"split_special_tokens": self._splits_special_tokens}
-        if self.backend is not None:
-            state = json.loads(self.backend.to_str())
-            # Left over from earlier uses of the tokenizer; here they are off (``_plain_backend``).
-            del state["truncation"], state["padding"]
-            return fingerprint_of([state, options])
-        vocabulary = sorted(self.hf.get_vocab().items())
-        return fingerprint_of([type(self.hf).__name__, vocabulary, options])
+    def backend(self) -> Any:
+        """The ``tokenizers`` object, or None for a tokenizer written in Python."""
+        if self.facts.state is None:
+            return None
+        from tokenizers import Tokenizer as Backend
+
+        backend = Backend.from_str(self.facts.state)
+        backend.encode_special_tokens = self.facts.splits_special_tokens
+        return backend
 
     @property
-    def _splits_special_tokens(self) -> bool:
-        return bool(getattr(self.hf, "split_special_tokens", False))
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of all that turns text into ids: vocabulary, merges, normaliser, added tokens. No path, no date."""
+        return self.facts.fingerprint
+
+    @cached_property
+    def reference(self) -> Tokenizer:
+        """The same tokenizer by the ``tokenizers`` library alone."""
+        return self if self._fast is None else self._with_facts(fast=False)
+
+    def _with_facts(self, fast: bool) -> Tokenizer:
+        copy = Tokenizer(self.name if self._loaded is None else self._loaded, fast=fast, ask_hub=self._ask_hub)
+        copy.facts = self.facts
+        return copy
+
+    @property
+    def engine(self) -> str:
+        """Name and version of the library that tokenises, and the reason if it is not the fast one."""
+        if self._fast is not None:
+            return str(FastTokenizer.version())
+        library = f"tokenizers {importlib.metadata.version('tokenizers')}"
+        if self.facts.state is None:
+            library = f"transformers {importlib.metadata.version('transformers')}"
+        return f"{library} ({self._engine[1]})" if self._engine[1] else library
+
+    @property
+    def _fast(self) -> FastTokenizer | None:
+        return self._engine[0]
+
+    @cached_property
+    def _engine(self) -> tuple[FastTokenizer | None, str]:
+        """The fast library if it can take the place of the reference, and the reason if not."""
+        if not self.fast:
+            return None, ""
+        if self.facts.state is None:
+            return None, "it is written in Python"
+        if FastTokenizer.version() is None:
+            return None, "fastokens is not installed: pip install 'brimful[fast]'"
+        result = recall(self._proof_subject)
+        if result is not None and result["reason"]:
+            return None, result["reason"]
+        try:
+            fast = FastTokenizer(self.facts.state, split_special_tokens=self.facts.splits_special_tokens)
+        except UnsupportedTokenizerError as error:
+            remember(self._proof_subject, {"reason": f"fastokens refuses it: {error}"})
+            return None, f"fastokens refuses it: {error}"
+        if result is None:
+            reason = self._difference(fast, list(hard_texts()))
+            remember(self._proof_subject, {"reason": reason})
+            if reason:
+                return None, reason
+        return fast, ""
+
+    @property
+    def _proof_subject(self) -> list[Any]:
+        versions = [FastTokenizer.version(), importlib.metadata.version("tokenizers")]
+        return ["tokenizer", self.fingerprint, self.facts.splits_special_tokens, versions]
+
+    def distrust(self, reason: str) -> None:
+        """Never take the fast library for this tokenizer again, in its present version."""
+        remember(self._proof_subject, {"reason": reason})
+        self._engine = None, reason
+
+    def _difference(self, fast: FastTokenizer, texts: Sequence[str]) -> str:
+        """Return the first text that both libraries tokenise differently, for a message; empty if there is none."""
+        try:
+            ids = fast.ids(texts)
+        except Exception as error:  # a panic of its own code comes as an exception of any class
+            return f"fastokens fails on a hard text ({type(error).__name__})"
+        reference = self._reference_ids(texts)
+        for index, text in enumerate(texts):
+            if not np.array_equal(ids.row(index), reference.row(index)):
+                return f"fastokens gives other tokens for {text[:40]!r}"
+        return ""
 
     @staticmethod
     def refusal(text: str) -> str | None:
@@ -113,61 +204,67 @@ class Tokenizer:
         return None
 
     @property
-    def special_texts(self) -> list[str]:
+    def special_texts(self) -> Sequence[str]:
         """Texts of the special tokens."""
-        added_tokens = [token for token in self.hf.added_tokens_decoder.values() if token.special]
-        return [str(token) for token in [*self.hf.all_special_tokens, *added_tokens]]
+        return self.facts.special_texts
 
-    def _plain_backend(self) -> Any:
-        """Return the backend, set to neither cut nor pad and to treat special tokens as ``transformers`` would."""
-        backend = self.backend
-        assert backend is not None
-        # Nothing is set that is right already: a setter fails ("Already borrowed") while another thread encodes.
-        if backend.truncation is not None or backend.padding is not None:
-            backend.no_truncation()
-            backend.no_padding()
-        if backend.encode_special_tokens != self._splits_special_tokens:
-            backend.encode_special_tokens = self._splits_special_tokens
-        return backend
+    def tokenize(self, texts: Sequence[str], *, aligned: bool = False) -> TokenizedTexts:
+        """Return the tokens of each text, with no special tokens added.
 
-    def align(self, texts: Sequence[str]) -> list[AlignedText]:
-        """Tokenise each text without special tokens, and find the tokens of its characters."""
-
-        def count_tokens(text: str) -> int:
-            return len(self.ids([text])[0])
-
-        if self.backend is None:
-            rows = zip(texts, self.ids(texts), strict=True)
-            return [AlignedText(text, ids, None, count_tokens) for text, ids in rows]
-        encodings = self._plain_backend().encode_batch(list(texts), add_special_tokens=False)
-        pairs = zip(texts, encodings, strict=True)
-        return [AlignedText(text, encoding.ids, encoding, count_tokens) for text, encoding in pairs]
+        Args:
+            texts: none that ``refusal`` refuses.
+            aligned: tokens are asked for by characters (``runs``), which costs the reference a fifth of its time.
+        """
+        if self._fast is None:
+            return self._reference_tokens(texts, aligned)
+        sizes = self.facts.sizes
+        if aligned and sizes is None:
+            return self._reference_tokens(texts, aligned)
+        ids = self._fast.ids(texts)
+        if sizes is None or not aligned:
+            return EncodedTexts(texts, ids, None, self._count_tokens)
+        return ByteAlignedTexts(texts, ids, sizes, lambda some: self._reference_tokens(some, True))
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, with no special tokens added."""
-        if self.backend is not None:
-            return [encoding.ids for encoding in self._without_offsets(texts)]
+        ids = self.tokenize(texts).ids
+        return [ids.row(index).tolist() for index in range(len(texts))]
+
+    def _count_tokens(self, text: str) -> int:
+        return len(self.tokenize([text]).ids.values)
+
+    def _reference_tokens(self, texts: Sequence[str], aligned: bool) -> TokenizedTexts:
+        if self.backend is None or not aligned:
+            return EncodedTexts(texts, self._reference_ids(texts), None, self._count_tokens)
+        encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        return EncodedTexts(texts, _ragged([encoding.ids for encoding in encodings]), encodings, self._count_tokens)
+
+    def _reference_ids(self, texts: Sequence[str]) -> Ragged:
         if not texts:
-            return []
-        result: list[list[int]] = self.hf(list(texts), add_special_tokens=False)["input_ids"]
-        return result
-
-    def counts(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text."""
-        if self.backend is not None:
-            return [len(encoding) for encoding in self._without_offsets(texts)]
-        return [len(ids) for ids in self.ids(texts)]
-
-    def _without_offsets(self, texts: Sequence[str]) -> list[Any]:
-        """Return the ``tokenizers.Encoding`` of each text without character offsets, which saves a fifth of the time."""
-        return list(self._plain_backend().encode_batch_fast(list(texts), add_special_tokens=False))
+            return _ragged([])
+        if self.backend is None:
+            return _ragged(self.hf(list(texts), add_special_tokens=False)["input_ids"])
+        # Without character offsets, which saves a fifth of the time.
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return _ragged([encoding.ids for encoding in encodings])
 
     def decode(self, input_ids: Sequence[int]) -> str:
         """Return the text of tokens, special ones included."""
         return str(self.hf.decode(list(input_ids), skip_special_tokens=False))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.name if self.name is not None else self._loaded,)
+        return _rebuilt, (self.name if self.name is not None else self._loaded, self.fast)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.name or type(self._loaded).__name__!r})"
+
+
+def _rebuilt(name_or_tokenizer: Any, fast: bool) -> Tokenizer:
+    """Make the tokenizer of a worker process."""
+    return Tokenizer(name_or_tokenizer, fast=fast)
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
+    sizes = [len(row) for row in rows]
+    ids = np.fromiter((token for row in rows for token in row), dtype=np.int32, count=sum(sizes))
+    return Ragged(ids, offsets_of(sizes))

@@ -38,7 +38,7 @@ class TokenEncoder(Encoder):
         return {"train_on": "labels"}
 
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        results = zip(samples, TOKENISED.encode(samples), strict=True)
+        results = zip(samples, TOKENISED.encode(samples).samples(), strict=True)
         return [
             wrong_kind(sample, "rows of tokens") if sample.input_ids is None else result for sample, result in results
         ]

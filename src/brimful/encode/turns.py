@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
-from brimful.encode.placeholders import MAX_SHAPES, Render, replace_texts
+from brimful.encode.placeholders import Render, replace_texts
+from brimful.encode.shapes import MAX_SHAPES
 from brimful.sources.sample import Message
 
 Span: TypeAlias = tuple[int, int]
@@ -81,42 +82,44 @@ class TurnFinder:
         self._skeletons: dict[Any, _Skeleton | None] = {}
         self._header: str | None = None
 
-    def spans(self, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
-        """Return the span of each assistant turn, in order; None if the template does not show them."""
-        texts = [_verbatim_texts(message) for message in messages]
-        skeleton = self._skeleton(messages, tools, texts) if all(texts) else None
-        values = [value for message_texts in texts for value in message_texts]
-        # From the fastest way to the most tolerant one; each verifies its result and gives None rather than a guess.
-        spans = self._by_skeleton(skeleton, values, text) if skeleton is not None else None
-        if spans is None:
-            spans = self._by_prefixes(messages, tools, text)
-        if spans is None and skeleton is not None:
-            spans = self._by_anchors(skeleton, values, text)
-        return spans
+    def exact_spans(
+        self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str
+    ) -> list[Span] | None:
+        """Return the spans if the text is the template's own text around the texts of the messages, unchanged.
 
-    def _skeleton(self, messages: Sequence[Message], tools: Any, texts: list[list[str]]) -> _Skeleton | None:
-        # The descriptions of tools are part of the literals, so such a skeleton serves one conversation only.
-        if tools is not None:
-            return self._make_skeleton(messages, tools, texts)
-        shape = tuple(
-            (message["role"], len(message_texts)) for message, message_texts in zip(messages, texts, strict=True)
-        )
+        Then every text of the conversation is in it. ``shape`` is that of ``shape_of``.
+        """
+        values = _plain_texts(messages)
+        if values is None:
+            return None
         if shape not in self._skeletons:
             if len(self._skeletons) >= MAX_SHAPES:
                 self._skeletons.clear()
-            self._skeletons[shape] = self._make_skeleton(messages, None, texts)
-        return self._skeletons[shape]
-
-    @staticmethod
-    def _by_skeleton(skeleton: _Skeleton, values: list[str], text: str) -> list[Span] | None:
-        pieces = list(skeleton.fill(values, 0, len(values)))
-        if "".join(pieces) != text:
+            self._skeletons[shape] = self._make_skeleton(messages, tools)
+        skeleton = self._skeletons[shape]
+        if skeleton is None or len(skeleton.literals) != len(values) + 1:
             return None
         # Piece 2 i is literal i and piece 2 i + 1 is value i, so value i lies between edges 2 i + 1 and 2 i + 2.
+        pieces = [""] * (2 * len(values) + 1)
+        pieces[::2] = skeleton.literals
+        pieces[1::2] = values
+        if "".join(pieces) != text:
+            return None
         edges = [0, *accumulate(map(len, pieces))]
         return [
             (edges[2 * turn.first + 1] - turn.head, edges[2 * turn.last + 2] + turn.tail) for turn in skeleton.turns
         ]
+
+    def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
+        """Return the span of each assistant turn, in order; None if the template does not show them."""
+        # From the fastest way to the most tolerant one; each verifies its result and gives None rather than a guess.
+        spans = self.exact_spans(shape, messages, tools, text)
+        if spans is None:
+            spans = self._by_prefixes(messages, tools, text)
+        values, skeleton = _plain_texts(messages), self._skeletons.get(shape)
+        if spans is None and skeleton is not None and values is not None:
+            spans = self._by_anchors(skeleton, values, text)
+        return spans
 
     @staticmethod
     def _by_anchors(skeleton: _Skeleton, values: list[str], text: str) -> list[Span] | None:
@@ -143,7 +146,7 @@ class TurnFinder:
             begin = end + len(anchor)
         return spans
 
-    def _make_skeleton(self, messages: Sequence[Message], tools: Any, texts: list[list[str]]) -> _Skeleton | None:
+    def _make_skeleton(self, messages: Sequence[Message], tools: Any) -> _Skeleton | None:
         marks: list[str] = []
         marked_messages = [_with_marks(message, marks) for message in messages]
         try:
@@ -169,8 +172,8 @@ class TurnFinder:
         # Each turn is stored by its distances from its outer slots, which stay the same for values of other lengths.
         turns: list[_Turn] = []
         first = 0
-        for index, (message, message_texts) in enumerate(zip(messages, texts, strict=True)):
-            last = first + len(message_texts) - 1
+        for index, message in enumerate(messages):
+            last = first + len(_verbatim_texts(message)) - 1
             if message["role"] == "assistant":
                 begin, end = slots[first][0], slots[last][1]
                 span = self._prefix_span(marked_messages, index, tools, text)
@@ -240,6 +243,20 @@ class TurnFinder:
             return len(text)
         ends = [match.end() for match in self._special.finditer(text)]
         return len(text) if ends[-1:] == [len(text)] else len(turn)
+
+
+def _plain_texts(messages: Sequence[Message]) -> list[str] | None:
+    """Return the texts of all messages; None if there is a message whose rendering holds none unchanged."""
+    values: list[str] = []
+    for message in messages:
+        if len(message) == 2 and message.get("content"):
+            values.append(message["content"])
+            continue
+        texts = _verbatim_texts(message)
+        if not texts:
+            return None
+        values += texts
+    return values
 
 
 def _verbatim_texts(message: Message) -> list[str]:

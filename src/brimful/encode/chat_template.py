@@ -1,0 +1,186 @@
+"""A chat template, rendered by the fastest engine that gives its text."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from brimful.encode.fast_templates import FastTemplate, UnsupportedTemplateError
+from brimful.encode.jinja_templates import compile_template
+from brimful.encode.placeholders import Render, replace_texts
+from brimful.encode.proofs import recall, remember
+from brimful.encode.shapes import MAX_SHAPES, shape_of
+from brimful.sources.sample import Message
+
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+"""Names of an answer's thoughts, the one first that Transformers takes if there are several."""
+
+_HARD_CONTENT = "\x1c\x85\u2003 <b>\"é\" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n"
+"""Text with white space of every kind at its ends, and with all that templates look for in an answer."""
+
+_EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
+    ([{"role": "user", "content": "a"}], None),
+    ([{"role": "system", "content": " s "}, {"role": "user", "content": "a\n"}, {"role": "assistant", "content": "b"}], None),
+    (
+        [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "<think>\nt\n</think>\n\nb", "reasoning_content": "t"},
+            {"role": "user", "content": _HARD_CONTENT},
+            {"role": "assistant", "content": _HARD_CONTENT},
+        ],
+        None,
+    ),
+    (
+        [
+            {"role": "user", "content": "q"},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, None, "é<"]}}}],
+            },
+            {"role": "tool", "name": "f", "content": '{"y": true}'},
+            {"role": "assistant", "content": "b"},
+        ],
+        [{"type": "function", "function": {"name": "f", "description": "é", "parameters": {"type": "object"}}}],
+    ),
+)
+"""Conversations on which Jinja, called here, is compared with Transformers."""
+
+
+class ChatTemplate:
+    """One template with its variables.
+
+    Three engines give the same text: Transformers, whose text is the meaning of the template; Jinja in a sandbox of
+    the same settings, without what Transformers does around each call; and ``minijinja``. A faster one is taken
+    after it gave the text of the slower one: Jinja on built-in conversations (kept for later jobs), ``minijinja`` on the
+    first conversation of each shape, as it is and with hard texts. It takes over where ``minijinja`` raises, too.
+
+    Args:
+        source: Jinja source.
+        variables: special tokens by name, and the caller's own variables.
+        render: the way through Transformers.
+        aliases_reasoning: that Transformers gives thoughts under all of their names.
+        fast: false for Transformers alone.
+    """
+
+    def __init__(
+        self, source: str, variables: Mapping[str, Any], render: Render, *, aliases_reasoning: bool, fast: bool
+    ) -> None:
+        self._source, self._variables, self._by_transformers = source, dict(variables), render
+        self._aliases_reasoning, self._is_fast_wanted = aliases_reasoning, fast
+        self._trusted_shapes: dict[Hashable, bool] = {}
+
+    def render(
+        self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False, shape: Hashable = None
+    ) -> str:
+        """Return the text of a conversation.
+
+        Args:
+            messages, tools: of the conversation.
+            add_generation_prompt: with the beginning of an answer behind it.
+            shape: of ``shape_of``, if it is known.
+
+        Raises:
+            Exception: the template refuses it; of any class.
+        """
+        fast = self._fast
+        if fast is None:
+            return self.by_reference(messages, tools, add_generation_prompt)
+        if shape is None:
+            shape = shape_of(messages, tools)
+        is_trusted = self._trusted_shapes.get(shape)
+        if is_trusted is None:
+            if len(self._trusted_shapes) >= MAX_SHAPES:
+                self._trusted_shapes.clear()
+            is_trusted = self._trusted_shapes[shape] = self._gives_same_text(fast, messages, tools)
+        if is_trusted:
+            try:
+                return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
+            except Exception:
+                # The reference renders it after all, or refuses it in its own words.
+                return self.by_reference(messages, tools, add_generation_prompt)
+        return self.by_reference(messages, tools, add_generation_prompt)
+
+    def by_reference(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False) -> str:
+        """Return the text by Transformers, or by Jinja if that was found equal."""
+        if not self._is_fast_wanted or not self._jinja_is_equal:
+            return self._by_transformers(messages, tools, add_generation_prompt)
+        return self._by_jinja(messages, tools, add_generation_prompt)
+
+    @property
+    def engine(self) -> str:
+        """Name and version of the engine, and the reason if it is not the fast one."""
+        if self._fast is not None:
+            return str(FastTemplate.version())
+        name = "Jinja" if self._is_fast_wanted and self._jinja_is_equal else "Transformers"
+        return f"{name} ({self._fast_or_reason[1]})" if self._fast_or_reason[1] else name
+
+    @property
+    def _fast(self) -> FastTemplate | None:
+        return self._fast_or_reason[0]
+
+    @cached_property
+    def _fast_or_reason(self) -> tuple[FastTemplate | None, str]:
+        if not self._is_fast_wanted:
+            return None, ""
+        if FastTemplate.version() is None:
+            return None, "minijinja is not installed: pip install 'brimful[fast]'"
+        try:
+            return FastTemplate(self._source, self._variables), ""
+        except UnsupportedTemplateError as error:
+            return None, f"minijinja cannot take the template: {error}"
+
+    def _gives_same_text(self, fast: FastTemplate, messages: Sequence[Message], tools: Any) -> bool:
+        hard_messages = [replace_texts(message, message.get("content") and _HARD_CONTENT, None) for message in messages]
+        return all(
+            _text_or_none(lambda: fast.render(self._prepared(some), tools or None, False))
+            == _text_or_none(lambda: self.by_reference(some, tools))
+            for some in (messages, hard_messages)
+        )
+
+    def _by_jinja(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
+        text: str = compile_template(self._source).render(
+            **self._variables,
+            messages=self._prepared(messages),
+            tools=tools or None,
+            documents=None,
+            add_generation_prompt=add_generation_prompt,
+        )
+        return text
+
+    def _prepared(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return messages as Transformers gives them to a template: no key without a value, thoughts under all names."""
+        return [message if len(message) == 2 and message.get("content") else self._full(message) for message in messages]
+
+    def _full(self, message: Message) -> Message:
+        present = {key: value for key, value in message.items() if value is not None}
+        if not self._aliases_reasoning:
+            return present
+        reasoning = next((present[name] for name in _REASONING_NAMES if name in present), None)
+        return present if reasoning is None else {"thinking": reasoning, **present, "reasoning_content": reasoning}
+
+    @cached_property
+    def _jinja_is_equal(self) -> bool:
+        """True if Jinja gives the text of Transformers on the built-in conversations; found once for each template."""
+        versions = [importlib.metadata.version(name) for name in ("transformers", "jinja2")]
+        subject = ["template", self._source, {key: repr(value) for key, value in self._variables.items()}, versions]
+        result = recall(subject)
+        if result is None:
+            result = all(
+                _text_or_none(lambda: self._by_jinja(messages, tools, prompt))
+                == _text_or_none(lambda: self._by_transformers(messages, tools, prompt))
+                for messages, tools in _EXAMPLES
+                for prompt in (False, True)
+            )
+            remember(subject, result)
+        return bool(result)
+
+
+def _text_or_none(render: Callable[[], str]) -> str | None:
+    """Return a rendering; None if the template refuses the conversation, in whatever words."""
+    try:
+        return render()
+    except Exception:
+        return None

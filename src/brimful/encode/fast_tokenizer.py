@@ -1,0 +1,54 @@
+"""Tokenising by ``fastokens``: byte-level BPE tens of times faster than the ``tokenizers`` library, with the same ids.
+
+``docs/adr/0024-fast-encoding.md`` says why this library.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+
+import numpy as np
+
+from brimful.tables import Ragged
+
+
+class UnsupportedTokenizerError(Exception):
+    """The fast library refuses a tokenizer; says why."""
+
+
+class FastTokenizer:
+    """A tokenizer of ``fastokens``.
+
+    Args:
+        state: the tokenizer as ``tokenizers`` writes it, JSON.
+        split_special_tokens: encode special tokens in a text like any other text.
+
+    Raises:
+        ImportError: the library is not installed.
+        UnsupportedTokenizerError: it does not know this kind of tokenizer.
+    """
+
+    def __init__(self, state: str, *, split_special_tokens: bool = False) -> None:
+        from fastokens._native import Tokenizer
+
+        try:
+            self._tokenizer = Tokenizer.from_json_str(state)
+        except ValueError as error:
+            raise UnsupportedTokenizerError(str(error).splitlines()[0]) from error
+        self._split_special_tokens = split_special_tokens
+
+    @staticmethod
+    def version() -> str | None:
+        """Return name and version of the library; None if it is not installed."""
+        try:
+            return f"fastokens {importlib.metadata.version('fastokens')}"
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    def ids(self, texts: Sequence[str]) -> Ragged:
+        """Return the tokens of each text, ``int32``, with no special tokens added."""
+        ids, offsets = self._tokenizer.encode_batch_flat(
+            list(texts), add_special_tokens=False, split_special_tokens=self._split_special_tokens
+        )
+        return Ragged(np.frombuffer(ids, dtype=np.int32), np.frombuffer(offsets, dtype=np.int64))

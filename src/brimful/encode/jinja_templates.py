@@ -1,0 +1,75 @@
+"""Chat templates compiled by Jinja, in a sandbox as in Transformers, and called without what it does around each call."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+
+def raise_exception(message: str) -> None:
+    """Refuse a conversation: the function that templates call for it."""
+    import jinja2
+
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Write a value as JSON; Jinja's own filter would write HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def strftime_now(form: str) -> str:
+    """Return the present time."""
+    return datetime.datetime.now().strftime(form)
+
+
+@lru_cache(maxsize=8)
+def compile_template(source: str) -> Any:
+    """Compile a chat template in a sandbox whose values cannot be changed.
+
+    Raises:
+        jinja2.TemplateSyntaxError: it has a tag that Jinja does not know, such as ``generation``.
+    """
+    return _environment().from_string(source)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Any:
+    import jinja2.ext
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
+    # Templates may make dictionaries and namespaces, and nothing that begins with an underscore in them.
+    environment.globals["namespace"] = _safe_namespace
+    return environment
+
+
+def _safe_namespace(*values: Mapping[str, Any], **attributes: Any) -> Any:
+    import jinja2
+
+    names = dict(*values, **attributes)
+    for name in names:
+        if str(name).startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a namespace of a template has no attribute {name!r}")
+    return jinja2.utils.Namespace(names)
+
+
+def callables_of(source: str) -> set[str]:
+    """Return the names of everything that a template calls or filters by: functions, methods and filters."""
+    from jinja2 import nodes
+
+    tree = _environment().parse(source)
+    names = {node.name for node in tree.find_all(nodes.Filter)} | {node.name for node in tree.find_all(nodes.Test)}
+    for call in tree.find_all(nodes.Call):
+        callee = call.node
+        names.add(callee.name if isinstance(callee, nodes.Name) else getattr(callee, "attr", "?"))
+    return names - {node.name for node in tree.find_all(nodes.Macro)}

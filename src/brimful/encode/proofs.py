@@ -1,0 +1,41 @@
+"""Memory of comparisons: what was found equal to its reference once need not be compared again, nor trusted after a difference.
+
+One small file in the cache for each tokenizer or template, named by the content and by the versions that were compared.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from brimful.blobs import atomic_file
+from brimful.cache import cache_dir
+from brimful.fingerprint import fingerprint_of
+
+
+def _path(subject: Any) -> Path:
+    return cache_dir() / "proofs" / f"{fingerprint_of(subject)}.json"
+
+
+def recall(subject: Any) -> Any:
+    """Return the result of an earlier comparison; None if there was none.
+
+    Args:
+        subject: what was compared, with versions: anything that JSON can hold.
+    """
+    try:
+        return json.loads(_path(subject).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def remember(subject: Any, result: Any) -> None:
+    """Keep the result of a comparison; a cache that cannot be written only costs time."""
+    path = _path(subject)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as file:
+            file.write(json.dumps(result, ensure_ascii=True).encode())
+    except OSError:
+        return

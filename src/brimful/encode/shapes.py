@@ -1,0 +1,31 @@
+"""Shapes of conversations: what a chat template looks at beside the texts that it writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import xxhash
+
+from brimful.sources.sample import Message
+
+MAX_SHAPES = 4096
+"""Shapes whose examination is kept; data sets have few, so more are a sign of shapes that never recur."""
+
+
+def shape_of(messages: Sequence[Message], tools: Any) -> Hashable:
+    """Return roles, the keys that hold something, the number of calls of tools, and the tools.
+
+    >>> shape_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "name": "b"}], None)
+    (('user', ('assistant', 'role', 'name')), None)
+    """
+    # Most messages are a role and a text: their role alone says so.
+    turns = tuple([m["role"] if len(m) == 2 and m.get("content") else _details(m) for m in messages])
+    return turns, xxhash.xxh3_128_hexdigest(json.dumps(tools, default=repr).encode()) if tools else None
+
+
+def _details(message: Message) -> Hashable:
+    calls = message.get("tool_calls")
+    keys = [key for key, value in message.items() if value]
+    return (message["role"], *keys, len(calls)) if calls else (message["role"], *keys)

@@ -1,0 +1,182 @@
+"""Tokens of several texts, and the run of tokens that holds a range of their characters."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from brimful.encode.token_bytes import TokenBytes
+from brimful.ragged import offsets_of
+from brimful.tables import Ragged
+from brimful.typing import AnyIntArray, BoolArray, Int64Array
+
+
+class TokenizedTexts(abc.ABC):
+    """Token ids of several texts.
+
+    Attributes:
+        ids: ``int32``; row ``i`` holds the tokens of text ``i``.
+    """
+
+    def __init__(self, ids: Ragged) -> None:
+        self.ids = ids
+
+    @abc.abstractmethod
+    def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
+        """Return the runs of tokens ``[first, last)`` that hold the characters ``[start, end)`` of texts.
+
+        A token that also holds characters behind the end belongs to the run, as in Transformers; so do all tokens of a
+        last character that takes several.
+
+        Args:
+            rows: index of each text, ``int[num_runs]``.
+            starts: first character.
+            ends: character behind the last.
+
+        Returns:
+            First tokens and tokens behind the last, counted from the first token of the text: ``int64[num_runs]`` each.
+        """
+
+
+class EncodedTexts(TokenizedTexts):
+    """Tokens with the alignment of the ``tokenizers`` library, or with none.
+
+    Args:
+        texts: the texts.
+        ids: their tokens.
+        encodings: of ``tokenizers``, with offsets; None for a tokenizer written in Python, which has none. Then the
+            tokens of a prefix are counted.
+        count_tokens: number of tokens of any text.
+    """
+
+    def __init__(
+        self, texts: Sequence[str], ids: Ragged, encodings: Sequence[Any] | None, count_tokens: Callable[[str], int]
+    ) -> None:
+        super().__init__(ids)
+        self._texts, self._encodings, self._count_tokens = texts, encodings, count_tokens
+
+    def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
+        pairs = [self._run(*run) for run in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)]
+        array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        return array[:, 0], array[:, 1]
+
+    def _run(self, row: int, start: int, end: int) -> tuple[int, int]:
+        first, last = self._first_token(row, start), self._first_token(row, end)
+        if self._encodings is not None:
+            # Backwards, because characters such as normalised blanks have no token of their own.
+            for position in range(end - 1, start - 1, -1):
+                token = self._encodings[row].char_to_token(position)
+                if token is not None:
+                    return first, max(last, int(token) + 1)
+        return first, last
+
+    def _first_token(self, row: int, position: int) -> int:
+        """Return the index of the first token that holds the character at ``position`` or one behind it."""
+        text, num_tokens = self._texts[row], len(self.ids.row(row))
+        if self._encodings is None:
+            return min(self._count_tokens(text[:position]), num_tokens)
+        for character in range(position, len(text)):
+            token = self._encodings[row].char_to_token(character)
+            if token is not None:
+                return int(token)
+        return num_tokens
+
+
+class ByteAlignedTexts(TokenizedTexts):
+    """Tokens of a byte-level vocabulary, aligned by the number of bytes of each.
+
+    Tokens of byte-level BPE spell their text byte for byte, so the running sum of their sizes is the place of each in
+    the text. A text that the tokenizer changes first (a decomposed accent, for example) has other bytes than its
+    tokens: it is aligned by the reference.
+
+    Args:
+        texts: the texts.
+        ids: their tokens.
+        sizes: bytes of each token of the vocabulary.
+        reference: aligns a few texts by the ``tokenizers`` library.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str],
+        ids: Ragged,
+        sizes: TokenBytes,
+        reference: Callable[[Sequence[str]], TokenizedTexts],
+    ) -> None:
+        super().__init__(ids)
+        self._texts, self._reference = texts, reference
+        values = ids.values
+        ends = np.cumsum(sizes.num_bytes[values], dtype=np.int64)
+        self._text_starts = np.concatenate([ends[:1] * 0, ends])[ids.offsets[:-1]] if len(values) else _zeros(len(ids))
+        # Blanks around a token that the tokenizer leaves out of its range belong to no token; an empty range is none.
+        starts = ends - sizes.num_bytes[values] + sizes.num_leading[values]
+        ends = ends - sizes.num_trailing[values]
+        ends[ends <= starts] = -1
+        self._starts, self._ends = starts, np.maximum.accumulate(ends) if len(ends) else ends
+        self._characters = _Characters(texts)
+        num_bytes = np.add.reduceat(
+            np.append(sizes.num_bytes[values], 0), ids.offsets[:-1], dtype=np.int64
+        ) * (np.diff(ids.offsets) > 0)
+        self._is_aligned: BoolArray = sizes.keeps(texts) & (num_bytes == self._characters.num_bytes)
+
+    def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
+        rows, starts, ends = (np.asarray(column, dtype=np.int64) for column in (rows, starts, ends))
+        firsts, _ = self._holders(rows, starts)
+        lasts, _ = self._holders(rows, ends)
+        # From the last character of each run backwards to the first that has a token.
+        pending = np.flatnonzero(ends > starts)
+        position = ends[pending] - 1
+        while len(pending):
+            tokens, is_held = self._holders(rows[pending], position)
+            held = pending[is_held]
+            lasts[held] = np.maximum(lasts[held], tokens[is_held] + 1)
+            goes_on = ~is_held & (position > starts[pending])
+            pending, position = pending[goes_on], position[goes_on] - 1
+        unaligned = np.flatnonzero(~self._is_aligned[rows])
+        if len(unaligned):
+            texts, own_rows = np.unique(rows[unaligned], return_inverse=True)
+            tokens = self._reference([self._texts[row] for row in texts.tolist()])
+            firsts[unaligned], lasts[unaligned] = tokens.runs(own_rows, starts[unaligned], ends[unaligned])
+        return firsts, lasts
+
+    def _holders(self, rows: Int64Array, positions: Int64Array) -> tuple[Int64Array, BoolArray]:
+        """Return the first token that holds each character or one behind it, and whether it holds this one."""
+        offsets = self.ids.offsets
+        bytes_of_texts = self._characters.first_bytes(rows, positions)
+        places = self._text_starts[rows] + bytes_of_texts
+        tokens = np.searchsorted(self._ends, places, side="right")
+        behind = (tokens >= offsets[rows + 1]) | (bytes_of_texts >= self._characters.num_bytes[rows])
+        is_held = ~behind
+        is_held[is_held] = self._starts[tokens[is_held]] <= places[is_held]
+        return np.where(behind, offsets[rows + 1], tokens) - offsets[rows], is_held
+
+
+class _Characters:
+    """Places of characters in the UTF-8 bytes of their text."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        self._starts = offsets_of(sizes)
+        self._bytes: Int64Array | None = None
+        self.num_bytes = sizes
+        if not all(map(str.isascii, texts)):
+            # Half of a surrogate pair was refused before, so that every character has its UTF-8.
+            codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+            widths = 1 + (codes > 0x7F).view(np.int8) + (codes > 0x7FF).view(np.int8) + (codes > 0xFFFF).view(np.int8)
+            self._bytes = offsets_of(widths)
+            self.num_bytes = np.diff(self._bytes[self._starts])
+
+    def first_bytes(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
+        """Return the first byte of characters, counted from the beginning of their text."""
+        if self._bytes is None:
+            return positions
+        starts = self._starts[rows]
+        places: Int64Array = self._bytes[starts + positions] - self._bytes[starts]
+        return places
+
+
+def _zeros(count: int) -> Int64Array:
+    return np.zeros(count, dtype=np.int64)

@@ -1,0 +1,149 @@
+"""Facts about a tokenizer of Transformers: all that encoding needs, kept so that the library need not be loaded.
+
+Importing Transformers and making its tokenizer take seconds; what they result in depends on the files in the
+tokenizer's directory and on versions, and so is found in the cache from the second job on.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.blobs import atomic_file
+from brimful.cache import cache_dir
+from brimful.encode.token_bytes import TokenBytes
+from brimful.errors import BrimfulError
+from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.tables import open_table, write_table
+from brimful.typing import Fingerprint
+
+_VERSION = 1
+_MAX_FILE_BYTES = 64 << 20
+"""Larger files of the directory are weights, and no part of a tokenizer."""
+
+_COLUMNS = ("num_bytes", "num_leading", "num_trailing")
+
+
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """What encoding asks of a tokenizer.
+
+    Attributes:
+        fingerprint: of all that turns text into ids: vocabulary, merges, normaliser, added tokens.
+        state: the tokenizer as ``tokenizers`` writes it, without cutting and padding; None if it is written in Python.
+        splits_special_tokens: true if special tokens in a text are encoded like any other text.
+        chat_template: Jinja source; None if it has none.
+        special_tokens: texts of the special tokens by their name, as templates see them.
+        special_texts: texts of all special tokens.
+        bos_id, eos_id: tokens that begin and end a text; None if it has none.
+        begins_with_bos: true if it puts BOS in front by itself.
+        aliases_reasoning: true if its Transformers gives thoughts to templates under all of their names.
+        sizes: bytes of each token of a byte-level vocabulary; None for others.
+    """
+
+    fingerprint: Fingerprint
+    state: str | None
+    splits_special_tokens: bool
+    chat_template: str | None
+    special_tokens: Mapping[str, str]
+    special_texts: tuple[str, ...]
+    bos_id: int | None
+    eos_id: int | None
+    begins_with_bos: bool
+    aliases_reasoning: bool
+    sizes: TokenBytes | None
+
+    @classmethod
+    def of(cls, hf: Any) -> TokenizerFacts:
+        """Ask a tokenizer of Transformers."""
+        from transformers.utils import chat_template_utils
+
+        backend = getattr(hf, "backend_tokenizer", None) if getattr(hf, "is_fast", False) else None
+        splits_special_tokens = bool(getattr(hf, "split_special_tokens", False))
+        options = {"split_special_tokens": splits_special_tokens}
+        state, sizes = None, None
+        if backend is None:
+            fingerprint = fingerprint_of([type(hf).__name__, sorted(hf.get_vocab().items()), options])
+        else:
+            settings = json.loads(backend.to_str())
+            # Left over from earlier uses of the tokenizer; encoding neither cuts nor pads.
+            cutting = {name: settings.pop(name) for name in ("truncation", "padding")}
+            fingerprint, sizes = fingerprint_of([settings, options]), TokenBytes.of(settings)
+            state = json.dumps({**dict.fromkeys(cutting), **settings}, ensure_ascii=False)
+        added_tokens = [token for token in hf.added_tokens_decoder.values() if token.special]
+        return cls(
+            fingerprint=fingerprint,
+            state=state,
+            splits_special_tokens=splits_special_tokens,
+            chat_template=str(hf.get_chat_template(None, None)) if hf.chat_template else None,
+            special_tokens={key: str(value) for key, value in hf.special_tokens_map.items()},
+            special_texts=tuple(dict.fromkeys(map(str, [*hf.all_special_tokens, *added_tokens]))),
+            bos_id=hf.bos_token_id,
+            eos_id=hf.eos_token_id,
+            begins_with_bos=hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id],
+            aliases_reasoning=hasattr(chat_template_utils, "_alias_reasoning_fields"),
+            sizes=sizes,
+        )
+
+    @classmethod
+    def recall(cls, directory: str) -> TokenizerFacts | None:
+        """Return the facts that an earlier job kept of the tokenizer in a directory; None if there are none."""
+        folder = _folder(directory)
+        try:
+            table = open_table(folder / "facts.arrow")
+            facts = dict(table.description["facts"])
+            state = (folder / "tokenizer.json").read_bytes() if facts["state"] else None
+            if state is not None and fingerprint_bytes(state) != facts["state"]:
+                return None
+            form = facts.pop("form")
+            sizes = TokenBytes(*(table.flat(name) for name in _COLUMNS), form) if len(table) else None
+            facts |= {"state": None if state is None else state.decode(), "sizes": sizes}
+            return cls(**{**facts, "special_texts": tuple(facts["special_texts"])})
+        except (OSError, KeyError, TypeError, ValueError, BrimfulError):
+            return None
+
+    def remember(self, directory: str) -> None:
+        """Keep the facts of the tokenizer in a directory; a cache that cannot be written only costs time."""
+        folder = _folder(directory)
+        facts = {key: value for key, value in vars(self).items() if key not in ("sizes", "state")}
+        state = None if self.state is None else self.state.encode()
+        facts |= {"state": state and fingerprint_bytes(state), "form": self.sizes and self.sizes.form}
+        columns = asdict(self.sizes) if self.sizes is not None else {}
+        try:
+            if state is not None:
+                with atomic_file(folder / "tokenizer.json") as file:
+                    file.write(state)
+            write_table(
+                folder / "facts.arrow",
+                {name: columns.get(name, np.zeros(0, dtype=np.int64)) for name in _COLUMNS},
+                {"kind": "tokenizer", "version": _VERSION, "facts": facts},
+            )
+        except (OSError, BrimfulError):
+            return
+
+
+def _folder(directory: str) -> Path:
+    return cache_dir() / "tokenizers" / _directory_fingerprint(directory)[:16]
+
+
+def _directory_fingerprint(directory: str) -> Fingerprint:
+    """Return the fingerprint of a tokenizer's files, and of the versions of the libraries that read them."""
+    versions = [_VERSION, *(importlib.metadata.version(name) for name in ("transformers", "tokenizers"))]
+    return fingerprint_of([versions, [[name, fingerprint_bytes(content)] for name, content in _files(directory)]])
+
+
+def _files(directory: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the files that Transformers reads, in the order of their names: not too large, and not in other folders."""
+    for folder in (directory, os.path.join(directory, "additional_chat_templates")):
+        for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and os.path.getsize(path) <= _MAX_FILE_BYTES:
+                with open(path, "rb") as file:
+                    yield os.path.relpath(path, directory), file.read()
