@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 from compare import Row, in_turn, main_of
 
+from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import StoredSamples, write_stored
 from brimful.execute import available_cores
@@ -61,7 +62,8 @@ def stored_samples(lengths: np.ndarray, folder: Path) -> StoredSamples:
             ids = rng.integers(0, 150_000, length, dtype=np.int32)
             samples.append(EncodedSample(ids, np.arange(length) >= length // 2))
         path = str(folder / f"{begin}.arrow")
-        write_stored(path, samples)
+        batch = EncodedBatch.of(samples)
+        write_stored(path, batch.ids, batch.loss_mask)
         parts.append((begin, path))
     return StoredSamples(parts)
 

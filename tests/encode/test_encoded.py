@@ -9,8 +9,9 @@ import pytest
 
 from brimful import tables
 from brimful.encode import EncodedSample, token_runs
+from brimful.encode.batch import EncodedBatch
 from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
-from brimful.errors import CorruptFileError, EncodeError
+from brimful.errors import BadSampleError, CorruptFileError, EncodeError
 
 
 def _encoded(ids, mask):
@@ -39,12 +40,18 @@ def test_labels_of_another_length_are_refused():
         EncodedSample.from_labels(np.array([5, 6, 7]), np.array([-100, 6]))
 
 
+def _store(path, samples):
+    """Store samples; None is a rejected one."""
+    batch = EncodedBatch.of([BadSampleError("", sample_id=0) if sample is None else sample for sample in samples])
+    write_stored(path, batch.ids, batch.loss_mask)
+
+
 def test_stored_samples_come_back_by_id(tmp_path):
     """Without it packs would be written with tokens of a neighbour, or lose the targets of token 0."""
     first = [_encoded([0, 0, 7], [True, False, True]), None, _encoded([151643], [False])]
     second = [_encoded([1, 2], [True, True])]
-    write_stored(tmp_path / "0.arrow", first)
-    write_stored(tmp_path / "3.arrow", second)
+    _store(tmp_path / "0.arrow", first)
+    _store(tmp_path / "3.arrow", second)
     stored = StoredSamples([(0, str(tmp_path / "0.arrow")), (3, str(tmp_path / "3.arrow"))])
     for reader in (stored, pickle.loads(pickle.dumps(stored))):
         for sample_id, expected in ((3, second[0]), (0, first[0]), (2, first[2])):
@@ -59,7 +66,7 @@ def test_more_files_than_may_be_open(tmp_path, monkeypatch):
     monkeypatch.setattr("brimful.encode.token_runs._MAX_OPEN_FILES", 2)
     parts = [(number, str(tmp_path / f"{number}.arrow")) for number in range(5)]
     for number, path in parts:
-        write_stored(path, [_encoded([number], [True])])
+        _store(path, [_encoded([number], [True])])
     stored = StoredSamples(parts)
     assert [stored[number].input_ids.tolist() for number in (4, 0, 3, 1, 2, 0)] == [[4], [0], [3], [1], [2], [0]]
     assert len(stored._open) == 2
@@ -75,7 +82,7 @@ def test_every_flipped_byte_of_stored_tokens_is_found_or_changes_nothing(tmp_pat
     """Without it a damaged file would be packed as other tokens or targets, and its store pass every check."""
     path = tmp_path / "a.arrow"
     samples = [_encoded([5, 6, 7], [False, True, True]), None, _encoded([8], [False])]
-    write_stored(path, samples)
+    _store(path, samples)
     assert (is_stored(path, 3), is_stored(path, 2), is_stored(tmp_path / "b.arrow", 3)) == (True, False, False)
     data, found = path.read_bytes(), 0
     for at in range(0, len(data), 3):
@@ -96,7 +103,7 @@ def test_stored_tokens_are_checked_once_in_a_process(tmp_path, monkeypatch):
     monkeypatch.setattr(token_runs, "_MAX_OPEN_FILES", 1)
     parts = []
     for number in range(3):
-        write_stored(tmp_path / f"{number}.arrow", [_encoded([number], [True])])
+        _store(tmp_path / f"{number}.arrow", [_encoded([number], [True])])
         parts.append((number, str(tmp_path / f"{number}.arrow")))
     asked = []
     real = tables._checksum

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
 from brimful.encode import ChatEncoder
-from brimful.encode.turns import _verbatim_texts
+from brimful.encode.shapes import shape_of
 from brimful.errors import BadSampleError
 from tests.encode.templates import QWEN3, STYLES, chat, tokenizer_of, trained
 
@@ -146,9 +146,7 @@ def test_both_ways_to_find_turns_agree(name, encoders, contents):
     """Without it what is learned would depend on which of two ways happened to explain a conversation."""
     encoder, sample = encoders[name], chat(*contents)
     finder, text = encoder._finder, encoder.render(sample)
-    texts = [_verbatim_texts(message) for message in sample.messages]
-    values = [value for message_texts in texts for value in message_texts]
-    by_skeleton = finder._by_skeleton(finder._skeleton(sample.messages, None, texts), values, text)
+    by_skeleton = finder.exact_spans(shape_of(sample.messages, None), sample.messages, None, text)
     by_prefixes = finder._by_prefixes(sample.messages, None, text)
     assert by_skeleton is not None
     assert len(by_skeleton) == len(contents) // 2

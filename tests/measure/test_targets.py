@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from brimful.encode import TextEncoder
 from brimful.measure import LengthTable, measure_lengths
 from brimful.measure.targets import Targets, joined_rows, runs_of_masks
+from brimful.ragged import offsets_of
 from brimful.sources import line_index, open_source
+from brimful.tables import Ragged
 from brimful.testing.toys import toy_chat_encoder
 from tests.measure.encoders import Letters
 
@@ -20,7 +22,8 @@ masks = st.lists(st.none() | st.lists(st.booleans(), max_size=9), min_size=1, ma
 
 
 def _arrays(lists):
-    return [None if mask is None else np.array(mask, dtype=bool) for mask in lists]
+    values = [value for mask in lists for value in mask or ()]
+    return Ragged(np.array(values, dtype=bool), offsets_of([len(mask or ()) for mask in lists]))
 
 
 @given(masks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -61,5 +62,5 @@ class EncodedBatch:
             self.errors[index]
             if index in self.errors
             else EncodedSample(values[start:stop], self.loss_mask[start:stop])
-            for index, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+            for index, (start, stop) in enumerate(pairwise(bounds))
         ]

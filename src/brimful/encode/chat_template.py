@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,12 +17,19 @@ from brimful.sources.sample import Message
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Names of an answer's thoughts, the one first that Transformers takes if there are several."""
 
-_HARD_CONTENT = "\x1c\x85\u2003 <b>\"é\" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n"
+_HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
 """Text with white space of every kind at its ends, and with all that templates look for in an answer."""
 
 _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
     ([{"role": "user", "content": "a"}], None),
-    ([{"role": "system", "content": " s "}, {"role": "user", "content": "a\n"}, {"role": "assistant", "content": "b"}], None),
+    (
+        [
+            {"role": "system", "content": " s "},
+            {"role": "user", "content": "a\n"},
+            {"role": "assistant", "content": "b"},
+        ],
+        None,
+    ),
     (
         [
             {"role": "user", "content": "q"},
@@ -38,7 +45,9 @@ _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
             {
                 "role": "assistant",
                 "content": "",
-                "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, None, "é<"]}}}],
+                "tool_calls": [
+                    {"type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, None, "é<"]}}}
+                ],
             },
             {"role": "tool", "name": "f", "content": '{"y": true}'},
             {"role": "assistant", "content": "b"},
@@ -133,12 +142,11 @@ class ChatTemplate:
             return None, f"minijinja cannot take the template: {error}"
 
     def _gives_same_text(self, fast: FastTemplate, messages: Sequence[Message], tools: Any) -> bool:
+        def by_fast(messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
+            return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
+
         hard_messages = [replace_texts(message, message.get("content") and _HARD_CONTENT, None) for message in messages]
-        return all(
-            _text_or_none(lambda: fast.render(self._prepared(some), tools or None, False))
-            == _text_or_none(lambda: self.by_reference(some, tools))
-            for some in (messages, hard_messages)
-        )
+        return _give_same_text(by_fast, self.by_reference, [(messages, tools), (hard_messages, tools)])
 
     def _by_jinja(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
         text: str = compile_template(self._source).render(
@@ -152,7 +160,9 @@ class ChatTemplate:
 
     def _prepared(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return messages as Transformers gives them to a template: no key without a value, thoughts under all names."""
-        return [message if len(message) == 2 and message.get("content") else self._full(message) for message in messages]
+        return [
+            message if len(message) == 2 and message.get("content") else self._full(message) for message in messages
+        ]
 
     def _full(self, message: Message) -> Message:
         present = {key: value for key, value in message.items() if value is not None}
@@ -168,19 +178,22 @@ class ChatTemplate:
         subject = ["template", self._source, {key: repr(value) for key, value in self._variables.items()}, versions]
         result = recall(subject)
         if result is None:
-            result = all(
-                _text_or_none(lambda: self._by_jinja(messages, tools, prompt))
-                == _text_or_none(lambda: self._by_transformers(messages, tools, prompt))
-                for messages, tools in _EXAMPLES
-                for prompt in (False, True)
-            )
+            result = _give_same_text(self._by_jinja, self._by_transformers, _EXAMPLES)
             remember(subject, result)
         return bool(result)
 
 
-def _text_or_none(render: Callable[[], str]) -> str | None:
-    """Return a rendering; None if the template refuses the conversation, in whatever words."""
+def _give_same_text(first: Render, second: Render, conversations: Sequence[tuple[Sequence[Message], Any]]) -> bool:
+    """Return true if two engines give equal texts of all conversations, or refuse the same ones, in whatever words."""
+    return all(
+        _text_or_none(first, messages, tools, prompt) == _text_or_none(second, messages, tools, prompt)
+        for messages, tools in conversations
+        for prompt in (False, True)
+    )
+
+
+def _text_or_none(render: Render, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str | None:
     try:
-        return render()
+        return render(messages, tools, add_generation_prompt)
     except Exception:
         return None

@@ -10,6 +10,7 @@ from brimful.sources.sample import Message
 Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
 """Function of (messages, tools, add_generation_prompt) that gives the text of one chat template."""
 
+
 def replace_texts(message: Message, content: str | None, call_fields: Iterable[Mapping[str, str]] | None) -> Message:
     """Return a message with other texts.
 

@@ -124,9 +124,7 @@ class RenderingEncoder(Encoder):
         ids, mask = self._with_marks(tokens.ids, mask, errors)
         return EncodedBatch(ids, mask, errors)
 
-    def _with_marks(
-        self, ids: Ragged, mask: LossMask, errors: Mapping[int, BadSampleError]
-    ) -> tuple[Ragged, LossMask]:
+    def _with_marks(self, ids: Ragged, mask: LossMask, errors: Mapping[int, BadSampleError]) -> tuple[Ragged, LossMask]:
         """Put the marks in front of each text and behind it, but for samples that cannot be encoded."""
         prefix, suffix = self.marks
         if not prefix and not suffix:

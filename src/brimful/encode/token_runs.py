@@ -15,23 +15,24 @@ import numpy as np
 
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BrimfulError, CorruptFileError
-from brimful.ragged import offsets_of
 from brimful.tables import Ragged, open_table, write_table
 from brimful.typing import LossMask, TokenIds
 
 _MAX_OPEN_FILES = 512
 _CHUNK_TOKENS = 1 << 16
-_EMPTY_RUN = np.empty(0, dtype=np.int32)
 
 
-def write_stored(path: str | os.PathLike[str], samples: Sequence[EncodedSample | None]) -> None:
-    """Write the samples of one block; None marks a rejected sample.
+def write_stored(path: str | os.PathLike[str], ids: Ragged, loss_mask: LossMask) -> None:
+    """Write the samples of one block.
 
     A token that is no target is stored as its bitwise complement, so that one int32 holds both.
+
+    Args:
+        ids: ``int32``, a row for each sample; empty for a rejected one.
+        loss_mask: ``bool[len(ids.values)]``.
     """
-    runs = [_EMPTY_RUN if sample is None else mask_as_complement(sample) for sample in samples]
-    values = np.concatenate([*runs, _EMPTY_RUN])
-    write_table(path, {"signed_ids": Ragged(values, offsets_of([len(run) for run in runs]))}, {"kind": "encoded"})
+    signed_ids = Ragged(mask_as_complement(ids.values, loss_mask), ids.offsets)
+    write_table(path, {"signed_ids": signed_ids}, {"kind": "encoded"})
 
 
 def is_stored(path: str | os.PathLike[str], count: int) -> bool:
@@ -49,9 +50,9 @@ def _open_runs(path: str | os.PathLike[str], *, checked: bool = True) -> Ragged:
     return table.ragged("signed_ids", checked=checked)
 
 
-def mask_as_complement(sample: EncodedSample) -> TokenIds:
-    """Return ``int32[length]``: the token id at a target, its bitwise complement (below 0) elsewhere."""
-    return np.where(sample.loss_mask, sample.input_ids, ~sample.input_ids)
+def mask_as_complement(ids: TokenIds, loss_mask: LossMask) -> TokenIds:
+    """Return ``int32[num_tokens]``: the token id at a target, its bitwise complement (below 0) elsewhere."""
+    return np.where(loss_mask, ids, ~ids)
 
 
 def unmask_complement(ids: TokenIds) -> tuple[TokenIds, LossMask]:

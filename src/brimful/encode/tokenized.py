@@ -117,9 +117,9 @@ class ByteAlignedTexts(TokenizedTexts):
         ends[ends <= starts] = -1
         self._starts, self._ends = starts, np.maximum.accumulate(ends) if len(ends) else ends
         self._characters = _Characters(texts)
-        num_bytes = np.add.reduceat(
-            np.append(sizes.num_bytes[values], 0), ids.offsets[:-1], dtype=np.int64
-        ) * (np.diff(ids.offsets) > 0)
+        num_bytes = np.add.reduceat(np.append(sizes.num_bytes[values], 0), ids.offsets[:-1], dtype=np.int64) * (
+            np.diff(ids.offsets) > 0
+        )
         self._is_aligned: BoolArray = sizes.keeps(texts) & (num_bytes == self._characters.num_bytes)
 
     def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:

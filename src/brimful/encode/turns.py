@@ -82,9 +82,7 @@ class TurnFinder:
         self._skeletons: dict[Any, _Skeleton | None] = {}
         self._header: str | None = None
 
-    def exact_spans(
-        self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str
-    ) -> list[Span] | None:
+    def exact_spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
         """Return the spans if the text is the template's own text around the texts of the messages, unchanged.
 
         Then every text of the conversation is in it. ``shape`` is that of ``shape_of``.

@@ -268,5 +268,5 @@ def _masked_runs(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
         for sample, result in zip(batch, context.encoder.encode_batch(batch), strict=True):
             if isinstance(result, BadSampleError):
                 raise result.located(context.source.where(sample.sample_id))
-            runs[sample.sample_id] = mask_as_complement(result)
+            runs[sample.sample_id] = mask_as_complement(result.input_ids, result.loss_mask)
     return [runs[sample_id] for sample_id in sample_ids.tolist()]

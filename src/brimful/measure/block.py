@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import write_stored
 from brimful.errors import BadSampleError
 from brimful.measure.account import Account
 from brimful.measure.table import REJECTED
 from brimful.measure.targets import runs_of_masks
+from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
-from brimful.tables import write_table
-from brimful.typing import Lengths
+from brimful.tables import Ragged, write_table
+from brimful.typing import BoolArray, Lengths, LossMask, TokenIds
 
 RUNS = "target_runs"
 """Column of a block's file with the runs of targets of each row."""
@@ -72,54 +71,87 @@ class BlockTask:
 
 def measure_block(context: BlockContext, task: BlockTask) -> int:
     """Measure one block, write its files and return the number of its tokens; runs in any process."""
-    columns = {name: np.full(len(task), REJECTED, dtype=np.int32) for name in context.budgets}
-    tokens = columns["tokens"]
     errors: list[BadSampleError] = []
     account = Account()
-    samples: list[EncodedSample | None] = [None] * len(task)
     batches = _batches(context.source.read(task.start, task.stop), errors)
+    columns: dict[str, Any] = {}
     if context.needs_labels:
-        encode = context.encoder.encode_batch
-        for sample, result in chain.from_iterable(zip(batch, encode(batch), strict=True) for batch in batches):
-            if isinstance(result, BadSampleError):
-                errors.append(result)
-                continue
-            row = sample.sample_id - task.start
-            samples[row] = result
-            tokens[row] = len(result)
-            if "loss_tokens" in columns:
-                columns["loss_tokens"][row] = np.count_nonzero(result.loss_mask)
-            if len(result):
-                _add(account, context, sample, has_target=bool(result.loss_mask[1:].any()))
+        ids, mask = _encode(context, task, batches, errors, account)
+        tokens = np.diff(ids.offsets).astype(np.int32)
+        if "loss_tokens" in context.budgets:
+            columns["loss_tokens"] = np.diff(offsets_of(mask)[ids.offsets]).astype(np.int32)
+        # The file of lengths is written last: a job that is killed between the two measures the block again.
+        if task.encoded_path is not None:
+            write_stored(task.encoded_path, ids, mask)
+        if context.needs_runs:
+            columns[RUNS] = runs_of_masks(Ragged(mask, ids.offsets))
     else:
         # Labels are not needed where every token but the first is a target, or nobody asks for targets.
-        for batch, (lengths, batch_errors) in _lengths_of(context.encoder, batches):
-            tokens[[sample.sample_id - task.start for sample in batch]] = lengths
-            errors += batch_errors
-            for sample, length in zip(batch, lengths.tolist(), strict=True):
-                if length > 0:
-                    _add(account, context, sample, has_target=length > 1)
+        tokens = _measure(context, task, batches, errors, account)
     # A sample without tokens is rejected, in every budget.
-    for row in np.flatnonzero(tokens == 0).tolist():
-        for column in columns.values():
-            column[row] = REJECTED
-        errors.append(BadSampleError("has no tokens", sample_id=row + task.start))
+    known_ids = {error.sample_id for error in errors}
+    empty_ids = (np.flatnonzero(tokens < 1) + task.start).tolist()
+    errors += [BadSampleError("has no tokens", sample_id=index) for index in empty_ids if index not in known_ids]
     rejects = _rejects(context, task, errors)
-    # The file of lengths is written last: a job that is killed between the two measures the block again.
-    if task.encoded_path is not None:
-        write_stored(task.encoded_path, samples)
-    part: dict[str, Any] = dict(columns)
-    if context.needs_runs:
-        part[RUNS] = runs_of_masks([sample.loss_mask if sample is not None else None for sample in samples])
+    columns["tokens"] = tokens
+    for name in context.budgets:
+        columns[name][tokens < 1] = REJECTED
+    part = {name: columns[name] for name in (*context.budgets, *([RUNS] if RUNS in columns else ()))}
     write_table(task.part_path, part, {"kind": "length_part", "rejects": rejects, "account": account.as_dict()})
     return int(tokens[tokens > 0].sum(dtype=np.int64))
 
 
-def _add(account: Account, context: BlockContext, sample: Sample, *, has_target: bool) -> None:
-    """Count an encoded sample, and the reason if it has no target."""
-    account.add(sample)
-    if context.targets and not has_target:
-        account.no_target[context.encoder.no_target_reason(sample)] += 1
+def _encode(
+    context: BlockContext,
+    task: BlockTask,
+    batches: Iterable[list[Sample]],
+    errors: list[BadSampleError],
+    account: Account,
+) -> tuple[Ragged, LossMask]:
+    """Return the tokens and the loss mask of all rows, none for those that cannot be encoded."""
+    sizes = np.zeros(len(task), dtype=np.int64)
+    values: list[TokenIds] = [np.empty(0, dtype=np.int32)]
+    masks: list[LossMask] = [np.empty(0, dtype=bool)]
+    for samples in batches:
+        batch = context.encoder.encode_together(samples)
+        lengths, offsets = batch.lengths, batch.ids.offsets
+        # Samples come in the order of their rows, and so do their tokens.
+        sizes[[sample.sample_id - task.start for sample in samples]] = lengths
+        values.append(batch.ids.values)
+        masks.append(batch.loss_mask)
+        errors += batch.errors.values()
+        # The first token of a sample is no target: nothing stands before it from which it could be predicted.
+        num_targets = np.diff(offsets_of(batch.loss_mask)[offsets])
+        num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
+        _count(context, account, samples, lengths > 0, num_targets > 0)
+    return Ragged(np.concatenate(values), offsets_of(sizes)), np.concatenate(masks)
+
+
+def _measure(
+    context: BlockContext,
+    task: BlockTask,
+    batches: Iterable[list[Sample]],
+    errors: list[BadSampleError],
+    account: Account,
+) -> Lengths:
+    """Return the tokens of each row, below 1 for those that cannot be encoded."""
+    tokens = np.zeros(len(task), dtype=np.int32)
+    for samples, (lengths, batch_errors) in _lengths_of(context.encoder, batches):
+        tokens[[sample.sample_id - task.start for sample in samples]] = lengths
+        errors += batch_errors
+        _count(context, account, samples, lengths > 0, lengths > 1)
+    return tokens
+
+
+def _count(
+    context: BlockContext, account: Account, samples: Sequence[Sample], is_encoded: BoolArray, has_target: BoolArray
+) -> None:
+    """Count encoded samples, and the reasons of those that have no target."""
+    for index in np.flatnonzero(is_encoded).tolist():
+        account.add(samples[index])
+    if context.targets:
+        for index in np.flatnonzero(is_encoded & ~has_target).tolist():
+            account.no_target[context.encoder.no_target_reason(samples[index])] += 1
 
 
 def _rejects(context: BlockContext, task: BlockTask, errors: list[BadSampleError]) -> list[list[Any]]:

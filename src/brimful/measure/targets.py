@@ -10,11 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brimful.ragged import offsets_of, ranges, starts_of
+from brimful.ragged import offsets_of, ranges
 from brimful.tables import Ragged
-from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
-
-_NO_MASK: LossMask = np.empty(0, dtype=bool)
+from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths
 
 
 class Targets:
@@ -26,6 +24,7 @@ class Targets:
             target.
 
     >>> masks = [np.array([False, True, True, False, True]), np.array([True, True, True]), np.array([False, False])]
+    >>> masks = Ragged(np.concatenate(masks), offsets_of([5, 3, 2]))
     >>> targets = Targets.of_runs(runs_of_masks(masks))
     >>> targets.counts.tolist()
     [3, 2, 0]
@@ -87,20 +86,18 @@ class Targets:
         return np.bincount(segment, weights=np.maximum(high - low, 0), minlength=len(num_runs)).astype(np.int64)
 
 
-def runs_of_masks(masks: Sequence[LossMask | None]) -> Ragged:
-    """Return the runs of targets of each mask; none for a sample without a mask (rejected)."""
-    present_masks = [mask if mask is not None else _NO_MASK for mask in masks]
+def runs_of_masks(masks: Ragged) -> Ragged:
+    """Return the runs of targets in each mask: ``[start, end, start, end, …]``, ascending."""
+    sizes = np.diff(masks.offsets)
     # Each mask with a false token behind it: runs neither touch nor reach into the next sample.
-    sizes = np.array([len(mask) + 1 for mask in present_masks], dtype=np.int64)
-    begins = starts_of(sizes)
-    flat = np.zeros(int(sizes.sum()) + 1, dtype=np.int8)
-    for mask, begin in zip(present_masks, begins.tolist(), strict=True):
-        flat[begin + 1 : begin + 1 + len(mask)] = mask
+    begins = masks.offsets[:-1] + np.arange(len(sizes))
+    flat = np.zeros(len(masks.values) + len(sizes) + 1, dtype=np.int8)
+    flat[ranges(begins + 1, sizes)] = masks.values
     # Edges are starts and ends by turns; both of a run belong to the sample of its start.
     edges = np.flatnonzero(np.diff(flat))
     owners = np.searchsorted(begins, edges[::2], side="right") - 1
     values = (edges - np.repeat(begins[owners], 2)).astype(np.int32)
-    return Ragged(values, offsets_of(2 * np.bincount(owners, minlength=len(present_masks))))
+    return Ragged(values, offsets_of(2 * np.bincount(owners, minlength=len(sizes))))
 
 
 def joined_rows(parts: Sequence[Ragged]) -> Ragged:

@@ -7,8 +7,8 @@ import bisect
 import json
 import os
 import weakref
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import xxhash
 from brimful.cache import cache_dir
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
+from brimful.sources.fast_json import parser_for
 from brimful.sources.line_index import load_line_index, open_line_index
 from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows, oversized
 from brimful.sources.sample import MalformedRowError
@@ -128,26 +129,26 @@ class _Lines(Rows):
             # A line above the maximum is read up to the byte that shows it.
             data = self._bytes(first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1)))
             begin = len(_BOM) if first == 0 and data.startswith(_BOM) else 0
+            parse = self._parser_for(data)
             for end in ends[:count]:
-                yield self._row(data[begin : end - first])
+                yield self._row(data[begin : end - first], parse)
                 begin = end - first
             start += count
 
-    def _row(self, line: bytes) -> Any:
+    def _row(self, line: bytes, parse: Callable[[bytes], Any]) -> Any:
         """Return the row of a line; the bytes may end in blank lines, which do not count as its length."""
         if len(line) > MAX_ROW_BYTES:
             line = line[: line.find(b"\n") + 1]
             if not line:
                 return oversized()
         try:
-            return self._parse(line)
+            return parse(line)
         except UnicodeDecodeError as error:
             return MalformedRowError(f"invalid UTF-8 at byte {error.start} of the line ({error.reason})")
 
-    @staticmethod
     @abc.abstractmethod
-    def _parse(line: bytes) -> Any:
-        """Return the row of a line; ``UnicodeDecodeError`` if it is no UTF-8."""
+    def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
+        """Return the function from a line of these bytes to its row; ``UnicodeDecodeError`` if it is no UTF-8."""
 
     def where(self, index: int) -> str:
         line_ends = index
@@ -160,21 +161,25 @@ class _Lines(Rows):
 class JsonLines(_Lines):
     """One JSON object a line; blank lines are passed over."""
 
-    @staticmethod
-    def _parse(line: bytes) -> Any:
-        try:
-            value = json.loads(line)
-        except UnicodeDecodeError:
-            raise
-        except json.JSONDecodeError as error:
-            return MalformedRowError(f"no JSON: {error.msg} at column {error.colno}")
-        except RecursionError:
-            return MalformedRowError("no JSON that can be read: nested too deeply")
-        except ValueError as error:  # a number of thousands of digits
-            return MalformedRowError(f"no JSON that can be read: {error}")
-        if not isinstance(value, (dict, str)):
-            return MalformedRowError(f"a row must be an object and is {type(value).__name__}")
-        return value
+    def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
+        return partial(_json_row, parser_for(data))
+
+
+def _json_row(parse: Callable[[bytes], Any], line: bytes) -> Any:
+    """Return the object or text of a line, or the error that says why it cannot be read."""
+    try:
+        value = parse(line)
+    except UnicodeDecodeError:
+        raise
+    except json.JSONDecodeError as error:
+        return MalformedRowError(f"no JSON: {error.msg} at column {error.colno}")
+    except RecursionError:
+        return MalformedRowError("no JSON that can be read: nested too deeply")
+    except ValueError as error:  # a number of thousands of digits
+        return MalformedRowError(f"no JSON that can be read: {error}")
+    if not isinstance(value, (dict, str)):
+        return MalformedRowError(f"a row must be an object and is {type(value).__name__}")
+    return value
 
 
 class JsonArray(JsonLines):
@@ -189,6 +194,5 @@ class TextLines(_Lines):
 
     unit = "one document a line"
 
-    @staticmethod
-    def _parse(line: bytes) -> Any:
-        return line.rstrip(b"\r\n").decode("utf-8")
+    def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
+        return lambda line: line.rstrip(b"\r\n").decode("utf-8")

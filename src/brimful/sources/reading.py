@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,18 +42,17 @@ class Reading:
         content = self.format.convert(row)
         messages = content.get("messages")
         if messages is None:
-            self._check_placeholders([content.get("text")])
+            self._check_placeholder(content.get("text"))
         else:
-            self._check_placeholders(message.get("content") for message in messages)
+            for message in messages:
+                self._check_placeholder(message.get("content"))
             unread += sorted(unread_of_messages(messages) - self.ignore)
         return Sample(sample_id, **content, unread=tuple(unread))
 
-    def _check_placeholders(self, texts: Iterable[str | None]) -> None:
+    def _check_placeholder(self, text: str | None) -> None:
         """Refuse a text with the mark of a medium, which comes without one."""
-        for text in texts:
-            mark = placeholder(text, ignore=self.ignore) if text else None
-            if mark is not None:
-                raise MalformedRowError(
-                    f"its text holds {mark} where a medium belongs, and media cannot be packed so far: if it is plain "
-                    f"text, say so with {setting('ignore', [mark])}"
-                )
+        if text and "<" in text and (mark := placeholder(text, ignore=self.ignore)) is not None:
+            raise MalformedRowError(
+                f"its text holds {mark} where a medium belongs, and media cannot be packed so far: if it is plain "
+                f"text, say so with {setting('ignore', [mark])}"
+            )

@@ -15,7 +15,7 @@ True
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.messages import setting
@@ -92,14 +92,14 @@ def unread_columns(row: Any, columns: frozenset[str], *, ignore: frozenset[str] 
     return [name for name in names if name not in ignore]
 
 
-def unread_of_messages(messages: Iterable[Message]) -> set[str]:
+def unread_of_messages(messages: Sequence[Message]) -> set[str]:
     """Return the keys of messages beside those of OpenAI's format; a chat template may know them."""
+    # The names of all keys first: nearly every row has those of OpenAI alone.
+    keys: set[str] = set().union(*messages)
     return {
         f"messages[].{key}"
-        for message in messages
-        if not message.keys() <= MESSAGE_KEYS
-        for key, value in message.items()
-        if key not in MESSAGE_KEYS and not _is_empty(value)
+        for key in keys - MESSAGE_KEYS
+        if any(not _is_empty(message.get(key)) for message in messages)
     }
 
 

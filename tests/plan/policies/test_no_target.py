@@ -13,15 +13,17 @@ from brimful.errors import NoTargetError
 from brimful.measure import LengthTable
 from brimful.measure.targets import Targets, runs_of_masks
 from brimful.plan import Plan, plan_packs
+from brimful.ragged import offsets_of
+from brimful.tables import Ragged
 
 # Four samples: answers at the end, at the beginning, none, everywhere.
 MASKS = ["0011", "0110000", "000", "01111"]
 
 
 def table_of(masks: list[str]) -> LengthTable:
-    arrays = [np.array([letter == "1" for letter in mask]) for mask in masks]
+    values = np.array([letter == "1" for letter in "".join(masks)])
     lengths = np.array([len(mask) for mask in masks], dtype=np.int32)
-    return LengthTable({"tokens": lengths}, targets=Targets.of_runs(runs_of_masks(arrays)))
+    return LengthTable({"tokens": lengths}, targets=Targets.of_runs(runs_of_masks(Ragged(values, offsets_of(lengths)))))
 
 
 def test_by_default_they_are_an_error_that_names_them():

@@ -26,6 +26,11 @@ def as_message(value: Any, name: str) -> Message:
     Chat templates expect the arguments of a tool call as an object; OpenAI's API writes them as JSON text. Parts of
     type ``reasoning`` or ``thinking`` become ``reasoning_content``, parts of type ``tool_call`` become calls.
     """
+    # Most turns are a role and a text, and nothing has to be changed in them.
+    if type(value) is dict and len(value) == 2:
+        role = value.get("role")
+        if type(role) is str and role and type(value.get("content")) is str:
+            return value
     if not isinstance(value, Mapping):
         raise MalformedRowError(f"{name} must be an object and is {preview(value)}")
     role = value.get("role")
