@@ -12,7 +12,8 @@
     │   └── BadSampleError (ValueError)        one row is malformed: file, line, what is wrong
     ├── EncodeError
     │   ├── TokenizerNotFoundError (FileNotFoundError)
-    │   └── AssistantTurnsError (ValueError)   a template that does not show where answers begin
+    │   ├── AssistantTurnsError (ValueError)   a template that does not show where answers begin
+    │   └── EncodersDifferError (ValueError)   a fast library gave other tokens than its reference
     ├── MeasureError
     │   └── CacheMismatchError (ValueError)    a length table made with other settings or content
     ├── PlanError
@@ -63,6 +64,7 @@ __all__ = [
     "EncodeError",
     "TokenizerNotFoundError",
     "AssistantTurnsError",
+    "EncodersDifferError",
     "MeasureError",
     "CacheMismatchError",
     "PlanError",
@@ -165,6 +167,10 @@ class TokenizerNotFoundError(EncodeError, FileNotFoundError):
 
 class AssistantTurnsError(EncodeError, ValueError):
     """The chat template does not show where the assistant's turns begin and end."""
+
+
+class EncodersDifferError(EncodeError, ValueError):
+    """A fast library gave other tokens than the one that it stands for."""
 
 
 class MeasureError(BrimfulError):

@@ -65,7 +65,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
 
 
 _ENCODER_OPTIONS = (
-    "mode", "train_on", "chat_template", "system", "reasoning", "date", "separator", "bos", "eos",
+    "mode", "train_on", "chat_template", "system", "reasoning", "date", "separator", "bos", "eos", "fast",
 )  # fmt: skip
 _SOURCE_OPTIONS = ("ignore", "text_unit", "split", "config", "max_samples", "cache_dir")
 """Options that are arguments of the same name."""

@@ -79,6 +79,9 @@ encoder_options = grouped(
     ),
     click.option("--bos/--no-bos", default=None, help="Documents begin with BOS (default: as the tokenizer does)."),
     click.option("--eos/--no-eos", default=True, help="Documents end with EOS."),
+    click.option(
+        "--fast/--no-fast", default=True, help="Encode with faster libraries where they give the same tokens (default)."
+    ),
 )
 
 json_option = grouped(

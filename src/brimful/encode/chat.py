@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from brimful.checks import check_type, choice_of
 from brimful.encode.chat_template import ChatTemplate
+from brimful.encode.preloading import TRANSFORMERS
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.shapes import shape_of
@@ -202,6 +203,7 @@ class ChatEncoder(RenderingEncoder):
             self._apply_template,
             aliases_reasoning=facts.aliases_reasoning,
             fast=self.tokenizer.fast,
+            jinja=self.tokenizer.fast or self.tokenizer.is_reference,
         )
 
     def _apply_template(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
@@ -219,6 +221,29 @@ class ChatEncoder(RenderingEncoder):
     @property
     def engine(self) -> str:
         return f"{self.tokenizer.engine}, templates by {self._chat_template.engine}"
+
+    @property
+    def engine_id(self) -> str:
+        names = [super().engine_id, self._chat_template.engine_id]
+        return "; ".join(name for name in names if name)
+
+    def trusts(self, engine_id: str) -> bool:
+        return all(
+            self._chat_template.trusts(name) if name.startswith("templates") else super(ChatEncoder, self).trusts(name)
+            for name in engine_id.split("; ")
+        )
+
+    def distrust(self, reason: str) -> None:
+        self._chat_template.distrust(reason)
+        if self.tokenizer.is_fast:
+            super().distrust(reason)
+
+    @property
+    def preload(self) -> Mapping[str, Mapping[str, str]]:
+        modules = super().preload
+        if self._chat_template.needs_transformers:
+            modules = {name: {**variables, TRANSFORMERS: "1"} for name, variables in modules.items()}
+        return modules
 
     @property
     def all_are_targets(self) -> bool:

@@ -71,14 +71,16 @@ class ChatTemplate:
         variables: special tokens by name, and the caller's own variables.
         render: the way through Transformers.
         aliases_reasoning: that Transformers gives thoughts under all of their names.
-        fast: false for Transformers alone.
+        fast: take ``minijinja`` where it can be taken.
+        jinja: take Jinja where it was found equal to Transformers; else Transformers alone.
     """
 
     def __init__(
-        self, source: str, variables: Mapping[str, Any], render: Render, *, aliases_reasoning: bool, fast: bool
+        self, source: str, variables: Mapping[str, Any], render: Render, *, aliases_reasoning: bool, fast: bool, jinja: bool
     ) -> None:
         self._source, self._variables, self._by_transformers = source, dict(variables), render
-        self._aliases_reasoning, self._is_fast_wanted = aliases_reasoning, fast
+        self._aliases_reasoning = aliases_reasoning
+        self._is_fast_wanted, self._is_jinja_wanted = fast, jinja
         self._trusted_shapes: dict[Hashable, bool] = {}
 
     def render(
@@ -114,7 +116,7 @@ class ChatTemplate:
 
     def by_reference(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False) -> str:
         """Return the text by Transformers, or by Jinja if that was found equal."""
-        if not self._is_fast_wanted or not self._jinja_is_equal:
+        if self.needs_transformers:
             return self._by_transformers(messages, tools, add_generation_prompt)
         return self._by_jinja(messages, tools, add_generation_prompt)
 
@@ -123,8 +125,28 @@ class ChatTemplate:
         """Name and version of the engine, and the reason if it is not the fast one."""
         if self._fast is not None:
             return str(FastTemplate.version())
-        name = "Jinja" if self._is_fast_wanted and self._jinja_is_equal else "Transformers"
+        name = "Transformers" if self.needs_transformers else "Jinja"
         return f"{name} ({self._fast_or_reason[1]})" if self._fast_or_reason[1] else name
+
+    @property
+    def engine_id(self) -> str:
+        """Version of the fast engine; empty if it renders nothing."""
+        return f"templates {FastTemplate.version()}" if self._fast is not None else ""
+
+    def trusts(self, engine_id: str) -> bool:
+        """Return false if the fast engine of this version was found to give other texts."""
+        return recall(["fast template", self._source, engine_id]) is None
+
+    def distrust(self, reason: str) -> None:
+        """Never take the fast engine for this template again, in its present version."""
+        if self.engine_id:
+            remember(["fast template", self._source, self.engine_id], {"reason": reason})
+            self._fast_or_reason = None, reason
+
+    @property
+    def needs_transformers(self) -> bool:
+        """True if conversations are rendered by Transformers."""
+        return not self._is_jinja_wanted or not self._jinja_is_equal
 
     @property
     def _fast(self) -> FastTemplate | None:
@@ -136,6 +158,9 @@ class ChatTemplate:
             return None, ""
         if FastTemplate.version() is None:
             return None, "minijinja is not installed: pip install 'brimful[fast]'"
+        result = recall(["fast template", self._source, f"templates {FastTemplate.version()}"])
+        if result is not None:
+            return None, str(result["reason"])
         try:
             return FastTemplate(self._source, self._variables), ""
         except UnsupportedTemplateError as error:

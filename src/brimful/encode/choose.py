@@ -67,6 +67,7 @@ def encoder_for(
     separator: str = "",
     bos: bool | None = None,
     eos: bool = True,
+    fast: bool = True,
 ) -> Encoder:
     """Return the encoder for a source, with these settings.
 
@@ -78,6 +79,7 @@ def encoder_for(
         chat_template, template_kwargs, system, reasoning, date: as of ``ChatEncoder``.
         separator: as of ``CompletionEncoder``.
         bos, eos: as of ``TextEncoder``.
+        fast: encode with faster libraries where they give the same tokens; never changes the result.
 
     Raises:
         SettingsError: no tokenizer where one is needed, or a setting that this mode does not have.
@@ -117,6 +119,8 @@ def encoder_for(
             f"{setting('train_on')} {train_on!r} is unknown with {setting('mode', mode.value)}: use one of "
             f"{', '.join(_TRAIN_ON[mode])}"
         )
+    if not fast:
+        tokenizer = tokenizer.reference if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, fast=False)
     return _ENCODERS[mode](tokenizer, **settings)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from brimful.checks import check_type
@@ -52,10 +53,28 @@ class Encoder(abc.ABC):
         """Encode several samples into flat arrays."""
         return EncodedBatch.of(self.encode_batch(samples))
 
-    @property
+    @cached_property
     def reference(self) -> Encoder:
         """The same encoder by the libraries that define its tokens; itself if it uses no faster ones."""
         return self
+
+    @property
+    def engine_id(self) -> str:
+        """Versions of the faster libraries that encode; empty if there are none."""
+        return ""
+
+    def trusts(self, engine_id: str) -> bool:
+        """Return false for faster libraries that were found to encode otherwise than the reference."""
+        return True
+
+    def distrust(self, reason: str) -> None:
+        """Never encode with the faster libraries again, in their present versions."""
+        raise NotImplementedError(f"{type(self).__name__} has none")
+
+    @property
+    def preload(self) -> Mapping[str, Mapping[str, str]]:
+        """Modules that worker processes need, with the variables of the environment that each reads."""
+        return {}
 
     @property
     def engine(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
+from brimful.encode.preloading import TOKENIZER
 from brimful.encode.routing import Route, begin_lengths_by_kind, encode_by_kind
 from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
@@ -66,13 +67,28 @@ class RenderingEncoder(Encoder):
         """The route of samples that this class renders."""
         return Route(self._encode_rendered, self._begin_rendered_lengths)
 
-    @property
+    @cached_property
     def reference(self) -> RenderingEncoder:
         return type(self)(self.tokenizer.reference, **self._settings)  # type: ignore[call-arg]
 
     @property
     def engine(self) -> str:
         return self.tokenizer.engine
+
+    @property
+    def engine_id(self) -> str:
+        return self.tokenizer.engine_id if self.tokenizer.is_fast else ""
+
+    def trusts(self, engine_id: str) -> bool:
+        return not engine_id or self.tokenizer.trusts(engine_id)
+
+    def distrust(self, reason: str) -> None:
+        self.tokenizer.distrust(reason)
+
+    @property
+    def preload(self) -> Mapping[str, Mapping[str, str]]:
+        place = self.tokenizer.place
+        return {} if place is None else {"brimful.encode.preload": {TOKENIZER: place}}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.

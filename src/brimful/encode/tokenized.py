@@ -138,8 +138,8 @@ class ByteAlignedTexts(TokenizedTexts):
         unaligned = np.flatnonzero(~self._is_aligned[rows])
         if len(unaligned):
             texts, own_rows = np.unique(rows[unaligned], return_inverse=True)
-            tokens = self._reference([self._texts[row] for row in texts.tolist()])
-            firsts[unaligned], lasts[unaligned] = tokens.runs(own_rows, starts[unaligned], ends[unaligned])
+            reference = self._reference([self._texts[row] for row in texts.tolist()])
+            firsts[unaligned], lasts[unaligned] = reference.runs(own_rows, starts[unaligned], ends[unaligned])
         return firsts, lasts
 
     def _holders(self, rows: Int64Array, positions: Int64Array) -> tuple[Int64Array, BoolArray]:

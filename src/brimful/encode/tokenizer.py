@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type
-from brimful.encode.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError
+from brimful.encode.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError, load_fast
 from brimful.encode.hard_texts import hard_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts, TokenizedTexts
@@ -39,6 +39,7 @@ class Tokenizer:
         self, name_or_tokenizer: str | os.PathLike[str] | Any, *, fast: bool = True, ask_hub: bool = True
     ) -> None:
         self.fast = fast
+        self.is_reference = False
         self._ask_hub = ask_hub
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
@@ -125,60 +126,68 @@ class Tokenizer:
     @cached_property
     def reference(self) -> Tokenizer:
         """The same tokenizer by the ``tokenizers`` library alone."""
-        return self if self._fast is None else self._with_facts(fast=False)
-
-    def _with_facts(self, fast: bool) -> Tokenizer:
-        copy = Tokenizer(self.name if self._loaded is None else self._loaded, fast=fast, ask_hub=self._ask_hub)
-        copy.facts = self.facts
+        copy = Tokenizer(self.name if self._loaded is None else self._loaded, fast=False, ask_hub=self._ask_hub)
+        copy.facts, copy.is_reference = self.facts, True
         return copy
 
     @property
     def engine(self) -> str:
         """Name and version of the library that tokenises, and the reason if it is not the fast one."""
-        if self._fast is not None:
+        if self.is_fast:
             return str(FastTokenizer.version())
-        library = f"tokenizers {importlib.metadata.version('tokenizers')}"
-        if self.facts.state is None:
-            library = f"transformers {importlib.metadata.version('transformers')}"
-        return f"{library} ({self._engine[1]})" if self._engine[1] else library
+        library = "tokenizers" if self.facts.state is not None else "transformers"
+        reason = self._reason_against_fast
+        return f"{library} {importlib.metadata.version(library)}{f' ({reason})' if reason else ''}"
 
     @property
-    def _fast(self) -> FastTokenizer | None:
-        return self._engine[0]
+    def is_fast(self) -> bool:
+        """True if the fast library tokenises: it is installed, takes the tokenizer, and gave the reference's ids."""
+        return not self._reason_against_fast and self.fast
 
     @cached_property
-    def _engine(self) -> tuple[FastTokenizer | None, str]:
-        """The fast library if it can take the place of the reference, and the reason if not."""
+    def _reason_against_fast(self) -> str:
+        """The reason why the fast library does not tokenise; empty if it does, or is not wanted."""
         if not self.fast:
-            return None, ""
+            return ""
         if self.facts.state is None:
-            return None, "it is written in Python"
+            return "it is written in Python"
         if FastTokenizer.version() is None:
-            return None, "fastokens is not installed: pip install 'brimful[fast]'"
+            return "fastokens is not installed: pip install 'brimful[fast]'"
         result = recall(self._proof_subject)
-        if result is not None and result["reason"]:
-            return None, result["reason"]
-        try:
-            fast = FastTokenizer(self.facts.state, split_special_tokens=self.facts.splits_special_tokens)
-        except UnsupportedTokenizerError as error:
-            remember(self._proof_subject, {"reason": f"fastokens refuses it: {error}"})
-            return None, f"fastokens refuses it: {error}"
         if result is None:
-            reason = self._difference(fast, list(hard_texts()))
-            remember(self._proof_subject, {"reason": reason})
-            if reason:
-                return None, reason
-        return fast, ""
+            try:
+                result = {"reason": self._difference(self._fast, list(hard_texts()))}
+            except UnsupportedTokenizerError as error:
+                result = {"reason": f"fastokens refuses it: {error}"}
+            remember(self._proof_subject, result)
+        return str(result["reason"])
+
+    @cached_property
+    def _fast(self) -> FastTokenizer:
+        assert self.facts.state is not None
+        return load_fast(self.fingerprint, self.facts.state, self.facts.splits_special_tokens)
 
     @property
-    def _proof_subject(self) -> list[Any]:
-        versions = [FastTokenizer.version(), importlib.metadata.version("tokenizers")]
-        return ["tokenizer", self.fingerprint, self.facts.splits_special_tokens, versions]
+    def _proof_subject(self) -> Any:
+        return self._proof_of(self.engine_id)
+
+    @property
+    def engine_id(self) -> str:
+        """Versions of the fast library and of the reference it was compared with."""
+        return f"{FastTokenizer.version()}, tokenizers {importlib.metadata.version('tokenizers')}"
+
+    def _proof_of(self, engine_id: str) -> Any:
+        return ["tokenizer", self.fingerprint, self.facts.splits_special_tokens, engine_id]
+
+    def trusts(self, engine_id: str) -> bool:
+        """Return false if the fast library of these versions was found to give other tokens."""
+        result = recall(self._proof_of(engine_id))
+        return result is None or not result["reason"]
 
     def distrust(self, reason: str) -> None:
         """Never take the fast library for this tokenizer again, in its present version."""
         remember(self._proof_subject, {"reason": reason})
-        self._engine = None, reason
+        self._reason_against_fast = reason
 
     def _difference(self, fast: FastTokenizer, texts: Sequence[str]) -> str:
         """Return the first text that both libraries tokenise differently, for a message; empty if there is none."""
@@ -215,10 +224,8 @@ class Tokenizer:
             texts: none that ``refusal`` refuses.
             aligned: tokens are asked for by characters (``runs``), which costs the reference a fifth of its time.
         """
-        if self._fast is None:
-            return self._reference_tokens(texts, aligned)
         sizes = self.facts.sizes
-        if aligned and sizes is None:
+        if not self.is_fast or (aligned and sizes is None):
             return self._reference_tokens(texts, aligned)
         ids = self._fast.ids(texts)
         if sizes is None or not aligned:

@@ -103,7 +103,8 @@ class TokenizerFacts:
             if state is not None and fingerprint_bytes(state) != facts["state"]:
                 return None
             form = facts.pop("form")
-            sizes = TokenBytes(*(table.flat(name) for name in _COLUMNS), form) if len(table) else None
+            columns = {name: table.flat(name) for name in _COLUMNS}
+            sizes = TokenBytes(**columns, form=form) if len(table) else None
             facts |= {"state": None if state is None else state.decode(), "sizes": sizes}
             return cls(**{**facts, "special_texts": tuple(facts["special_texts"])})
         except (OSError, KeyError, TypeError, ValueError, BrimfulError):

@@ -12,7 +12,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -52,6 +52,7 @@ def run_tasks(
     context: Context,
     num_proc: int,
     threads: int = 1,
+    preload: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Generator[tuple[Task, Result], None, None]:
     """Run ``function(context, task)`` for every task; yield each with its result as it is done, in any order.
 
@@ -61,6 +62,7 @@ def run_tasks(
         context: the first argument of all calls; sent to each process once.
         num_proc: processes; 1 runs everything here.
         threads: with one process, tasks at a time: for those that wait for a disk, or for code outside Python.
+        preload: modules that processes need, with the variables of the environment that each reads.
 
     Raises:
         TaskFailedError: a worker process died (most often: out of memory).
@@ -69,7 +71,7 @@ def run_tasks(
     if num_proc < 1:
         raise SettingsError(f"{setting('num_proc')} must be at least 1 and is {num_proc}")
     if num_proc > 1 and len(tasks) > 1:
-        workers = Workers(function, context)
+        workers = Workers(function, context, preload)
         yield from _by_threads(workers.hire, tasks, min(num_proc, len(tasks)), end=workers.end)
     elif threads > 1 and len(tasks) > 1:
         yield from _by_threads(lambda: nullcontext(partial(function, context)), tasks, min(threads, len(tasks)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 
@@ -13,6 +12,3 @@ if hasattr(signal, "pthread_sigmask"):
     # The server was started with Ctrl-C blocked, or these imports would end in a traceback. Processes that are forked
     # from it, of brimful or not, get Ctrl-C again.
     os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT}))
-
-with contextlib.suppress(ImportError):
-    from transformers import AutoTokenizer  # noqa: F401

@@ -42,7 +42,7 @@ def serve(_shield: None, pipe: Connection) -> None:
     The first message is the function with its context, answered too: then this process is ready.
     """
     # There is one process a core already; threads on top of that compete with them.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe
         try:

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -40,12 +40,16 @@ class Workers:
     Args:
         function: importable by name; called as ``function(context, task)``.
         context: sent to each process once.
+        preload: modules to import in the server from which processes are forked, each with the variables of the
+            environment that it reads; without effect if the server of an earlier job still runs.
     """
 
-    def __init__(self, function: Callable[[Any, Any], Any], context: Any) -> None:
+    def __init__(
+        self, function: Callable[[Any, Any], Any], context: Any, preload: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
         self.ended = False
         self._order = bytes(ForkingPickler.dumps((function, context)))
-        self._context = _fresh_processes()
+        self._context = fresh_processes(preload or {})
         self.processes: set[Any] = set()
         _jobs.add(self)
 
@@ -136,12 +140,33 @@ class Worker:
         )
 
 
-def _fresh_processes() -> Any:
+def fresh_processes(preload: Mapping[str, Mapping[str, str]]) -> Any:
+    """Return the context that makes processes; its server begins to import what is to be loaded before."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver
+
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["brimful.execute.preload"])
+    context.set_forkserver_preload(["brimful.execute.preload", *preload])
+    variables = {name: value for environment in preload.values() for name, value in environment.items()}
+    with _start_lock, _server_shielded(), _environment(variables):
+        forkserver.ensure_running()
     return context
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for the processes that the block starts."""
+    previous = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in previous.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

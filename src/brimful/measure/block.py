@@ -97,7 +97,16 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     for name in context.budgets:
         columns[name][tokens < 1] = REJECTED
     part = {name: columns[name] for name in (*context.budgets, *([RUNS] if RUNS in columns else ()))}
-    write_table(task.part_path, part, {"kind": "length_part", "rejects": rejects, "account": account.as_dict()})
+    write_table(
+        task.part_path,
+        part,
+        {
+            "kind": "length_part",
+            "rejects": rejects,
+            "account": account.as_dict(),
+            "engine": context.encoder.engine_id,
+        },
+    )
     return int(tokens[tokens > 0].sum(dtype=np.int64))
 
 

@@ -23,6 +23,7 @@ from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import differing_keys, fingerprint_of, short
 from brimful.measure.account import Account
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
+from brimful.measure.comparison import compare_block
 from brimful.measure.table import LengthTable
 from brimful.measure.targets import Targets, joined_rows
 from brimful.messages import setting
@@ -145,7 +146,7 @@ def measure_and_keep(
     folder = default_cache_dir(cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
     # A table in the cache bears the fingerprint of its source: it differs only if it is damaged, and is remade.
-    earlier_table = _open_earlier(target, provenance, source, on_mismatch if path is not None else "rebuild")
+    earlier_table = _open_earlier(target, provenance, source, encoder, on_mismatch if path is not None else "rebuild")
     # It is of no use to a job that keeps the tokens of all rows, or asks for targets or errors that it does not have.
     if earlier_table is not None and (
         encoded_dir is not None
@@ -209,7 +210,9 @@ def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...], targ
     }
 
 
-def _open_earlier(target: Path, provenance: dict[str, Any], source: Source, policy: OnMismatch) -> LengthTable | None:
+def _open_earlier(
+    target: Path, provenance: dict[str, Any], source: Source, encoder: Encoder, policy: OnMismatch
+) -> LengthTable | None:
     """Open the table at the target if it covers a beginning of the source with the same settings."""
     try:
         table = LengthTable.open(target)
@@ -225,6 +228,8 @@ def _open_earlier(target: Path, provenance: dict[str, Any], source: Source, poli
     differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
     if "labels" in provenance and "labels" in table.provenance:
         differences += differing_keys(table.provenance["labels"], provenance["labels"])
+    if not encoder.trusts(table.provenance.get("engine", "")):
+        differences.append("libraries that encoded it, which were found to give other tokens than the reference since")
     if not differences and len(table) > len(source):
         differences = [f"source ({len(table):,} samples there, {len(source):,} here)"]
     if not differences and not source.begins_with(len(table), table.provenance["source_fingerprint"]):
@@ -260,8 +265,11 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
     if num_proc is None:
         num_proc = _processes(context, len(pending_tasks))
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
-    with closing(run_tasks(measure_block, pending_tasks, context=context, num_proc=num_proc)) as results:
+    with closing(
+        run_tasks(measure_block, pending_tasks, context=context, num_proc=num_proc, preload=context.encoder.preload)
+    ) as results:
         for task, num_tokens in results:
+            compare_block(context, task)
             progress.advance(len(task), tokens=num_tokens)
 
 
@@ -290,7 +298,7 @@ def _has_lengths(task: BlockTask, context: BlockContext) -> bool:
             part.ragged(RUNS)
     except (FileNotFoundError, KeyError, BrimfulError):
         return False
-    if not part.checksummed or len(part) != len(task):
+    if not part.checksummed or len(part) != len(task) or not context.encoder.trusts(part.description.get("engine", "")):
         return False
     return context.skip_bad or not part.description["rejects"]
 
@@ -333,7 +341,7 @@ def _assemble(
         targets = Targets.of_runs(joined_rows(runs)) if has_runs else Targets.of_all_tokens(columns["tokens"])
     return LengthTable(
         columns,
-        provenance={**provenance, "account": Account.sum(accounts).as_dict()},
+        provenance={**provenance, "engine": context.encoder.engine_id, "account": Account.sum(accounts).as_dict()},
         rejects=_located(rejects[:_MAX_REJECTS], source),
         targets=targets,
     )
