@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from brimful.errors import BrimfulError, SettingsError
 from brimful.measure import LengthTable
@@ -44,6 +45,36 @@ def lengths_in(directory: str) -> LengthTable | None:
     """Open the length table in a directory; None if there is none."""
     path = os.path.join(directory, "lengths.arrow")
     return LengthTable.open(path) if os.path.exists(path) else None
+
+
+def lengths_as_dict(table: LengthTable) -> dict[str, Any]:
+    """Return a length table for JSON."""
+    return {
+        "kind": LENGTHS,
+        "path": table.path,
+        "samples": len(table),
+        "tokens": table.total_tokens,
+        "budgets": list(table.budgets),
+        "targets": None if table.targets is None else table.targets.total,
+        "rejected": len(table.rejected_ids),
+        "source": table.provenance.get("source"),
+        "fingerprint": table.fingerprint,
+    }
+
+
+def plan_as_dict(plan: Plan) -> dict[str, Any]:
+    """Return a plan for JSON."""
+    return {
+        "kind": PLAN,
+        "path": plan.path,
+        "num_packs": plan.num_packs,
+        "capacity": plan.capacity,
+        "fill_ratio": plan.fill_ratio,
+        "lower_bound": plan.bound,
+        "settings": plan.record,
+        "fingerprint": plan.fingerprint,
+        **plan.ledger.as_dict(),
+    }
 
 
 def mismatch(path: str, expected: str) -> str:

@@ -66,14 +66,15 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
     if as_json:
         show_json({**facts.as_dict(), "page": output})
         return
-    show_lines(_lines(facts, stepwise=run.packs_per_step > 1))
+    show_lines(_lines(facts))
     if output is not None:
         click.echo(f"page           {output}")
 
 
-def _lines(facts: Facts, stepwise: bool) -> list[str]:
-    """Describe everything; ``stepwise`` also draws the choices and the steps of a run of more than one pack a step."""
+def _lines(facts: Facts) -> list[str]:
+    """Describe everything, with the choices and the steps only for a run of more than one pack a step."""
     lines = []
+    packs_per_step = facts.run.packs_per_step if facts.run.packs_per_step > 1 else None
     if facts.table is not None:
         lines += [*describe_lengths(facts.table), "", *draw_histogram(facts.table)]
     if facts.plan is not None:
@@ -81,15 +82,14 @@ def _lines(facts: Facts, stepwise: bool) -> list[str]:
     lines += describe_facts(facts)
     if facts.advice is not None:
         lines += ["", *describe_advice(facts.advice)]
-        if stepwise:
+        if packs_per_step is not None:
             lines += ["", *draw_choices(facts.advice)]
         else:
             lines.append(
                 "               for your run add --world-size, --micro-batch-size, --gradient-accumulation-steps"
             )
     if facts.table is not None:
-        sweep = draw_sweep(facts.sweep, facts.run.packs_per_step if stepwise else None)
-        lines += ["", "other capacities, by best fit decreasing", *sweep]
+        lines += ["", "other capacities, by best fit decreasing", *draw_sweep(facts.sweep, packs_per_step)]
     return lines
 
 

@@ -137,10 +137,9 @@ def _is_documented(node: ast.stmt) -> TypeGuard[_Function]:
 
 def _constructor(name: str, node: ast.ClassDef) -> str:
     """Return the call that makes an object, as the source has it."""
-    for member in node.body:
-        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
-            return _signature(name, member, bound=True)
-    return f"class {name}"
+    functions = (member for member in node.body if isinstance(member, ast.FunctionDef))
+    signatures = (_signature(name, function, bound=True) for function in functions if function.name == "__init__")
+    return next(signatures, f"class {name}")
 
 
 def _signature(name: str, node: _Function, *, bound: bool = False) -> str:

@@ -114,10 +114,11 @@ def _title(say: Say, number: int, text: str) -> None:
 
 def _short_one(chats: Sequence[Chat]) -> Chat:
     """Return a chat that fits on two lines: the first in the later half whose answer has 60 to 90 characters."""
-    for chat in chats[len(chats) // 2 :]:
-        if len(chat["messages"]) == 2 and 60 <= len(chat["messages"][1]["content"]) <= 90:
-            return chat
-    return {"messages": [{**turn, "content": turn["content"][:90]} for turn in chats[0]["messages"][:2]]}
+    turns_of_chats = (chat["messages"] for chat in chats[len(chats) // 2 :])
+    short = (
+        {"messages": turns} for turns in turns_of_chats if len(turns) == 2 and 60 <= len(turns[1]["content"]) <= 90
+    )
+    return next(short, {"messages": [{**turn, "content": turn["content"][:90]} for turn in chats[0]["messages"][:2]]})
 
 
 def _readable_pack(packs: PackStore) -> int:

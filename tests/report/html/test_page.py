@@ -14,8 +14,9 @@ from brimful import plan_packs
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
+from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import CostModel
-from brimful.report.analysis.capacity_sweep import sweep_capacities
+from brimful.report.analysis.capacity_sweep import CAPACITIES, sweep_capacities
 from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.rank_balance import measure_rank_balance
 from brimful.report.analysis.source_shares import source_shares
@@ -122,10 +123,10 @@ def test_the_sweep_is_what_planning_would_give(case, alignment):
     """A table that counted without the padding would show packs that nobody can plan."""
     capacity, lengths = case
     if capacity < alignment.total:
-        assert sweep_capacities(LengthTable.from_lengths(lengths), [capacity], alignment=alignment) == []
+        assert sweep_capacities(Histogram.of(np.array(lengths)), [capacity], alignment=alignment) == []
         return
     plan = plan_packs(lengths, capacity=capacity, alignment=alignment, algorithm="best_fit_decreasing", overflow="drop")
-    points = sweep_capacities(LengthTable.from_lengths(lengths), [capacity], alignment=alignment)
+    points = sweep_capacities(Histogram.of(np.array(lengths)), [capacity], alignment=alignment)
     if not plan.num_packs:
         assert points == []
         return
@@ -313,7 +314,7 @@ def test_every_capacity_says_what_it_loses():
     """Two of twenty samples look like little where the tokens are not beside them."""
     lengths = [*FEW_LONG[:-2], 2000, 42]  # 18 + 42 fit 1,024, 2,000 do not
     table = LengthTable.from_lengths(lengths)
-    points = sweep_capacities(table)
+    points = sweep_capacities(Histogram.of(table.tokens), CAPACITIES, alignment=Alignment())
     assert [(point.capacity, point.oversized, point.tokens_lost, point.loses_much) for point in points[:2]] == [
         (1024, 1, 2000, True), (2048, 0, 0, False),
     ]  # fmt: skip
@@ -373,8 +374,7 @@ def test_waiting_of_two_ranks_by_hand():
     """Packs of squares 64 64 32 32 in pairs: balanced, equals meet, and no rank waits."""
     plan = plan_packs([8, 8, 4, 4, 4, 4], capacity=8, algorithm="next_fit")
     square = CostModel(linear=0, quadratic=1, tile=1)
-    shape = {"dp_world_size": 2, "packs_per_micro_batch": 1, "gradient_accumulation_steps": 1}
-    work = measure_rank_balance(plan, square, **shape)
+    work = measure_rank_balance(plan, TrainingRun(dp_world_size=2, cost_model=square))
     assert work.num_steps == 2
     assert work.balanced.mean == work.balanced.worst == 1.0
     assert work.as_it_comes.mean in (1.0, pytest.approx(64 / 48))
@@ -383,14 +383,14 @@ def test_waiting_of_two_ranks_by_hand():
     assert work.balanced.rank_tokens == [16, 16]
     assert work.pack_cost_spread == pytest.approx(64 / 48)
     assert work.attention_ratio == 1.0
-    assert measure_rank_balance(plan, square, **shape | {"dp_world_size": 5}) is None
+    assert measure_rank_balance(plan, TrainingRun(dp_world_size=5, cost_model=square)) is None
 
 
 def test_balancing_is_what_makes_ranks_equal():
     """Eight packs of one sample and eight of two: in seeded order some rank waits, balanced none does."""
     plan = plan_packs([8] * 8 + [4] * 16, capacity=8, algorithm="next_fit")
     square = CostModel(linear=0, quadratic=1, tile=1)
-    work = measure_rank_balance(plan, square, dp_world_size=2, packs_per_micro_batch=1, gradient_accumulation_steps=1)
+    work = measure_rank_balance(plan, TrainingRun(dp_world_size=2, cost_model=square))
     assert work.balanced.worst == 1.0
     assert work.as_it_comes.worst == pytest.approx(64 / 48)
     assert 1.0 < work.as_it_comes.mean < 64 / 48

@@ -103,7 +103,6 @@ def advise(
 
 def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Advice:
     """Compare the run without packing to the run with it, as ``advise`` does for loose settings."""
-    run.check()
     if not plan.num_packs:
         raise SettingsError("the plan has no packs: there is nothing to compare")
     rows = Histogram.of(plan.lengths)

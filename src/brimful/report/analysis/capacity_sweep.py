@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
@@ -15,8 +14,6 @@ from brimful.plan.ledger import MUCH_LOST
 
 CAPACITIES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 """Capacities of every sweep, tokens."""
-
-_NO_ALIGNMENT = Alignment()
 
 
 @dataclass(frozen=True)
@@ -51,27 +48,21 @@ class CapacityPoint:
         return -(-self.num_packs // packs_per_step)
 
 
-def sweep_capacities(
-    lengths: LengthTable | Histogram,
-    capacities: Sequence[int] = CAPACITIES,
-    *,
-    alignment: Alignment = _NO_ALIGNMENT,
-) -> list[CapacityPoint]:
+def sweep_capacities(lengths: Histogram, capacities: Sequence[int], *, alignment: Alignment) -> list[CapacityPoint]:
     """Plan the same lengths at several capacities, best fit decreasing, without the samples that are too long.
 
     Counts of lengths are enough, so the cost depends on the number of different lengths alone.
 
     Args:
-        lengths: a table, or counts of its lengths.
+        lengths: of the samples, without empty and rejected ones.
         capacities: tokens, ascending. The sweep ends early if one pack holds everything.
         alignment: of segments and rows. Capacities below one aligned row are left out.
 
-    >>> point, = sweep_capacities(LengthTable.from_lengths([3, 3, 5, 6, 1, 1]), capacities=[5])
+    >>> lengths = Histogram.of(np.array([3, 3, 5, 6, 1, 1]))
+    >>> point, = sweep_capacities(lengths, [5], alignment=Alignment())
     >>> point.num_packs, point.oversized, point.samples_per_pack
     (3, 1, 1.6666666666666667)
     """
-    if isinstance(lengths, LengthTable):
-        lengths = Histogram.of(lengths.tokens[lengths.tokens > 0])
     points = []
     for capacity in capacities:
         if capacity < alignment.total:

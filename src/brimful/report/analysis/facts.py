@@ -66,7 +66,7 @@ class Facts:
             "run": self.run.as_dict(),
             "lengths": None if self.length_facts is None else asdict(self.length_facts),
             "plan": None if self.plan_facts is None else self.plan_facts.as_dict(),
-            "advice": None if self.advice is None else self.advice.as_dict(),
+            "advice": None if self.advice is None else asdict(self.advice),
             "sweep": [
                 {**asdict(point), "steps_per_epoch": point.steps_per_epoch(packs_per_step)} for point in self.sweep
             ],
@@ -130,13 +130,7 @@ def gather_facts(
         )
         # One rank waits for nobody.
         if run.dp_world_size > 1:
-            work = measure_rank_balance(
-                plan,
-                run.cost_model,
-                dp_world_size=run.dp_world_size,
-                packs_per_micro_batch=run.packs_per_forward,
-                gradient_accumulation_steps=run.gradient_accumulation_steps,
-            )
+            work = measure_rank_balance(plan, run)
     if table is not None:
         alignment = Alignment() if plan is None else plan.alignment
         capacities = sorted({*CAPACITIES, *([] if plan is None else [plan.capacity])})

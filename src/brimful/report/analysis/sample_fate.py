@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -151,14 +150,14 @@ def _places(plan: Plan, sample_id: int) -> tuple[Place, ...]:
 
 def _origin(table: LengthTable, sample_id: int) -> str:
     """Return file and line of a sample by the present file, or its row if that file was replaced since."""
-    parts = [(str(title), int(count)) for title, count in table.provenance.get("parts", ())]
-    for (title, count), end in zip(parts, accumulate(count for _, count in parts), strict=True):
-        if sample_id < end:
-            # Samples are numbered through all files of a source; rows begin anew in each.
-            row = sample_id - (end - count)
+    # Samples are numbered through all files of a source; rows begin anew in each.
+    row = sample_id
+    for title, count in table.provenance.get("parts", ()):
+        if row < count:
             try:
                 source = open_source(title)
             except (BrimfulError, OSError):
                 return f"row {row:,} of {title}"
             return source.where(row) if len(source) == count else f"row {row:,} of {title} as it was then"
+        row -= count
     return ""

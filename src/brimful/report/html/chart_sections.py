@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from itertools import accumulate, pairwise
 
 from brimful.messages import counted, in_python, setting
 from brimful.report.analysis.capacity_sweep import CapacityPoint
@@ -16,7 +16,12 @@ from brimful.report.html.svg import Axis, Bar, Chart, decade_axis, decimal, line
 
 
 def _percent_axis(label: str, max_ratio: float) -> Axis:
-    return linear_axis(label, 0, 100 * max_ratio, show=lambda value: f"{value:g} %")
+    return linear_axis(label, 0, 100 * max_ratio, show="{:g} %".format)
+
+
+def _share_bar(begin: float, end: float, span: str, number: int, total: int, noun: str) -> Bar:
+    """Return a bar as high as a share in per cent; its title says what lies in its span."""
+    return Bar(begin, end, 100 * number / total, f"{span}: {counted(number, noun)}, {percent(number / total)}")
 
 
 def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
@@ -34,20 +39,12 @@ def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
     # A pair of bars shares its bin at the middle of the logarithmic axis: samples on the left, tokens on the right.
     sample_bars, token_bars = [], []
     for length_bin in bins:
-        middle = math.sqrt(length_bin.begin * length_bin.end)
-        span = (
-            f"{length_bin.values} tokens"
-            if length_bin.end - length_bin.begin > 1
-            else counted(length_bin.begin, "token")
-        )
-        title = f"{span}: {counted(length_bin.number, singular)}, {percent(length_bin.number / number)}"
-        sample_bars.append(Bar(length_bin.begin, middle, 100 * length_bin.number / number, title))
-        title = f"{span}: {counted(length_bin.total, 'token')}, {percent(length_bin.total / tokens)}"
-        token_bars.append(Bar(middle, length_bin.end, 100 * length_bin.total / tokens, title))
+        middle, span = math.sqrt(length_bin.begin * length_bin.end), length_bin.describe("token")
+        sample_bars.append(_share_bar(length_bin.begin, middle, span, length_bin.number, number, singular))
+        token_bars.append(_share_bar(middle, length_bin.end, span, length_bin.total, tokens, "token"))
     chart.bars("one", sample_bars, gap=0.6)
     chart.bars("two", token_bars, gap=0.6)
-    if capacity is not None and chart.x.begin <= capacity <= chart.x.end:
-        chart.mark(capacity, f"capacity {capacity:,}")
+    chart.mark(capacity, "capacity")
 
     marks = [
         ("shortest", lengths.shortest),
@@ -88,18 +85,17 @@ def _fill(fill: FillFacts, num_packs: int) -> str:
         "Fill of packs",
         f"Bars are packs by fill, the line is the share of packs at most so full: the further right, the less padding. "
         f"{percent(fill.full / num_packs)} are full to the last token; emptier than the axis shows: {fill.below:,}.",
-        Axis("fill of a pack", edges[0], edges[-1], round_ticks(edges[0], edges[-1], 6), lambda value: f"{value:g} %"),
+        Axis("fill of a pack", edges[0], edges[-1], round_ticks(edges[0], edges[-1], 6), "{:g} %".format),
         _percent_axis("share of packs", 1.0),
     )
-    # The line begins with the packs that are emptier than the axis shows.
-    bars, points, cumulative = [], [(edges[0], 100 * fill.below / num_packs)], fill.below
-    for begin, end, packs in zip(edges[:-1], edges[1:], fill.packs, strict=True):
-        cumulative += packs
-        title = f"{begin:g} … {end:g} %: {counted(packs, 'pack')}, {percent(packs / num_packs)}"
-        bars.append(Bar(begin, end, 100 * packs / num_packs, title))
-        points.append((end, 100 * cumulative / num_packs))
+    bars = [
+        _share_bar(begin, end, f"{begin:g} … {end:g} %", packs, num_packs, "pack")
+        for (begin, end), packs in zip(pairwise(edges), fill.packs, strict=True)
+    ]
     chart.bars("one", bars)
-    chart.line("two", points)
+    # The line begins with the packs that are emptier than the axis shows.
+    cumulative = accumulate(fill.packs, initial=fill.below)
+    chart.line("two", [(edge, 100 * packs / num_packs) for edge, packs in zip(edges, cumulative, strict=True)])
     return figure(chart, "chart-fill", [("one", "packs of this fill"), ("two", "packs at most so full")])
 
 
@@ -123,11 +119,17 @@ def _sizes(sizes: SizeFacts, num_packs: int) -> str:
         axis,
         _percent_axis("share of packs", max(size_bin.number for size_bin in bins) / num_packs),
     )
-    bars = []
-    for size_bin in bins:
-        noun = "sample" if size_bin.values == "1" else "samples"
-        title = f"{size_bin.values} {noun}: {counted(size_bin.number, 'pack')}, {percent(size_bin.number / num_packs)}"
-        bars.append(Bar(size_bin.begin - shift, size_bin.end - shift, 100 * size_bin.number / num_packs, title))
+    bars = [
+        _share_bar(
+            size_bin.begin - shift,
+            size_bin.end - shift,
+            size_bin.describe("sample"),
+            size_bin.number,
+            num_packs,
+            "pack",
+        )
+        for size_bin in bins
+    ]
     chart.bars("one", bars)
     return figure(chart, "chart-sizes")
 
@@ -158,8 +160,7 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
     )
     steps.line("one", [(point.capacity, num_steps(point)) for point in points], dots=True)
     for chart in (fill, steps):
-        if capacity is not None and axis.begin <= capacity <= axis.end:
-            chart.mark(capacity, f"this plan: {capacity:,}")
+        chart.mark(capacity, "this plan:")
 
     columns: list[Column[CapacityPoint]] = [
         ("capacity", lambda point: whole(point.capacity)),
@@ -168,7 +169,7 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
         ("samples a pack", lambda point: f"{point.samples_per_pack:,.1f}"),
         ("steps an epoch", lambda point: whole(num_steps(point))),
         ("too long", lambda point: whole(point.oversized)),
-        ("tokens lost", lambda point: loss(point.lost_ratio, is_large=point.loses_much)),
+        ("tokens lost", lambda point: loss(point.lost_ratio)),
         ("fill if padded", lambda point: percent(point.padded_fill_ratio)),
     ]
     large_losses = [f"{percent(point.lost_ratio)} at {point.capacity:,}" for point in points if point.loses_much]
@@ -192,15 +193,15 @@ def work_section(work: RankBalance, model: str) -> str:
         f"{model}: attention over squares is {percent(work.attention_ratio)} of the cost, and the most costly pack "
         f"costs {work.pack_cost_spread:.2f} times the mean. {counted(work.num_steps, 'full step')} on {counted(ranks, 'rank')}."
     )
-    columns: list[Column[tuple[str, str, OrderCosts]]] = [
-        ("order of packs", lambda order: order[1]),
-        ("mean wait", _three_digits(lambda costs: costs.mean)),
-        ("99 % of steps below", _three_digits(lambda costs: costs.p99)),
-        ("worst step", _three_digits(lambda costs: costs.worst)),
-        ("ranks meet once a step", _three_digits(lambda costs: costs.mean_at_step)),
-        ("Σ length", _three_digits(lambda costs: max(_over_mean(costs.rank_tokens)))),
-        ("Σ length²", _three_digits(lambda costs: max(_over_mean(costs.rank_squares)))),
+    heads = [
+        *("order of packs", "mean wait", "99 % of steps below", "worst step", "ranks meet once a step"),
+        *("Σ length", "Σ length²"),
     ]
+    rows = []
+    for _, name, costs in orders:
+        loads = (max(_over_mean(costs.rank_tokens)), max(_over_mean(costs.rank_squares)))
+        ratios = (costs.mean, costs.p99, costs.worst, costs.mean_at_step, *loads)
+        rows.append([name, *(f"{ratio:.3f}" for ratio in ratios)])
     reading = (
         "Slowest rank ÷ mean rank: 1.000 is no waiting. The first three columns are for sharded parameters (FSDP, ZeRO-3), "
         "where ranks meet at every micro-batch. The last two: most ÷ mean over the ranks, of an epoch."
@@ -211,13 +212,9 @@ def work_section(work: RankBalance, model: str) -> str:
         "Cost on ranks and steps",
         paragraph(words),
         _pair(step_figure, figure(_squares_by_rank(ranks, orders), "chart-ranks", legend)),
-        table_of(columns, orders),
+        table(heads, rows),
         paragraph(reading, "fine"),
     )
-
-
-def _three_digits(ratio: Callable[[OrderCosts], float]) -> Callable[[tuple[str, str, OrderCosts]], str]:
-    return lambda order: f"{ratio(order[2]):.3f}"
 
 
 def _costs_by_step(work: RankBalance, orders: list[tuple[str, str, OrderCosts]]) -> Chart:
@@ -230,8 +227,8 @@ def _costs_by_step(work: RankBalance, orders: list[tuple[str, str, OrderCosts]])
         "Cost of a step on the ranks",
         "Each bar reaches from the rank with least work to the one with most, mean 1: the shorter, the less ranks wait. "
         + steps,
-        Axis("step", -width / 2, last + width / 2, round_ticks(0, last, whole=True), lambda step: f"{step:,}"),
-        linear_axis("cost ÷ mean", min(span.least for span in spans), max(span.most for span in spans), _plain),
+        Axis("step", -width / 2, last + width / 2, round_ticks(0, last, whole=True), "{:,}".format),
+        linear_axis("cost ÷ mean", min(span.least for span in spans), max(span.most for span in spans), "{:g}".format),
     )
     # The bars of one step lie side by side, each 0.45 of its width wide.
     for number, (colour, name, costs) in enumerate(orders):
@@ -255,15 +252,11 @@ def _squares_by_rank(ranks: int, orders: list[tuple[str, str, OrderCosts]]) -> C
         "Sum of the squares of segment lengths over the epoch, which attention is proportional to: a flat line is equal "
         "work.",
         Axis("data-parallel rank", 0, max(1, ranks - 1), round_ticks(0, ranks - 1, 9, whole=True)),
-        linear_axis("Σ length² ÷ mean", min(ratios), max(ratios), _plain),
+        linear_axis("Σ length² ÷ mean", min(ratios), max(ratios), "{:g}".format),
     )
     for colour, line in lines:
         chart.line(colour, list(enumerate(line)), dots=ranks <= 32)
     return chart
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}"
 
 
 def _over_mean(values: list[int]) -> list[float]:

@@ -7,6 +7,8 @@ import numpy as np
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.messages import counted
+from brimful.plan.counts.histogram import Histogram
+from brimful.report.analysis.bins import count_bins, ratio_edges
 
 _BAR_WIDTH = 48
 """Characters of the longest bar."""
@@ -60,15 +62,16 @@ def draw_histogram(table: LengthTable) -> list[str]:
     values = table.tokens[table.tokens > 0]
     if not len(values):
         return []
-    # Bin ``power`` holds the lengths from 2^power up to 2^(power + 1) - 1.
-    powers = np.floor(np.log2(values)).astype(int)
-    samples, tokens = np.bincount(powers), np.bincount(powers, weights=values)
+    items = Histogram.of(values)
+    bins = count_bins(items, ratio_edges(int(values.min()), int(values.max()), per_octave=1))
+    most = max(length_bin.number for length_bin in bins)
     lines = [f"{'tokens':>17}  {'samples':>11}  {'share of tokens':>15}"]
-    for power in range(int(powers.min()), int(powers.max()) + 1):
-        bar = "█" * round(_BAR_WIDTH * samples[power] / samples.max())
+    for length_bin in bins:
+        bar = "█" * round(_BAR_WIDTH * length_bin.number / most)
         # A bin that holds anything shows something.
-        if samples[power] and not bar:
+        if length_bin.number and not bar:
             bar = "▏"
-        span = f"{2**power:,} … {2 ** (power + 1) - 1:,}"
-        lines.append(f"{span:>17}  {samples[power]:>11,}  {100 * tokens[power] / tokens.sum():>13.1f} %  {bar}")
+        span = f"{length_bin.begin:,} … {length_bin.end - 1:,}"
+        share = 100 * length_bin.total / items.total
+        lines.append(f"{span:>17}  {length_bin.number:>11,}  {share:>13.1f} %  {bar}")
     return lines
