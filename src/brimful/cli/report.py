@@ -18,13 +18,9 @@ from brimful.errors import NotAPackStoreError, PlanMismatchError, SettingsError,
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.plan import Plan, plan_packs
-from brimful.report.analysis.facts import Facts, gather_facts
+from brimful.report.analysis.facts import gather_facts
 from brimful.report.html.page import DATA_ID, render_page
-from brimful.report.text.advice import describe_advice, draw_choices
-from brimful.report.text.comparison import draw_sweep
 from brimful.report.text.facts import describe_facts
-from brimful.report.text.lengths import describe_lengths, draw_histogram
-from brimful.report.text.plan import describe_plan
 from brimful.shards import StreamLog
 from brimful.typing import AnyIntArray
 
@@ -66,31 +62,9 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
     if as_json:
         show_json({**facts.as_dict(), "page": output})
         return
-    show_lines(_lines(facts))
+    show_lines(describe_facts(facts))
     if output is not None:
         click.echo(f"page           {output}")
-
-
-def _lines(facts: Facts) -> list[str]:
-    """Describe everything, with the choices and the steps only for a run of more than one pack a step."""
-    lines = []
-    packs_per_step = facts.run.packs_per_step if facts.run.packs_per_step > 1 else None
-    if facts.table is not None:
-        lines += [*describe_lengths(facts.table), "", *draw_histogram(facts.table)]
-    if facts.plan is not None:
-        lines += ["", *describe_plan(facts.plan)]
-    lines += describe_facts(facts)
-    if facts.advice is not None:
-        lines += ["", *describe_advice(facts.advice)]
-        if packs_per_step is not None:
-            lines += ["", *draw_choices(facts.advice)]
-        else:
-            lines.append(
-                "               for your run add --world-size, --micro-batch-size, --gradient-accumulation-steps"
-            )
-    if facts.table is not None:
-        lines += ["", "other capacities, by best fit decreasing", *draw_sweep(facts.sweep, packs_per_step)]
-    return lines
 
 
 def _open(path: str) -> tuple[LengthTable | None, Plan | None]:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from brimful.measure import LengthTable
 from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
@@ -107,12 +105,10 @@ def gather_facts(
     2.0
     """
     shares, sweep = None, []
-    source_of_sample = None
     if table is not None:
         # Rejected samples have the length −1, and empty ones are in no pack.
         items = Histogram.of(table.tokens[table.tokens > 0])
-        sources = sources if sources is not None else sources_of_table(table)
-        source_of_sample = None if sources is None else np.asarray(sources[0])
+        sources = sources or sources_of_table(table)
     else:
         assert plan is not None
         items = Histogram.of(plan.lengths)
@@ -124,7 +120,7 @@ def gather_facts(
         variety = measure_variety(
             plan.offsets,
             plan.lengths,
-            sources=None if source_of_sample is None else source_of_sample[plan.sample_ids],
+            sources=None if sources is None else sources[0][plan.sample_ids],
             loss_tokens=None,
             steps=None,
         )
@@ -135,8 +131,8 @@ def gather_facts(
         alignment = Alignment() if plan is None else plan.alignment
         capacities = sorted({*CAPACITIES, *([] if plan is None else [plan.capacity])})
         sweep = sweep_capacities(items, capacities, alignment=alignment)
-        if sources is not None and source_of_sample is not None:
-            shares = source_shares(source_of_sample, sources[1], table, plan)
+        if sources is not None:
+            shares = source_shares(*sources, table, plan)
     return Facts(
         title=title,
         table=table,

@@ -1,4 +1,4 @@
-"""Numbers on the packs of a plan."""
+"""Numbers on the packs of a plan, and on its losses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from brimful.fingerprint import short
+from brimful.messages import counted, percent
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.plan.order.diversity import Variety
 from brimful.report.analysis.bins import Bin, count_bins, percentiles, ratio_edges, step_edges
-from brimful.report.analysis.losses import Losses
 
 MAX_ALIKENESS = 1.5
 """Alikeness of the segments of a pack above which mixing is recommended; 1 is what chance gives."""
@@ -22,6 +23,62 @@ _FILL_WIDTHS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 """Widths of a bin of fill, percent; the widest shows everything."""
 _SIZE_BINS = 30
 """Bins of equal width for the samples of a pack."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Samples and tokens that came in and are in no pack.
+
+    Attributes:
+        samples: samples that were dropped whole.
+        samples_ratio: ``samples`` ÷ all samples.
+        tokens: tokens of dropped samples, and tokens that were cut off.
+        tokens_ratio: ``tokens`` ÷ all tokens.
+        cut: samples that lost their beginning or end.
+        why: the reason in words.
+        warning: one sentence without its full stop; None if the loss is small.
+    """
+
+    samples: int
+    samples_ratio: float
+    tokens: int
+    tokens_ratio: float
+    cut: int
+    why: str
+    warning: str | None
+
+    @classmethod
+    def of(cls, plan: Plan) -> Losses:
+        """Return the losses of one plan.
+
+        >>> from brimful.plan import plan_packs
+        >>> losses = Losses.of(plan_packs([3, 5, 12], capacity=8, overflow="drop"))
+        >>> losses.samples, losses.tokens, losses.tokens_ratio
+        (1, 12, 0.6)
+        >>> losses.warning
+        '60.00 % of the tokens are lost, with 33.33 % of the samples: longer than 8 tokens, overflow policy drop'
+        """
+        ledger = plan.ledger
+        # Reasons are noted by name only with several budgets or with samples without a target.
+        reasons = [f"{count:,} {drop_reason(name)}" for name, count in plan.outcome.dropped_by.items()]
+        why = f"dropped {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
+        why = f"{why}, overflow policy {plan.settings.overflow_policy.value}"
+        tokens_ratio, samples_ratio = ledger.lost_ratio, ledger.samples_dropped / max(1, ledger.samples_in)
+        parts = []
+        if ledger.samples_dropped:
+            parts.append(f"with {percent(samples_ratio, 2)} of the samples")
+        if ledger.samples_truncated:
+            parts.append(f"cut off {counted(ledger.samples_truncated, 'sample')}")
+        warning = f"{percent(tokens_ratio, 2)} of the tokens are lost, {' and '.join(parts)}: {why}"
+        return cls(
+            samples=ledger.samples_dropped,
+            samples_ratio=samples_ratio,
+            tokens=ledger.tokens_dropped + ledger.tokens_truncated,
+            tokens_ratio=tokens_ratio,
+            cut=ledger.samples_truncated,
+            why=why,
+            warning=None if tokens_ratio < MUCH_LOST else warning,
+        )
 
 
 @dataclass(frozen=True)
@@ -145,6 +202,6 @@ class PlanFacts:
             "fingerprint": short(plan.fingerprint),
             "settings": self.plan.record,
             "ledger": plan.ledger.as_dict(),
-            "lost": self.losses.as_dict(),
+            "lost": asdict(self.losses),
             **{name: part for name, part in parts.items() if part is not None},
         }

@@ -141,11 +141,9 @@ def _places(plan: Plan, sample_id: int) -> tuple[Place, ...]:
     segments = np.flatnonzero(plan.sample_ids == sample_id)
     # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
     packs = np.searchsorted(plan.offsets, segments, side="right") - 1
-    places = []
-    for segment, pack in zip(segments.tolist(), packs.tolist(), strict=True):
-        first = int(plan.lengths[int(plan.offsets[pack]) : segment].sum())
-        places.append(Place(pack, first, int(plan.lengths[segment]), int(plan.starts[segment])))
-    return tuple(sorted(places, key=lambda place: place.start))
+    firsts = [int(plan.lengths[begin:end].sum()) for begin, end in zip(plan.offsets[packs], segments, strict=True)]
+    columns = (packs.tolist(), firsts, plan.lengths[segments].tolist(), plan.starts[segments].tolist())
+    return tuple(sorted(map(Place, *columns), key=lambda place: place.start))
 
 
 def _origin(table: LengthTable, sample_id: int) -> str:

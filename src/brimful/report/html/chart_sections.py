@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from itertools import accumulate, pairwise
 
-from brimful.messages import counted, in_python, setting
+from brimful.messages import counted, in_python, percent, setting, whole
 from brimful.report.analysis.capacity_sweep import CapacityPoint
 from brimful.report.analysis.length_facts import LengthFacts
-from brimful.report.analysis.numbers import percent, whole
 from brimful.report.analysis.plan_facts import FillFacts, PlanFacts, SizeFacts
 from brimful.report.analysis.rank_balance import OrderCosts, RankBalance
 from brimful.report.html.markup import Column, figure, loss, paragraph, section, table, table_of, warning

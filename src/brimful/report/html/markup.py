@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TypeAlias, TypeVar
 
+from brimful.messages import percent
 from brimful.plan.ledger import MUCH_LOST
-from brimful.report.analysis.numbers import percent
 from brimful.report.html.svg import Chart
 
 Item = TypeVar("Item")

@@ -8,11 +8,10 @@ from html import escape
 from typing import Any
 
 from brimful.measure import LengthTable
-from brimful.messages import counted
+from brimful.messages import counted, percent, whole
 from brimful.plan.ledger import MUCH_LOST, Ledger
 from brimful.report.analysis.advice import Advice, Choice, StepSize
 from brimful.report.analysis.facts import Facts
-from brimful.report.analysis.numbers import percent, whole
 from brimful.report.analysis.plan_facts import PlanFacts
 from brimful.report.analysis.source_shares import SourceShare
 from brimful.report.html.markup import (

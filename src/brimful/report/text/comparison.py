@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brimful.messages import percent
 from brimful.report.analysis.capacity_sweep import CapacityPoint
-from brimful.report.analysis.numbers import percent
 from brimful.report.analysis.what_if import Alternative
 
 

@@ -1,4 +1,4 @@
-"""The lines that a report adds to its length table, plan and advice."""
+"""A report as lines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from brimful.messages import setting
 from brimful.report.analysis.facts import Facts
 from brimful.report.analysis.source_shares import SourceShare
+from brimful.report.text.advice import describe_advice, draw_choices
+from brimful.report.text.comparison import draw_sweep
+from brimful.report.text.lengths import describe_lengths, draw_histogram
+from brimful.report.text.plan import describe_plan
 
 
 def describe_facts(facts: Facts) -> list[str]:
-    """Describe variety, sources, and waiting on ranks."""
+    """Describe everything, with the choices and the steps only for a run of more than one pack a step."""
     lines = []
+    packs_per_step = facts.run.packs_per_step if facts.run.packs_per_step > 1 else None
+    if facts.table is not None:
+        lines += [*describe_lengths(facts.table), "", *draw_histogram(facts.table)]
+    if facts.plan is not None:
+        lines += ["", *describe_plan(facts.plan)]
     if facts.plan_facts is not None:
         lines += [f"variety        {words}" for words in facts.plan_facts.describe_variety()]
         if facts.plan_facts.is_uniform:
@@ -26,6 +35,15 @@ def describe_facts(facts: Facts) -> list[str]:
             f"waiting        slowest ÷ mean rank {seeded_costs.mean:.3f} (p99 {seeded_costs.p99:.3f}), balanced by cost "
             f"{balanced_costs.mean:.3f} (p99 {balanced_costs.p99:.3f}), {facts.run.model}"
         )
+    if facts.advice is not None:
+        lines += ["", *describe_advice(facts.advice)]
+        if packs_per_step is not None:
+            lines += ["", *draw_choices(facts.advice)]
+        else:
+            flags = [setting(name) for name in ("dp_world_size", "micro_batch_size", "gradient_accumulation_steps")]
+            lines.append(f"               for your run add {', '.join(flags)}")
+    if facts.table is not None:
+        lines += ["", "other capacities, by best fit decreasing", *draw_sweep(facts.sweep, packs_per_step)]
     return lines
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from brimful.fingerprint import short
-from brimful.messages import counted
+from brimful.messages import counted, percent
 from brimful.plan import Plan
-from brimful.report.analysis.losses import Losses
-from brimful.report.analysis.numbers import percent
+from brimful.report.analysis.plan_facts import Losses
 
 
 def describe_plan(plan: Plan) -> list[str]:
