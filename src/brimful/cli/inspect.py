@@ -59,7 +59,7 @@ def inspect(
     if sample is not None:
         sample_plan, table = _plan_and_lengths(path, kind)
         fate = find_sample(sample, plan=sample_plan, table=table)
-        show(fate.as_dict, fate.describe, as_json)
+        show(lambda: {"kind": "sample", **asdict(fate)}, fate.describe, as_json)
     elif is_store:
         _show_store(path, index, tokenizer, full, check, as_json)
     elif kind == LENGTHS:

@@ -104,12 +104,12 @@ def compare_training(
     with torch.random.fork_rng(devices=[]):
         for run, layout in ((packed, lay_out_packed), (padded, lay_out_padded)):
             # The first step of a process is slow in any layout: a model of its own warms up, and is not counted.
-            _Training(_make_model(vocab_size, dataset), layout, TrainingRun("warm-up")).step([dataset[0]], 0)
-            trainings.append(_Training(_make_model(vocab_size, dataset), layout, run))
+            _training(_make_model(vocab_size, dataset), layout, TrainingRun("warm-up"))([dataset[0]], 0)
+            trainings.append(_training(_make_model(vocab_size, dataset), layout, run))
         # The two runs take turns at every step, so that other work on this machine slows both down alike.
         for step, packs in enumerate(islice(_steps(dataset, packs_per_step), steps)):
             for training in trainings:
-                training.step(packs, step)
+                training(packs, step)
     return packed, padded
 
 
@@ -144,33 +144,30 @@ def _make_model(vocab_size: int, dataset: PackedDataset) -> Any:
     return Qwen2ForCausalLM(config).train()
 
 
-class _Training:
-    """One model in training; its losses, tokens and time are counted in a run."""
+def _training(model: Any, layout: _Layout, run: TrainingRun) -> Callable[[Sequence[Pack], int], None]:
+    """Return the function that makes one optimizer step on some packs, and counts it in the run."""
+    import torch
 
-    def __init__(self, model: Any, layout: _Layout, run: TrainingRun) -> None:
-        import torch
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
 
-        self._model, self._layout, self._run = model, layout, run
-        self._optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
-
-    def step(self, packs: Sequence[Pack], number: int) -> None:
-        """Make one optimizer step on the samples of these packs."""
+    def step(packs: Sequence[Pack], number: int) -> None:
         start = time.perf_counter()
-        batches = self._layout(packs, number)
+        batches = layout(packs, number)
         targets = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
         loss = 0.0
         for batch in batches:
             # Sums of forwards ÷ targets of the whole step: gradients add up to those of the mean over all targets.
-            batch_loss = self._model(**batch, num_items_in_batch=targets).loss
+            batch_loss = model(**batch, num_items_in_batch=targets).loss
             batch_loss.backward()
             loss += float(batch_loss.detach())
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        run = self._run
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         run.seconds += time.perf_counter() - start
         run.losses.append(loss)
         run.real_tokens += sum(len(pack) for pack in packs)
         run.positions += sum(batch["input_ids"].numel() for batch in batches)
+
+    return step
 
 
 def _samples(pack: Pack) -> list[tuple[TokenIds, Labels]]:

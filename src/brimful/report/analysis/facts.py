@@ -58,7 +58,6 @@ class Facts:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, with the bins of every histogram."""
-        packs_per_step = self.run.packs_per_step
         return {
             "title": self.title,
             "run": self.run.as_dict(),
@@ -66,7 +65,8 @@ class Facts:
             "plan": None if self.plan_facts is None else self.plan_facts.as_dict(),
             "advice": None if self.advice is None else asdict(self.advice),
             "sweep": [
-                {**asdict(point), "steps_per_epoch": point.steps_per_epoch(packs_per_step)} for point in self.sweep
+                {**asdict(point), "steps_per_epoch": point.steps_per_epoch(self.run.packs_per_step)}
+                for point in self.sweep
             ],
             "rejects": self.rejects,
             "account": {} if self.table is None else self.table.account.as_dict(),

@@ -107,8 +107,8 @@ class FillFacts:
         num_packs = len(tokens)
         # The narrowest bins of at least one token that hold 99 % of the packs.
         low = 100.0 * float(tokens[int(0.01 * num_packs)]) / plan.capacity
-        widths = [width for width in _FILL_WIDTHS if width * plan.capacity >= 100]
-        width = next((width for width in widths if 100 - _FILL_BINS * width <= low), _FILL_WIDTHS[-1])
+        widths = (width for width in _FILL_WIDTHS if width * plan.capacity >= 100 and 100 - _FILL_BINS * width <= low)
+        width = next(widths, _FILL_WIDTHS[-1])
         edges = 100 - width * np.arange(_FILL_BINS, -1, -1)
         # A token count on an edge may be off by rounding of the percentage: 1e-6 of a token mends it.
         cumulative = np.searchsorted(tokens, np.floor(edges / 100 * plan.capacity + 1e-6), side="right")
@@ -186,13 +186,8 @@ class PlanFacts:
         return [] if self.variety is None else self.variety.describe()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dictionary for JSON, without the parts that a plan without packs lacks."""
+        """Return a dictionary for JSON."""
         plan = self.plan
-        parts = {
-            "variety": None if self.variety is None else {**asdict(self.variety), "words": self.describe_variety()},
-            "fill": None if self.fill is None else asdict(self.fill),
-            "samples_per_pack": None if self.sizes is None else asdict(self.sizes),
-        }
         return {
             "capacity": plan.capacity,
             "num_packs": plan.num_packs,
@@ -203,5 +198,7 @@ class PlanFacts:
             "settings": self.plan.record,
             "ledger": plan.ledger.as_dict(),
             "lost": asdict(self.losses),
-            **{name: part for name, part in parts.items() if part is not None},
+            "variety": None if self.variety is None else {**asdict(self.variety), "words": self.describe_variety()},
+            "fill": None if self.fill is None else asdict(self.fill),
+            "samples_per_pack": None if self.sizes is None else asdict(self.sizes),
         }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -53,10 +52,6 @@ class SampleFate:
     status: str
     reason: str
     places: tuple[Place, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dictionary for JSON."""
-        return {"kind": "sample", **asdict(self)}
 
     def describe(self) -> list[str]:
         """Describe the fate in a few lines."""

@@ -45,16 +45,15 @@ def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
     chart.bars("two", token_bars, gap=0.6)
     chart.mark(capacity, "capacity")
 
-    marks = [
-        ("shortest", lengths.shortest),
-        ("5 % are at most", lengths.p5),
-        ("half are at most", lengths.median),
-        ("mean", lengths.mean),
-        ("95 % are at most", lengths.p95),
-        ("99 % are at most", lengths.p99),
-        ("longest", lengths.longest),
+    rows = [
+        ("shortest", whole(lengths.shortest)),
+        ("5 % are at most", whole(lengths.p5)),
+        ("half are at most", whole(lengths.median)),
+        ("mean", whole(lengths.mean)),
+        ("95 % are at most", whole(lengths.p95)),
+        ("99 % are at most", whole(lengths.p99)),
+        ("longest", whole(lengths.longest)),
     ]
-    rows = [(name, whole(value)) for name, value in marks]
     words = f"{counted(number, singular)} {'holds' if number == 1 else 'hold'} {counted(tokens, 'token')}."
     if plural == "segments":
         words += " There is no length table here, so these are the segments of the plan, after dropping and cutting."

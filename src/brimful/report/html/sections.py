@@ -14,18 +14,7 @@ from brimful.report.analysis.advice import Advice, Choice, StepSize
 from brimful.report.analysis.facts import Facts
 from brimful.report.analysis.plan_facts import PlanFacts
 from brimful.report.analysis.source_shares import SourceShare
-from brimful.report.html.markup import (
-    Cell,
-    Column,
-    loss,
-    paragraph,
-    section,
-    share,
-    table,
-    table_of,
-    tile,
-    warning,
-)
+from brimful.report.html.markup import Cell, Column, loss, paragraph, section, share, table, table_of, tile, warning
 
 
 def summary_tiles(facts: Facts) -> str:
@@ -146,11 +135,11 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Seque
     longer = f"longer than {counted(plan.capacity, 'token')}, overflow policy {plan.settings.overflow_policy.value}"
 
     def row(name: str, num_samples: int, num_tokens: int | None, reason: str = "", is_loss: bool = False) -> list[Cell]:
-        counts: list[Cell] = [whole(num_samples), percent(num_samples / samples, 2), "–", "–"]
+        token_cells: tuple[Cell, Cell] = ("–", "–")
         if num_tokens is not None:
-            ratio = num_tokens / tokens
-            counts[2:] = [whole(num_tokens), loss(ratio) if is_loss else percent(ratio, 2)]
-        return [name, *counts, reason if num_samples or not reason else "none was"]
+            token_cells = (whole(num_tokens), loss(num_tokens / tokens) if is_loss else percent(num_tokens / tokens, 2))
+        why = reason if num_samples or not reason else "none was"
+        return [name, whole(num_samples), percent(num_samples / samples, 2), *token_cells, why]
 
     rows = [
         row("in", ledger.samples_in, ledger.tokens_in),
