@@ -70,12 +70,8 @@ encoder_options = grouped(
         "completion (default) or all.",
         default=None,
     ),
-    click.option(
-        "--separator",
-        default="",
-        show_default=False,
-        metavar="TEXT",
-        help="Between prompt and completion, with --mode completion.",
+    value_option(
+        "--separator", "TEXT", "Between prompt and completion, with --mode completion.", default="", show_default=False
     ),
     click.option("--bos/--no-bos", default=None, help="Documents begin with BOS (default: as the tokenizer does)."),
     click.option("--eos/--no-eos", default=True, help="Documents end with EOS."),
@@ -103,10 +99,7 @@ job_options = together(
     ),
 )
 
-store_options = grouped(
-    "Output",
-    click.option("-o", "--output", metavar="DIR", help="Directory of the packs."),
-)
+store_options = grouped("Output", value_option("-o", "DIR", "Directory of the packs.", "--output"))
 
 bad_sample_option = grouped(
     "Source",
@@ -124,15 +117,12 @@ def _name_and_aliases(algorithm: Algorithm) -> str:
 
 capacity_option = grouped(
     "Packing",
-    click.option(
+    value_option(
         "--max-length",
-        "--capacity",
-        "--packing-length",
-        "--seq-length",
-        "capacity",
+        "TOKENS",
+        "Most tokens of a pack; with an alignment, the largest multiple of it within.",
+        *("--capacity", "--packing-length", "--seq-length", "capacity"),
         type=int,
-        metavar="TOKENS",
-        help="Most tokens of a pack; with an alignment, the largest multiple of it within.",
     ),
 )
 
@@ -154,11 +144,11 @@ plan_options = together(
         value_option(
             "--groups", "FILE", "A .npy file with a group for each sample: equal ones stay together, -1 alone."
         ),
-        click.option(
+        value_option(
             "--algorithm",
+            "NAME",
+            f"How to pack: {', '.join(map(_name_and_aliases, ALGORITHMS.values()))}.",
             default="auto",
-            metavar="NAME",
-            help=f"How to pack: {', '.join(map(_name_and_aliases, ALGORITHMS.values()))}.",
         ),
         value_option("--phases", "TEXT", "What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."),
         value_option(
@@ -169,12 +159,8 @@ plan_options = together(
             "budgets",
             multiple=True,
         ),
-        click.option(
-            "--min-fill",
-            default=0.0,
-            show_default=False,
-            metavar="SHARE",
-            help="Packs below it are packed again, then come last.",
+        value_option(
+            "--min-fill", "SHARE", "Packs below it are packed again, then come last.", default=0.0, show_default=False
         ),
         click.option(
             "--mix", is_flag=True, help="Exchange segments until packs look like the data, at no cost in fill."

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-import click
-
 from brimful.cli.command import grouped, value_option
 from brimful.errors import SettingsError
 from brimful.report.analysis.model_presets import DEFAULT_MODEL, MODELS, cost_model_from_config, cost_model_named
@@ -15,16 +13,13 @@ from brimful.report.analysis.training_run import TrainingRun
 
 training_options = grouped(
     "Training run",
-    click.option(
-        "--world-size", "--dp-world-size", "dp_world_size", default=1, metavar="RANKS", help="Data-parallel ranks."
-    ),
-    click.option(
+    value_option("--world-size", "RANKS", "Data-parallel ranks.", "--dp-world-size", "dp_world_size", default=1),
+    value_option(
         "--micro-batch-size",
-        "--per-device-train-batch-size",
-        "micro_batch_size",
+        "N",
+        "Samples of one forward without packing.",
+        *("--per-device-train-batch-size", "micro_batch_size"),
         default=1,
-        metavar="N",
-        help="Samples of one forward without packing.",
     ),
     value_option(
         "--packs-per-micro-batch", "N", "Packs of one forward with packing (default: --micro-batch-size).", type=int
