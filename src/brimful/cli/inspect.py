@@ -84,21 +84,6 @@ def _plan_and_lengths(path: str, kind: str | None) -> tuple[Plan | None, LengthT
     return plan, table
 
 
-def _store_as_dict(packs: PackStore, plan: Plan | None) -> dict[str, Any]:
-    return {
-        "kind": "store",
-        "path": packs.directory,
-        "num_packs": len(packs),
-        "capacity": packs.capacity,
-        "shards": packs.num_shards,
-        "tokens": packs.num_tokens,
-        "fill_ratio": packs.fill_ratio,
-        "identity": packs.identity,
-        "notes": packs.notes,
-        **({} if plan is None else plan.ledger.as_dict()),
-    }
-
-
 def _show_planned_pack(plan: Plan, index: int, as_json: bool) -> None:
     """Show the segments of one pack of a plan, which knows no text."""
     if not 0 <= index < plan.num_packs:
@@ -116,7 +101,19 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
     """Show a pack store or one of its packs, and the result of its check."""
     packs, plan = open_packs(path), plan_in(path)
     if index is None:
-        data, lines = _store_as_dict(packs, plan), describe_store(packs, plan)
+        data = {
+            "kind": "store",
+            "path": packs.directory,
+            "num_packs": len(packs),
+            "capacity": packs.capacity,
+            "shards": packs.num_shards,
+            "tokens": packs.num_tokens,
+            "fill_ratio": packs.fill_ratio,
+            "identity": packs.identity,
+            "notes": packs.notes,
+            **({} if plan is None else plan.ledger.as_dict()),
+        }
+        lines = describe_store(packs, plan)
     else:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")

@@ -123,10 +123,12 @@ def test_the_sweep_is_what_planning_would_give(case, alignment):
     """A table that counted without the padding would show packs that nobody can plan."""
     capacity, lengths = case
     if capacity < alignment.total:
-        assert sweep_capacities(Histogram.of(np.array(lengths)), [capacity], alignment=alignment) == []
+        assert (
+            sweep_capacities(Histogram.of(np.array(lengths)), [capacity], alignment=alignment, packs_per_step=1) == []
+        )
         return
     plan = plan_packs(lengths, capacity=capacity, alignment=alignment, algorithm="best_fit_decreasing", overflow="drop")
-    points = sweep_capacities(Histogram.of(np.array(lengths)), [capacity], alignment=alignment)
+    points = sweep_capacities(Histogram.of(np.array(lengths)), [capacity], alignment=alignment, packs_per_step=1)
     if not plan.num_packs:
         assert points == []
         return
@@ -314,13 +316,13 @@ def test_every_capacity_says_what_it_loses():
     """Two of twenty samples look like little where the tokens are not beside them."""
     lengths = [*FEW_LONG[:-2], 2000, 42]  # 18 + 42 fit 1,024, 2,000 do not
     table = LengthTable.from_lengths(lengths)
-    points = sweep_capacities(Histogram.of(table.tokens), CAPACITIES, alignment=Alignment())
+    points = sweep_capacities(Histogram.of(table.tokens), CAPACITIES, alignment=Alignment(), packs_per_step=1)
     assert [(point.capacity, point.oversized, point.tokens_lost, point.loses_much) for point in points[:2]] == [
         (1024, 1, 2000, True), (2048, 0, 0, False),
     ]  # fmt: skip
     assert points[0].lost_ratio == 2000 / 2060
     assert points[0].oversized_ratio == 1 / 20
-    first, second = draw_sweep(points)[1:3]
+    first, second = draw_sweep(points, has_steps=False)[1:3]
     assert "97.09 %" in first
     assert first.endswith("← much is lost")
     assert "0.00 %" in second

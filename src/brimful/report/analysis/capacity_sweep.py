@@ -26,6 +26,7 @@ class CapacityPoint:
         oversized, oversized_ratio: samples that do not fit, and their share of all samples.
         tokens_lost, lost_ratio: tokens of those, and their share of all tokens.
         padded_fill_ratio: of rows of one sample that fits, padded to the capacity.
+        steps_per_epoch: optimizer steps, the last one perhaps not full.
     """
 
     capacity: int
@@ -37,18 +38,17 @@ class CapacityPoint:
     tokens_lost: int
     lost_ratio: float
     padded_fill_ratio: float
+    steps_per_epoch: int
 
     @property
     def loses_much(self) -> bool:
         """True if the samples that are too long hold so large a share of the tokens that a warning is due."""
         return self.lost_ratio >= MUCH_LOST
 
-    def steps_per_epoch(self, packs_per_step: int) -> int:
-        """Count the optimizer steps of an epoch, the last one perhaps not full."""
-        return -(-self.num_packs // packs_per_step)
 
-
-def sweep_capacities(lengths: Histogram, capacities: Sequence[int], *, alignment: Alignment) -> list[CapacityPoint]:
+def sweep_capacities(
+    lengths: Histogram, capacities: Sequence[int], *, alignment: Alignment, packs_per_step: int
+) -> list[CapacityPoint]:
     """Plan the same lengths at several capacities, best fit decreasing, without the samples that are too long.
 
     Counts of lengths are enough, so the cost depends on the number of different lengths alone.
@@ -57,9 +57,10 @@ def sweep_capacities(lengths: Histogram, capacities: Sequence[int], *, alignment
         lengths: of the samples, without empty and rejected ones.
         capacities: tokens, ascending. The sweep ends early if one pack holds everything.
         alignment: of segments and rows. Capacities below one aligned row are left out.
+        packs_per_step: packs of an optimizer step on all ranks.
 
     >>> lengths = Histogram.of(np.array([3, 3, 5, 6, 1, 1]))
-    >>> point, = sweep_capacities(lengths, [5], alignment=Alignment())
+    >>> point, = sweep_capacities(lengths, [5], alignment=Alignment(), packs_per_step=1)
     >>> point.num_packs, point.oversized, point.samples_per_pack
     (3, 1, 1.6666666666666667)
     """
@@ -87,6 +88,7 @@ def sweep_capacities(lengths: Histogram, capacities: Sequence[int], *, alignment
                 tokens_lost=tokens_lost,
                 lost_ratio=tokens_lost / lengths.total,
                 padded_fill_ratio=items.total / (items.num_items * capacity),
+                steps_per_epoch=-(-num_packs // packs_per_step),
             )
         )
         # One pack holds everything: larger capacities say the same.

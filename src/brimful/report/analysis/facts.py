@@ -64,10 +64,7 @@ class Facts:
             "lengths": None if self.length_facts is None else asdict(self.length_facts),
             "plan": None if self.plan_facts is None else self.plan_facts.as_dict(),
             "advice": None if self.advice is None else asdict(self.advice),
-            "sweep": [
-                {**asdict(point), "steps_per_epoch": point.steps_per_epoch(self.run.packs_per_step)}
-                for point in self.sweep
-            ],
+            "sweep": [asdict(point) for point in self.sweep],
             "rejects": self.rejects,
             "account": {} if self.table is None else self.table.account.as_dict(),
             "shares": None if self.shares is None else [asdict(share) for share in self.shares],
@@ -130,7 +127,7 @@ def gather_facts(
     if table is not None:
         alignment = Alignment() if plan is None else plan.alignment
         capacities = sorted({*CAPACITIES, *([] if plan is None else [plan.capacity])})
-        sweep = sweep_capacities(items, capacities, alignment=alignment)
+        sweep = sweep_capacities(items, capacities, alignment=alignment, packs_per_step=run.packs_per_step)
         if sources is not None:
             shares = source_shares(*sources, table, plan)
     return Facts(

@@ -64,12 +64,12 @@ class Losses:
         why = f"dropped {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
         why = f"{why}, overflow policy {plan.settings.overflow_policy.value}"
         tokens_ratio, samples_ratio = ledger.lost_ratio, ledger.samples_dropped / max(1, ledger.samples_in)
-        parts = []
-        if ledger.samples_dropped:
-            parts.append(f"with {percent(samples_ratio, 2)} of the samples")
-        if ledger.samples_truncated:
-            parts.append(f"cut off {counted(ledger.samples_truncated, 'sample')}")
-        warning = f"{percent(tokens_ratio, 2)} of the tokens are lost, {' and '.join(parts)}: {why}"
+        losses = {
+            f"with {percent(samples_ratio, 2)} of the samples": ledger.samples_dropped,
+            f"cut off {counted(ledger.samples_truncated, 'sample')}": ledger.samples_truncated,
+        }
+        words = " and ".join(text for text, count in losses.items() if count)
+        warning = f"{percent(tokens_ratio, 2)} of the tokens are lost, {words}: {why}"
         return cls(
             samples=ledger.samples_dropped,
             samples_ratio=samples_ratio,

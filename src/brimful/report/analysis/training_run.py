@@ -76,9 +76,8 @@ class TrainingRun:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, with two numbers of the cost model."""
-        model = self.cost_model
         return {
             **{name: value for name, value in vars(self).items() if name != "cost_model"},
-            "crossover_length": model.crossover_length if model.quadratic else None,
-            "cost_unit": model.unit,
+            "crossover_length": self.cost_model.crossover_length if self.cost_model.quadratic else None,
+            "cost_unit": self.cost_model.unit,
         }

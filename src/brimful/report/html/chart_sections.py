@@ -134,10 +134,7 @@ def _sizes(sizes: SizeFacts, num_packs: int) -> str:
 
 def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity: int | None) -> str:
     """Return fill, steps and losses at other capacities."""
-
-    def num_steps(point: CapacityPoint) -> int:
-        return point.steps_per_epoch(packs_per_step)
-
+    num_steps = [point.steps_per_epoch for point in points]
     # Both charts share the axis of capacities, so a mark is at the same place in both.
     axis = log_axis("capacity in tokens (k = 1,024)", points[0].capacity, points[-1].capacity)
     fill = Chart(
@@ -154,9 +151,9 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
         f"Steps of {counted(packs_per_step, 'pack')}: a longer pack holds more samples, so an unchanged batch means fewer, larger "
         f"steps.",
         axis,
-        decade_axis("steps an epoch", max(1, min(map(num_steps, points))), max(map(num_steps, points))),
+        decade_axis("steps an epoch", max(1, min(num_steps)), max(num_steps)),
     )
-    steps.line("one", [(point.capacity, num_steps(point)) for point in points], dots=True)
+    steps.line("one", [(point.capacity, point.steps_per_epoch) for point in points], dots=True)
     for chart in (fill, steps):
         chart.mark(capacity, "this plan:")
 
@@ -165,7 +162,7 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
         ("packs", lambda point: whole(point.num_packs)),
         ("fill", lambda point: percent(point.fill_ratio, 2)),
         ("samples a pack", lambda point: f"{point.samples_per_pack:,.1f}"),
-        ("steps an epoch", lambda point: whole(num_steps(point))),
+        ("steps an epoch", lambda point: whole(point.steps_per_epoch)),
         ("too long", lambda point: whole(point.oversized)),
         ("tokens lost", lambda point: loss(point.lost_ratio)),
         ("fill if padded", lambda point: percent(point.padded_fill_ratio)),

@@ -32,25 +32,19 @@ def describe_lengths(table: LengthTable) -> list[str]:
             lines.append(
                 f"{name:<15}mean {values.mean():,.1f}, shortest {values.min():,}, {spread}, longest {values.max():,}"
             )
-    lines += _targets(table)
+    if table.targets is not None:
+        share = 100 * table.targets.total / max(1, table.total_tokens)
+        no_target, unread = table.account.no_target.most_common(), table.account.unread.most_common()
+        lines.append(f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is cut")
+        lines += [f"without any    {count:,} samples: {reason}" for reason, count in no_target]
+        if unread:
+            names = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread)
+            lines.append(f"not read       columns {names} of the rows")
     if table.provenance:
         lines.append(f"source         {table.provenance['source']}, {short(table.provenance['source_fingerprint'])}")
     if len(table.rejected_ids):
         lines.append(f"rejected       {counted(len(table.rejected_ids), 'malformed row')}")
         lines += [f"               {origin}: {reason}" for _, origin, reason in table.rejects[:5]]
-    return lines
-
-
-def _targets(table: LengthTable) -> list[str]:
-    """Describe the targets of the loss, samples without any by reason, and columns that nobody read."""
-    if table.targets is None:
-        return []
-    share = 100 * table.targets.total / max(1, table.total_tokens)
-    lines = [f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is cut"]
-    lines += [f"without any    {count:,} samples: {reason}" for reason, count in table.account.no_target.most_common()]
-    if columns := table.account.unread.most_common():
-        names = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in columns)
-        lines.append(f"not read       columns {names} of the rows")
     return lines
 
 
