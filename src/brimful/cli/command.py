@@ -40,24 +40,13 @@ def choice_option(flag: str, choices: Iterable[str | Enum], help: str, default: 
 
 
 def grouped(title: str, *options: Decorator) -> Callable[[Command], Command]:
-    """Return one decorator for several options under one heading of ``--help``."""
+    """Return one decorator for several options under one heading of ``--help``; a group among them keeps its own."""
 
     def decorate(function: Command) -> Command:
         for option in reversed(options):
             function = option(function)
             # Click appends the option to this list until the command is made of the function.
-            setattr(function.__click_params__[-1], _GROUP, title)  # type: ignore[attr-defined]
-        return function
-
-    return decorate
-
-
-def together(*decorators: Decorator) -> Callable[[Command], Command]:
-    """Return one decorator for several, in the order of reading."""
-
-    def decorate(function: Command) -> Command:
-        for decorator in reversed(decorators):
-            function = decorator(function)
+            vars(function.__click_params__[-1]).setdefault(_GROUP, title)  # type: ignore[attr-defined]
         return function
 
     return decorate

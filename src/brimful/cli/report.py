@@ -54,8 +54,7 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
             raise SettingsError(f"--max-length plans lengths, and {path} has none: name a length table or a .npy file")
         plan = plan_packs(table, capacity=capacity, overflow=options["overflow"])
     sources = _sources(options["sources"], options["source_names"], table)
-    title = os.path.basename(os.path.normpath(path))
-    facts = gather_facts(title, table=table, plan=plan, run=run, sources=sources)
+    facts = gather_facts(os.path.basename(os.path.normpath(path)), table=table, plan=plan, run=run, sources=sources)
     if output is not None:
         with atomic_file(output) as file:
             file.write(render_page(facts).encode())

@@ -154,8 +154,7 @@ def _narrow_table(rows: Sequence[str], width: int) -> Iterator[str]:
 def _cells(rows: Sequence[str]) -> list[list[str]]:
     """Return the cells of each row, equally wide in a column, with at most two blanks in front."""
     # A column reaches over the characters that any row has there.
-    is_blank = [set(characters) == {" "} for characters in zip_longest(*rows, fillvalue=" ")]
-    profile = "".join(" " if blank else "x" for blank in is_blank)
+    profile = "".join(" " if set(characters) == {" "} else "x" for characters in zip_longest(*rows, fillvalue=" "))
     columns = [match.span() for match in _CELL.finditer(profile)]
     cells = [[row.ljust(end)[begin:end] for begin, end in columns] for row in rows]
     spare = [min(len(cell) - len(cell.lstrip()) for cell in column) - 2 for column in zip(*cells, strict=True)]

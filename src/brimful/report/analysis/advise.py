@@ -129,11 +129,11 @@ def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Adv
     # Packs of one rank in a step: as set now, nearest to the samples, and nearest to the positions of the unpacked run.
     current_packs = run.packs_per_forward * run.gradient_accumulation_steps
     pack_positions = positions_per_token * rows.total / plan.num_packs
-    ideals = {
-        "samples": run.micro_batch_size * run.gradient_accumulation_steps / packing_factor,
-        "padded tokens": step_positions / run.dp_world_size / pack_positions,
+    samples_of_rank = run.micro_batch_size * run.gradient_accumulation_steps
+    nearest = {
+        "samples": _nearest(samples_of_rank / packing_factor, run.packs_per_forward),
+        "padded tokens": _nearest(step_positions / run.dp_world_size / pack_positions, run.packs_per_forward),
     }
-    nearest = {name: _nearest(packs, run.packs_per_forward) for name, packs in ideals.items()}
 
     # From this number on a step is the whole epoch: all larger numbers are one choice.
     whole_epoch = -(-plan.num_packs // run.dp_world_size)

@@ -54,7 +54,7 @@ def ratio_edges(minimum: int, maximum: int, per_octave: int = 2) -> Int64Array:
     return edges
 
 
-def step_edges(minimum: int, maximum: int, max_bins: int = 40) -> Int64Array:
+def step_edges(minimum: int, maximum: int, max_bins: int = 30) -> Int64Array:
     """Return whole numbers that rise by a constant step and cover the range in ``max_bins`` bins or fewer.
 
     >>> step_edges(3, 9).tolist()

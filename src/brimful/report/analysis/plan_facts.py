@@ -21,8 +21,6 @@ MAX_ALIKENESS = 1.5
 _FILL_BINS = 20
 _FILL_WIDTHS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Widths of a bin of fill, percent; the widest shows everything."""
-_SIZE_BINS = 30
-"""Bins of equal width for the samples of a pack."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ class SizeFacts:
         minimum, median, maximum = percentiles(sizes, (0.0, 50.0, 100.0))
         # Equal steps would put nearly all packs into the first bin.
         is_wide = maximum > 40 and maximum > 8 * median
-        edges = ratio_edges(minimum, maximum) if is_wide else step_edges(minimum, maximum, _SIZE_BINS)
+        edges = ratio_edges(minimum, maximum) if is_wide else step_edges(minimum, maximum)
         return cls(sizes.total / sizes.num_items, minimum, median, maximum, is_wide, count_bins(sizes, edges))
 
 
@@ -181,10 +179,6 @@ class PlanFacts:
         """True if segments of a pack are more alike than chance makes them, so that mixing helps."""
         return self.variety is not None and self.variety.packs.alikeness > MAX_ALIKENESS
 
-    def describe_variety(self) -> list[str]:
-        """Describe how packs differ from the data; nothing for a plan without packs."""
-        return [] if self.variety is None else self.variety.describe()
-
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON."""
         plan = self.plan
@@ -198,7 +192,7 @@ class PlanFacts:
             "settings": self.plan.record,
             "ledger": plan.ledger.as_dict(),
             "lost": asdict(self.losses),
-            "variety": None if self.variety is None else {**asdict(self.variety), "words": self.describe_variety()},
+            "variety": None if self.variety is None else {**asdict(self.variety), "words": self.variety.describe()},
             "fill": None if self.fill is None else asdict(self.fill),
             "samples_per_pack": None if self.sizes is None else asdict(self.sizes),
         }

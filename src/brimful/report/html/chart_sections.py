@@ -67,9 +67,9 @@ def _pair(figure_1: str, figure_2: str) -> str:
 
 def packs_section(facts: PlanFacts) -> str:
     """Return the distributions of fill and of samples in a pack; nothing for a plan without packs."""
-    if facts.fill is None or facts.sizes is None:
+    if facts.variety is None or facts.fill is None or facts.sizes is None:
         return ""
-    words = [paragraph(f"How packs differ from the data: {'; '.join(facts.describe_variety())}.")]
+    words = [paragraph(f"How packs differ from the data: {'; '.join(facts.variety.describe())}.")]
     if facts.is_uniform:
         text = f"Segments of a pack are alike. With {setting('mix', True)} they are exchanged, at no cost in fill."
         words.append(paragraph(in_python(text)))
@@ -168,13 +168,12 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
         ("fill if padded", lambda point: percent(point.padded_fill_ratio)),
     ]
     large_losses = [f"{percent(point.lost_ratio)} at {point.capacity:,}" for point in points if point.loses_much]
-    legend = [("one", "packed"), ("two", "padded")]
     return section(
         "capacities",
         "Other capacities",
         paragraph("The same lengths planned anew, best fit decreasing, leaving out what is longer than the capacity."),
         warning(f"Too long, and so left out, of all tokens: {', '.join(large_losses)}.") if large_losses else "",
-        _pair(figure(fill, "chart-capacity", legend), figure(steps, "chart-steps")),
+        _pair(figure(fill, "chart-capacity", [("one", "packed"), ("two", "padded")]), figure(steps, "chart-steps")),
         table_of(columns, points),
     )
 
@@ -188,10 +187,7 @@ def work_section(work: RankBalance, model: str) -> str:
         f"{model}: attention over squares is {percent(work.attention_ratio)} of the cost, and the most costly pack "
         f"costs {work.pack_cost_spread:.2f} times the mean. {counted(work.num_steps, 'full step')} on {counted(ranks, 'rank')}."
     )
-    heads = [
-        *("order of packs", "mean wait", "99 % of steps below", "worst step", "ranks meet once a step"),
-        *("Σ length", "Σ length²"),
-    ]
+    heads = ["order of packs", "mean wait", "99 % of steps below", "worst step", "ranks meet once a step"]
     rows = []
     for _, name, costs in orders:
         loads = (max(_over_mean(costs.rank_tokens)), max(_over_mean(costs.rank_squares)))
@@ -207,7 +203,7 @@ def work_section(work: RankBalance, model: str) -> str:
         "Cost on ranks and steps",
         paragraph(words),
         _pair(step_figure, figure(_squares_by_rank(ranks, orders), "chart-ranks", legend)),
-        table(heads, rows),
+        table([*heads, "Σ length", "Σ length²"], rows),
         paragraph(reading, "fine"),
     )
 

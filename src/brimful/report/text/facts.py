@@ -18,8 +18,8 @@ def describe_facts(facts: Facts) -> list[str]:
         lines += [*describe_lengths(facts.table), "", *draw_histogram(facts.table)]
     if facts.plan is not None:
         lines += ["", *describe_plan(facts.plan)]
-    if facts.plan_facts is not None:
-        lines += [f"variety        {words}" for words in facts.plan_facts.describe_variety()]
+    if facts.plan_facts is not None and facts.plan_facts.variety is not None:
+        lines += [f"variety        {words}" for words in facts.plan_facts.variety.describe()]
         if facts.plan_facts.is_uniform:
             lines.append(
                 f"               segments of a pack are alike: {setting('mix', True)} exchanges them, at no cost in fill"
