@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ import numpy as np
 from brimful.checks import choice_of
 from brimful.encode.characters import AlignedText
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
@@ -54,6 +51,8 @@ class CompletionEncoder(RenderingEncoder):
         SettingsError: a mark is asked for that the tokenizer does not have.
     """
 
+    _documents: TextEncoder
+
     def __init__(
         self,
         tokenizer: str | os.PathLike[str] | Any,
@@ -65,7 +64,7 @@ class CompletionEncoder(RenderingEncoder):
     ) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self.train_on = choice_of(CompletionTargets, train_on, argument="train_on")
-        self._separator, self._bos, self._eos = separator, bos, eos
+        self._separator = separator
         self._documents = TextEncoder(self.tokenizer, bos=bos, eos=eos)
 
     @property
@@ -84,9 +83,6 @@ class CompletionEncoder(RenderingEncoder):
     def marks(self) -> tuple[list[int], list[int]]:
         """Token ids in front of every prompt and behind its completion."""
         return self._documents.marks
-
-    def _routes(self) -> Mapping[str, Route]:
-        return {"chat": self.own_route, "text": self._documents.own_route, "tokens": TOKENISED}
 
     def _render_sample(self, sample: Sample) -> tuple[int, str]:
         """Return the number of characters in front of the completion, and the whole text."""
@@ -112,10 +108,3 @@ class CompletionEncoder(RenderingEncoder):
 
     def no_target_reason(self, sample: Sample) -> str:
         return "its completion is empty" if sample.kind == "chat" else super().no_target_reason(sample)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
-        rebuild = partial(
-            CompletionEncoder, train_on=self.train_on, separator=self._separator, bos=self._bos, eos=self._eos
-        )
-        return rebuild, (self.tokenizer,)
