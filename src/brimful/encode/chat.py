@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type, choice_of
-from brimful.encode.characters import AlignedText
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
-from brimful.encode.tokenizer import Tokenizer
+from brimful.encode.tokenizer import AlignedText, Tokenizer
 from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
@@ -232,7 +231,8 @@ class ChatEncoder(RenderingEncoder):
                 ) from None
             message = (str(error).strip() or repr(error)).splitlines()[0]
             raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
-        refusal = self.tokenizer.refusal(text) or self._swallowed.first(chat.messages, chat.tools, text)
+        self.tokenizer.check(sample, text)
+        refusal = self._swallowed.first(chat.messages, chat.tools, text)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
         return chat, text

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import choice_of
-from brimful.encode.characters import AlignedText
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.text import TextEncoder
-from brimful.encode.tokenizer import Tokenizer
+from brimful.encode.tokenizer import AlignedText, Tokenizer
 from brimful.errors import BadSampleError
 from brimful.messages import setting
 from brimful.sources.sample import Sample
@@ -96,9 +95,7 @@ class CompletionEncoder(RenderingEncoder):
             )
             raise BadSampleError(reason, sample_id=sample.sample_id)
         prompt, completion = (str(message.get("content") or "") for message in messages)
-        refusal = Tokenizer.refusal(prompt + completion)
-        if refusal is not None:
-            raise BadSampleError(refusal, sample_id=sample.sample_id)
+        self.tokenizer.check(sample, prompt + completion)
         # The separator is the same in all rows, so there is nothing to learn from it: it belongs to the prompt.
         prompt += self._separator
         return len(prompt), prompt + completion

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from brimful.encode.characters import AlignedText
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
-from brimful.encode.tokenizer import Tokenizer
+from brimful.encode.tokenizer import AlignedText, Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample

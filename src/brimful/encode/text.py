@@ -9,7 +9,7 @@ from typing import Any
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import wrong_kind
-from brimful.errors import BadSampleError, SettingsError
+from brimful.errors import SettingsError
 from brimful.messages import setting
 from brimful.sources.sample import Sample
 
@@ -61,7 +61,5 @@ class TextEncoder(RenderingEncoder):
     def _render_sample(self, sample: Sample) -> tuple[None, str]:
         if sample.text is None:
             raise wrong_kind(sample, "texts")
-        refusal = Tokenizer.refusal(sample.text)
-        if refusal is not None:
-            raise BadSampleError(refusal, sample_id=sample.sample_id)
+        self.tokenizer.check(sample, sample.text)
         return None, sample.text
