@@ -184,7 +184,7 @@ class ChainedRows(Rows):
 
 
 class FirstRows(Rows):
-    """The first rows of other rows: a trial run."""
+    """The first rows of one file or table: a trial run."""
 
     def __init__(self, rows: Rows, count: int) -> None:
         self._rows, self._count = rows, min(count, len(rows))
@@ -199,15 +199,6 @@ class FirstRows(Rows):
 
     def where(self, index: int) -> str:
         return self._rows.where(index)
-
-    @property
-    def members(self) -> list[tuple[str, int]]:
-        members, start = [], 0
-        for title, length in self._rows.members:
-            if start < self._count:
-                members.append((title, min(length, self._count - start)))
-            start += length
-        return members
 
     @property
     def blocks(self) -> Sequence[Block]:
