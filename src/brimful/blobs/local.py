@@ -92,8 +92,8 @@ class LocalBlobStore(BlobStore):
                 use = stack.enter_context(use_folder(folder))
             yield
             if use.alone():
-                for entry in folder.iterdir():
-                    remove(entry, but=IN_USE)
+                for name in set(os.listdir(folder)) - {IN_USE}:
+                    remove(folder / name)
             elif not use.locked:
                 for name in job_folders:
                     remove(folder / name)

@@ -178,9 +178,8 @@ def measure_and_keep(
         table = _assemble(earlier_table, tasks, context, provenance)
         table.save(target)
         if encoded_dir is not None:
-            samples = StoredSamples(
-                [(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None]
-            )
+            paths = [(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None]
+            samples = StoredSamples(paths)
     if rejects_path is not None:
         write_rejects(table, source, rejects_path)
     return Measurement(table, samples)
@@ -258,20 +257,14 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         else:
             pending_tasks.append(task)
     if num_proc is None:
-        num_proc = _processes(context, len(pending_tasks))
+        # Starting a process and loading its tokenizer takes seconds. Lengths alone are mostly the tokenizer's work, which
+        # uses all cores from one process; labels are Python's.
+        limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
+        num_proc = 1 if len(pending_tasks) <= limit else available_cores()
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(run_tasks(measure_block, pending_tasks, context=context, num_proc=num_proc)) as results:
         for task, num_tokens in results:
             progress.advance(len(task), tokens=num_tokens)
-
-
-def _processes(context: BlockContext, num_blocks: int) -> int:
-    """Return the number of processes that pay for themselves: starting one and loading its tokenizer takes seconds.
-
-    Lengths alone are mostly the tokenizer's work, which uses all cores from one process; labels are Python's.
-    """
-    limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
-    return 1 if num_blocks <= limit else available_cores()
 
 
 def _has_tokens(task: BlockTask) -> bool:
@@ -329,8 +322,7 @@ def _assemble(
             runs.append(part.ragged(RUNS))
     targets = None
     if context.targets:
-        has_runs = context.needs_runs
-        targets = Targets.of_runs(joined_rows(runs)) if has_runs else Targets.of_all_tokens(columns["tokens"])
+        targets = Targets.of_runs(joined_rows(runs)) if context.needs_runs else Targets.of_all_tokens(columns["tokens"])
     return LengthTable(
         columns,
         provenance={**provenance, "account": Account.sum(accounts).as_dict()},

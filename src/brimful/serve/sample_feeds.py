@@ -347,8 +347,6 @@ def _to_json(item: EncodedSample | Pack) -> dict[str, Any]:
     arrays = {}
     for field in fields(item):
         array = getattr(item, field.name)
-        if array is None:
-            continue
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             raise StateError(
                 f"{type(item).__name__}.{field.name} of a sample that waits is no array and cannot be saved"
