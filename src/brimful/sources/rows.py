@@ -187,7 +187,8 @@ class FirstRows(Rows):
     """The first rows of one file or table: a trial run."""
 
     def __init__(self, rows: Rows, count: int) -> None:
-        self._rows, self._count = rows, min(count, len(rows))
+        """``count``: fewer than the rows have; complete ones need no cut."""
+        self._rows, self._count = rows, count
         self.title = rows.title
         self.unit = rows.unit
 
@@ -214,8 +215,7 @@ class FirstRows(Rows):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        is_complete = self._count == len(self._rows)
-        return self._rows.fingerprint if is_complete else fingerprint_of([self._rows.fingerprint, self._count])
+        return fingerprint_of([self._rows.fingerprint, self._count])
 
 
 def oversized() -> MalformedRowError:
