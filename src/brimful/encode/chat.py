@@ -87,10 +87,9 @@ class ChatEncoder(RenderingEncoder):
     ) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self.train_on = choice_of(TrainOn, train_on, argument="train_on")
-        if chat_template is not None:
-            check_type("chat_template", chat_template, (str, os.PathLike), "a Jinja template or the path of one")
-        if template_kwargs is not None:
-            check_type("template_kwargs", template_kwargs, Mapping, "a mapping")
+        absent = type(None)
+        check_type("chat_template", chat_template, (str, os.PathLike, absent), "a Jinja template or the path of one")
+        check_type("template_kwargs", template_kwargs, (Mapping, absent), "a mapping")
         self._template = None if chat_template is None else os.fspath(chat_template)
         self._kwargs = dict(template_kwargs or {})
         self._system = system

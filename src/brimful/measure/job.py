@@ -145,7 +145,9 @@ def measure_and_keep(
     folder = default_cache_dir(cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
     # A table in the cache bears the fingerprint of its source: it differs only if it is damaged, and is remade.
-    earlier_table = _open_earlier(target, provenance, source, on_mismatch if path is not None else "rebuild")
+    earlier_table, misfit = _open_earlier(target, provenance, source)
+    if misfit and path is not None and on_mismatch == "error":
+        raise CacheMismatchError(f"{target} {misfit}")
     # It is of no use to a job that keeps the tokens of all rows, or asks for targets or errors that it does not have.
     if earlier_table is not None and (
         encoded_dir is not None
@@ -208,18 +210,21 @@ def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...], targ
     }
 
 
-def _open_earlier(target: Path, provenance: dict[str, Any], source: Source, policy: OnMismatch) -> LengthTable | None:
-    """Open the table at the target if it covers a beginning of the source with the same settings."""
+def _open_earlier(target: Path, provenance: dict[str, Any], source: Source) -> tuple[LengthTable | None, str]:
+    """Open the table at the target if it covers a beginning of the source with the same settings.
+
+    Returns:
+        The table, or None; and the reason why a table that is there is of no use.
+    """
     try:
         table = LengthTable.open(target)
     except FileNotFoundError:
-        return None
+        return None, ""
     except BrimfulError as error:
-        if policy == "rebuild":
-            return None
-        raise CacheMismatchError(
-            f"{target} is there and cannot be used ({error.message}); choose another {setting('path')}, or {setting('on_mismatch', 'rebuild')}"
-        ) from error
+        return None, (
+            f"is there and cannot be used ({error.message}); choose another {setting('path')}, or "
+            f"{setting('on_mismatch', 'rebuild')}"
+        )
     # The content is compared last: the fingerprint of a file's first rows may take a reading of the file.
     differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
     if "labels" in provenance and "labels" in table.provenance:
@@ -230,11 +235,9 @@ def _open_earlier(target: Path, provenance: dict[str, Any], source: Source, poli
         fingerprint = table.provenance["source_fingerprint"]
         differences = [f"source content ({short(fingerprint)} there, {short(source.fingerprint)} here)"]
     if not differences:
-        return table
-    if policy == "rebuild":
-        return None
-    raise CacheMismatchError(
-        f"{target} was measured with other settings or data; these parts differ: {', '.join(differences)}. "
+        return table, ""
+    return None, (
+        f"was measured with other settings or data; these parts differ: {', '.join(differences)}. "
         f"Choose another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
     )
 

@@ -109,8 +109,7 @@ def open_source(
     >>> open_source([{"prompt": "1+1?", "completion": "2"}]).format_name
     'prompt_completion'
     """
-    if fields is not None:
-        check_type("fields", fields, Mapping, "a mapping such as {'messages': 'dialogue'}")
+    check_type("fields", fields, (Mapping, type(None)), "a mapping such as {'messages': 'dialogue'}")
     if cache_dir is not None:
         path_of("cache_dir", cache_dir, "the path of a directory")
     if text_unit not in ("file", "line"):
