@@ -202,6 +202,8 @@ def test_ranks_with_streams_of_their_own_end_together():
     ("make", "error", "message"),
     [
         (lambda: by_index([3], dp_rank=2, dp_world_size=2), SettingsError, "dp_rank must be from 0 to 1 and is 2"),
+        (lambda: by_index([3], dp_rank="0"), SettingsError, "dp_rank must be a whole number and is '0'"),
+        (lambda: by_index([3], dp_world_size=0), SettingsError, "dp_world_size must be a whole number of at least 1"),
         (
             lambda: by_index([3], micro_batches=0),
             SettingsError,

@@ -65,8 +65,8 @@ def _clear_abandoned(target: Path) -> None:
     # The part that ``_locked_sibling`` makes up has no dot: files of targets with longer names do not match.
     sibling = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-z-]+\.tmp")
     for name in os.listdir(target.parent):
-        path = target.with_name(name)
         if sibling.fullmatch(name):
+            path = target.with_name(name)
             with contextlib.suppress(OSError), open(path, "r+b") as file:
                 if try_lock(file):
                     os.unlink(path)
