@@ -8,18 +8,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from brimful.checks import check_type, choice_of
-from brimful.encode.characters import AlignedText
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
-from brimful.encode.tokenizer import Tokenizer
+from brimful.encode.tokenizer import AlignedText, Tokenizer
 from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
@@ -89,10 +87,9 @@ class ChatEncoder(RenderingEncoder):
     ) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self.train_on = choice_of(TrainOn, train_on, argument="train_on")
-        if chat_template is not None:
-            check_type("chat_template", chat_template, (str, os.PathLike), "a Jinja template or the path of one")
-        if template_kwargs is not None:
-            check_type("template_kwargs", template_kwargs, Mapping, "a mapping")
+        absent = type(None)
+        check_type("chat_template", chat_template, (str, os.PathLike, absent), "a Jinja template or the path of one")
+        check_type("template_kwargs", template_kwargs, (Mapping, absent), "a mapping")
         self._template = None if chat_template is None else os.fspath(chat_template)
         self._kwargs = dict(template_kwargs or {})
         self._system = system
@@ -100,7 +97,7 @@ class ChatEncoder(RenderingEncoder):
         self._date = _as_date(date)
 
     @cached_property
-    def _documents(self) -> TextEncoder:
+    def _documents(self) -> TextEncoder:  # type: ignore[override]
         # Nobody asked for EOS behind documents among chats, so a tokenizer without one is no error.
         return TextEncoder(self.tokenizer, eos=self.tokenizer.hf.eos_token_id is not None)
 
@@ -108,8 +105,13 @@ class ChatEncoder(RenderingEncoder):
     def chat_template(self) -> str:
         """Jinja source of the template in use."""
         template = self._template
+        if template is None and not self.tokenizer.hf.chat_template:
+            raise SettingsError(
+                f"{self.tokenizer} has no chat template: name one with {setting('chat_template')}, or train a base model "
+                f"on prompts and completions as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
+            )
         if template is None:
-            return self._tokenizer_template
+            return str(self.tokenizer.hf.get_chat_template(None, None))
         # Every template has an expression in braces, and hardly a path has a brace.
         if "{" in template:
             return template
@@ -124,15 +126,6 @@ class ChatEncoder(RenderingEncoder):
             raise SettingsError(
                 f"{setting('chat_template', template)} is no text: {error.reason} at byte {error.start}"
             ) from error
-
-    @property
-    def _tokenizer_template(self) -> str:
-        if not self.tokenizer.hf.chat_template:
-            raise SettingsError(
-                f"{self.tokenizer} has no chat template: name one with {setting('chat_template')}, or train a base model "
-                f"on prompts and completions as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
-            )
-        return str(self.tokenizer.hf.get_chat_template(None, None))
 
     @cached_property
     def _rendered_template(self) -> str:
@@ -190,9 +183,6 @@ class ChatEncoder(RenderingEncoder):
     def all_are_targets(self) -> bool:
         return self.train_on is TrainOn.ALL
 
-    def _routes(self) -> Mapping[str, Route]:
-        return {"chat": self.own_route, "text": self._documents.own_route, "tokens": TOKENISED}
-
     def _prepare(self, sample: Sample) -> Sample:
         """Return a chat with the system prompt of the settings, and with thoughts as the template can write them."""
         original = list(sample.messages or ())
@@ -240,7 +230,8 @@ class ChatEncoder(RenderingEncoder):
                 ) from None
             message = (str(error).strip() or repr(error)).splitlines()[0]
             raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
-        refusal = self.tokenizer.refusal(text) or self._swallowed.first(chat.messages, chat.tools, text)
+        self.tokenizer.check(sample, text)
+        refusal = self._swallowed.first(chat.messages, chat.tools, text)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
         return chat, text
@@ -317,19 +308,6 @@ class ChatEncoder(RenderingEncoder):
         if all(_weight(message) == 0 for message in trained_answers):
             return "its answers have weight 0"
         return "the chat template marks none of its tokens as an answer"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
-        rebuild = partial(
-            ChatEncoder,
-            chat_template=self._template,
-            train_on=self.train_on,
-            template_kwargs=self._kwargs,
-            system=self._system,
-            reasoning=self._reasoning,
-            date=self._date,
-        )
-        return rebuild, (self.tokenizer,)
 
 
 def _as_date(date: datetime.date | str | None) -> datetime.date | None:

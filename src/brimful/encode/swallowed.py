@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from brimful.encode.placeholders import MAX_SHAPES, Render, replace_texts
+from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.sources.sample import Message
 
 _OPEN, _CLOSE = "\ue013", "\ue014"  # private-use characters that no template looks for
@@ -36,11 +36,7 @@ class SwallowedText:
         """Describe the first part of a conversation that its rendering lacks; return None if it has all parts."""
         shape = tuple((m["role"], bool(_content(m)), len(m.get("tool_calls") or ())) for m in messages)
         key = (shape, tools is not None)
-        if key not in self._missing_by_shape:
-            if len(self._missing_by_shape) >= MAX_SHAPES:
-                self._missing_by_shape.clear()
-            self._missing_by_shape[key] = self._missing_mark(messages, tools)
-        index = self._missing_by_shape[key]
+        index = examined(self._missing_by_shape, key, lambda: self._missing_mark(messages, tools))
         if index is None:
             index = self._missing_text(messages, tools, text)
         if index is not None:

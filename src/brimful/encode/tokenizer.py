@@ -1,20 +1,64 @@
-"""A tokenizer from a directory or the hub, loaded when it is first used, and its fingerprint."""
+"""A tokenizer from a directory or the hub, loaded when it is first used, its fingerprint, and the texts it aligns."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from brimful.checks import check_type
-from brimful.encode.characters import AlignedText
-from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
+from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError, missing_extra
 from brimful.fingerprint import fingerprint_of
 from brimful.hub import looks_like_hub_id, offline_if_unreachable
 from brimful.messages import setting
+from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedText:
+    """A text and its tokens, of which each character can be looked up.
+
+    Attributes:
+        text: the characters.
+        ids: token ids of the text.
+        encoding: of ``tokenizers``, with its offsets; None for a tokenizer written in Python, which has none. Then the
+            tokens of a prefix are counted.
+        count_tokens: number of tokens of any text.
+    """
+
+    text: str
+    ids: Sequence[int]
+    encoding: Any | None
+    count_tokens: Callable[[str], int]
+
+    def first_token(self, position: int) -> int:
+        """Return the index of the first token that holds the character at ``position`` or one behind it."""
+        if self.encoding is None:
+            return min(self.count_tokens(self.text[:position]), len(self.ids))
+        for character in range(position, len(self.text)):
+            token = self.encoding.char_to_token(character)
+            if token is not None:
+                return int(token)
+        return len(self.ids)
+
+    def token_run(self, start: int, end: int) -> tuple[int, int]:
+        """Return the run of tokens ``[first, last)`` that hold the characters ``[start, end)``.
+
+        A token that also holds characters behind the end belongs to the run, as in Transformers; so do all tokens of a
+        last character that takes several.
+        """
+        first, last = self.first_token(start), self.first_token(end)
+        if self.encoding is not None:
+            # Backwards, because characters such as normalised blanks have no token of their own.
+            for position in range(end - 1, start - 1, -1):
+                token = self.encoding.char_to_token(position)
+                if token is not None:
+                    return first, max(last, int(token) + 1)
+        return first, last
 
 
 class Tokenizer:
@@ -102,15 +146,15 @@ class Tokenizer:
         return bool(getattr(self.hf, "split_special_tokens", False))
 
     @staticmethod
-    def refusal(text: str) -> str | None:
-        """Return the reason why no tokenizer takes a text, or None if tokenizers do."""
+    def check(sample: Sample, text: str) -> None:
+        """Refuse a sample with a text that no tokenizer takes; raise ``BadSampleError``."""
         if text.isascii():
-            return None
+            return
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            return f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
-        return None
+            reason = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
+            raise BadSampleError(reason, sample_id=sample.sample_id) from error
 
     @property
     def special_texts(self) -> list[str]:
@@ -132,16 +176,15 @@ class Tokenizer:
 
     def align(self, texts: Sequence[str]) -> list[AlignedText]:
         """Tokenise each text without special tokens, and find the tokens of its characters."""
-
-        def count_tokens(text: str) -> int:
-            return len(self.ids([text])[0])
-
         if self.backend is None:
             rows = zip(texts, self.ids(texts), strict=True)
-            return [AlignedText(text, ids, None, count_tokens) for text, ids in rows]
+            return [AlignedText(text, ids, None, self._count) for text, ids in rows]
         encodings = self._plain_backend().encode_batch(list(texts), add_special_tokens=False)
         pairs = zip(texts, encodings, strict=True)
-        return [AlignedText(text, encoding.ids, encoding, count_tokens) for text, encoding in pairs]
+        return [AlignedText(text, encoding.ids, encoding, self._count) for text, encoding in pairs]
+
+    def _count(self, text: str) -> int:
+        return self.counts([text])[0]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, with no special tokens added."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
-from brimful.encode.placeholders import MAX_SHAPES, Render, replace_texts
+from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.sources.sample import Message
 
 Span: TypeAlias = tuple[int, int]
@@ -101,11 +101,7 @@ class TurnFinder:
         shape = tuple(
             (message["role"], len(message_texts)) for message, message_texts in zip(messages, texts, strict=True)
         )
-        if shape not in self._skeletons:
-            if len(self._skeletons) >= MAX_SHAPES:
-                self._skeletons.clear()
-            self._skeletons[shape] = self._make_skeleton(messages, None, texts)
-        return self._skeletons[shape]
+        return examined(self._skeletons, shape, lambda: self._make_skeleton(messages, None, texts))
 
     @staticmethod
     def _by_skeleton(skeleton: _Skeleton, values: list[str], text: str) -> list[Span] | None:
