@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-for module in ("brimful.testing.contracts", "tests.cli.bad_input.tools"):
+for module in ("brimful.testing.contracts", "tests.cli.tools", "tests.cli.bad_input.tools"):
     pytest.register_assert_rewrite(module)  # what they assert is explained as in a test
 
 settings.register_profile("brimful", deadline=None, derandomize=True, database=None)

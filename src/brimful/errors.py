@@ -208,9 +208,6 @@ class NoTargetError(PlanError, ValueError):
         """Return the same error with file and line of the first, which only the source knows."""
         return NoTargetError(f"{self.message}; the first is {where}", sample_id=self.sample_id)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return partial(NoTargetError, sample_id=self.sample_id), (self.message,)
-
 
 class PlanMismatchError(PlanError, ValueError):
     """The plan was made from other lengths than these."""

@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO, TypeAlias
 
 from brimful.errors import SettingsError
@@ -25,16 +26,18 @@ _LINE_SECONDS = 10.0
 """Seconds between two lines of one stage."""
 
 
+@dataclass
 class StageRecord:
     """Counts of one stage so far: units done, tokens, seconds."""
 
-    def __init__(self, name: str, total: int, unit: str) -> None:
-        self.name, self.total, self.unit = name, total, unit
-        self.done = 0
-        self.resumed = 0
-        self.tokens = 0
-        self.started = time.monotonic()
-        self.seconds = 0.0
+    name: str
+    total: int
+    unit: str
+    done: int = 0
+    resumed: int = 0
+    tokens: int = 0
+    started: float = field(default_factory=lambda: time.monotonic())
+    seconds: float = 0.0
 
     def rates(self) -> tuple[float, float, float]:
         """Return units a second, tokens a second, and remaining seconds, from the units that cost work in this run."""
@@ -127,11 +130,7 @@ class _Json(_Lines):
         event: dict[str, Any] = {
             "event": "progress",
             "stage": record.name,
-            "unit": record.unit,
-            "done": record.done,
-            "total": record.total,
-            "resumed": record.resumed,
-            "tokens": record.tokens,
+            **{name: getattr(record, name) for name in ("unit", "done", "total", "resumed", "tokens")},
             "per_second": round(rate, 1),
             "tokens_per_second": round(token_rate, 1),
             "eta_seconds": None if remaining_seconds == float("inf") else round(remaining_seconds, 1),

@@ -77,7 +77,12 @@ def write_table(
 
     # Checksums are of the values that a reader will see, so they are taken after the trimming.
     columns = {name: _trimmed(column) for name, column in columns.items()}
-    arrays = {name: _to_arrow(column) for name, column in columns.items()}
+    arrays = {
+        name: pa.LargeListArray.from_arrays(column.offsets, column.values)
+        if isinstance(column, Ragged)
+        else pa.array(column)
+        for name, column in columns.items()
+    }
     description_json = json.dumps(description, ensure_ascii=False).encode()
     checksums = {_DESCRIPTION: fingerprint_bytes(description_json)}
     checksums |= {name: _checksum(column) for name, column in columns.items()}
@@ -104,14 +109,6 @@ def _checksum(column: _Array | Ragged) -> Fingerprint:
         hasher.update(f"{array.dtype.str}:{len(array)};".encode())
         hasher.update(array.view(np.uint8).data)
     return hasher.hexdigest()
-
-
-def _to_arrow(column: _Array | Ragged) -> Any:
-    import pyarrow as pa
-
-    if isinstance(column, Ragged):
-        return pa.LargeListArray.from_arrays(pa.array(column.offsets), pa.array(column.values))
-    return pa.array(column)
 
 
 class Table:
@@ -164,13 +161,14 @@ class Table:
         import pyarrow as pa
 
         try:
-            column = view(self._batch.column(name))
+            arrow_column = self._batch.column(name)
+            if arrow_column.null_count:
+                raise ValueError("has holes")
+            column = view(arrow_column)
         except (pa.ArrowException, AttributeError, ValueError) as error:
             raise CorruptFileError(f"{self.path} is damaged: column {name!r} {_first_line(error)}") from error
-
-        expected_checksum = self._unchecked.get(name) if checked else None
-        if expected_checksum is not None:
-            if _checksum(column) != expected_checksum:
+        if checked and name in self._unchecked:
+            if _checksum(column) != self._unchecked[name]:
                 raise CorruptFileError(f"{self.path} is damaged: column {name!r} has other numbers than were written")
             # Only now: a damaged column is refused however often it is asked for.
             self._unchecked.pop(name, None)
@@ -178,17 +176,12 @@ class Table:
 
 
 def _flat(column: Any) -> _Array:
-    if column.null_count:
-        raise ValueError("has holes")
     array: _Array = column.to_numpy(zero_copy_only=column.type != "bool")  # booleans are stored as bits
     return array
 
 
 def _ragged(column: Any) -> Ragged:
-    if column.null_count:
-        raise ValueError("has holes")
-    offsets = column.offsets.to_numpy(zero_copy_only=True)
-    return Ragged(column.values.to_numpy(zero_copy_only=True), offsets)
+    return Ragged(column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True))
 
 
 def open_table(path: str | os.PathLike[str]) -> Table:

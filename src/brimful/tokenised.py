@@ -20,8 +20,8 @@ from brimful.errors import CollateError
 from brimful.ragged import starts_of
 from brimful.typing import IGNORE_INDEX, BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, LossMask, TokenIds
 
-_Indices: TypeAlias = Int64Array | None
-"""Indices of the tokens that are no padding, ascending; None if there is no padding."""
+_Indices: TypeAlias = Int64Array | slice
+"""Indices of the tokens that are no padding, ascending; a slice of all if there is no padding."""
 _INT32 = np.iinfo(np.int32)
 
 TARGET_MASKS = ("loss_mask", "completion_mask", "assistant_masks")
@@ -53,7 +53,7 @@ class TokenisedSample:
         input_ids: ``int32[T]``.
         loss_mask: ``bool[T]``, true where the token is a target; never on the first of a segment.
         cu_seqlens: ``int32[S + 1]``.
-        kept: ``int64[T]``: index of each token in the original row; None if that had no padding.
+        places: ``int64[T]``: index of each token in the original row, which may have had padding.
         positions: ``int64[rows, T]`` of the original row, 1 row for text, 3 or 4 for mRoPE; None if it had none.
         loss_weights: ``float32[T]``, or None.
         source_ids: ``int32[S]``, or None.
@@ -62,15 +62,10 @@ class TokenisedSample:
     input_ids: TokenIds
     loss_mask: LossMask
     cu_seqlens: CuSeqlens
-    kept: Int64Array | None = None
+    places: Int64Array
     positions: Int64Array | None = None
     loss_weights: Float32Array | None = None
     source_ids: Int32Array | None = None
-
-    @property
-    def places(self) -> Int64Array:
-        """``int64[T]``: index of each token in the original row, which may have had padding."""
-        return np.arange(len(self.input_ids)) if self.kept is None else self.kept
 
     @property
     def position_start(self) -> int:
@@ -128,18 +123,18 @@ def read_tokenised(sample: Any, name: str) -> TokenisedSample:
     row.refuse_other_keys()
     ids = row.input_ids()
     mask = row.attention_mask()
-    token_indices = None if mask is None or mask.all() else np.flatnonzero(mask)
-    num_tokens = len(ids) if token_indices is None else len(token_indices)
+    token_indices = slice(None) if mask is None or mask.all() else np.flatnonzero(mask)
+    places = np.arange(len(ids))[token_indices]
     positions = row.positions(token_indices)
-    cu_seqlens = row.boundaries(num_tokens, mask, positions)
+    cu_seqlens = row.boundaries(len(places), mask, positions)
     loss_mask = row.targets(ids, token_indices)
     # The first token of a segment has no predecessor that could predict it.
     loss_mask[cu_seqlens[:-1]] = False
     return TokenisedSample(
-        input_ids=_take(ids, token_indices).astype(np.int32, copy=False),
+        input_ids=ids[token_indices].astype(np.int32, copy=False),
         loss_mask=loss_mask,
         cu_seqlens=cu_seqlens,
-        kept=token_indices,
+        places=places,
         positions=positions,
         loss_weights=row.weights(token_indices),
         source_ids=row.sources(len(cu_seqlens) - 1),
@@ -216,7 +211,7 @@ class _Row:
                 f"has 'position_ids' of shape {array.shape} and {self._size:,} tokens: give one row, or 3 or 4 rows of "
                 f"mRoPE"
             )
-        return (rows if token_indices is None else rows[:, token_indices]).astype(np.int64)
+        return rows[:, token_indices].astype(np.int64)
 
     def boundaries(self, num_tokens: int, mask: Int64Array | None, positions: Int64Array | None) -> CuSeqlens:
         """Return the boundaries of the samples in the row, on which all keys that tell them must agree."""
@@ -244,7 +239,7 @@ class _Row:
         masks = {key: mask for key in TARGET_MASKS if (mask := self._binary(key)) is not None}
         if self._sample.get("labels") is None:
             if not masks:
-                return np.ones(self._size if token_indices is None else len(token_indices), dtype=bool)
+                return np.ones(len(ids[token_indices]), dtype=bool)
             mask = np.logical_and.reduce(list(masks.values()))
             return self._without_padding(next(iter(masks)), mask, token_indices)
         labels = self._array("labels")
@@ -260,9 +255,9 @@ class _Row:
         loss_mask = masks.get("loss_mask")
         if loss_mask is not None:
             # Nothing predicts the first token, so there the two need not agree.
-            differences = np.flatnonzero(_take(loss_mask != mask, token_indices)[1:]) + 1
-            if differences.size:
-                index = int(differences[0] if token_indices is None else token_indices[differences[0]])
+            is_other = (loss_mask != mask)[token_indices][1:]
+            if is_other.any():
+                index = int(np.arange(self._size)[token_indices][1:][is_other.argmax()])
                 raise self._error(
                     f"has 'labels' and 'loss_mask' that name different targets, first at token {index}: give one of them"
                 )
@@ -274,7 +269,7 @@ class _Row:
             return None
         row = self._per_token(key)
         assert row is not None
-        return np.asarray(_take(row, token_indices), dtype=np.float32)
+        return np.asarray(row[token_indices], dtype=np.float32)
 
     def sources(self, num_segments: int) -> Int32Array | None:
         key = self._one_of(_SOURCE_KEYS)
@@ -315,7 +310,7 @@ class _Row:
 
     def _without_padding(self, key: str, mask: BoolArray, token_indices: _Indices) -> LossMask:
         """Return a copy of a mask of targets without padding, which must not hold any."""
-        targets = np.array(_take(mask, token_indices))
+        targets = np.array(mask[token_indices])
         count = int(np.count_nonzero(mask)) - int(np.count_nonzero(targets))
         if count:
             raise self._error(
@@ -362,10 +357,6 @@ class _Row:
 
     def _error(self, problem: str) -> CollateError:
         return CollateError(f"{self._name} {problem}")
-
-
-def _take(row: npt.NDArray[Any], indices: _Indices) -> npt.NDArray[Any]:
-    return row if indices is None else row[indices]
 
 
 def _may_be_for_the_model(value: Any) -> bool:

@@ -1,41 +1,20 @@
-"""``brimful report`` and ``brimful plan --what-if``: what they print, write and refuse."""
+"""``brimful report``: what it prints, writes and refuses."""
 
-import contextlib
-import io
+from __future__ import annotations
+
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from brimful import LengthTable, open_source, plan_packs, write_packs
-from brimful.cli import main
 from brimful.testing.toys import toy_chat_encoder
+from tests.cli.tools import LENGTHS as SHORT_CHATS
+from tests.cli.tools import refused, run, shown, value
 
 # 6 packs of 8 samples of 12 tokens and 4 packs of 9 samples of 11: 84 samples in 10 packs, 16 times.
 LENGTHS = ([12] * 48 + [11] * 36) * 16
-
-
-def run(*arguments):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as exit_info:
-        main([str(argument) for argument in arguments])
-    return exit_info.value.code, out.getvalue().splitlines(), err.getvalue()
-
-
-def shown(*arguments):
-    code, out, err = run(*arguments)
-    assert code == 0, err
-    return out
-
-
-def refused(*arguments):
-    """The one line of an error that is explained."""
-    code, out, err = run(*arguments)
-    assert code == 2
-    assert out == []
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.fixture
@@ -185,48 +164,34 @@ def test_a_plan_cannot_be_planned_anew_without_lengths(plan_file):
     assert "no length table" in refused("report", plan_file, "--sources", "s.npy")
 
 
-# ── plan --what-if ────────────────────────────────────────────────────────────────────────────────────────────────
+def test_report_shows_lengths_plan_and_other_capacities(packs: Path) -> None:
+    """Without it nobody sees what a longer or shorter pack would give."""
+    out, _ = run("report", packs)
+    assert value(out, "lengths").startswith("6 samples, 218 tokens, ")
+    classes = [line.split() for line in out if "…" in line]
+    assert [(line[0], line[2], line[3]) for line in classes] == [("16", "31", "4"), ("32", "63", "2")]
+    shares = [float(line[4]) for line in classes]
+    assert shares == [49.5, 50.5]
+    assert value(out, "packs").startswith("4 of 70 tokens, ")
+    sweep = [line.split() for line in out[out.index("") :] if line.strip().startswith("1,024")]
+    assert sweep == [["1,024", "1", "21.29", "%", "6.0", "0", "0.00", "%", "3.5", "%", "full"]]
 
 
-def test_what_if_compares_and_saves_nothing(array, tmp_path):
-    """Capacities half to four times, three algorithms each, and the advice below."""
-    before = sorted(tmp_path.iterdir())
-    out = shown("plan", array, "--max-length", 100, "--algorithm", "next_fit", "--what-if", *RUN, "--quiet")
-    at = next(number for number, line in enumerate(out) if line.strip().startswith("capacity"))
-    rows = [line.split() for line in out[at + 1 : out.index("", at)]]
-    assert [(row[0], row[1]) for row in rows] == [
-        ("50", "best_fit_decreasing"), ("50", "first_fit_decreasing"), ("50", "next_fit"),
-        ("100", "next_fit"), ("100", "best_fit_decreasing"), ("100", "first_fit_decreasing"),
-        ("200", "best_fit_decreasing"), ("200", "first_fit_decreasing"), ("200", "next_fit"),
-        ("400", "best_fit_decreasing"), ("400", "first_fit_decreasing"), ("400", "next_fit"),
-    ]  # fmt: skip
-    assert rows[3][2] == "160"
-    assert [row[-2:] for row in rows if "←" in row] == [["this", "plan"]]
-    assert "samples/step   269, was 32 unpacked -> accumulation 4 → 1 gives 67" in out
-    assert sorted(tmp_path.iterdir()) == before
+def test_report_takes_a_table_a_plan_or_an_array(packs: Path, tmp_path: Path) -> None:
+    """Without it only a whole pack store can be reported on."""
+    np.save(tmp_path / "lengths.npy", np.array(SHORT_CHATS))
+    table, _ = run("report", packs / "lengths.arrow")
+    array, _ = run("report", tmp_path / "lengths.npy")
+    assert [line for line in table if not line.startswith(("source", "targets"))] == array
+    assert any(line.strip().startswith("1,024") for line in array)
+    plan, _ = run("report", packs / "plan.arrow")
+    assert value(plan, "packs").startswith("4 of 70 tokens, ")
 
 
-def test_what_if_takes_capacities_and_gives_json(array):
-    (line,) = shown("plan", array, "--max-length", 100, "--what-if", "--try-max-length", 12, "--json", "--quiet")
-    data = json.loads(line)
-    assert sorted({row["capacity"] for row in data["comparison"]}) == [12, 100]
-    assert data["comparison"][0]["num_packs"] == len(LENGTHS)
-    assert data["advice"]["micro_batch_size"] == 1
-    (line,) = shown("plan", array, "--max-length", 100, "--json", "--quiet")
-    assert "comparison" not in json.loads(line)
-
-
-def test_what_if_leaves_out_what_is_too_long_and_says_so(array):
-    """At 11 tokens the samples of 12 do not fit, and the policy `error` would stop the comparison."""
-    (line,) = shown("plan", array, "--max-length", 100, "--what-if", "--try-max-length", 11, "--json", "--quiet")
-    row = json.loads(line)["comparison"][0]
-    assert (row["capacity"], row["oversized"], row["tokens_lost"]) == (11, 48 * 16, 48 * 16 * 12)
-
-
-def test_what_if_contradictions_are_one_line(array, tmp_path):
-    out = tmp_path / "p.arrow"
-    assert "--what-if saves nothing" in refused("plan", array, "--max-length", 100, "--what-if", "-o", out)
-    assert not out.exists()
-    assert "add --what-if" in refused("plan", array, "--max-length", 100, "--try-max-length", 5)
-    assert "--try-max-length must be" in refused("plan", array, "--max-length", 9, "--what-if", "--try-max-length", 0)
-    assert "--world-size" in refused("plan", array, "--max-length", 100, "--what-if", "--world-size", 0)
+def test_a_report_on_data_names_the_command_that_measures_it(home: Path) -> None:
+    """Without it nobody knows that lengths come first."""
+    path = home / "chats.jsonl"
+    assert refused("report", path).endswith(
+        f"data is measured first: `brimful measure {path} -o lengths.arrow --tokenizer DIR|ID`"
+    )
+    assert refused("report", home / "gone") == f"{home / 'gone'}: no such file or directory"

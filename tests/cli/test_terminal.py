@@ -38,7 +38,7 @@ def report() -> list[str]:
     return [
         *describe_lengths(table), "", *draw_histogram(table), "", *describe_plan(plan), "",
         *draw_comparison(compare_plans(table, plan, capacities=[], packs_per_step=8)), "",
-        *describe_advice(advice), "", *draw_choices(advice), "", *draw_sweep(facts.sweep, 8),
+        *describe_advice(advice), "", *draw_choices(advice), "", *draw_sweep(facts.sweep, has_steps=True),
     ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from brimful import pack_dataset
 from brimful.cli import main
 from brimful.testing.toys import toy_chat_encoder
 from tests.cli.bad_input.tools import write_rows
-from tests.materialize.test_write import tree
+from tests.materialize.stores import tree
 
 ROOT = Path(__file__).parents[2]
 LINE = "stopped; what was finished is kept, run the same command to go on"

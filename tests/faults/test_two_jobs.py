@@ -8,7 +8,7 @@ from brimful import check_store, open_source, pack_dataset
 from brimful.materialize import job as job_module
 from brimful.plan import Plan
 from brimful.testing.toys import toy_chat_encoder
-from tests.materialize.test_write import tree
+from tests.materialize.stores import tree
 
 ROWS = [{"text": chr(97 + number % 26) * (2 + number % 19)} for number in range(120)]
 

@@ -1,10 +1,6 @@
 """Writing packs: round trip, checks, and jobs that go on."""
 
-import hashlib
-import json
 import pickle
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +10,10 @@ from hypothesis import strategies as st
 from brimful import (
     PackedDataset,
     Plan,
-    PlanSettings,
     check_store,
     measure_lengths,
     open_packs,
     open_source,
-    pack_dataset,
     plan_packs,
     write_packs,
 )
@@ -27,39 +21,14 @@ from brimful.blobs import open_blob_store
 from brimful.errors import (
     CorruptFileError,
     LengthChangedError,
-    NotAPackStoreError,
     PlanMismatchError,
     StoreFullError,
-    StoreMismatchError,
-    UnfinishedStoreError,
 )
-from brimful.materialize import job as job_module
 from brimful.materialize import write as write_module
-from brimful.plan import Alignment
 from brimful.shards import StreamLog
 from brimful.testing.faults import full_disk
 from brimful.testing.toys import toy_chat_encoder
-
-
-def texts(*lengths):
-    return [{"text": chr(97 + number % 26) * length} for number, length in enumerate(lengths)]
-
-
-def tree(directory):
-    """Every committed file with a digest of its content."""
-    root = Path(directory)
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and not {"tmp", "log", "summary.json"} & set(path.relative_to(root).parts)
-    }
-
-
-def written(directory, lengths, capacity, **options):
-    source, encoder = open_source(texts(*lengths)), toy_chat_encoder()
-    plan = plan_packs(measure_lengths(source, encoder, targets=False), capacity=capacity, **options)
-    write_packs(plan, source, encoder, directory, shard_bytes=4 * capacity * 3)
-    return source, encoder, plan
+from tests.materialize.stores import texts, tree, written
 
 
 @given(
@@ -167,7 +136,7 @@ def test_a_plan_that_was_saved_over_is_not_written_under_the_name_of_the_other(t
     plan.save(path)
     write_packs(plan, source, encoder, tmp_path / "whole", num_proc=2)  # one shard: a process is not worth it
     other.save(path)
-    write_module._open_plans.clear()
+    write_module._open_plan.cache_clear()
     with pytest.raises(
         PlanMismatchError, match=rf"plan\.arrow holds plan {other.fingerprint[:7]} by now, and the packs"
     ):
@@ -218,71 +187,6 @@ def test_a_plan_of_another_data_set_is_refused(tmp_path):
         write_packs(plan, open_source(texts(3, 4)), encoder, tmp_path)
 
 
-def test_a_store_of_another_job_is_refused(tmp_path):
-    """Named by what differs, before any work is done."""
-    source, encoder = open_source(texts(3, 5, 4)), toy_chat_encoder()
-    pack_dataset(source, encoder, tmp_path, capacity=8)
-    with pytest.raises(StoreMismatchError, match=r"capacity \(8 there, 16 now\)"):
-        pack_dataset(source, encoder, tmp_path, capacity=16)
-    with pytest.raises(StoreMismatchError, match=r"encoder \("):
-        pack_dataset(source, toy_chat_encoder(version=1), tmp_path, capacity=8)
-
-
-def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
-    """One call, then everything that later commands read is there and temporary files are gone."""
-    rows = [*texts(3, 50, 4), {"nothing": 1}]
-    summary = pack_dataset(
-        open_source(rows), toy_chat_encoder(), tmp_path, PlanSettings(capacity=8, overflow="drop"), on_bad_sample="skip"
-    )
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {
-        "stream.json", "shards", "log", "plan.arrow", "lengths.arrow", "rejects.jsonl", "dropped.jsonl", "summary.json"
-    }  # fmt: skip
-    account = json.loads((tmp_path / "summary.json").read_text())
-    assert (
-        account["samples_in"],
-        account["samples_packed"],
-        account["samples_dropped"],
-        account["samples_rejected"],
-    ) == (4, 2, 1, 1)
-    assert "rejected       1 row, listed in" in str(summary)
-    assert json.loads((tmp_path / "dropped.jsonl").read_text()) == {
-        "sample_id": 1,
-        "where": "memory[1]",
-        "tokens": 50,
-        "targets": 49,
-        "reason": "longer than a pack (8 tokens)",
-    }
-    assert "warning        87.72 % of the tokens are in no pack: see dropped and cut" in str(summary)
-    assert json.loads((tmp_path / "rejects.jsonl").read_text())["sample_id"] == 3
-    check_store(tmp_path, plan=Plan.open(tmp_path / "plan.arrow"))
-
-
-def test_a_second_call_encodes_nothing(tmp_path):
-    """On a finished directory the job only reads its account."""
-
-    class Deaf(type(toy_chat_encoder())):
-        def encode_batch(self, samples):
-            raise AssertionError("encoded again")
-
-        lengths = encode_batch
-
-    source = open_source(texts(3, 5, 4))
-    first = pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=8)
-    again = pack_dataset(source, Deaf(), tmp_path, capacity=8)
-    assert again.plan.fingerprint == first.plan.fingerprint
-
-
-def test_an_unfinished_store_says_so(tmp_path):
-    """A reader must not train on half a data set because the job still runs."""
-    with pytest.raises(NotAPackStoreError, match="is no pack store"):
-        open_packs(tmp_path)
-    written(tmp_path, range(1, 30), 32)
-    (sorted((tmp_path / "log").iterdir())[-1]).unlink()
-    with pytest.raises(UnfinishedStoreError, match=r"is not finished: .* run the command that writes it again"):
-        open_packs(tmp_path)
-
-
 @pytest.mark.parametrize("after_bytes", [0, 100, 1500, 4000, 9000])
 def test_a_full_disk_loses_nothing(tmp_path, after_bytes):
     """Whatever byte the disk is full at: a clear error, no temporary file, and the same call finishes the job."""
@@ -309,17 +213,6 @@ def test_a_store_with_lanes_of_an_earlier_version_is_finished_and_read(tmp_path)
     check_store(tmp_path / "old", plan=plan)
 
 
-def test_check_store_finds_a_swapped_shard(tmp_path):
-    """A whole, valid shard of another job under the right name has the right size and wrong bytes."""
-    written(tmp_path / "a", [5] * 9, 5, seed=None)
-    _, _, plan = written(tmp_path / "b", [5] * 9, 5, seed=1)
-    mine, theirs = (sorted((tmp_path / name / "shards").iterdir())[0] for name in "ab")
-    assert mine.stat().st_size == theirs.stat().st_size
-    shutil.copy(mine, theirs)
-    with pytest.raises(CorruptFileError, match="other bytes than were committed"):
-        check_store(tmp_path / "b", plan=plan)
-
-
 def test_a_stream_cut_anywhere_is_written_and_served_as_planned(tmp_path):
     """Concat and split cuts samples at any token, so a segment may end before its sample does."""
     source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
@@ -330,39 +223,3 @@ def test_a_stream_cut_anywhere_is_written_and_served_as_planned(tmp_path):
     stream = np.concatenate([encoder.encode(sample).input_ids for sample in source])  # type: ignore[attr-defined]
     assert np.concatenate([pack.input_ids for pack in stored]).tolist() == stream.tolist()
     assert [pack.input_ids.tolist() for pack in stored] == [pack.input_ids.tolist() for pack in made]
-
-
-def test_a_store_knows_the_alignment_of_its_plan(tmp_path):
-    """Whoever opens the packs must pad them as they were planned, or context parallelism cuts tokens off."""
-    source = open_source([{"text": "abc" * number} for number in range(3, 30)])
-    summary = pack_dataset(
-        source,
-        toy_chat_encoder(),
-        tmp_path / "packs",
-        PlanSettings(capacity=200, alignment=8),
-        groups=[0] * 2 + [-1] * 25,
-    )
-    packs = open_packs(tmp_path / "packs")
-    assert packs.alignment == PackedDataset(packs).alignment == summary.plan.alignment == Alignment(segment=8)
-    assert summary.plan.outcome.groups is not None
-    with pytest.raises(StoreMismatchError, match=r"settings alignment .*settings groups"):
-        pack_dataset(source, toy_chat_encoder(), tmp_path / "packs", capacity=200)
-
-
-def test_a_finished_store_keeps_the_plan_that_it_was_written_from(tmp_path, monkeypatch):
-    """Searches that end by the clock find another plan next time; the same call must find its packs again."""
-    source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
-    first = pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
-    monkeypatch.setattr(job_module, "plan_with", lambda *args, **options: pytest.fail("planned again"))
-    assert pack_dataset(source, encoder, tmp_path / "packs", capacity=200).plan.fingerprint == first.plan.fingerprint
-
-
-def test_a_refused_job_leaves_a_store_as_it_was(tmp_path):
-    """Lengths of the second job in the directory of the first made every report of it fail."""
-    source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
-    pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
-    before = {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}
-    for options in ({"budgets": {"loss_tokens": 150}}, {"seed": 1}, {"mix": True}):
-        with pytest.raises(StoreMismatchError, match="settings"):
-            pack_dataset(source, encoder, tmp_path / "packs", PlanSettings(capacity=200, **options))
-    assert before == {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}

@@ -495,3 +495,29 @@ def test_damaged_tokens_are_made_again(source, tmp_path):
         assert ["".join(map(chr, stored[index].input_ids)) for index in range(6)] == TEXTS
         times += 1
     assert len(encoder.seen) > times / 2 > 10
+
+
+def _lines(texts):
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+
+
+STORAGES = {
+    "jsonl": _lines,
+    "jsonl.gz": lambda texts: gzip.compress(_lines(texts)),
+    "json": lambda texts: json.dumps([{"text": text} for text in texts]).encode(),
+}
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+@pytest.mark.parametrize("ending", STORAGES)
+def test_only_appended_rows_are_encoded_however_they_are_stored(tmp_path, ending, has_table):
+    """A copy that is unpacked again is another file; its rows are those of before all the same."""
+    texts = [f"text {number}" for number in range(50)]
+    path = tmp_path / f"a.{ending}"
+    options = {"path": tmp_path / "lengths.arrow"} if has_table else {}
+    path.write_bytes(STORAGES[ending](texts[:48]))
+    measure_lengths(open_source(path), Letters(), **options)
+    path.write_bytes(STORAGES[ending](texts))
+    encoder = Letters()
+    measure_lengths(open_source(path), encoder, **options)
+    assert encoder.seen == texts[48:]

@@ -66,6 +66,8 @@ def test_every_beginning_of_an_array_is_refused(data):
         (b'[{"a": nope, "long": "' + b"x" * 100 + b'"}]', "a.json:1 (sample 0): no JSON: Expecting value at column 8"),
         (b"[1, 2] 3", "a.json:1 (sample 2): no JSON: Extra data at column 8"),
         (b"[1, ", "a.json:1 (sample 1): no JSON: Expecting value at column 5"),
+        (b'["abcdef", {"b": 12', "a.json:1 (sample 1): no JSON: Expecting ',' delimiter at column 20"),
+        (b'[1,\n "abc", {"b": "cd', "a.json:2 (sample 2): no JSON: Unterminated string starting at at column 15"),
         (b'["a", "\xff"]', "a.json (sample 0): invalid UTF-8 at byte 7"),
         (b"[%s]" % (b"1" * 5000), "a.json: row 0 (sample 0): no JSON that can be read: Exceeds the limit"),
         (b"[" * 100_000, "a.json: row 0 (sample 0): no JSON that can be read: maximum recursion depth"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import pickle
 import re
 import uuid
 from pathlib import Path
@@ -17,11 +18,13 @@ import zstandard
 from brimful.errors import BadSampleError, MissingExtraError, SettingsError, SourceError, SourceNotFoundError
 from brimful.sources import Sample, open_source
 from brimful.sources.open import _KINDS
+from tests.sources import tools
 
 TEXTS = ["one", "zwei, é", "三\u2028☃"]
 ROWS = [{"text": text} for text in TEXTS]
 LINES = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in ROWS]
 JSONL = b"".join(LINES)
+CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 
 
 def _file(name, data):
@@ -341,3 +344,56 @@ def test_every_ending_is_in_the_docs_and_has_a_case(ending):
     same_kind = {other for other, kind in _KINDS.items() if kind == _KINDS[ending]}
     assert same_kind & endings, f"STORAGES has no file of kind {_KINDS[ending]}"
     assert any(re.search(rf"{re.escape(other)}\b", open_source.__doc__ or "") for other in same_kind)
+
+
+def test_names_of_files_are_files_and_texts_are_texts(put: tools.Put) -> None:
+    """Without it two paths in a list would be packed as two documents of a few letters."""
+    first, second = put("a.jsonl", tools.JSONL), put("b.jsonl", '{"text": "four"}\n')
+    assert tools.texts(open_source([first, second])) == ["one", "two", "three", "four"]
+    assert tools.texts(open_source(["a text", "another"])) == ["a text", "another"]
+    with pytest.raises(SourceNotFoundError, match=r"'no\.jsonl' of the list is no file, and others are"):
+        open_source([first, "no.jsonl"])
+
+
+def test_sources_of_different_formats_stand_side_by_side(put: tools.Put) -> None:
+    """Without it chats and texts that are trained together would have to be rewritten to one format."""
+    paths = [
+        put("chats.jsonl", json.dumps({"messages": CHAT}) + "\n"),
+        put("more.jsonl", json.dumps({"messages": CHAT}) + "\n"),
+        put("text.txt", "a document"),
+        put("pairs.json", json.dumps([{"question": "q", "answer": "a"}])),
+    ]
+    source = open_source(paths)
+    assert source.format_name == "messages and text and question_answer"
+    assert [sample.kind for sample in source.read(0, 4)] == ["chat", "chat", "text", "chat"]
+    assert [source[index].kind for index in (3, 2, 0)] == ["chat", "text", "chat"]
+    assert tools.texts(pickle.loads(pickle.dumps(source))) == [None, None, "a document", None]
+    alone = open_source(paths[3])
+    assert source.blocks[3].fingerprint == alone.blocks[0].fingerprint  # so that its lengths are found again
+
+
+def test_sources_that_are_open_are_chained_with_their_own_options(put: tools.Put) -> None:
+    """Without it two files with different keys for the same thing could not be packed together."""
+    one = open_source([{"body": "a"}], format="text", fields={"text": "body"})
+    other = open_source(put("b.jsonl", json.dumps({"messages": CHAT, "label": True}) + "\n"), ignore=["label"])
+    source = open_source([one, other])
+    assert (source[0].text, source[1].messages, source.format_name) == ("a", CHAT, "text and messages")
+    assert open_source(one) is one
+    with pytest.raises(SettingsError, match="open sources take no further options"):
+        open_source(one, format="text")
+
+
+def test_the_first_samples_are_a_source_of_their_own(put: tools.Put) -> None:
+    """Without it a trial run would read all of a large data set."""
+    paths = [put("a.jsonl", tools.JSONL), put("b.jsonl", '{"text": "four"}\n')]
+    source = open_source(paths, max_samples=2)
+    assert (tools.texts(source), source.rows.members) == (["one", "two"], [(paths[0], 2)])
+    assert tools.texts(open_source(paths, max_samples=4)) == ["one", "two", "three", "four"]
+    assert open_source(paths, max_samples=9).fingerprint == open_source(paths).fingerprint
+    assert source.fingerprint != open_source(paths, max_samples=3).fingerprint
+    whole = open_source(paths[0])
+    assert [(block.start, block.stop) for block in source.blocks] == [(0, 2)]
+    assert source.blocks[0].fingerprint != whole.blocks[0].fingerprint  # two of three rows are another block
+    assert open_source(paths, max_samples=4).blocks[0].fingerprint == whole.blocks[0].fingerprint  # found again
+    with pytest.raises(SettingsError, match="max_samples must be at least 1 and is 0"):
+        open_source(paths, max_samples=0)

@@ -1,17 +1,20 @@
-"""A file that appears under its name when it is complete."""
+"""A file that appears under its name when it is complete, and what makes writes durable."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from brimful.blobs.durable import raise_if_full, sync_directory
+from brimful.errors import StoreFullError
 from brimful.locks import lock, try_lock
+
+_FULL_DEVICE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextlib.contextmanager
@@ -28,19 +31,17 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise IsADirectoryError(errno.EISDIR, "is a directory, and a file is to be written", str(target))
     tmp = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _clear_abandoned(target)
-        tmp, file = _locked_sibling(target)
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            # Renamed under its lock: a temporary file without one is taken for abandoned and removed.
-            os.replace(tmp, target)
-        sync_directory(target.parent)
-    except OSError as error:
-        raise_if_full(error, target)
-        raise
+        with full_device_explained(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _clear_abandoned(target)
+            tmp, file = _locked_sibling(target)
+            with file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                # Renamed under its lock: a temporary file without one is taken for abandoned and removed.
+                os.replace(tmp, target)
+            sync_directory(target.parent)
     finally:
         if tmp is not None:
             with contextlib.suppress(OSError):
@@ -61,15 +62,41 @@ def _locked_sibling(target: Path) -> tuple[Path, IO[bytes]]:
 
 def _clear_abandoned(target: Path) -> None:
     """Remove temporary files of the same target whose writers were killed."""
-    with os.scandir(target.parent) as entries:
-        siblings = [entry.path for entry in entries if _is_sibling(entry.name, target.name)]
-    for path in siblings:
-        with contextlib.suppress(OSError), open(path, "r+b") as file:
-            if try_lock(file):
-                os.unlink(path)
+    # The part that ``_locked_sibling`` makes up has no dot: files of targets with longer names do not match.
+    sibling = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-z-]+\.tmp")
+    for name in os.listdir(target.parent):
+        if sibling.fullmatch(name):
+            path = target.with_name(name)
+            with contextlib.suppress(OSError), open(path, "r+b") as file:
+                if try_lock(file):
+                    os.unlink(path)
 
 
-def _is_sibling(name: str, target: str) -> bool:
-    prefix, suffix = f".{target}.", ".tmp"
-    unique = name[len(prefix) : -len(suffix)]
-    return name.startswith(prefix) and name.endswith(suffix) and unique.replace("-", "").isalnum() and "." not in unique
+def sync_directory(folder: Path) -> None:
+    """Flush a directory, so that a power cut cannot undo a rename or a link in it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return  # some network file systems do not open directories; their servers make renames durable
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.EBADF}:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def full_device_explained(target: Path) -> Iterator[None]:
+    """Turn the errors of a full disk or quota into ``StoreFullError``; all others stay as they are."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL_DEVICE_ERRORS:
+            raise
+        raise StoreFullError(
+            error.errno,
+            f"no space left while writing {target}: nothing that was committed is lost; free some space and run "
+            f"the same command again, it goes on where it stopped",
+        ) from error

@@ -56,10 +56,8 @@ def use_folder(folder: Path) -> Iterator[FolderUse]:
             return
 
 
-def remove(path: Path, *, but: str | None = None) -> None:
-    """Remove a file or a folder with all in it, unless it has the name ``but``."""
-    if path.name == but:
-        return
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all in it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

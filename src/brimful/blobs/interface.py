@@ -20,13 +20,15 @@ class BlobStore(abc.ABC):
 
     url: str
 
-    @abc.abstractmethod
     def put_atomic(self, key: str, data: bytes | memoryview) -> None:
         """Publish ``data`` under ``key``, replacing an older blob.
 
         Raises:
             StoreFullError: no space left; nothing was published and the temporary file is gone.
         """
+        with self.blob(key) as blob:
+            blob.write(data)
+            blob.publish(key)
 
     @abc.abstractmethod
     def blob(self, title: str) -> AbstractContextManager[Blob]:
@@ -56,9 +58,9 @@ class BlobStore(abc.ABC):
     def delete(self, key: str) -> None:
         """Remove a blob, if it exists."""
 
-    @abc.abstractmethod
     def local_path(self, key: str) -> str | None:
         """Return the blob's path in the file system, for mapping into memory; None behind a URL."""
+        return None
 
     def used(self, *job_folders: str) -> AbstractContextManager[None]:
         """Mark the store as used by a job until the block ends, then remove leftovers of it and of killed jobs in ``tmp/``.

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brimful.blobs import crash_points
-from brimful.blobs.durable import raise_if_full, sync_directory
+from brimful.blobs.atomic_file import full_device_explained, sync_directory
 from brimful.blobs.folder_use import IN_USE, remove, use_folder
 from brimful.blobs.interface import Blob, BlobStore
 
@@ -37,18 +37,13 @@ class LocalBlobStore(BlobStore):
         """Open a blob in ``tmp/``; its file there is gone when the block ends, published or not."""
         folder = self.directory / "tmp"
         tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
-        with _errors_explained(self.directory / title), use_folder(folder):
+        with full_device_explained(self.directory / title), use_folder(folder):
             try:
                 with contextlib.closing(_LocalBlob(self.directory, tmp)) as blob:
                     yield blob
             finally:
                 with contextlib.suppress(OSError):
                     os.unlink(tmp)
-
-    def put_atomic(self, key: str, data: bytes | memoryview) -> None:
-        with self.blob(key) as blob:
-            blob.write(data)
-            blob.publish(key)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         target = self.directory / key
@@ -93,24 +88,15 @@ class LocalBlobStore(BlobStore):
         folder = self.directory / "tmp"
         with contextlib.ExitStack() as stack:
             # Errors of the block are its own: only those of opening the folder are explained.
-            with _errors_explained(folder):
+            with full_device_explained(folder):
                 use = stack.enter_context(use_folder(folder))
             yield
             if use.alone():
-                for entry in folder.iterdir():
-                    remove(entry, but=IN_USE)
+                for name in set(os.listdir(folder)) - {IN_USE}:
+                    remove(folder / name)
             elif not use.locked:
                 for name in job_folders:
                     remove(folder / name)
-
-
-@contextlib.contextmanager
-def _errors_explained(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise_if_full(error, target)
-        raise
 
 
 class _LocalBlob(Blob):
@@ -132,14 +118,9 @@ class _LocalBlob(Blob):
     def finish(self) -> None:
         """Bring all bytes to the device."""
         self._flush_pending()
-        descriptor, self._descriptor = self._descriptor, None
-        assert descriptor is not None
-        try:
-            os.fsync(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # its error counts too: NFS reports a full disk here
+        assert self._descriptor is not None
+        os.fsync(self._descriptor)
+        self.close()  # its error counts too: NFS reports a full disk here
 
     def publish(self, key: str) -> None:
         self.finish()
@@ -151,10 +132,10 @@ class _LocalBlob(Blob):
         sync_directory(target.parent)
 
     def close(self) -> None:
-        """Close the file, if a failed write left it open."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Close the file, unless it is closed."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _exclusive_link(tmp: Path, target: Path) -> bool:

@@ -31,9 +31,6 @@ class FsspecBlobStore(BlobStore):
     def blob(self, title: str) -> Iterator[Blob]:
         yield _MemoryBlob(self)
 
-    def put_atomic(self, key: str, data: bytes | memoryview) -> None:
-        self._put(key, data)
-
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         # Not when the store is opened: reading needs no right to write.
         if not self._probed:
@@ -42,12 +39,13 @@ class FsspecBlobStore(BlobStore):
 
     def _create(self, key: str, data: bytes | memoryview) -> bool:
         try:
-            self._put(key, data, mode="create")
+            self.put(key, data, mode="create")
         except FileExistsError:
             return False
         return True
 
-    def _put(self, key: str, data: bytes | memoryview, **options: Any) -> None:
+    def put(self, key: str, data: bytes | bytearray | memoryview, **options: Any) -> None:
+        """Put all bytes of a blob with one request; ``options`` are those of fsspec's ``pipe_file``."""
         self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
         self._fs.pipe_file(self._path(key), bytes(data), **options)
 
@@ -86,9 +84,6 @@ class FsspecBlobStore(BlobStore):
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._path(key))
 
-    def local_path(self, key: str) -> str | None:
-        return None
-
 
 class _MemoryBlob(Blob):
     """Bytes collected in memory and put with one request, which makes them atomic."""
@@ -103,4 +98,4 @@ class _MemoryBlob(Blob):
 
     def publish(self, key: str) -> None:
         self._flush_pending()
-        self._store.put_atomic(key, bytes(self._data))
+        self._store.put(key, self._data)

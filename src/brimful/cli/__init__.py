@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -96,29 +95,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     It runs in the process of its caller; the program itself starts in ``brimful.__main__``, which handles signals by a
     thread.
     """
-    fail = partial(_fail, as_json="--json" in (sys.argv[1:] if arguments is None else arguments))
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         result: Any = _brimful.main(args=arguments, prog_name="brimful", standalone_mode=False)
     except BrimfulError as error:
-        fail(in_flags(error.message), error)
+        _fail(in_flags(error.message), error, as_json)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
         sys.exit(0)
     except click.ClickException as error:
-        fail(error.format_message(), error)
+        _fail(error.format_message(), error, as_json)
     except BrokenPipeError:
         # The reader went away, as `head` does: Python must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), error)
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), error, as_json)
     except (KeyboardInterrupt, click.Abort):
         print(STOPPED, file=sys.stderr)
         sys.exit(130)
     sys.exit(result if isinstance(result, int) else 0)
 
 
-def _fail(message: str, error: BaseException, *, as_json: bool) -> None:
+def _fail(message: str, error: BaseException, as_json: bool) -> None:
     """End with one line: words, or with ``--json`` an event like those of the progress."""
     # One line, so that logs and scripts can rely on it.
     line = " ".join(message.split())

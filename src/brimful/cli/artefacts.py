@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from brimful.errors import BrimfulError, SettingsError
 from brimful.measure import LengthTable
@@ -13,9 +14,8 @@ from brimful.tables import open_table
 
 LENGTHS, PLAN, STORE = "length_table", "plan", "store"
 
-_NAMES = {LENGTHS: "a length table", PLAN: "a plan", STORE: "a pack store"}
-_COMMANDS = {LENGTHS: "plan", PLAN: "write", STORE: "inspect"}
-"""The command that takes each kind."""
+_KINDS = {LENGTHS: ("a length table", "plan"), PLAN: ("a plan", "write"), STORE: ("a pack store", "inspect")}
+"""Words for each kind, and the command that takes it."""
 
 
 def kind_of(path: str) -> str | None:
@@ -31,7 +31,7 @@ def kind_of(path: str) -> str | None:
         kind = open_table(path).description.get("kind")
     except (BrimfulError, OSError):
         return None
-    return str(kind) if kind in _NAMES else None
+    return str(kind) if kind in _KINDS else None
 
 
 def plan_in(directory: str) -> Plan | None:
@@ -46,10 +46,40 @@ def lengths_in(directory: str) -> LengthTable | None:
     return LengthTable.open(path) if os.path.exists(path) else None
 
 
+def lengths_as_dict(table: LengthTable) -> dict[str, Any]:
+    """Return a length table for JSON."""
+    return {
+        "kind": LENGTHS,
+        "path": table.path,
+        "samples": len(table),
+        "tokens": table.total_tokens,
+        "budgets": list(table.budgets),
+        "targets": None if table.targets is None else table.targets.total,
+        "rejected": len(table.rejected_ids),
+        "source": table.provenance.get("source"),
+        "fingerprint": table.fingerprint,
+    }
+
+
+def plan_as_dict(plan: Plan) -> dict[str, Any]:
+    """Return a plan for JSON."""
+    return {
+        "kind": PLAN,
+        "path": plan.path,
+        "num_packs": plan.num_packs,
+        "capacity": plan.capacity,
+        "fill_ratio": plan.fill_ratio,
+        "lower_bound": plan.bound,
+        "settings": plan.record,
+        "fingerprint": plan.fingerprint,
+        **plan.ledger.as_dict(),
+    }
+
+
 def mismatch(path: str, expected: str) -> str:
     """Describe a path that is not what a command expects: ``l.arrow is a length table and no plan``."""
     kind = kind_of(path)
-    return f"{path} is {_NAMES[kind]} and no {expected}" if kind is not None else f"{path} is no {expected}"
+    return f"{path} is {_KINDS[kind][0]} and no {expected}" if kind is not None else f"{path} is no {expected}"
 
 
 def refuse_as_data(paths: Iterable[str]) -> None:
@@ -61,4 +91,4 @@ def refuse_as_data(paths: Iterable[str]) -> None:
     for path in paths:
         kind = kind_of(path)
         if kind is not None:
-            raise SettingsError(f"{mismatch(path, 'data')}: `brimful {_COMMANDS[kind]}` takes it")
+            raise SettingsError(f"{mismatch(path, 'data')}: `brimful {_KINDS[kind][1]}` takes it")

@@ -20,17 +20,17 @@ _OTHER = "Other"
 """Title of the options without a group."""
 
 
-def value_option(flag: str, metavar: str, help: str, *name: str, **settings: Any) -> Decorator:
-    """Return an option that takes a value; its argument is called ``name``, else as the flag.
+def value_option(flag: str, metavar: str, help: str, *names: str, **settings: Any) -> Decorator:
+    """Return an option that takes a value.
 
     Args:
         flag: such as ``--field``.
         metavar: placeholder of the value in ``--help``.
         help: words of the option.
-        name: of the argument.
+        names: other flags, and the name of the argument if it is not that of the flag.
         settings: further settings of ``click.option``.
     """
-    return click.option(flag, *name, metavar=metavar, help=help, **settings)
+    return click.option(flag, *names, metavar=metavar, help=help, **settings)
 
 
 def choice_option(flag: str, choices: Iterable[str | Enum], help: str, default: str | None = "error") -> Decorator:
@@ -40,24 +40,13 @@ def choice_option(flag: str, choices: Iterable[str | Enum], help: str, default: 
 
 
 def grouped(title: str, *options: Decorator) -> Callable[[Command], Command]:
-    """Return one decorator for several options under one heading of ``--help``."""
+    """Return one decorator for several options under one heading of ``--help``; a group among them keeps its own."""
 
     def decorate(function: Command) -> Command:
         for option in reversed(options):
             function = option(function)
             # Click appends the option to this list until the command is made of the function.
-            setattr(function.__click_params__[-1], _GROUP, title)  # type: ignore[attr-defined]
-        return function
-
-    return decorate
-
-
-def together(*decorators: Decorator) -> Callable[[Command], Command]:
-    """Return one decorator for several, in the order of reading."""
-
-    def decorate(function: Command) -> Command:
-        for decorator in reversed(decorators):
-            function = decorator(function)
+            vars(function.__click_params__[-1]).setdefault(_GROUP, title)  # type: ignore[attr-defined]
         return function
 
     return decorate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from functools import partial
 
@@ -33,13 +34,11 @@ def demo(output: str | None, keep: bool, as_json: bool, limit: int | None, steps
     say = partial(click.echo, err=as_json)
     # The stack removes a temporary directory at the end; a named or kept one is none of its business.
     with contextlib.ExitStack() as stack:
-        directory = output
-        if directory is None and keep:
-            directory = tempfile.mkdtemp(prefix="brimful-demo-")
-        elif directory is None:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="brimful-demo-"))
+        directory = tempfile.mkdtemp(prefix="brimful-demo-") if output is None else output
+        is_permanent = keep or output is not None
+        if not is_permanent:
+            stack.callback(shutil.rmtree, directory)
         runs = run_demo(directory, say, limit=limit, steps=steps)
-        is_permanent = output is not None or keep
         if is_permanent:
             say(f"All files stay in {directory}")
         else:

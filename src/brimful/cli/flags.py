@@ -59,7 +59,6 @@ def _as_flag(name: str, value: Any) -> str:
         return flag.replace("--", "--no-", 1)
     # A mapping or list is a flag that is repeated.
     if isinstance(value, Mapping):
-        return " ".join(f"{flag} {shlex.quote(f'{key}={limit}')}" for key, limit in value.items())
-    if isinstance(value, list):
-        return " ".join(f"{flag} {shlex.quote(str(item))}" for item in value)
-    return f"{flag} {shlex.quote(str(value))}"
+        value = [f"{key}={limit}" for key, limit in value.items()]
+    values = value if isinstance(value, list) else [value]
+    return " ".join(f"{flag} {shlex.quote(str(item))}" for item in values)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_in, plan_in
+from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_as_dict, lengths_in, plan_as_dict, plan_in
 from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.flags import in_flags
 from brimful.cli.options import json_option
@@ -51,37 +51,30 @@ def inspect(
     if index is not None and sample is not None:
         raise SettingsError("--pack and --sample show two things: leave one out")
     # A remote path cannot be opened to see its kind: only stores may be remote.
-    is_store = is_remote(path) or os.path.isdir(path)
+    is_store, kind = is_remote(path) or os.path.isdir(path), kind_of(path)
     if check and not is_store:
         raise SettingsError("--check reads a pack store: name its directory")
+    if kind is None and (sample is not None or not is_store):
+        raise NotAPackStoreError(f"{path} is nothing that brimful wrote: no length table, plan or pack store")
     if sample is not None:
-        sample_plan, table = _plan_and_lengths(path)
+        sample_plan, table = _plan_and_lengths(path, kind)
         fate = find_sample(sample, plan=sample_plan, table=table)
-        show(fate.as_dict, fate.describe, as_json)
+        show(lambda: {"kind": "sample", **asdict(fate)}, fate.describe, as_json)
     elif is_store:
         _show_store(path, index, tokenizer, full, check, as_json)
-    elif kind_of(path) == LENGTHS:
+    elif kind == LENGTHS:
         lengths = LengthTable.open(path)
-        show(lambda: _lengths_as_dict(lengths), lambda: describe_lengths(lengths), as_json)
-    elif kind_of(path) == PLAN:
+        show(lambda: lengths_as_dict(lengths), lambda: describe_lengths(lengths), as_json)
+    else:
         plan = Plan.open(path)
         if index is None:
-            show(lambda: _plan_as_dict(plan), lambda: describe_plan(plan), as_json)
+            show(lambda: plan_as_dict(plan), lambda: describe_plan(plan), as_json)
         else:
             _show_planned_pack(plan, index, as_json)
-    else:
-        raise _foreign_path(path)
 
 
-def _foreign_path(path: str) -> NotAPackStoreError:
-    return NotAPackStoreError(f"{path} is nothing that brimful wrote: no length table, plan or pack store")
-
-
-def _plan_and_lengths(path: str) -> tuple[Plan | None, LengthTable | None]:
+def _plan_and_lengths(path: str, kind: str | None) -> tuple[Plan | None, LengthTable | None]:
     """Open the plan and the lengths that a path is, or that lie in it or beside it."""
-    kind = None if is_remote(path) else kind_of(path)
-    if kind is None:
-        raise _foreign_path(path)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     # A length table stands for itself: a plan beside it may be of another table.
     plan = None if kind == LENGTHS else Plan.open(path) if kind == PLAN else plan_in(folder)
@@ -89,49 +82,6 @@ def _plan_and_lengths(path: str) -> tuple[Plan | None, LengthTable | None]:
     if plan is not None and table is not None and table.fingerprint != plan.length_fingerprint:
         table = None  # of another job, which happens to lie there
     return plan, table
-
-
-def _lengths_as_dict(table: LengthTable) -> dict[str, Any]:
-    return {
-        "kind": LENGTHS,
-        "path": table.path,
-        "samples": len(table),
-        "tokens": table.total_tokens,
-        "budgets": list(table.budgets),
-        "targets": None if table.targets is None else table.targets.total,
-        "rejected": len(table.rejected_ids),
-        "source": table.provenance.get("source"),
-        "fingerprint": table.fingerprint,
-    }
-
-
-def _plan_as_dict(plan: Plan) -> dict[str, Any]:
-    return {
-        "kind": PLAN,
-        "path": plan.path,
-        "num_packs": plan.num_packs,
-        "capacity": plan.capacity,
-        "fill_ratio": plan.fill_ratio,
-        "lower_bound": plan.bound,
-        "settings": plan.record,
-        "fingerprint": plan.fingerprint,
-        **plan.ledger.as_dict(),
-    }
-
-
-def _store_as_dict(packs: PackStore, plan: Plan | None) -> dict[str, Any]:
-    return {
-        "kind": "store",
-        "path": packs.directory,
-        "num_packs": len(packs),
-        "capacity": packs.capacity,
-        "shards": packs.num_shards,
-        "tokens": packs.num_tokens,
-        "fill_ratio": packs.fill_ratio,
-        "identity": packs.identity,
-        "notes": packs.notes,
-        **({} if plan is None else plan.ledger.as_dict()),
-    }
 
 
 def _show_planned_pack(plan: Plan, index: int, as_json: bool) -> None:
@@ -151,7 +101,19 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
     """Show a pack store or one of its packs, and the result of its check."""
     packs, plan = open_packs(path), plan_in(path)
     if index is None:
-        data, lines = _store_as_dict(packs, plan), describe_store(packs, plan)
+        data = {
+            "kind": "store",
+            "path": packs.directory,
+            "num_packs": len(packs),
+            "capacity": packs.capacity,
+            "shards": packs.num_shards,
+            "tokens": packs.num_tokens,
+            "fill_ratio": packs.fill_ratio,
+            "identity": packs.identity,
+            "notes": packs.notes,
+            **({} if plan is None else plan.ledger.as_dict()),
+        }
+        lines = describe_store(packs, plan)
     else:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from brimful.cli.arguments import open_job
+from brimful.cli.artefacts import lengths_as_dict
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
 from brimful.cli.options import bad_sample_option, encoder_options, job_options, source_options
 from brimful.cli.terminal import show
@@ -41,7 +42,6 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
     Only rows that are new are measured: results are cached by content and by everything that changes a length.
     """
     job = open_job(source, options)
-    job.say_format()
     table = measure_lengths(
         job.source,
         job.encoder,
@@ -51,13 +51,5 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
         progress=job.progress,
         **{name: options[name] for name in ("targets", "cache_dir", "num_proc", "on_bad_sample", "on_mismatch")},
     )
-    data = {
-        "path": table.path,
-        "samples": len(table),
-        "tokens": table.total_tokens,
-        "fingerprint": table.fingerprint,
-        "rejected": len(table.rejected_ids),
-        "targets": None if table.targets is None else table.targets.total,
-        "account": table.account.as_dict(),
-    }
+    data = {**lengths_as_dict(table), "account": table.account.as_dict()}
     show(lambda: data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"])

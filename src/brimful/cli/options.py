@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from brimful.cli.command import choice_option, grouped, together, value_option
+from brimful.cli.command import choice_option, grouped, value_option
 from brimful.encode import Mode, Reasoning
 from brimful.plan import ALGORITHMS, NoTarget, Overflow
 from brimful.plan.algorithms import Algorithm
@@ -70,12 +70,8 @@ encoder_options = grouped(
         "completion (default) or all.",
         default=None,
     ),
-    click.option(
-        "--separator",
-        default="",
-        show_default=False,
-        metavar="TEXT",
-        help="Between prompt and completion, with --mode completion.",
+    value_option(
+        "--separator", "TEXT", "Between prompt and completion, with --mode completion.", default="", show_default=False
     ),
     click.option("--bos/--no-bos", default=None, help="Documents begin with BOS (default: as the tokenizer does)."),
     click.option("--eos/--no-eos", default=True, help="Documents end with EOS."),
@@ -88,9 +84,10 @@ json_option = grouped(
     "Output", click.option("--json", "as_json", is_flag=True, help="The result, progress and errors as JSON lines.")
 )
 
-job_options = together(
+job_options = grouped(
+    "Output",
     json_option,
-    grouped("Output", click.option("--quiet", is_flag=True, help="No progress.")),
+    click.option("--quiet", is_flag=True, help="No progress."),
     grouped(
         "Job",
         click.option(
@@ -106,10 +103,7 @@ job_options = together(
     ),
 )
 
-store_options = grouped(
-    "Output",
-    click.option("-o", "--output", metavar="DIR", help="Directory of the packs."),
-)
+store_options = grouped("Output", value_option("-o", "DIR", "Directory of the packs.", "--output"))
 
 bad_sample_option = grouped(
     "Source",
@@ -127,15 +121,12 @@ def _name_and_aliases(algorithm: Algorithm) -> str:
 
 capacity_option = grouped(
     "Packing",
-    click.option(
+    value_option(
         "--max-length",
-        "--capacity",
-        "--packing-length",
-        "--seq-length",
-        "capacity",
+        "TOKENS",
+        "Most tokens of a pack; with an alignment, the largest multiple of it within.",
+        *("--capacity", "--packing-length", "--seq-length", "capacity"),
         type=int,
-        metavar="TOKENS",
-        help="Most tokens of a pack; with an alignment, the largest multiple of it within.",
     ),
 )
 
@@ -144,48 +135,38 @@ overflow_option = grouped(
 )
 
 # In the order of --help: the pack, samples that do not fit it, then the algorithm.
-plan_options = together(
+plan_options = grouped(
+    "Packing",
     capacity_option,
     overflow_option,
-    grouped(
-        "Packing",
-        choice_option(
-            "--no-target",
-            NoTarget,
-            "What becomes of samples without a target of the loss, before or after truncation.",
-        ),
-        value_option(
-            "--groups", "FILE", "A .npy file with a group for each sample: equal ones stay together, -1 alone."
-        ),
-        click.option(
-            "--algorithm",
-            default="auto",
-            metavar="NAME",
-            help=f"How to pack: {', '.join(map(_name_and_aliases, ALGORITHMS.values()))}.",
-        ),
-        value_option("--phases", "TEXT", "What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."),
-        value_option(
-            "--budget",
-            "NAME=MOST",
-            "Most that a pack may hold of something else: a column of the lengths, samples, or squares. May be given "
-            "several times.",
-            "budgets",
-            multiple=True,
-        ),
-        click.option(
-            "--min-fill",
-            default=0.0,
-            show_default=False,
-            metavar="SHARE",
-            help="Packs below it are packed again, then come last.",
-        ),
-        click.option(
-            "--mix", is_flag=True, help="Exchange segments until packs look like the data, at no cost in fill."
-        ),
-        value_option("--time-limit", "SECONDS", "Most that optimal (60) and auto may search.", type=float),
-        click.option("--seed", default=0, help="Of the order of packs and of equally long samples."),
-        click.option("--epoch", default=0, help="Gives a pass over the data its own companions."),
+    choice_option(
+        "--no-target",
+        NoTarget,
+        "What becomes of samples without a target of the loss, before or after truncation.",
     ),
+    value_option("--groups", "FILE", "A .npy file with a group for each sample: equal ones stay together, -1 alone."),
+    value_option(
+        "--algorithm",
+        "NAME",
+        f"How to pack: {', '.join(map(_name_and_aliases, ALGORITHMS.values()))}.",
+        default="auto",
+    ),
+    value_option("--phases", "TEXT", "What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."),
+    value_option(
+        "--budget",
+        "NAME=MOST",
+        "Most that a pack may hold of something else: a column of the lengths, samples, or squares. May be given "
+        "several times.",
+        "budgets",
+        multiple=True,
+    ),
+    value_option(
+        "--min-fill", "SHARE", "Packs below it are packed again, then come last.", default=0.0, show_default=False
+    ),
+    click.option("--mix", is_flag=True, help="Exchange segments until packs look like the data, at no cost in fill."),
+    value_option("--time-limit", "SECONDS", "Most that optimal (60) and auto may search.", type=float),
+    click.option("--seed", default=0, help="Of the order of packs and of equally long samples."),
+    click.option("--epoch", default=0, help="Gives a pass over the data its own companions."),
     grouped(
         "Alignment",
         value_option("--align", "TOKENS", "Segments are padded to a multiple of this: plan with it.", type=int),

@@ -29,28 +29,24 @@ from brimful.materialize import pack_dataset
 @plan_options
 @store_options
 @job_options
-def pack(source: tuple[str, ...], output: str | None, groups: str | None, capacity: int | None, **options: Any) -> None:
+def pack(source: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
     """Measure, plan and write SOURCE as a pack store.
 
     SOURCE is JSON lines (.gz, .zst too), a JSON array, Parquet, texts, a data set of `datasets` (saved, or of the hub with
     --split), a directory, a pattern, or - for standard input; several follow each other. Killed at any point, the same
     command finishes the job.
     """
-    required(output, "-o", "name the directory that the packs go to")
-    required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
-    settings = plan_settings(int(capacity or 0), options)
+    directory = required(output, "-o", "name the directory that the packs go to")
+    settings = plan_settings(options)
     job = open_job(source, options)
-    job.say_format()
     summary = pack_dataset(
         job.source,
         job.encoder,
-        str(output),
+        directory,
         settings,
         groups=None if groups is None else numbers_from_npy(groups),
-        num_proc=options["num_proc"],
-        cache_dir=options["cache_dir"],
-        on_bad_sample=options["on_bad_sample"],
         notes=job.notes,
         progress=job.progress,
+        **{name: options[name] for name in ("num_proc", "cache_dir", "on_bad_sample")},
     )
     show(summary.as_dict, summary.lines, options["as_json"])

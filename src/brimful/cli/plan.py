@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import Any
 
 import click
 
-from brimful.cli.arguments import open_job, plan_settings, required
-from brimful.cli.artefacts import LENGTHS, PLAN, STORE, kind_of, lengths_in
-from brimful.cli.command import GroupedCommand, grouped
+from brimful.cli.arguments import open_job, plan_settings
+from brimful.cli.artefacts import LENGTHS, PLAN, STORE, kind_of, lengths_in, plan_as_dict
+from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.npy import lengths_from_npy, numbers_from_npy
 from brimful.cli.options import encoder_options, job_options, plan_options, source_options
-from brimful.cli.terminal import show_json, show_lines
-from brimful.cli.what_if import check_what_if, show_what_if, what_if_data, what_if_options
+from brimful.cli.terminal import show, show_lines
+from brimful.cli.training_options import make_run, training_options
 from brimful.errors import SettingsError
 from brimful.measure import LengthTable, measure_lengths
 from brimful.plan import PlanSettings, plan_with
+from brimful.report.analysis.advise import advise_run
+from brimful.report.analysis.training_run import TrainingRun
+from brimful.report.analysis.what_if import compare_plans
+from brimful.report.text.advice import describe_advice, draw_choices
+from brimful.report.text.comparison import draw_comparison
 from brimful.report.text.plan import describe_plan
 
 
@@ -25,42 +31,72 @@ from brimful.report.text.plan import describe_plan
 @plan_options
 @source_options
 @encoder_options
-@what_if_options
+@grouped(
+    "Comparison",
+    click.option(
+        "--what-if",
+        is_flag=True,
+        help="Compare capacities and algorithms, and say what packing changes in training. Saves nothing.",
+    ),
+    value_option(
+        "--try-max-length",
+        "TOKENS",
+        "A capacity to compare in --what-if; can be repeated (default: half, twice and four times).",
+        "try_capacities",
+        type=int,
+        multiple=True,
+    ),
+)
+@training_options
 @grouped("Output", click.option("-o", "--output", metavar="FILE", help="Where the plan goes."))
 @job_options
-def plan(
-    lengths: tuple[str, ...], output: str | None, groups: str | None, capacity: int | None, **options: Any
-) -> None:
+def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
     """Plan packs from LENGTHS: a length table of `brimful measure`, a .npy file of whole numbers (.npz: columns
     tokens and further budgets), a pack store with its lengths, or a data set.
 
     A data set is measured first (give --tokenizer).
     """
-    required(capacity, "--max-length", "say how many tokens a pack may hold (the sequence length you train with)")
     # Everything that can be refused is refused before data is measured, which may take hours.
-    check_what_if(options, output)
+    run = _what_if_run(options, output)
     if output is not None and os.path.exists(output) and kind_of(output) != PLAN:
         raise SettingsError(f"-o {output} is there and is no plan: name another file")
-    settings = plan_settings(int(capacity or 0), options)
+    settings = plan_settings(options)
     table = _table(lengths, options, settings)
     result = plan_with(table, settings, groups=None if groups is None else numbers_from_npy(groups))
     if output is not None:
         result.save(output)
-    if options["as_json"]:
-        data = {
-            "path": output,
-            "num_packs": result.num_packs,
-            "lower_bound": result.bound,
-            "fill_ratio": result.fill_ratio,
-            "fingerprint": result.fingerprint,
-            "settings": result.record,
-            **result.ledger.as_dict(),
-        }
-        show_json(data | (what_if_data(table, result, options) if options["what_if"] else {}))
-        return
-    show_lines([*describe_plan(result), f"plan           {output or 'not saved: name a file with -o'}"])
-    if options["what_if"]:
-        show_what_if(table, result, options)
+    data = {**plan_as_dict(result), "path": output}
+    lines = [*describe_plan(result), f"plan           {output or 'not saved: name a file with -o'}"]
+    if run is not None:
+        # A comparison takes a while: people see the plan before it starts.
+        if not options["as_json"]:
+            show_lines(lines)
+        # Alternatives are compared at the packs of a step that the run has now.
+        capacities = options["try_capacities"]
+        alternatives = compare_plans(table, result, capacities=capacities, packs_per_step=run.packs_per_step)
+        advice = advise_run(table, result, run)
+        data["comparison"] = [asdict(alternative) for alternative in alternatives]
+        data["advice"] = asdict(advice)
+        lines = ["", *draw_comparison(alternatives), "", *describe_advice(advice), "", *draw_choices(advice)]
+    show(lambda: data, lambda: lines, options["as_json"])
+
+
+def _what_if_run(options: dict[str, Any], output: str | None) -> TrainingRun | None:
+    """Return the training run that plans are compared for; None without ``--what-if``.
+
+    Raises:
+        SettingsError: an output, a capacity below 1, an impossible run, or a comparison without ``--what-if``.
+    """
+    if not options["what_if"]:
+        if options["try_capacities"]:
+            raise SettingsError("--try-max-length is compared by --what-if only: add --what-if")
+        return None
+    if output is not None:
+        raise SettingsError(f"--what-if saves nothing: leave out -o {output}, or --what-if")
+    for capacity in options["try_capacities"]:
+        if not 1 <= capacity < 2**31:
+            raise SettingsError(f"--try-max-length must be from 1 to {2**31 - 1:,} and is {capacity:,}")
+    return make_run(options)
 
 
 def _table(paths: tuple[str, ...], options: dict[str, Any], settings: PlanSettings) -> LengthTable:

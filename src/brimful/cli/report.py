@@ -18,13 +18,9 @@ from brimful.errors import NotAPackStoreError, PlanMismatchError, SettingsError,
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.plan import Plan, plan_packs
-from brimful.report.analysis.facts import Facts, gather_facts
+from brimful.report.analysis.facts import gather_facts
 from brimful.report.html.page import DATA_ID, render_page
-from brimful.report.text.advice import describe_advice, draw_choices
-from brimful.report.text.comparison import draw_sweep
 from brimful.report.text.facts import describe_facts
-from brimful.report.text.lengths import describe_lengths, draw_histogram
-from brimful.report.text.plan import describe_plan
 from brimful.shards import StreamLog
 from brimful.typing import AnyIntArray
 
@@ -58,39 +54,16 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
             raise SettingsError(f"--max-length plans lengths, and {path} has none: name a length table or a .npy file")
         plan = plan_packs(table, capacity=capacity, overflow=options["overflow"])
     sources = _sources(options["sources"], options["source_names"], table)
-    title = os.path.basename(os.path.normpath(path))
-    facts = gather_facts(title, table=table, plan=plan, run=run, sources=sources)
+    facts = gather_facts(os.path.basename(os.path.normpath(path)), table=table, plan=plan, run=run, sources=sources)
     if output is not None:
         with atomic_file(output) as file:
             file.write(render_page(facts).encode())
     if as_json:
         show_json({**facts.as_dict(), "page": output})
         return
-    show_lines(_lines(facts, stepwise=run.packs_per_step > 1))
+    show_lines(describe_facts(facts))
     if output is not None:
         click.echo(f"page           {output}")
-
-
-def _lines(facts: Facts, stepwise: bool) -> list[str]:
-    """Describe everything; ``stepwise`` also draws the choices and the steps of a run of more than one pack a step."""
-    lines = []
-    if facts.table is not None:
-        lines += [*describe_lengths(facts.table), "", *draw_histogram(facts.table)]
-    if facts.plan is not None:
-        lines += ["", *describe_plan(facts.plan)]
-    lines += describe_facts(facts)
-    if facts.advice is not None:
-        lines += ["", *describe_advice(facts.advice)]
-        if stepwise:
-            lines += ["", *draw_choices(facts.advice)]
-        else:
-            lines.append(
-                "               for your run add --world-size, --micro-batch-size, --gradient-accumulation-steps"
-            )
-    if facts.table is not None:
-        sweep = draw_sweep(facts.sweep, facts.run.packs_per_step if stepwise else None)
-        lines += ["", "other capacities, by best fit decreasing", *sweep]
-    return lines
 
 
 def _open(path: str) -> tuple[LengthTable | None, Plan | None]:

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby, zip_longest
 from textwrap import wrap
 from typing import Any
 
@@ -24,7 +24,9 @@ _MIN_WIDTH = 40
 _GAP = "  "
 """Blanks between two cells of a table."""
 
-_CELLS = re.compile(r"\S+(?: \S+)*")
+_CELL = re.compile(r" *\S+(?: \S+)*")
+"""Pattern of a cell: two blanks separate it from the one in front, and belong to it."""
+
 _WORDS = re.compile(r"[^\W\d]{2,} [^\W\d]{2,}|←")
 """Pattern that a last column of words has, and one of numbers has not."""
 
@@ -99,7 +101,7 @@ def _is_labelled(line: str) -> bool:
 
 def _is_row(line: str) -> bool:
     """Return true for a line of a table: three cells or more, none of which is a label."""
-    return not _is_labelled(line) and len(_CELLS.findall(line.replace("   ", _GAP + " "))) >= 3
+    return not _is_labelled(line) and len(_CELL.findall(line)) >= 3
 
 
 def _folded(line: str, width: int) -> list[str]:
@@ -151,18 +153,12 @@ def _narrow_table(rows: Sequence[str], width: int) -> Iterator[str]:
 
 def _cells(rows: Sequence[str]) -> list[list[str]]:
     """Return the cells of each row, equally wide in a column, with at most two blanks in front."""
-    cells = [[row.ljust(end)[begin:end] for begin, end in _columns(rows)] for row in rows]
+    # A column reaches over the characters that any row has there.
+    profile = "".join(" " if set(characters) == {" "} else "x" for characters in zip_longest(*rows, fillvalue=" "))
+    columns = [match.span() for match in _CELL.finditer(profile)]
+    cells = [[row.ljust(end)[begin:end] for begin, end in columns] for row in rows]
     spare = [min(len(cell) - len(cell.lstrip()) for cell in column) - 2 for column in zip(*cells, strict=True)]
     return [[cell[max(0, count) :] for cell, count in zip(row, spare, strict=True)] for row in cells]
-
-
-def _columns(rows: Sequence[str]) -> list[tuple[int, int]]:
-    """Find begin and end of each column: two blanks in all rows separate columns, and belong to the right one."""
-    length = max(map(len, rows))
-    is_blank = [all(row[i : i + 1] in ("", " ") for row in rows) for i in range(length)] + [True]
-    ends = [i for i in range(1, length) if is_blank[i] and not is_blank[i - 1] and is_blank[i + 1]]
-    edges = [0, *ends, length]
-    return [(begin, end) for begin, end in pairwise(edges) if not all(is_blank[begin:end])]
 
 
 def _shorter_bars(cells: Sequence[Sequence[str]], width: int) -> Iterator[str]:

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
-
-import click
 
 from brimful.cli.command import grouped, value_option
 from brimful.errors import SettingsError
 from brimful.report.analysis.model_presets import DEFAULT_MODEL, MODELS, cost_model_from_config, cost_model_named
-from brimful.report.analysis.training_run import TrainingRun, check_counts
-
-_SETTINGS = (
-    "dp_world_size",
-    "micro_batch_size",
-    "gradient_accumulation_steps",
-    "packs_per_micro_batch",
-    "learning_rate",
-    "warmup_steps",
-)
+from brimful.report.analysis.training_run import TrainingRun
 
 training_options = grouped(
     "Training run",
-    click.option(
-        "--world-size", "--dp-world-size", "dp_world_size", default=1, metavar="RANKS", help="Data-parallel ranks."
-    ),
-    click.option(
+    value_option("--world-size", "RANKS", "Data-parallel ranks.", "--dp-world-size", "dp_world_size", default=1),
+    value_option(
         "--micro-batch-size",
-        "--per-device-train-batch-size",
-        "micro_batch_size",
+        "N",
+        "Samples of one forward without packing.",
+        *("--per-device-train-batch-size", "micro_batch_size"),
         default=1,
-        metavar="N",
-        help="Samples of one forward without packing.",
     ),
     value_option(
         "--packs-per-micro-batch", "N", "Packs of one forward with packing (default: --micro-batch-size).", type=int
@@ -49,15 +36,13 @@ def make_run(options: Mapping[str, Any]) -> TrainingRun:
     """Return the run that the options describe.
 
     Raises:
-        SettingsError: a count that is too small, or two models.
+        SettingsError: an impossible run, or two models.
     """
-    # Before a model is looked up: a wrong count is refused whatever the model is.
-    check_counts(options)
     name, path = options["model_type"], options["model_config"]
     if name is not None and path is not None:
         raise SettingsError(f"--model-type {name} and --model-config {path} are two models: give one of them")
     return TrainingRun(
-        **{setting: options[setting] for setting in _SETTINGS},
+        **{setting.name: options[setting.name] for setting in fields(TrainingRun) if setting.name in options},
         cost_model=cost_model_from_config(path) if path is not None else cost_model_named(name or DEFAULT_MODEL),
         model=path or name or DEFAULT_MODEL,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import click
@@ -54,8 +55,10 @@ def verify(path: str | None, model_type: str | None, no_gradients: bool, as_json
             import torch  # noqa: F401
         except ModuleNotFoundError as error:
             raise missing_extra("torch", "torch", "brimful verify") from error
+        from brimful.serve import open_packs
         from brimful.verify import verify_packing
         from brimful.verify.models import load_model, tiny_model
+        from brimful.verify.samples import few_of, random_samples
 
         names = _attention(options["attention"])
         place: dict[str, Any] = {"dtype": options["dtype"], "device": options["device"]}
@@ -63,7 +66,13 @@ def verify(path: str | None, model_type: str | None, no_gradients: bool, as_json
             model = load_model(path, **place)
         else:
             model = tiny_model(str(model_type), **place, seed=options["seed"])
-        samples = _samples(options["packs"], _vocab(model), options["max_tokens"], options["seed"])
+        embedding = model.get_input_embeddings()
+        vocab = int(embedding.num_embeddings if hasattr(embedding, "num_embeddings") else embedding.weight.shape[0])
+        samples: list[Any]
+        if options["packs"] is None:
+            samples = random_samples(vocab, seed=options["seed"])
+        else:
+            samples = few_of(open_packs(options["packs"]), vocab=vocab, max_tokens=options["max_tokens"])
         collator = _collator(options["collator"], samples, model)
         report = verify_packing(model, collator, samples, attention=names, gradients=not no_gradients)
     show(report.as_dict, str(report).splitlines, as_json)
@@ -85,22 +94,6 @@ def _attention(text: str | None) -> list[str] | None:
     return names
 
 
-def _vocab(model: Any) -> int:
-    embedding = model.get_input_embeddings()
-    return int(embedding.num_embeddings if hasattr(embedding, "num_embeddings") else embedding.weight.shape[0])
-
-
-def _samples(packs: str | None, vocab: int, max_tokens: int, seed: int) -> list[Any]:
-    """Return samples of a pack store, or random ones."""
-    from brimful.verify.samples import few_of, random_samples
-
-    if packs is None:
-        return list(random_samples(vocab, seed=seed))
-    from brimful.serve import open_packs
-
-    return list(few_of(open_packs(packs), vocab=vocab, max_tokens=max_tokens))
-
-
 def _collator(name: str | None, samples: list[Any], model: Any) -> Any:
     """Import ``module:name``: a collator, or a class or factory of one. None gives a PackCollator for this model."""
     if name is None:
@@ -111,9 +104,6 @@ def _collator(name: str | None, samples: list[Any], model: Any) -> Any:
         facts = facts_of(model)
         total = sum(len(sample["input_ids"]) if isinstance(sample, dict) else len(sample) for sample in samples)
         return PackCollator(pad_to=-(-(total + 1) // 16) * 16, position_start=facts.position_start, mrope=facts.mrope)
-    import inspect
-    from importlib import import_module
-
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise SettingsError(f"--collator {name!r} must be MODULE:NAME, such as my_project.data:collate")
@@ -125,7 +115,7 @@ def _collator(name: str | None, samples: list[Any], model: Any) -> Any:
         raise SettingsError(f"--collator {name}: {error}") from error
     finally:
         sys.path.remove("")
-    return collator() if inspect.isclass(collator) else collator
+    return collator() if isinstance(collator, type) else collator
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from brimful.serve import open_packs
 @job_options
 def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Write the packs of PLAN, made from SOURCE, as a pack store. Killed, the same command goes on."""
-    required(output, "-o", "name the directory that the packs go to")
+    directory = required(output, "-o", "name the directory that the packs go to")
     if not os.path.exists(plan_file):
         raise SourceNotFoundError(f"{plan_file}: no such plan (make one with `brimful plan … -o FILE`)")
     # Plan and data are easily swapped: both are paths.
@@ -43,15 +43,15 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         plan,
         job.source,
         job.encoder,
-        str(output),
+        directory,
         num_proc=options["num_proc"],
         notes=job.notes,
         progress=job.progress,
     )
-    plan.save(os.path.join(str(output), "plan.arrow"))  # beside the packs, for reports and checks
-    packs = open_packs(str(output))
+    plan.save(os.path.join(directory, "plan.arrow"))  # beside the packs, for reports and checks
+    packs = open_packs(directory)
     data = {
-        "directory": output,
+        "directory": directory,
         "packs": len(packs),
         "tokens": packs.num_tokens,
         "fill_ratio": packs.fill_ratio,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,9 @@ _SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "ensurepip", "lib-dynload"}
 )
 """Folders of an installation that hold packages of others, tests, or no text worth asking for."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a pair, which is no character by itself."""
 
 _MIN_CHATS = 500
 """Chats that a standard library with its sources gives at least."""
@@ -133,10 +137,9 @@ def _is_documented(node: ast.stmt) -> TypeGuard[_Function]:
 
 def _constructor(name: str, node: ast.ClassDef) -> str:
     """Return the call that makes an object, as the source has it."""
-    for member in node.body:
-        if isinstance(member, ast.FunctionDef) and member.name == "__init__":
-            return _signature(name, member, bound=True)
-    return f"class {name}"
+    functions = (member for member in node.body if isinstance(member, ast.FunctionDef))
+    signatures = (_signature(name, function, bound=True) for function in functions if function.name == "__init__")
+    return next(signatures, f"class {name}")
 
 
 def _signature(name: str, node: _Function, *, bound: bool = False) -> str:
@@ -159,9 +162,4 @@ def _chat(*turns: tuple[str, str]) -> Chat:
 
 def _is_writable(chat: Chat) -> bool:
     """Return true for text that UTF-8 can hold; a docstring may show half of a surrogate pair."""
-    try:
-        for turn in chat["messages"]:
-            turn["content"].encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return not any(_SURROGATE.search(turn["content"]) for turn in chat["messages"])

@@ -93,31 +93,32 @@ def run_demo(
     say("packed         4 packs a step, one a forward")
     say("padded         the samples of the same packs, shuffled, 8 a forward, padded to the longest of the 8")
     runs = compare_training(home / "packs", vocab_size=vocab_size, steps=steps)
-    say("")
-    for line in draw_comparison(*runs):
+    for line in (
+        "",
+        *draw_comparison(*runs),
+        "",
+        f"The demo took {time.monotonic() - start:.0f} s. What to do next:",
+        "  pack your data     brimful pack chats.jsonl -o packs --tokenizer DIR|ID --max-length 8192 --overflow drop",
+        '  train with it      DataLoader(PackedDataset("packs"), batch_size=1, collate_fn=PackCollator())',
+        "  see every option   brimful pack --help",
+    ):
         say(line)
-
-    say("")
-    say(f"The demo took {time.monotonic() - start:.0f} s. What to do next:")
-    say("  pack your data     brimful pack chats.jsonl -o packs --tokenizer DIR|ID --max-length 8192 --overflow drop")
-    say('  train with it      DataLoader(PackedDataset("packs"), batch_size=1, collate_fn=PackCollator())')
-    say("  see every option   brimful pack --help")
     return runs
 
 
 def _title(say: Say, number: int, text: str) -> None:
     """Show the title of a step."""
-    say("")
-    say(f"{number}. {text}")
-    say("")
+    for line in ("", f"{number}. {text}", ""):
+        say(line)
 
 
 def _short_one(chats: Sequence[Chat]) -> Chat:
     """Return a chat that fits on two lines: the first in the later half whose answer has 60 to 90 characters."""
-    for chat in chats[len(chats) // 2 :]:
-        if len(chat["messages"]) == 2 and 60 <= len(chat["messages"][1]["content"]) <= 90:
-            return chat
-    return {"messages": [{**turn, "content": turn["content"][:90]} for turn in chats[0]["messages"][:2]]}
+    turns_of_chats = (chat["messages"] for chat in chats[len(chats) // 2 :])
+    short = (
+        {"messages": turns} for turns in turns_of_chats if len(turns) == 2 and 60 <= len(turns[1]["content"]) <= 90
+    )
+    return next(short, {"messages": [{**turn, "content": turn["content"][:90]} for turn in chats[0]["messages"][:2]]})
 
 
 def _readable_pack(packs: PackStore) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice, pairwise, repeat
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ import numpy as np
 from brimful.rng import generator
 from brimful.serve import PackedDataset, PackLoader
 from brimful.shards import Pack
-from brimful.typing import IGNORE_INDEX, LossMask, TokenIds
+from brimful.typing import IGNORE_INDEX, Labels, TokenIds
 
 _LEARNING_RATE = 1e-2
 """Learning rate of AdamW; high, so that a few steps are enough to see the loss go down."""
@@ -27,9 +27,9 @@ _Layout: TypeAlias = Callable[[Sequence[Pack], int], list[dict[str, Any]]]
 """From the packs of a step and its number to keyword arguments of the model, one for each forward."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingRun:
-    """Result of one training.
+    """Result of one training, so far while it runs.
 
     Attributes:
         name: ``packed`` or ``padded``.
@@ -40,10 +40,10 @@ class TrainingRun:
     """
 
     name: str
-    losses: list[float]
-    real_tokens: int
-    positions: int
-    seconds: float
+    losses: list[float] = field(default_factory=list)
+    real_tokens: int = 0
+    positions: int = 0
+    seconds: float = 0.0
 
     @property
     def fill_ratio(self) -> float:
@@ -99,17 +99,18 @@ def compare_training(
             for start in range(0, len(order), samples_per_batch)
         ]
 
-    runs = []
+    packed, padded = TrainingRun("packed"), TrainingRun("padded")
+    trainings = []
     with torch.random.fork_rng(devices=[]):
-        for name, layout in (("packed", lay_out_packed), ("padded", lay_out_padded)):
+        for run, layout in ((packed, lay_out_packed), (padded, lay_out_padded)):
             # The first step of a process is slow in any layout: a model of its own warms up, and is not counted.
-            _Training(_make_model(vocab_size, dataset), layout, name).step([dataset[0]], 0)
-            runs.append(_Training(_make_model(vocab_size, dataset), layout, name))
+            _training(_make_model(vocab_size, dataset), layout, TrainingRun("warm-up"))([dataset[0]], 0)
+            trainings.append(_training(_make_model(vocab_size, dataset), layout, run))
         # The two runs take turns at every step, so that other work on this machine slows both down alike.
         for step, packs in enumerate(islice(_steps(dataset, packs_per_step), steps)):
-            for run in runs:
-                run.step(packs, step)
-    return runs[0].result(), runs[1].result()
+            for training in trainings:
+                training(packs, step)
+    return packed, padded
 
 
 def _steps(dataset: PackedDataset, packs_per_step: int) -> Iterator[list[Pack]]:
@@ -143,60 +144,49 @@ def _make_model(vocab_size: int, dataset: PackedDataset) -> Any:
     return Qwen2ForCausalLM(config).train()
 
 
-class _Training:
-    """One model in training, with its losses, tokens and time so far."""
+def _training(model: Any, layout: _Layout, run: TrainingRun) -> Callable[[Sequence[Pack], int], None]:
+    """Return the function that makes one optimizer step on some packs, and counts it in the run."""
+    import torch
 
-    def __init__(self, model: Any, layout: _Layout, name: str) -> None:
-        import torch
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
 
-        self._model, self._layout, self._name = model, layout, name
-        self._optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
-        self._losses: list[float] = []
-        self._real_tokens = self._positions = 0
-        self._seconds = 0.0
-
-    def step(self, packs: Sequence[Pack], number: int) -> None:
-        """Make one optimizer step on the samples of these packs."""
+    def step(packs: Sequence[Pack], number: int) -> None:
         start = time.perf_counter()
-        batches = self._layout(packs, number)
+        batches = layout(packs, number)
         targets = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
         loss = 0.0
         for batch in batches:
             # Sums of forwards ÷ targets of the whole step: gradients add up to those of the mean over all targets.
-            batch_loss = self._model(**batch, num_items_in_batch=targets).loss
+            batch_loss = model(**batch, num_items_in_batch=targets).loss
             batch_loss.backward()
             loss += float(batch_loss.detach())
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        self._seconds += time.perf_counter() - start
-        self._losses.append(loss)
-        self._real_tokens += sum(len(pack) for pack in packs)
-        self._positions += sum(batch["input_ids"].numel() for batch in batches)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        run.seconds += time.perf_counter() - start
+        run.losses.append(loss)
+        run.real_tokens += sum(len(pack) for pack in packs)
+        run.positions += sum(batch["input_ids"].numel() for batch in batches)
 
-    def result(self) -> TrainingRun:
-        """Return what was counted so far."""
-        return TrainingRun(self._name, self._losses, self._real_tokens, self._positions, self._seconds)
+    return step
 
 
-def _samples(pack: Pack) -> list[tuple[TokenIds, LossMask]]:
-    """Return the segments of a pack as samples of their own."""
-    bounds = pairwise(pack.cu_seqlens.tolist())
-    return [(pack.input_ids[start:stop], pack.loss_mask[start:stop]) for start, stop in bounds]
+def _samples(pack: Pack) -> list[tuple[TokenIds, Labels]]:
+    """Return tokens and labels of the segments of a pack, each a sample of its own."""
+    labels = pack.labels
+    return [(pack.input_ids[start:end], labels[start:end]) for start, end in pairwise(pack.cu_seqlens.tolist())]
 
 
-def _pad(samples: Sequence[tuple[TokenIds, LossMask]]) -> dict[str, Any]:
+def _pad(samples: Sequence[tuple[TokenIds, Labels]]) -> dict[str, Any]:
     """Return a usual batch: one sample a row, padded on the right to the longest of them."""
     import torch
 
     shape = len(samples), max(len(ids) for ids, _ in samples)
-    input_ids, attention_mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    labels = np.full(shape, IGNORE_INDEX, dtype=np.int64)
-    # Padding keeps token 0, which the mask hides, and has no label.
-    for row, (ids, mask) in enumerate(samples):
-        input_ids[row, : len(ids)] = ids
-        attention_mask[row, : len(ids)] = 1
-        labels[row, : len(ids)] = np.where(mask, ids, IGNORE_INDEX)
-    arrays = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+    # Padding is token 0, which the mask hides, and has no label.
+    paddings = {"input_ids": 0, "attention_mask": 0, "labels": IGNORE_INDEX}
+    arrays = {name: np.full(shape, padding, dtype=np.int64) for name, padding in paddings.items()}
+    for row, (ids, labels) in enumerate(samples):
+        for name, values in (("input_ids", ids), ("attention_mask", 1), ("labels", labels)):
+            arrays[name][row, : len(ids)] = values
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 

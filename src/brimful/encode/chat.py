@@ -15,7 +15,6 @@ from brimful.checks import check_type, choice_of
 from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.preloading import TRANSFORMERS
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.shapes import shape_of
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
@@ -96,29 +95,17 @@ class ChatEncoder(RenderingEncoder):
     ) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self.train_on = choice_of(TrainOn, train_on, argument="train_on")
-        if chat_template is not None:
-            check_type("chat_template", chat_template, (str, os.PathLike), "a Jinja template or the path of one")
-        if template_kwargs is not None:
-            check_type("template_kwargs", template_kwargs, Mapping, "a mapping")
+        absent = type(None)
+        check_type("chat_template", chat_template, (str, os.PathLike, absent), "a Jinja template or the path of one")
+        check_type("template_kwargs", template_kwargs, (Mapping, absent), "a mapping")
         self._template = None if chat_template is None else os.fspath(chat_template)
         self._kwargs = dict(template_kwargs or {})
         self._system = system
         self._reasoning = choice_of(Reasoning, reasoning, argument="reasoning")
         self._date = _as_date(date)
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "chat_template": self._template,
-            "train_on": self.train_on,
-            "template_kwargs": self._kwargs,
-            "system": self._system,
-            "reasoning": self._reasoning,
-            "date": self._date,
-        }
-
     @cached_property
-    def _documents(self) -> TextEncoder:
+    def _documents(self) -> TextEncoder:  # type: ignore[override]
         # Nobody asked for EOS behind documents among chats, so a tokenizer without one is no error.
         return TextEncoder(self.tokenizer, eos=self.tokenizer.facts.eos_id is not None)
 
@@ -127,7 +114,12 @@ class ChatEncoder(RenderingEncoder):
         """Jinja source of the template in use."""
         template = self._template
         if template is None:
-            return self._tokenizer_template
+            if self.tokenizer.facts.chat_template is None:
+                raise SettingsError(
+                    f"{self.tokenizer} has no chat template: name one with {setting('chat_template')}, or train a base model "
+                    f"on prompts and completions as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
+                )
+            return self.tokenizer.facts.chat_template
         # Every template has an expression in braces, and hardly a path has a brace.
         if "{" in template:
             return template
@@ -142,16 +134,6 @@ class ChatEncoder(RenderingEncoder):
             raise SettingsError(
                 f"{setting('chat_template', template)} is no text: {error.reason} at byte {error.start}"
             ) from error
-
-    @property
-    def _tokenizer_template(self) -> str:
-        template = self.tokenizer.facts.chat_template
-        if template is None:
-            raise SettingsError(
-                f"{self.tokenizer} has no chat template: name one with {setting('chat_template')}, or train a base model "
-                f"on prompts and completions as they are with {setting('mode', 'completion', python='CompletionEncoder')}"
-            )
-        return template
 
     @cached_property
     def _rendered_template(self) -> str:
@@ -249,9 +231,6 @@ class ChatEncoder(RenderingEncoder):
     def all_are_targets(self) -> bool:
         return self.train_on is TrainOn.ALL
 
-    def _routes(self) -> Mapping[str, Route]:
-        return {"chat": self.own_route, "text": self._documents.own_route, "tokens": TOKENISED}
-
     def _prepare(self, sample: Sample) -> Sample:
         """Return a chat with the system prompt of the settings, and with thoughts as the template can write them."""
         original = list(sample.messages or ())
@@ -300,15 +279,13 @@ class ChatEncoder(RenderingEncoder):
                 ) from None
             message = (str(error).strip() or repr(error)).splitlines()[0]
             raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
-        refusal = self.tokenizer.refusal(text)
-        spans = None
-        if refusal is None:
-            # Turns that are found exactly are a proof that every message is in the text.
-            spans = self._finder.exact_spans(shape, messages, tools, text)
-            if spans is not None:
-                refusal = self._swallowed.missing_tool(tools, text)
-            else:
-                refusal = self._swallowed.first(shape, messages, tools, text)
+        self.tokenizer.check(sample, text)
+        # Turns that are found exactly are a proof that every message is in the text.
+        spans = self._finder.exact_spans(shape, messages, tools, text)
+        if spans is not None:
+            refusal = self._swallowed.missing_tool(tools, text)
+        else:
+            refusal = self._swallowed.first(shape, messages, tools, text)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
         return _Rendering(chat, shape, spans), text

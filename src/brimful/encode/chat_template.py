@@ -9,9 +9,9 @@ from typing import Any
 
 from brimful.encode.fast_templates import FastTemplate, UnsupportedTemplateError
 from brimful.encode.jinja_templates import compile_template
-from brimful.encode.placeholders import Render, replace_texts
+from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.encode.proofs import recall, remember
-from brimful.encode.shapes import MAX_SHAPES, shape_of
+from brimful.encode.shapes import shape_of
 from brimful.sources.sample import Message
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
@@ -101,12 +101,7 @@ class ChatTemplate:
             return self.by_reference(messages, tools, add_generation_prompt)
         if shape is None:
             shape = shape_of(messages, tools)
-        is_trusted = self._trusted_shapes.get(shape)
-        if is_trusted is None:
-            if len(self._trusted_shapes) >= MAX_SHAPES:
-                self._trusted_shapes.clear()
-            is_trusted = self._trusted_shapes[shape] = self._gives_same_text(fast, messages, tools)
-        if is_trusted:
+        if examined(self._trusted_shapes, shape, lambda: self._gives_same_text(fast, messages, tools)):
             try:
                 return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
             except Exception:

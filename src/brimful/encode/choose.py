@@ -90,7 +90,9 @@ def encoder_for(
     """
     mode = choice_of(Mode, mode, argument="mode")
     if mode is Mode.AUTO:
-        mode = _by_format(source)
+        # A mixture is encoded by ``ChatEncoder``, which takes texts and tokens among the chats.
+        modes = {_MODE_OF_FORMAT.get(row_format.name, Mode.CHAT) for row_format in source.formats}
+        mode = modes.pop() if len(modes) == 1 else Mode.CHAT
     values: dict[str, Any] = {
         "train_on": train_on,
         "chat_template": chat_template,
@@ -106,8 +108,8 @@ def encoder_for(
     # A setting that this mode does not have would change nothing, and its user would never know.
     stray = next((name for name in settings if name not in _SETTINGS[mode]), None)
     if stray is not None:
-        modes = " or ".join(setting("mode", choice.value) for choice in _SETTINGS if stray in _SETTINGS[choice])
-        raise SettingsError(f"{setting(stray)} says nothing with {setting('mode', mode.value)}: it is for {modes}")
+        mode_names = " or ".join(setting("mode", choice.value) for choice in _SETTINGS if stray in _SETTINGS[choice])
+        raise SettingsError(f"{setting(stray)} says nothing with {setting('mode', mode.value)}: it is for {mode_names}")
     if mode is Mode.TOKENS:
         return TokenEncoder(tokenizer)
     if tokenizer is None:
@@ -133,9 +135,3 @@ def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) 
     if isinstance(encoder, Encoder):
         return encoder
     return encoder_for(source, Tokenizer.of(encoder))
-
-
-def _by_format(source: Source) -> Mode:
-    # A mixture is encoded by ``ChatEncoder``, which takes texts and tokens among the chats.
-    modes = {_MODE_OF_FORMAT.get(row_format.name, Mode.CHAT) for row_format in source.formats}
-    return modes.pop() if len(modes) == 1 else Mode.CHAT

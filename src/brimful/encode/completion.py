@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
 from brimful.checks import choice_of
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.routing import TOKENISED, Route
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
@@ -49,6 +48,8 @@ class CompletionEncoder(RenderingEncoder):
         SettingsError: a mark is asked for that the tokenizer does not have.
     """
 
+    _documents: TextEncoder
+
     def __init__(
         self,
         tokenizer: str | os.PathLike[str] | Any,
@@ -60,12 +61,8 @@ class CompletionEncoder(RenderingEncoder):
     ) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self.train_on = choice_of(CompletionTargets, train_on, argument="train_on")
-        self._separator, self._bos, self._eos = separator, bos, eos
+        self._separator = separator
         self._documents = TextEncoder(self.tokenizer, bos=bos, eos=eos)
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {"train_on": self.train_on, "separator": self._separator, "bos": self._bos, "eos": self._eos}
 
     @property
     def length_settings(self) -> dict[str, Any]:
@@ -84,9 +81,6 @@ class CompletionEncoder(RenderingEncoder):
         """Token ids in front of every prompt and behind its completion."""
         return self._documents.marks
 
-    def _routes(self) -> Mapping[str, Route]:
-        return {"chat": self.own_route, "text": self._documents.own_route, "tokens": TOKENISED}
-
     def _render_sample(self, sample: Sample) -> tuple[int, str]:
         """Return the number of characters in front of the completion, and the whole text."""
         messages = sample.messages or ()
@@ -99,9 +93,7 @@ class CompletionEncoder(RenderingEncoder):
             )
             raise BadSampleError(reason, sample_id=sample.sample_id)
         prompt, completion = (str(message.get("content") or "") for message in messages)
-        refusal = Tokenizer.refusal(prompt + completion)
-        if refusal is not None:
-            raise BadSampleError(refusal, sample_id=sample.sample_id)
+        self.tokenizer.check(sample, prompt + completion)
         # The separator is the same in all rows, so there is nothing to learn from it: it belongs to the prompt.
         prompt += self._separator
         return len(prompt), prompt + completion

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from brimful.sources.sample import Message
 
 Render: TypeAlias = Callable[[Sequence[Message], Any, bool], str]
 """Function of (messages, tools, add_generation_prompt) that gives the text of one chat template."""
+
+
+Kept = TypeVar("Kept")
+
+_MAX_SHAPES = 4096
+"""Shapes of conversations whose examination is kept; data sets have few, so more are a sign of shapes that never recur."""
+
+
+def examined(results: dict[Any, Kept], shape: Any, examine: Callable[[], Kept]) -> Kept:
+    """Return the result for a shape of conversations, from ``results`` if it is kept there."""
+    if shape not in results:
+        if len(results) >= _MAX_SHAPES:
+            results.clear()
+        results[shape] = examine()
+    return results[shape]
 
 
 def replace_texts(message: Message, content: str | None, call_fields: Iterable[Mapping[str, str]] | None) -> Message:

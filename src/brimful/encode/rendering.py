@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
 from brimful.encode.preloading import TOKENIZER
-from brimful.encode.routing import Route, begin_lengths_by_kind, encode_by_kind
 from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
+from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
 from brimful.ragged import offsets_of, ranges
 from brimful.sources.sample import Sample
@@ -26,20 +26,14 @@ from brimful.typing import LossMask, Offsets
 class RenderingEncoder(Encoder):
     """An encoder whose tokens are ``prefix + tokenizer(text) + suffix``, with one text for each sample.
 
-    Subclasses say how a sample of their own kind becomes a text, and which of its tokens are targets. Other kinds take
-    the routes of ``_routes``.
+    Subclasses say how a sample becomes a text, and which of its tokens are targets. Rows of tokens stay as they are, and
+    documents among chats are for ``_documents``.
     """
 
     tokenizer: Tokenizer
 
-    @property
-    @abc.abstractmethod
-    def _settings(self) -> dict[str, Any]:
-        """The arguments that make the same encoder, beside the tokenizer."""
-
-    @abc.abstractmethod
-    def _routes(self) -> Mapping[str, Route]:
-        """Return the route of each kind of samples; ``own_route`` for the kind that this class renders."""
+    _documents: RenderingEncoder | None = None
+    """Encoder of texts; None renders them here."""
 
     @abc.abstractmethod
     def _render_sample(self, sample: Sample) -> tuple[Any, str]:
@@ -62,14 +56,13 @@ class RenderingEncoder(Encoder):
         """Token ids in front of every text and behind it; those behind are targets."""
         return [], []
 
-    @property
-    def own_route(self) -> Route:
-        """The route of samples that this class renders."""
-        return Route(self._encode_rendered, self._begin_rendered_lengths)
-
     @cached_property
     def reference(self) -> RenderingEncoder:
-        return type(self)(self.tokenizer.reference, **self._settings)  # type: ignore[call-arg]
+        copy = object.__new__(type(self))
+        copy.__dict__ |= {**self.__getstate__(), "tokenizer": self.tokenizer.reference}
+        if isinstance(copy.__dict__.get("_documents"), RenderingEncoder):
+            copy.__dict__["_documents"] = copy.__dict__["_documents"].reference
+        return copy
 
     @property
     def engine(self) -> str:
@@ -90,21 +83,57 @@ class RenderingEncoder(Encoder):
         place = self.tokenizer.place
         return {} if place is None else {"brimful.encode.preload": {TOKENIZER: place}}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> dict[str, Any]:
         # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
-        return partial(type(self), **self._settings), (self.tokenizer,)
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if not isinstance(getattr(type(self), name, None), cached_property)
+        }
+
+    def _indices_by_encoder(self, samples: Sequence[Sample]) -> list[tuple[Encoder | None, list[int]]]:
+        """Return the indices of the samples for each encoder; None stands for those that are rendered here."""
+        indices: dict[str, list[int]] = {}
+        for index, sample in enumerate(samples):
+            indices.setdefault(sample.kind, []).append(index)
+        encoders = {"text": self._documents, "tokens": TokenEncoder()}
+        return [(encoders.get(kind), indices[kind]) for kind in indices]
 
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
         return self.encode_together(samples).samples()
 
     def encode_together(self, samples: Sequence[Sample]) -> EncodedBatch:
-        return encode_by_kind(samples, self._routes())
+        groups = self._indices_by_encoder(samples)
+        if len(groups) == 1:
+            encoder = groups[0][0]
+            return self._encode_rendered(samples) if encoder is None else encoder.encode_together(samples)
+        results: dict[int, EncodedSample | BadSampleError] = {}
+        for encoder, indices in groups:
+            encode = self._encode_rendered if encoder is None else encoder.encode_together
+            results.update(zip(indices, encode([samples[index] for index in indices]).samples(), strict=True))
+        return EncodedBatch.of([results[index] for index in range(len(samples))])
 
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
         return self.begin_lengths(samples)()
 
     def begin_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        return begin_lengths_by_kind(samples, self._routes())
+        halves = []
+        for encoder, indices in self._indices_by_encoder(samples):
+            begin = self._begin_rendered_lengths if encoder is None else encoder.begin_lengths
+            halves.append((indices, begin([samples[index] for index in indices])))
+        if len(halves) == 1:
+            return halves[0][1]
+
+        def finish() -> MeasuredLengths:
+            # The errors of all kinds are merged, so their order has to be made again.
+            lengths = np.empty(len(samples), dtype=np.int32)
+            errors: list[BadSampleError] = []
+            for indices, finish_kind in halves:
+                lengths[indices], kind_errors = finish_kind()
+                errors += kind_errors
+            return lengths, sorted(errors, key=lambda error: error.sample_id)
+
+        return finish
 
     def decode(self, input_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(input_ids)

@@ -10,10 +10,6 @@ import xxhash
 
 from brimful.sources.sample import Message
 
-MAX_SHAPES = 4096
-"""Shapes whose examination is kept; data sets have few, so more are a sign of shapes that never recur."""
-
-
 def shape_of(messages: Sequence[Message], tools: Any) -> Hashable:
     """Return roles, the keys that hold something, the number of calls of tools, and the tools.
 

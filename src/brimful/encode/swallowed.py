@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from brimful.encode.placeholders import Render, replace_texts
-from brimful.encode.shapes import MAX_SHAPES
+from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.sources.sample import Message
 
 _OPEN, _CLOSE = "\ue013", "\ue014"  # private-use characters that no template looks for
@@ -38,11 +37,7 @@ class SwallowedText:
 
         ``shape`` is that of ``shape_of``.
         """
-        if shape not in self._missing_by_shape:
-            if len(self._missing_by_shape) >= MAX_SHAPES:
-                self._missing_by_shape.clear()
-            self._missing_by_shape[shape] = self._missing_mark(messages, tools)
-        index = self._missing_by_shape[shape]
+        index = examined(self._missing_by_shape, shape, lambda: self._missing_mark(messages, tools))
         if index is None:
             index = self._missing_text(messages, tools, text)
         return self.missing_tool(tools, text) if index is None else _refusal(index, messages[index])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.routing import TOKENISED, Route, refusal_route
 from brimful.encode.tokenizer import Tokenizer
-from brimful.errors import BadSampleError, SettingsError
+from brimful.encode.tokens import wrong_kind
+from brimful.errors import SettingsError
 from brimful.messages import setting
 from brimful.sources.sample import Sample
 
@@ -31,10 +30,6 @@ class TextEncoder(RenderingEncoder):
     def __init__(self, tokenizer: str | os.PathLike[str] | Any, *, bos: bool | None = None, eos: bool = True) -> None:
         self.tokenizer = Tokenizer.of(tokenizer)
         self._bos, self._eos = bos, eos
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {"bos": self._bos, "eos": self._eos}
 
     @cached_property
     def marks(self) -> tuple[list[int], list[int]]:
@@ -62,12 +57,8 @@ class TextEncoder(RenderingEncoder):
     def all_are_targets(self) -> bool:
         return True
 
-    def _routes(self) -> Mapping[str, Route]:
-        return {"chat": refusal_route("texts"), "text": self.own_route, "tokens": TOKENISED}
-
     def _render_sample(self, sample: Sample) -> tuple[None, str]:
-        text = sample.text or ""
-        refusal = Tokenizer.refusal(text)
-        if refusal is not None:
-            raise BadSampleError(refusal, sample_id=sample.sample_id)
-        return None, text
+        if sample.text is None:
+            raise wrong_kind(sample, "texts")
+        self.tokenizer.check(sample, sample.text)
+        return None, sample.text

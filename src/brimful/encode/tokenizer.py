@@ -16,10 +16,11 @@ from brimful.encode.hard_texts import hard_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts, TokenizedTexts
 from brimful.encode.tokenizer_facts import TokenizerFacts
-from brimful.errors import SettingsError, TokenizerNotFoundError, missing_extra
+from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError, missing_extra
 from brimful.hub import looks_like_hub_id, offline_if_unreachable
 from brimful.messages import setting
 from brimful.ragged import offsets_of
+from brimful.sources.sample import Sample
 from brimful.tables import Ragged
 from brimful.typing import Fingerprint
 
@@ -202,15 +203,15 @@ class Tokenizer:
         return ""
 
     @staticmethod
-    def refusal(text: str) -> str | None:
-        """Return the reason why no tokenizer takes a text, or None if tokenizers do."""
+    def check(sample: Sample, text: str) -> None:
+        """Refuse a sample with a text that no tokenizer takes; raise ``BadSampleError``."""
         if text.isascii():
-            return None
+            return
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            return f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
-        return None
+            reason = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
+            raise BadSampleError(reason, sample_id=sample.sample_id) from error
 
     @property
     def special_texts(self) -> Sequence[str]:
@@ -221,7 +222,7 @@ class Tokenizer:
         """Return the tokens of each text, with no special tokens added.
 
         Args:
-            texts: none that ``refusal`` refuses.
+            texts: none that ``check`` refuses.
             aligned: tokens are asked for by characters (``runs``), which costs the reference a fifth of its time.
         """
         sizes = self.facts.sizes

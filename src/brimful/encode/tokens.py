@@ -10,10 +10,11 @@ import numpy as np
 
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths
-from brimful.encode.routing import TOKENISED, wrong_kind
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError
+from brimful.messages import setting
 from brimful.sources.sample import Sample
+from brimful.typing import IGNORE_INDEX
 
 
 class TokenEncoder(Encoder):
@@ -38,10 +39,17 @@ class TokenEncoder(Encoder):
         return {"train_on": "labels"}
 
     def encode_batch(self, samples: Sequence[Sample]) -> list[EncodedSample | BadSampleError]:
-        results = zip(samples, TOKENISED.encode(samples).samples(), strict=True)
-        return [
-            wrong_kind(sample, "rows of tokens") if sample.input_ids is None else result for sample, result in results
-        ]
+        results: list[EncodedSample | BadSampleError] = []
+        for sample in samples:
+            if sample.input_ids is None:
+                results.append(wrong_kind(sample, "rows of tokens"))
+                continue
+            ids = np.array(sample.input_ids, dtype=np.int32)
+            mask = np.ones(len(ids), dtype=bool)
+            if sample.labels is not None:
+                mask = np.array(sample.labels, dtype=np.int64) != IGNORE_INDEX
+            results.append(EncodedSample(ids, mask))
+        return results
 
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
         lengths = [-1 if sample.input_ids is None else len(sample.input_ids) for sample in samples]
@@ -52,3 +60,10 @@ class TokenEncoder(Encoder):
         if self.tokenizer is None:
             return " ".join(map(str, input_ids))
         return self.tokenizer.decode(input_ids)
+
+
+def wrong_kind(sample: Sample, kinds: str) -> BadSampleError:
+    """Return the error for a sample of a kind that an encoder does not take; ``kinds`` are those it takes."""
+    chat_encoder = setting("mode", "chat", python="ChatEncoder")
+    reason = f"is a {sample.kind}, and the encoder is for {kinds}: use {chat_encoder}, which takes both"
+    return BadSampleError(reason, sample_id=sample.sample_id)

@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
-from brimful.encode.placeholders import Render, replace_texts
-from brimful.encode.shapes import MAX_SHAPES
+from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.sources.sample import Message
 
 Span: TypeAlias = tuple[int, int]
@@ -90,11 +89,7 @@ class TurnFinder:
         values = _plain_texts(messages)
         if values is None:
             return None
-        if shape not in self._skeletons:
-            if len(self._skeletons) >= MAX_SHAPES:
-                self._skeletons.clear()
-            self._skeletons[shape] = self._make_skeleton(messages, tools)
-        skeleton = self._skeletons[shape]
+        skeleton = examined(self._skeletons, shape, lambda: self._make_skeleton(messages, tools))
         if skeleton is None or len(skeleton.literals) != len(values) + 1:
             return None
         # Piece 2 i is literal i and piece 2 i + 1 is value i, so value i lies between edges 2 i + 1 and 2 i + 2.

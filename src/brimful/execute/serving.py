@@ -48,7 +48,7 @@ def serve(_shield: None, pipe: Connection) -> None:
         try:
             function, context = pipe.recv()
         except (ImportError, AttributeError) as error:  # the caller has a name that this process cannot import
-            _answer_error(pipe, error)
+            _answer(pipe, error, traceback.format_exc())
             return
         _answer(pipe, None)
         while True:
@@ -56,13 +56,9 @@ def serve(_shield: None, pipe: Connection) -> None:
             try:
                 result = function(context, task)
             except BaseException as error:
-                _answer_error(pipe, error)
+                _answer(pipe, error, traceback.format_exc())
             else:
                 _answer(pipe, result)
-
-
-def _answer_error(pipe: Connection, error: BaseException) -> None:
-    _answer(pipe, error, traceback.format_exc())
 
 
 def _answer(pipe: Connection, answer: Any, error_traceback: str = "") -> None:

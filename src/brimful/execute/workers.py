@@ -54,13 +54,20 @@ class Workers:
         _jobs.add(self)
 
     @contextlib.contextmanager
-    def hire(self) -> Iterator[Worker]:
-        """Start one more process and yield it when it is ready, so that waiting tasks go to the first ready one. Thread-safe."""
+    def hire(self) -> Iterator[Callable[[Any], Any]]:
+        """Start one more process; when it is ready, yield the function that gives it a task. Thread-safe.
+
+        Waiting tasks so go to the first process that is ready. The function is for one thread, and returns the result.
+
+        Raises:
+            TaskFailedError: the process died, also in the function.
+            Exception: in the function, that of the task, with the worker's traceback as its cause.
+        """
         process, pipe = self._start_process()
         try:
-            worker = Worker(self, process, pipe)
-            worker.send_function(self._order)
-            yield worker
+            # The function and its context go first; the answer says that the process is ready for tasks.
+            self._ask(process, pipe, partial(pipe.send_bytes, self._order))
+            yield lambda task: self._ask(process, pipe, partial(pipe.send, task))
         finally:
             process.kill()
             process.join()
@@ -81,6 +88,30 @@ class Workers:
             self.end()
         return process, pipe
 
+    def _ask(self, process: Any, pipe: Connection, send: Callable[[], None]) -> Any:
+        try:
+            send()
+            wait([pipe, process.sentinel])
+            if not pipe.poll():
+                raise EOFError
+            is_result, answer, error_traceback = pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            raise self._death(process) from error
+        if is_result:
+            return answer
+        raise answer from WorkerTraceback(error_traceback)
+
+    def _death(self, process: Any) -> TaskFailedError:
+        process.join(_SIGNAL_ROUND_SECONDS)
+        # Most likely this process gets SIGTERM as well, and ends before it reports a failure that is none.
+        if process.exitcode == -signal.SIGTERM and not self.ended:
+            time.sleep(_SIGNAL_ROUND_SECONDS)
+        return TaskFailedError(
+            f"a worker process died before it answered: most often memory ran out (try a smaller "
+            f"{setting('num_proc')}), or a script starts the job without `if __name__ == '__main__':`; what was "
+            f"finished is kept, run it again"
+        )
+
     def end(self) -> None:
         """Kill all processes, busy or not; one that is being started is killed as soon as it exists."""
         self.ended = True
@@ -94,50 +125,6 @@ class Workers:
     def _kill(self) -> None:
         for process in list(self.processes):
             process.kill()
-
-
-class Worker:
-    """One worker process, called like the function of its job: ``worker(task)``. For one thread."""
-
-    def __init__(self, job: Workers, process: Any, pipe: Connection) -> None:
-        self._job, self._process, self._pipe = job, process, pipe
-
-    def send_function(self, order: Any) -> None:
-        """Send the function and its context, and wait until the process is ready for tasks."""
-        self._answer_to(partial(self._pipe.send_bytes, order))
-
-    def __call__(self, task: Any) -> Any:
-        """Return the result of a task.
-
-        Raises:
-            TaskFailedError: the process died.
-            Exception: the error of the function, with the worker's traceback as its cause.
-        """
-        return self._answer_to(partial(self._pipe.send, task))
-
-    def _answer_to(self, send: Callable[[], None]) -> Any:
-        try:
-            send()
-            wait([self._pipe, self._process.sentinel])
-            if not self._pipe.poll():
-                raise EOFError
-            is_result, answer, error_traceback = self._pipe.recv()
-        except (EOFError, ConnectionError) as error:
-            raise self._death() from error
-        if is_result:
-            return answer
-        raise answer from WorkerTraceback(error_traceback)
-
-    def _death(self) -> TaskFailedError:
-        self._process.join(_SIGNAL_ROUND_SECONDS)
-        # Most likely this process gets SIGTERM as well, and ends before it reports a failure that is none.
-        if self._process.exitcode == -signal.SIGTERM and not self._job.ended:
-            time.sleep(_SIGNAL_ROUND_SECONDS)
-        return TaskFailedError(
-            f"a worker process died before it answered: most often memory ran out (try a smaller "
-            f"{setting('num_proc')}), or a script starts the job without `if __name__ == '__main__':`; what was "
-            f"finished is kept, run it again"
-        )
 
 
 def fresh_processes(preload: Mapping[str, Mapping[str, str]]) -> Any:

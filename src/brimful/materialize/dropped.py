@@ -18,16 +18,11 @@ def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
     # Policies that cut keep every long sample, unless the cut took its last target.
     if is_longer and plan.settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
         return f"longer than a pack ({usable:,} tokens)"
-    if _num_targets(table, sample_id) == 0:
+    if table.targets is not None and table.targets.counts[sample_id] == 0:
         return "no target of the loss"
     if is_longer:
         return "no target of the loss is left after truncation"
     return "with its group, or for another budget than tokens"
-
-
-def _num_targets(table: LengthTable, sample_id: int) -> int | None:
-    """Return the targets of a sample. None in tables of earlier versions, which did not count them."""
-    return None if table.targets is None else int(table.targets.counts[sample_id])
 
 
 def write_dropped(path: str | os.PathLike[str], plan: Plan, table: LengthTable, source: Source) -> None:
@@ -37,12 +32,13 @@ def write_dropped(path: str | os.PathLike[str], plan: Plan, table: LengthTable, 
         return
     with atomic_file(path) as file:
         for sample_id in plan.dropped_ids.tolist():
-            num_targets = _num_targets(table, sample_id)
+            # Tables of earlier versions did not count targets.
+            targets = {} if table.targets is None else {"targets": int(table.targets.counts[sample_id])}
             sample = {
                 "sample_id": sample_id,
                 "where": source.where(sample_id),
                 "tokens": int(table.tokens[sample_id]),
-                **({} if num_targets is None else {"targets": num_targets}),
+                **targets,
                 "reason": why_dropped(plan, table, sample_id),
             }
             file.write(json.dumps(sample, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")

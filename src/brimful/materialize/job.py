@@ -42,7 +42,7 @@ from brimful.shards import StreamLog
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
-from brimful.typing import AnyIntArray
+from brimful.typing import AnyIntArray, Fingerprint
 
 _LOSS_TOKENS = "loss_tokens"
 """The one column that measuring can add to the table; other budgets must follow from lengths."""
@@ -116,9 +116,7 @@ def pack_dataset(
             )
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
-    is_claimed, is_finished = _check_claim(
-        log, source, encoder, settings.capacity, settings.identity(group_fingerprint)
-    )
+    is_finished = _check_claim(log, source, encoder, settings, group_fingerprint)
     with store.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,
@@ -141,18 +139,16 @@ def pack_dataset(
             )
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
-            is_claimed = is_claimed or log.is_begun()
-            plan = _saved_plan(plan_path, log, table)
-            is_new = plan is None
-            if plan is None:
-                plan = _make_plan(table, settings, groups, source)
+            is_claimed = log.is_begun()
+            saved_plan = _saved_plan(plan_path, log, table)
+            plan = saved_plan or _make_plan(table, settings, groups, source)
             progress.advance(len(source))
             # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
-            if is_new and not is_claimed:
+            if saved_plan is None and not is_claimed:
                 plan.save(plan_path)
             log.begin(identity_of(plan, source, encoder, packs_per_shard(plan, shard_bytes)), notes or {})
             # In a claimed directory the header is checked first: the plan of another job must not be written over.
-            if is_new and is_claimed:
+            if saved_plan is None and is_claimed:
                 plan.save(plan_path)
         num_written = write_packs(
             plan,
@@ -248,13 +244,11 @@ def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
 
 
 def _check_claim(
-    log: StreamLog, source: Source, encoder: Encoder, capacity: int, settings: dict[str, Any]
-) -> tuple[bool, bool]:
-    """Return two flags: claimed by this job, and finished. Refuse the directory of another job before any work."""
-    try:
-        log.header()
-    except NotAPackStoreError:
-        return False, False
-    fingerprints = {"source": source.fingerprint, "encoder": encoder.fingerprint}
-    log.expect({**fingerprints, "capacity": capacity, "settings": settings})
-    return True, log.records()[1] is not None
+    log: StreamLog, source: Source, encoder: Encoder, settings: PlanSettings, groups: Fingerprint | None
+) -> bool:
+    """Refuse the directory of another job before any work; return true if the packs of this one are all there."""
+    if not log.is_begun():
+        return False
+    identity = {"capacity": settings.capacity, "settings": settings.identity(groups)}
+    log.expect({"source": source.fingerprint, "encoder": encoder.fingerprint, **identity})
+    return log.records()[1] is not None

@@ -116,12 +116,10 @@ class PackSummary:
     def _unread_lines(self) -> list[str]:
         """Return the line that names columns which no format read; none if all were read."""
         columns = self.table.account.unread.most_common()
-        if not columns:
-            return []
         num_samples = max(1, self.plan.ledger.samples_in)
         text = ", ".join(f"{name} ({_percent(count / num_samples)})" for name, count in columns[:_COLUMNS_SHOWN])
         remainder = f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
-        return [f"not read       columns {text}{remainder} of the rows"]
+        return [f"not read       columns {text}{remainder} of the rows"] if columns else []
 
     def _listed(self, file_name: str, count: int, note: str = "") -> str:
         """Return the hint to the file that lists samples; empty for none."""

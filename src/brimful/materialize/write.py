@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import uuid
@@ -175,7 +176,7 @@ def _pending_shards(store: BlobStore, log: StreamLog, num_shards: int) -> list[i
 
 def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
     """Build, publish and commit one shard, in any process; return its packs and tokens."""
-    plan = context.plan if context.plan is not None else _open_plan(context)
+    plan = context.plan if context.plan is not None else _open_plan(context.plan_path, context.plan_fingerprint)
     first = seq * context.packs_per_shard
     end = min(first + context.packs_per_shard, plan.num_packs)
     store: BlobStore = open_blob_store(context.directory)
@@ -206,36 +207,28 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
     return end - first, num_tokens
 
 
-_open_plans: dict[Fingerprint, Plan] = {}
-"""The plan that this worker process opened last, by fingerprint."""
-
-
-def _open_plan(context: _Context) -> Plan:
+@functools.lru_cache(maxsize=1)
+def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
     """Open and check the plan, once in each worker process.
 
-    Another plan may have been saved over it meanwhile.
+    Another plan may have been saved over it meanwhile. Only one stays mapped in a process that outlives its job.
 
     Raises:
         PlanMismatchError: the file is gone, or holds another plan.
         CorruptFileError: it is damaged.
     """
-    fingerprint, path = context.plan_fingerprint, context.plan_path
-    if fingerprint not in _open_plans:
-        assert path is not None
-        try:
-            plan = Plan.open(path)
-        except FileNotFoundError as error:
-            raise PlanMismatchError(f"{path} was removed while its packs were written: save the plan again") from error
-        plan.check_fingerprint()
-        if plan.fingerprint != fingerprint:
-            raise PlanMismatchError(
-                f"{path} holds plan {short(plan.fingerprint)} by now, and the packs are those of {short(fingerprint)}: "
-                f"give each plan a file of its own"
-            )
-        # Only one plan stays mapped in a process that outlives its job.
-        _open_plans.clear()
-        _open_plans[fingerprint] = plan
-    return _open_plans[fingerprint]
+    assert path is not None
+    try:
+        plan = Plan.open(path)
+    except FileNotFoundError as error:
+        raise PlanMismatchError(f"{path} was removed while its packs were written: save the plan again") from error
+    plan.check_fingerprint()
+    if plan.fingerprint != fingerprint:
+        raise PlanMismatchError(
+            f"{path} holds plan {short(plan.fingerprint)} by now, and the packs are those of {short(fingerprint)}: "
+            f"give each plan a file of its own"
+        )
+    return plan
 
 
 def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRows:

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from brimful.encode.encoder import Encoder
+from brimful.encode.encoder import Encoder, MeasuredLengths
 from brimful.encode.token_runs import write_stored
 from brimful.errors import BadSampleError
 from brimful.measure.account import Account
@@ -29,9 +29,6 @@ _BATCH_SAMPLES = 256
 _BATCH_CHARACTERS = 1 << 20
 _BATCHES_AHEAD = 2
 """Batches that wait for the tokenizer while one is rendered."""
-
-_BatchLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
-"""``int32[num_samples]`` of a batch, and its samples that cannot be encoded."""
 
 
 @dataclass(frozen=True)
@@ -175,10 +172,10 @@ def _rejects(context: BlockContext, task: BlockTask, errors: list[BadSampleError
     return rejects
 
 
-def _lengths_of(encoder: Encoder, batches: Iterable[list[Sample]]) -> Iterator[tuple[list[Sample], _BatchLengths]]:
+def _lengths_of(encoder: Encoder, batches: Iterable[list[Sample]]) -> Iterator[tuple[list[Sample], MeasuredLengths]]:
     """Yield the lengths of each batch: one is tokenised, which needs no Python, while the next is rendered."""
     pool = ThreadPoolExecutor(1)
-    queue: deque[tuple[list[Sample], Future[_BatchLengths]]] = deque()
+    queue: deque[tuple[list[Sample], Future[MeasuredLengths]]] = deque()
     try:
         for batch in batches:
             queue.append((batch, pool.submit(encoder.begin_lengths(batch))))

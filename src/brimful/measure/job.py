@@ -146,7 +146,9 @@ def measure_and_keep(
     folder = default_cache_dir(cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
     # A table in the cache bears the fingerprint of its source: it differs only if it is damaged, and is remade.
-    earlier_table = _open_earlier(target, provenance, source, encoder, on_mismatch if path is not None else "rebuild")
+    earlier_table, misfit = _open_earlier(target, provenance, source, encoder)
+    if misfit and path is not None and on_mismatch == "error":
+        raise CacheMismatchError(f"{target} {misfit}")
     # It is of no use to a job that keeps the tokens of all rows, or asks for targets or errors that it does not have.
     if earlier_table is not None and (
         encoded_dir is not None
@@ -179,9 +181,8 @@ def measure_and_keep(
         table = _assemble(earlier_table, tasks, context, provenance)
         table.save(target)
         if encoded_dir is not None:
-            samples = StoredSamples(
-                [(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None]
-            )
+            paths = [(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None]
+            samples = StoredSamples(paths)
     if rejects_path is not None:
         write_rejects(table, source, rejects_path)
     return Measurement(table, samples)
@@ -211,19 +212,22 @@ def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...], targ
 
 
 def _open_earlier(
-    target: Path, provenance: dict[str, Any], source: Source, encoder: Encoder, policy: OnMismatch
-) -> LengthTable | None:
-    """Open the table at the target if it covers a beginning of the source with the same settings."""
+    target: Path, provenance: dict[str, Any], source: Source, encoder: Encoder
+) -> tuple[LengthTable | None, str]:
+    """Open the table at the target if it covers a beginning of the source with the same settings.
+
+    Returns:
+        The table, or None; and the reason why a table that is there is of no use.
+    """
     try:
         table = LengthTable.open(target)
     except FileNotFoundError:
-        return None
+        return None, ""
     except BrimfulError as error:
-        if policy == "rebuild":
-            return None
-        raise CacheMismatchError(
-            f"{target} is there and cannot be used ({error.message}); choose another {setting('path')}, or {setting('on_mismatch', 'rebuild')}"
-        ) from error
+        return None, (
+            f"is there and cannot be used ({error.message}); choose another {setting('path')}, or "
+            f"{setting('on_mismatch', 'rebuild')}"
+        )
     # The content is compared last: the fingerprint of a file's first rows may take a reading of the file.
     differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
     if "labels" in provenance and "labels" in table.provenance:
@@ -236,11 +240,9 @@ def _open_earlier(
         fingerprint = table.provenance["source_fingerprint"]
         differences = [f"source content ({short(fingerprint)} there, {short(source.fingerprint)} here)"]
     if not differences:
-        return table
-    if policy == "rebuild":
-        return None
-    raise CacheMismatchError(
-        f"{target} was measured with other settings or data; these parts differ: {', '.join(differences)}. "
+        return table, ""
+    return None, (
+        f"was measured with other settings or data; these parts differ: {', '.join(differences)}. "
         f"Choose another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
     )
 
@@ -263,7 +265,10 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         else:
             pending_tasks.append(task)
     if num_proc is None:
-        num_proc = _processes(context, len(pending_tasks))
+        # Starting a process and loading its tokenizer takes seconds. Lengths alone are mostly the tokenizer's work, which
+        # uses all cores from one process; labels are Python's.
+        limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
+        num_proc = 1 if len(pending_tasks) <= limit else available_cores()
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(
         run_tasks(measure_block, pending_tasks, context=context, num_proc=num_proc, preload=context.encoder.preload)
@@ -271,15 +276,6 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         for task, num_tokens in results:
             compare_block(context, task)
             progress.advance(len(task), tokens=num_tokens)
-
-
-def _processes(context: BlockContext, num_blocks: int) -> int:
-    """Return the number of processes that pay for themselves: starting one and loading its tokenizer takes seconds.
-
-    Lengths alone are mostly the tokenizer's work, which uses all cores from one process; labels are Python's.
-    """
-    limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
-    return 1 if num_blocks <= limit else available_cores()
 
 
 def _has_tokens(task: BlockTask) -> bool:
@@ -337,8 +333,7 @@ def _assemble(
             runs.append(part.ragged(RUNS))
     targets = None
     if context.targets:
-        has_runs = context.needs_runs
-        targets = Targets.of_runs(joined_rows(runs)) if has_runs else Targets.of_all_tokens(columns["tokens"])
+        targets = Targets.of_runs(joined_rows(runs)) if context.needs_runs else Targets.of_all_tokens(columns["tokens"])
     return LengthTable(
         columns,
         provenance={**provenance, "engine": context.encoder.engine_id, "account": Account.sum(accounts).as_dict()},

@@ -3,5 +3,3 @@
 Three rooms: ``analysis`` computes and knows no medium; ``html`` draws a page of it and ``text`` lines for a terminal.
 Both read ``analysis`` and neither reads the other.
 """
-
-from __future__ import annotations

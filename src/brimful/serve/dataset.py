@@ -15,8 +15,7 @@ from brimful.errors import PlanMismatchError
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment, Plan
-from brimful.serve.indexed_packs import IndexedPacks
-from brimful.serve.pack_store import PackStore, open_packs
+from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
 from brimful.sources.open import open_source
 from brimful.sources.source import Source

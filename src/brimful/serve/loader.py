@@ -1,7 +1,8 @@
-"""Loader of one rank's micro-batches from packs, step by step, resumable at each."""
+"""Loaders of one rank's micro-batches: their base, and the one from packs, step by step, resumable at each."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
@@ -24,7 +25,44 @@ _POSITION = ("epoch", "micro_batches_delivered")
 """Keys of a state that say how far it is; all others must be those of the loader."""
 
 
-class PackLoader:
+class RankLoader(abc.ABC):
+    """Base of the loaders: one data-parallel rank among several, and the epoch that it serves."""
+
+    def __init__(
+        self, collate_fn: Callable[[list[Pack]], Any] | None, *, dp_rank: int, dp_world_size: int, tail: Tail | str
+    ) -> None:
+        if collate_fn is not None and not callable(collate_fn):
+            check_type("collate_fn", collate_fn, (), "a function of a list of packs, such as PackCollator()")
+        self._dp_world_size = whole_number("dp_world_size", dp_world_size, minimum=1)
+        check_type("dp_rank", dp_rank, (int, np.integer), "a whole number")
+        if not 0 <= dp_rank < dp_world_size:
+            raise SettingsError(f"dp_rank must be from 0 to {dp_world_size - 1} and is {dp_rank}")
+        self._collate = collate_fn if collate_fn is not None else list
+        self._dp_rank = dp_rank
+        self._tail = Tail.named(tail)
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the next batch. It moves on at the end of an epoch."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, unless it is the one being served.
+
+        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and continue
+        from the state.
+        """
+        check_type("epoch", epoch, (int, np.integer), "a whole number")
+        if epoch != self._epoch:
+            self.begin_epoch(epoch)
+
+    @abc.abstractmethod
+    def begin_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, also of the one that is being served."""
+
+
+class PackLoader(RankLoader):
     """Micro-batches of one data-parallel rank, over one epoch after another.
 
     Every rank computes the same schedule from (number of packs, seed, epoch, ranks) and takes its part: equal
@@ -70,9 +108,7 @@ class PackLoader:
     ) -> None:
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "fingerprint")):
             check_type("dataset", dataset, (), "a PackedDataset or a PackStore", "open a directory by PackedDataset")
-        if collate_fn is not None and not callable(collate_fn):
-            check_type("collate_fn", collate_fn, (), "a function of a list of packs, such as PackCollator()")
-        check_type("dp_rank", dp_rank, (int, np.integer), "a whole number")
+        super().__init__(collate_fn, dp_rank=dp_rank, dp_world_size=dp_world_size, tail=tail)
         # The cut of the schedule, one axis each; saved states must have the same.
         shape = {
             "dp_world_size": dp_world_size,
@@ -81,16 +117,11 @@ class PackLoader:
         }
         self._shape = {name: whole_number(name, value, minimum=1) for name, value in shape.items()}
         self._window_steps = whole_number("window_steps", window_steps, minimum=1)
-        check_dp_rank(dp_rank, dp_world_size)
         self._dataset = dataset
-        self._collate = collate_fn if collate_fn is not None else list
-        self._dp_rank = dp_rank
         self._seed = seed
-        self._tail = Tail.named(tail)
         self._costs = None if costs is None else np.asarray(costs)
         if self._costs is not None:
             quantise(self._costs, len(dataset))  # refuses costs that are none
-        self._epoch = 0
         self._num_delivered = 0  # micro-batches of this epoch
         if self.steps_per_epoch == 0:
             raise SettingsError(
@@ -107,21 +138,6 @@ class PackLoader:
     def __len__(self) -> int:
         """Return the micro-batches of one epoch on this rank."""
         return self.steps_per_epoch * self._shape["micro_batches"]
-
-    @property
-    def epoch(self) -> int:
-        """Epoch that the next batch belongs to."""
-        return self._epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, unless it is the one being served.
-
-        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and continue
-        from the state.
-        """
-        check_type("epoch", epoch, (int, np.integer), "a whole number")
-        if epoch != self._epoch:
-            self.begin_epoch(epoch)
 
     def begin_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, also of the one that is being served."""
@@ -183,7 +199,7 @@ class PackLoader:
         position: list[Any] = [state.get(key) for key in _POSITION]
         epoch, num_delivered = position
         # Only whole numbers that this loader could have saved: an edited checkpoint is refused, not guessed at.
-        if not (_is_count(epoch) and _is_count(num_delivered) and num_delivered < len(self)):
+        if not all(map(is_whole_number, position)) or epoch < 0 or not 0 <= num_delivered < len(self):
             raise StateError(
                 f"the loader state is damaged: epoch {epoch!r}, {num_delivered!r} of {len(self):,} micro-batches delivered"
             )
@@ -201,12 +217,6 @@ def without_loss(pack: Pack) -> Pack:
     return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, pack.sample_ids, pack.starts)
 
 
-def check_dp_rank(dp_rank: int, dp_world_size: int) -> None:
-    """Refuse a rank that is not below the number of ranks."""
-    if not 0 <= dp_rank < dp_world_size:
-        raise SettingsError(f"dp_rank must be from 0 to {dp_world_size - 1} and is {dp_rank}")
-
-
 def check_state(state: Mapping[str, Any], own_state: Mapping[str, Any], keys: Iterable[str]) -> None:
     """Refuse the state of a loader with other samples or settings.
 
@@ -216,7 +226,3 @@ def check_state(state: Mapping[str, Any], own_state: Mapping[str, Any], keys: It
     text = differences(state, own_state, keys, show=str)
     if text:
         raise StateError(f"the loader state does not fit: {text}")
-
-
-def _is_count(value: Any) -> bool:
-    return is_whole_number(value) and value >= 0

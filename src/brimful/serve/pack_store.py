@@ -1,25 +1,57 @@
-"""Reader of a finished pack store: packs by index."""
+"""Packs by index as a list has them, and the reader of a finished pack store."""
 
 from __future__ import annotations
 
+import abc
 import os
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, overload
 
 import numpy as np
 
 from brimful.blobs import open_blob_store
-from brimful.checks import path_of
+from brimful.checks import path_of, position, positions
 from brimful.errors import StoreError, UnfinishedStoreError
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment
-from brimful.serve.indexed_packs import IndexedPacks
 from brimful.shards import Pack, ShardReader, StreamLog
 from brimful.typing import Fingerprint
 
 _MAX_OPEN_SHARDS = 256
 """Shards that one process keeps mapped; the one mapped first is closed for the next."""
+
+
+class IndexedPacks(abc.ABC):
+    """Base of sequences of packs: negative indices, slices and iteration as of a list."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def _pack(self, index: int) -> Pack:
+        """Return the pack of an index from 0 to ``len(self) - 1``."""
+
+    @overload
+    def __getitem__(self, index: int) -> Pack: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Pack]: ...
+
+    def __getitem__(self, index: int | slice) -> Pack | list[Pack]:
+        """Return one pack, or those of a slice; as of a list.
+
+        Raises:
+            IndexError: no such pack.
+            CorruptFileError: the file was damaged since it was written; names file and row.
+        """
+        if isinstance(index, slice):
+            return [self._pack(i) for i in positions(index, len(self))]
+        return self._pack(position(index, len(self), "pack"))
+
+    def __iter__(self) -> Iterator[Pack]:
+        return (self._pack(index) for index in range(len(self)))
 
 
 class PackStore(IndexedPacks):

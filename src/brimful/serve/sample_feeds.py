@@ -63,7 +63,11 @@ class SampleFeed(abc.ABC):
             StateError: the source cannot go back to its position.
         """
         rows = [list(segment) for segment in segments]
+        position = self._position_to_json(position, held_segments(segments, filler))
         return {**position, "waiting": rows, "filler": None if filler is None else list(filler)}
+
+    def _position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
+        return position
 
     def load(self, state: dict[str, Any], epoch: int) -> tuple[list[SampleSegment], SampleSegment | None]:
         """Go to a saved position; return the waiting segments and the filler.
@@ -73,7 +77,7 @@ class SampleFeed(abc.ABC):
         """
         segments = [SampleSegment(*map(int, row)) for row in state["waiting"]]
         filler = None if state["filler"] is None else SampleSegment(*map(int, state["filler"]))
-        self._load(state, [*segments, filler] if filler else segments, epoch)
+        self._load(state, held_segments(segments, filler), epoch)
         return segments, filler
 
     @abc.abstractmethod
@@ -114,10 +118,6 @@ class IndexedSampleFeed(SampleFeed):
     def __repr__(self) -> str:
         return f"{self._num_taken:,} of {counted(len(self._lengths), 'sample')} taken"
 
-    def copy(self) -> IndexedSampleFeed:
-        """Return another feed of the same samples, with a position of its own."""
-        return copy.copy(self)
-
     def begin(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
         self._order: Int64Array | None = None
@@ -130,8 +130,8 @@ class IndexedSampleFeed(SampleFeed):
         self._num_taken = num_taken
         self._upcoming: Iterator[tuple[int, int, int]] = iter(())
 
-    def _next(self) -> tuple[int, int, int] | None:
-        """Return number, length and budget tokens of the next sample; None at the end."""
+    def pull(self, composer: MicroBatchComposer) -> bool:
+        """Give the composer one more sample; return false at the end of the epoch."""
         sample = next(self._upcoming, None)
         # Lists of Python numbers are several times faster to read one by one than arrays.
         if sample is None and self._num_taken < len(self._lengths):
@@ -140,11 +140,6 @@ class IndexedSampleFeed(SampleFeed):
             columns = ids, self._lengths[ids], self._budget_tokens[ids]
             self._upcoming = zip(*(column.tolist() for column in columns), strict=True)
             sample = next(self._upcoming)
-        return sample
-
-    def pull(self, composer: MicroBatchComposer) -> bool:
-        """Give the composer one more sample; return false at the end of the epoch."""
-        sample = self._next()
         if sample is None:
             return False
         sample_id, length, budget_tokens = sample
@@ -247,20 +242,14 @@ class StreamSampleFeed(SampleFeed):
         source_state = copy.deepcopy(self._source.state_dict()) if hasattr(self._source, "state_dict") else None
         return {"taken": self._num_taken, "source_state": source_state, "items": dict(self._items)}
 
-    def save(
-        self, position: dict[str, Any], segments: Sequence[SampleSegment], filler: SampleSegment | None
-    ) -> dict[str, Any]:
-        """Return a position and the segments that waited there with their tokens, for JSON."""
+    def _position_to_json(self, position: dict[str, Any], held: Sequence[SampleSegment]) -> dict[str, Any]:
         if position["source_state"] is None or not hasattr(self._source, "load_state_dict"):
             raise StateError(
                 f"the stream {type(self._source).__name__} cannot say where it stands: give it state_dict() and "
                 f"load_state_dict(), or give a source by index with lengths"
             )
         # Items of the position, not of now: numbers begin again with each epoch, and the filler may be of the last one.
-        keys = _keys([*segments, filler] if filler else segments)
-        items = {str(key): _to_json(position["items"][key]) for key in keys}
-        position = {name: value for name, value in position.items() if name != "items"}
-        return {**super().save(position, segments, filler), "items": items}
+        return {**position, "items": {str(key): _to_json(position["items"][key]) for key in _keys(held)}}
 
     def _load(self, state: dict[str, Any], segments: Sequence[SampleSegment], epoch: int) -> None:
         items = {int(key): _from_json(value) for key, value in state["items"].items()}
@@ -272,6 +261,11 @@ class StreamSampleFeed(SampleFeed):
         self.begin(epoch)
         self._source.load_state_dict(state["source_state"])
         self._items, self._num_taken = items, int(state["taken"])
+
+
+def held_segments(segments: Sequence[SampleSegment], filler: SampleSegment | None) -> list[SampleSegment]:
+    """Return the segments whose tokens are needed: those that wait, and the filler if there is one."""
+    return [*segments, *([] if filler is None else [filler])]
 
 
 def _keys(segments: Sequence[SampleSegment]) -> list[int]:
@@ -353,8 +347,6 @@ def _to_json(item: EncodedSample | Pack) -> dict[str, Any]:
     arrays = {}
     for field in fields(item):
         array = getattr(item, field.name)
-        if array is None:
-            continue
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             raise StateError(
                 f"{type(item).__name__}.{field.name} of a sample that waits is no array and cannot be saved"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from itertools import count
 from typing import Any, NamedTuple
 
-from brimful.checks import check_type
+from brimful.checks import check_type, setting_number
 from brimful.errors import CollateError, SettingsError, StateError
 from brimful.messages import counted
 from brimful.plan.schedule import Tail
 from brimful.serve.compose import BatchLedger, MicroBatchComposer, SampleSegment
-from brimful.serve.loader import check_dp_rank, check_state, without_loss
-from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed
+from brimful.serve.loader import RankLoader, check_state, without_loss
+from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed, held_segments
 from brimful.serve.token_budget import Count, SampleCount, TokenBudget
 from brimful.shards import Pack
 from brimful.typing import AnyIntArray
@@ -30,7 +31,7 @@ class _StepMark(NamedTuple):
     ledger: BatchLedger
 
 
-class TokenBudgetBatches:
+class TokenBudgetBatches(RankLoader):
     """Micro-batches of one data-parallel rank, each filled with samples up to its token budget.
 
     All ranks compose the same micro-batches from the same lengths, and number ``k`` of a step goes to rank ``k`` modulo
@@ -89,9 +90,8 @@ class TokenBudgetBatches:
         check_type("batching", batching, (TokenBudget, SampleCount), "a TokenBudget or a SampleCount")
         if isinstance(source, (str, bytes)) or not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
             check_type("source", source, (), "samples by index or as a stream")
-        check_dp_rank(dp_rank, dp_world_size)
-        if micro_batches < 1:
-            raise SettingsError(f"micro_batches must be at least 1 and is {micro_batches}")
+        super().__init__(collate_fn, dp_rank=dp_rank, dp_world_size=dp_world_size, tail=tail)
+        self._micro_batches = setting_number("micro_batches", micro_batches, minimum=1)
         if agree is not None and dp_world_size > 1:
             raise SettingsError("agree is for ranks that each read a stream of their own: leave dp_world_size at 1")
         by_targets = isinstance(batching, TokenBudget) and batching.count is Count.LOSS_TOKENS
@@ -103,12 +103,9 @@ class TokenBudgetBatches:
         else:
             self._feed = StreamSampleFeed(source, by_targets=by_targets)
         self._batching = batching
-        self._collate = collate_fn if collate_fn is not None else list
-        self._dp_rank, self._dp_world_size, self._micro_batches = dp_rank, dp_world_size, micro_batches
-        self._tail = Tail.named(tail)
         self._agree = agree
         self._composer = MicroBatchComposer(batching)
-        self._epoch = self._step = 0
+        self._step = 0
         self._num_delivered = 0  # micro-batches of this step
         self._filler: SampleSegment | None = None  # served without loss by a rank that has no micro-batch
         self._first_step = 0  # of this epoch
@@ -116,11 +113,6 @@ class TokenBudgetBatches:
         self._rank_batches: list[list[SampleSegment] | None] | None = None
         self._step_mark: _StepMark | None = None
         self._feed.begin(0)
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the next batch. It moves on once iterating reaches the end of an epoch."""
-        return self._epoch
 
     @property
     def step(self) -> int:
@@ -131,15 +123,6 @@ class TokenBudgetBatches:
     def ledger(self) -> BatchLedger:
         """Account of samples and tokens on all ranks that share the source, this step included."""
         return self._composer.ledger
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, unless it is the one being served.
-
-        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and continue
-        from the state.
-        """
-        if epoch != self._epoch:
-            self.begin_epoch(epoch)
 
     def begin_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, also of the one that is being served. Waiting samples are dropped."""
@@ -178,7 +161,7 @@ class TokenBudgetBatches:
         num_places = self._dp_world_size * self._micro_batches
         composer, feed = self._composer, self._feed
         batches: list[list[SampleSegment] | None] = []
-        feed.drop_except([*composer.waiting, self._filler] if self._filler else composer.waiting)
+        feed.drop_except(held_segments(composer.waiting, self._filler))
         composer.begin_step()
         try:
             while len(batches) < num_places and (batch := composer.next_batch(self._step, feed.pull)) is not None:
@@ -226,7 +209,7 @@ class TokenBudgetBatches:
             raise SettingsError("a stream has no number of steps; give a source by index and its lengths")
         num_places = self._dp_world_size * self._micro_batches
         # A feed and a composer of their own: the samples that wait here belong to the epoch being served.
-        feed, composer = self._feed.copy(), MicroBatchComposer(self._batching)
+        feed, composer = copy(self._feed), MicroBatchComposer(self._batching)
         feed.begin(self._epoch)
         for num_batches in count():
             if composer.next_batch(self._first_step + num_batches // num_places, feed.pull) is None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from brimful.shards.format import BATCH_ROWS, ShardReader, ShardWriter
 from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
-from brimful.shards.pack import FingerprintedPacks, Pack, PackSequence, assemble_pack
-from brimful.shards.rows import PackRows
+from brimful.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, assemble_pack
 
 __all__ = [
     "BATCH_ROWS",

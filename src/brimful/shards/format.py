@@ -23,8 +23,7 @@ import xxhash
 
 from brimful.errors import CorruptFileError
 from brimful.ragged import offsets_of
-from brimful.shards.pack import Pack
-from brimful.shards.rows import PackRows
+from brimful.shards.pack import Pack, PackRows
 
 SHARD_VERSION = 1
 """Version in the metadata of a shard; a reader refuses every other."""
@@ -73,44 +72,33 @@ class ShardWriter:
         self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), self._schema)
 
     def add(self, rows: PackRows) -> None:
-        """Append packs: ``BATCH_ROWS`` in every call but the last, which may have fewer."""
+        """Append packs: ``BATCH_ROWS`` in every call but the last, which may have fewer. Only bits of masks are copied."""
+        import pyarrow as pa
+
         # A reader divides by BATCH_ROWS to find a row, so only the last batch may be short.
         assert 0 < len(rows) <= BATCH_ROWS
-        self._writer.write_batch(_record_batch(rows, self._schema))
+        tokens, segments = rows.tokens.tolist(), rows.segments.tolist()
+        # Every mask begins at a byte of its own, so a row can be read without its neighbours.
+        bits = [np.packbits(rows.loss_mask[a:b], bitorder="little") for a, b in pairwise(tokens)]
+        checksums = [
+            _checksum(rows.input_ids[a:b], mask, rows.lengths[c:d], rows.sample_ids[c:d], rows.starts[c:d])
+            for (a, b), (c, d), mask in zip(pairwise(tokens), pairwise(segments), bits, strict=True)
+        ]
+        # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of whole plans.
+        segment_offsets = rows.segments.astype(np.int32)
+        mask_offsets = offsets_of([len(mask) for mask in bits]).astype(np.int32)
+        mask_buffers = [None, pa.py_buffer(mask_offsets), pa.py_buffer(np.concatenate(bits))]
+        columns = [
+            pa.ListArray.from_arrays(rows.tokens.astype(np.int32), rows.input_ids),
+            pa.Array.from_buffers(pa.binary(), len(rows), mask_buffers),
+            *(pa.ListArray.from_arrays(segment_offsets, v) for v in (rows.lengths, rows.sample_ids, rows.starts)),
+            pa.array(np.array(checksums, dtype=np.uint64)),
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
     def close(self) -> None:
         """Write the footer."""
         self._writer.close()
-
-
-def _record_batch(rows: PackRows, schema: Any) -> Any:
-    """Return a record batch of views; only the bits of the masks are copied."""
-    import pyarrow as pa
-
-    tokens, segments = rows.tokens.tolist(), rows.segments.tolist()
-    # Every mask begins at a byte of its own, so a row can be read without its neighbours.
-    bits = [np.packbits(rows.loss_mask[a:b], bitorder="little") for a, b in pairwise(tokens)]
-    checksums = [
-        _checksum(rows.input_ids[a:b], mask, rows.lengths[c:d], rows.sample_ids[c:d], rows.starts[c:d])
-        for (a, b), (c, d), mask in zip(pairwise(tokens), pairwise(segments), bits, strict=True)
-    ]
-    # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of whole plans.
-    segment_offsets = rows.segments.astype(np.int32)
-    mask_offsets = offsets_of([len(mask) for mask in bits]).astype(np.int32)
-    mask_buffers = [None, pa.py_buffer(mask_offsets), pa.py_buffer(np.concatenate(bits))]
-    columns = [
-        _list_array(rows.input_ids, rows.tokens.astype(np.int32)),
-        pa.Array.from_buffers(pa.binary(), len(rows), mask_buffers),
-        *(_list_array(values, segment_offsets) for values in (rows.lengths, rows.sample_ids, rows.starts)),
-        pa.array(np.array(checksums, dtype=np.uint64)),
-    ]
-    return pa.record_batch(columns, schema=schema)
-
-
-def _list_array(values: _Array, offsets: _Array) -> Any:
-    import pyarrow as pa
-
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
 class _BatchViews:
@@ -167,22 +155,17 @@ class ShardReader:
         for field in _schema():
             if field not in list(self._reader.schema):
                 raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
-        self._batches: list[_BatchViews | None] = [None] * self._reader.num_record_batches
+        self._batches: dict[int, _BatchViews] = {}
 
-    def _batch(self, batch_index: int) -> _BatchViews:
-        """Return the views of one batch; parse and validate it at the first call."""
-        batch = self._batches[batch_index]
-        if batch is None:
-            import pyarrow as pa
+    def _open_batch(self, batch_index: int) -> _BatchViews:
+        """Parse and validate one batch, and keep its views."""
+        import pyarrow as pa
 
-            try:
-                batch = _BatchViews(self._reader.get_batch(batch_index))
-            except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
-                raise CorruptFileError(
-                    f"{self.path}: batch {batch_index} is damaged ({error}): write it again"
-                ) from error
-            self._batches[batch_index] = batch
-        return batch
+        try:
+            self._batches[batch_index] = _BatchViews(self._reader.get_batch(batch_index))
+        except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
+            raise CorruptFileError(f"{self.path}: batch {batch_index} is damaged ({error}): write it again") from error
+        return self._batches[batch_index]
 
     def pack(self, row: int) -> Pack:
         """Return one pack.
@@ -191,7 +174,9 @@ class ShardReader:
             CorruptFileError: its bytes differ from those that were written.
         """
         batch_index, i = divmod(row, BATCH_ROWS)
-        batch = self._batch(batch_index) if batch_index < len(self._batches) else None
+        batch = self._batches.get(batch_index)
+        if batch is None and batch_index < self._reader.num_record_batches:
+            batch = self._open_batch(batch_index)
         if batch is None or i >= len(batch.checksums):
             raise CorruptFileError(f"{self.path} has no row {row}: write it again")
         ids = batch.ids[batch.id_offsets[i] : batch.id_offsets[i + 1]]

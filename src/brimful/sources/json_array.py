@@ -115,8 +115,10 @@ class _Window:
                 )
                 if not is_certain and len(self._text) - self.position > MAX_ROW_BYTES:
                     raise BadSampleError(str(oversized()), sample_id=element, where=row) from error
+                # Placed before the window moves, which positions of the error count from.
+                wrong_text = self.error(error.msg, error.pos, element)
                 if is_certain or not self._read_more():
-                    raise self.error(error.msg, error.pos, element) from error
+                    raise wrong_text from error
             except (RecursionError, ValueError) as error:  # a number of thousands of digits
                 reason = f"no JSON that can be read: {error}"
                 raise BadSampleError(reason, sample_id=element, where=row) from error

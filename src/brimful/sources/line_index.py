@@ -8,10 +8,10 @@ The file is read in pieces: the index takes memory for its lines that are not bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import xxhash
@@ -105,17 +105,15 @@ def _build(data_path: str, index_path: Path, previous: LineIndex | None) -> None
     """Write the index of a file, from the previous one where lines were only appended."""
     stamp = Stamp.of(data_path)
     with open(data_path, "rb") as file:
-        base = previous if previous is not None and _is_prefix(file, previous, stamp.size) else _NO_LINES
-        # One reading of the file: all bytes are hashed, those behind the previous index are searched for lines.
-        hasher = xxhash.xxh3_128()
-        scanner = _LineScanner(base)
-        position = 0
-        for piece in _pieces(file, 0, stamp.size):
-            hasher.update(piece)
-            skip = min(max(base.size - position, 0), len(piece))
-            scanner.add(piece[skip:], position + skip)
-            position += len(piece)
-        starts, blank_lines = scanner.finish(stamp.size)
+        base, hasher = _NO_LINES, xxhash.xxh3_128()
+        if previous is not None and 0 < previous.size <= stamp.size:
+            file.seek(previous.size - 1)
+            # Lines were only appended if the file still begins with the indexed bytes, and those end with a line end.
+            if file.read(1) == b"\n" and _fingerprint(file, 0, previous.size, hasher) == previous.fingerprint:
+                base = previous
+            else:
+                hasher.reset()
+        starts, blank_lines = _scan(_pieces(file, base.size, stamp.size, hasher), base)
         blocks = list(base.blocks)
         _cut_blocks(file, starts, stamp.size, blocks)
     # What was read is only the file's content if it is still the same file.
@@ -133,78 +131,58 @@ def _build(data_path: str, index_path: Path, previous: LineIndex | None) -> None
     write_table(index_path, {"start": starts}, meta)
 
 
-def _pieces(file: IO[bytes], start: int, stop: int) -> Iterator[bytes]:
-    """Yield bytes ``start … stop-1``, about a megabyte at a time; fewer if the file was cut short meanwhile."""
+def _pieces(file: IO[bytes], start: int, stop: int, hasher: Any) -> Iterator[bytes]:
+    """Yield bytes ``start … stop-1``, about a megabyte at a time, and hash them; fewer if the file was cut short meanwhile."""
     file.seek(start)
-    while start < stop:
-        piece = file.read(min(_CHUNK, stop - start))
-        if not piece:
-            return
+    while start < stop and (piece := file.read(min(_CHUNK, stop - start))):
+        hasher.update(piece)
         yield piece
         start += len(piece)
 
 
-def _fingerprint(file: IO[bytes], start: int, stop: int) -> Fingerprint:
-    """Return the fingerprint of bytes ``start … stop-1``."""
-    hasher = xxhash.xxh3_128()
-    for piece in _pieces(file, start, stop):
-        hasher.update(piece)
-    return hasher.hexdigest()
+def _fingerprint(file: IO[bytes], start: int, stop: int, hasher: Any) -> Fingerprint:
+    """Return the fingerprint of bytes ``start … stop-1`` behind those that the hasher got before."""
+    for _ in _pieces(file, start, stop, hasher):
+        pass
+    return str(hasher.hexdigest())
 
 
-def _is_prefix(file: IO[bytes], previous: LineIndex, size: int) -> bool:
-    """Return true if the file still begins with the indexed bytes, and those end with a line end."""
-    if previous.size == 0 or previous.size > size:
-        return False
-    file.seek(previous.size - 1)
-    return file.read(1) == b"\n" and _fingerprint(file, 0, previous.size) == previous.fingerprint
+def _scan(pieces: Iterable[bytes], base: LineIndex) -> tuple[Int64Array, bool]:
+    """Return the first bytes of the non-blank lines of a file, and true if it has blank lines.
 
+    Args:
+        pieces: of the file, behind the bytes of an earlier index.
+        base: that index.
 
-class _LineScanner:
-    """The first bytes of the non-blank lines of a file, collected piece by piece behind an earlier index.
-
-    >>> scanner = _LineScanner(_NO_LINES)
-    >>> scanner.add(b"a\\n\\r", 0)
-    >>> scanner.add(b"\\n\\nb", 3)
-    >>> starts, blank_lines = scanner.finish(6)
+    >>> starts, blank_lines = _scan([b"a\\n\\r", b"\\n\\nb"], _NO_LINES)
     >>> starts.tolist(), blank_lines
     ([0, 5], True)
     """
-
-    def __init__(self, base: LineIndex) -> None:
-        self._starts: list[Int64Array] = [base.starts]
-        self._blank_lines = base.blank_lines
-        self._begin = base.size  # of the line that the last piece left open
-        self._last_byte = 0  # of the pieces so far
-
-    def add(self, piece: bytes, position: int) -> None:
-        """Search the piece that begins at byte ``position`` of the file."""
-        if not piece:
-            return
+    collected_starts, blank_lines = [base.starts], base.blank_lines
+    begin = position = base.size  # of the line that the last piece left open, and of the next piece
+    last_byte = 0  # of the pieces so far
+    for piece in pieces:
         data = np.frombuffer(piece, dtype=np.uint8)
         ends = np.flatnonzero(data == _NEWLINE)
         if len(ends):
             # Each line runs from behind the line end before it; the first one may have begun in an earlier piece.
             starts = np.empty(len(ends), dtype=np.int64)
-            starts[0], starts[1:] = self._begin, ends[:-1] + (position + 1)
+            starts[0], starts[1:] = begin, ends[:-1] + (position + 1)
             # A line of no byte is blank, and so is one of a carriage return alone.
             widths = ends + position - starts
-            last_bytes = np.where(ends > 0, data[ends - 1], self._last_byte)
+            last_bytes = np.where(ends > 0, data[ends - 1], last_byte)
             has_text = (widths > 1) | ((widths == 1) & (last_bytes != _RETURN))
-            self._starts.append(starts[has_text])
-            self._blank_lines |= not bool(has_text.all())
-            self._begin = position + int(ends[-1]) + 1
-        self._last_byte = int(data[-1])
-
-    def finish(self, size: int) -> tuple[Int64Array, bool]:
-        """Return all starts, and true if there are blank lines; ``size``: bytes of the file."""
-        # The last line may have no line end.
-        width = size - self._begin
-        if width > 1 or (width == 1 and self._last_byte != _RETURN):
-            self._starts.append(np.array([self._begin], dtype=np.int64))
-        elif width == 1:
-            self._blank_lines = True
-        return np.concatenate(self._starts), self._blank_lines
+            collected_starts.append(starts[has_text])
+            blank_lines |= not bool(has_text.all())
+            begin = position + int(ends[-1]) + 1
+        last_byte = int(data[-1])
+        position += len(piece)
+    # The last line may have no line end.
+    if position - begin > 1 or (position - begin == 1 and last_byte != _RETURN):
+        collected_starts.append(np.array([begin], dtype=np.int64))
+    elif position > begin:
+        blank_lines = True
+    return np.concatenate(collected_starts), blank_lines
 
 
 def _cut_blocks(file: IO[bytes], starts: Int64Array, size: int, blocks: list[Block]) -> None:
@@ -217,5 +195,5 @@ def _cut_blocks(file: IO[bytes], starts: Int64Array, size: int, blocks: list[Blo
         first_beyond = int(np.searchsorted(starts, begin + BLOCK_BYTES, side="left"))
         stop = min(num_lines, row + BLOCK_ROWS, max(first_beyond, row + 1))
         end = int(starts[stop]) if stop < num_lines else size
-        blocks.append(Block(row, stop, _fingerprint(file, begin, end)))
+        blocks.append(Block(row, stop, _fingerprint(file, begin, end, xxhash.xxh3_128())))
         row = stop

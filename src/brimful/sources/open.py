@@ -109,8 +109,7 @@ def open_source(
     >>> open_source([{"prompt": "1+1?", "completion": "2"}]).format_name
     'prompt_completion'
     """
-    if fields is not None:
-        check_type("fields", fields, Mapping, "a mapping such as {'messages': 'dialogue'}")
+    check_type("fields", fields, (Mapping, type(None)), "a mapping such as {'messages': 'dialogue'}")
     if cache_dir is not None:
         path_of("cache_dir", cache_dir, "the path of a directory")
     if text_unit not in ("file", "line"):
@@ -119,8 +118,8 @@ def open_source(
         raise SettingsError(f"{setting('max_samples')} must be at least 1 and is {max_samples}")
     if isinstance(ignore, str):
         ignore = [ignore]
-    sources = _open_sources(data)
-    if sources is not None:
+    sources = data if isinstance(data, (list, tuple)) else [data]
+    if sources and all(isinstance(source, Source) for source in sources):
         if format is not None or fields is not None or ignore or max_samples is not None:
             raise SettingsError("open sources take no further options: give them where each is opened")
         return sources[0] if len(sources) == 1 else Source.chained(sources, "several sources")
@@ -128,12 +127,6 @@ def open_source(
     if max_samples is not None:
         rows = _first_rows(rows, max_samples)
     return Source(rows, format, fields, ignore)
-
-
-def _open_sources(data: Any) -> list[Source] | None:
-    """Return the sources of an argument that holds open ones; None for any other."""
-    items = data if isinstance(data, (list, tuple)) else [data]
-    return list(items) if items and all(isinstance(item, Source) for item in items) else None
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:
@@ -196,8 +189,10 @@ def _is_path(item: Any) -> bool:
 def _from_path(path: str, options: _Options) -> Rows:
     if path == STANDARD_INPUT:
         return rows_of_pipe(sys.stdin.buffer, options.cache)
+    if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
+        return HuggingFaceRows.from_directory(path, split=options.split)
     if os.path.isdir(path):
-        return _from_directory(path, options)
+        return _from_files(data_files(path, _kind, split=options.split, config=options.config), path, options)
     if is_remote(path) or os.path.exists(path):
         return ChainedRows([_from_file(path, options)], path)
     if glob.has_magic(path):
@@ -211,12 +206,6 @@ def _from_path(path: str, options: _Options) -> Rows:
         return HuggingFaceRows.from_hub(path, split=options.split, config=options.config)
     hint = f" (a data set of the hub is opened with {setting('split', 'train')})" if is_hub_id else ""
     raise SourceNotFoundError(f"{path}: no such file or directory{hint}")
-
-
-def _from_directory(path: str, options: _Options) -> Rows:
-    if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
-        return HuggingFaceRows.from_directory(path, split=options.split)
-    return _from_files(data_files(path, _kind, split=options.split, config=options.config), path, options)
 
 
 def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:

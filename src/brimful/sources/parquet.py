@@ -46,14 +46,12 @@ class ParquetRows(Rows):
             raise SourceError(f"{self.title} is no Parquet file: {str(error).splitlines()[0]}") from error
         self._stamp.check(self._path)
         self._groups: dict[int, Any] = {}
-        self._offsets = offsets_of([group.num_rows for group in self._group_metadata()])
+        metadata = self._file.metadata
+        self._group_metadata = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        self._offsets = offsets_of([group.num_rows for group in self._group_metadata])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ParquetRows, (self._path, self._stamp)
-
-    def _group_metadata(self) -> list[Any]:
-        metadata = self._file.metadata
-        return [metadata.row_group(group) for group in range(metadata.num_row_groups)]
 
     def __len__(self) -> int:
         return int(self._offsets[-1])
@@ -89,7 +87,7 @@ class ParquetRows(Rows):
         blocks: list[Block] = []
         edges = self._offsets.tolist()
         with open(self._path, "rb") as file:
-            for group, first, end in zip(self._group_metadata(), edges, edges[1:], strict=False):
+            for group, first, end in zip(self._group_metadata, edges, edges[1:], strict=False):
                 digest = _group_fingerprint(file, group)
                 # A row group is hashed as one: the rows of a block are named by their place in it.
                 for start, stop in block_ranges(first, end, _BLOCK_ROWS):

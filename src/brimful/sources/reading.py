@@ -1,14 +1,55 @@
-"""The reading of one file: the format of its rows, and the columns and marks that may be left out."""
+"""The reading of a row by its format; what the format does not read is refused or named.
+
+A column is *read* if the row's format takes it. Of the others, some change what the sample means: the picture of a
+question, the answer that was rejected, the mark that says an answer was bad. A row with one of those is an error until
+it can be packed, unless the caller says that it may be ignored. The rest (``id``, ``source``, …) is named once, with
+the share of rows that have it.
+
+>>> refusal(unread_columns({"messages": [], "label": False}, frozenset({"messages"})))
+... # doctest: +ELLIPSIS
+'column ...label... says which answers are wanted...'
+>>> refusal(unread_columns({"text": "a", "id": 3}, frozenset({"text"}))) is None
+True
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from brimful.messages import setting
 from brimful.sources.formats import RowFormat
-from brimful.sources.sample import MalformedRowError, Sample
-from brimful.sources.unread import placeholder, refusal, unread_columns, unread_of_messages
+from brimful.sources.sample import MalformedRowError, Message, Sample
+
+_REASONS = {
+    **dict.fromkeys(
+        ("image", "images", "image_path", "image_paths", "image_url"),
+        "holds pictures, which cannot be packed so far: ",
+    ),
+    **dict.fromkeys(
+        ("video", "videos", "video_path", "video_paths"),
+        "holds video, which cannot be packed so far: ",
+    ),
+    **dict.fromkeys(
+        ("audio", "audios", "audio_path", "audio_paths", "speech"),
+        "holds sound, which cannot be packed so far: ",
+    ),
+    **dict.fromkeys(
+        ("chosen", "rejected", "chosen_messages", "rejected_messages"),
+        "is half of a preference, and pairs cannot be packed so far: make rows of the answers you want, or ",
+    ),
+    "label": "says which answers are wanted, and packing would train all of them: keep the rows you want, or ",
+}
+"""Reason to refuse a column that changes what the sample means, up to the way out."""
+
+MESSAGE_KEYS = frozenset(
+    ("role", "content", "tool_calls", "tool_call_id", "name", "weight", "loss_weight", "reasoning_content")
+)
+"""Keys of a message that are read: by the chat template, or by the search for targets."""
+
+_PLACEHOLDER = re.compile(r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>")
 
 
 @dataclass(frozen=True)
@@ -56,3 +97,60 @@ class Reading:
                 f"its text holds {mark} where a medium belongs, and media cannot be packed so far: if it is plain "
                 f"text, say so with {setting('ignore', [mark])}"
             )
+
+
+def refusal(columns: Sequence[str]) -> str | None:
+    """Return the reason to refuse a row with these unread columns; None if it can be packed without them."""
+    for column in columns:
+        if column in _REASONS:
+            return f"column {column!r} {_REASONS[column]}leave it out with {setting('ignore', [column])}"
+    return None
+
+
+def placeholder(text: str, *, ignore: frozenset[str]) -> str | None:
+    """Return the first mark of a medium in a text, such as ``<image>``; None if there is none or it may stay.
+
+    A mark that is closed (``<video> … </video>``) is markup, not a place for a medium.
+
+    >>> placeholder("Who is it? <image1>", ignore=frozenset())
+    '<image1>'
+    >>> placeholder("<video><source></video>", ignore=frozenset()) is None
+    True
+    """
+    if "<" not in text:
+        return None
+    for match in _PLACEHOLDER.finditer(text):
+        name = match.group(1)
+        is_markup = name is not None and f"</{name}" in text
+        if not is_markup and match.group() not in ignore:
+            return match.group()
+    return None
+
+
+def unread_columns(row: Any, columns: frozenset[str], *, ignore: frozenset[str] = frozenset()) -> list[str]:
+    """Return the columns of a row that its format does not read and that hold something.
+
+    Args:
+        row: as its file has it; a bare text has no columns.
+        columns: those that its format reads.
+        ignore: columns that the caller does not want.
+    """
+    if not isinstance(row, Mapping) or row.keys() <= columns:
+        return []
+    names = [str(column) for column, value in row.items() if column not in columns and not _is_empty(value)]
+    return [name for name in names if name not in ignore]
+
+
+def unread_of_messages(messages: Sequence[Message]) -> set[str]:
+    """Return the keys of messages beside those of OpenAI's format; a chat template may know them."""
+    # The names of all keys first: nearly every row has those of OpenAI alone.
+    keys: set[str] = set().union(*messages)
+    return {
+        f"messages[].{key}"
+        for key in keys - MESSAGE_KEYS
+        if any(not _is_empty(message.get(key)) for message in messages)
+    }
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, (str, list, tuple, dict)) and len(value) == 0)

@@ -184,10 +184,11 @@ class ChainedRows(Rows):
 
 
 class FirstRows(Rows):
-    """The first rows of other rows: a trial run."""
+    """The first rows of one file or table: a trial run."""
 
     def __init__(self, rows: Rows, count: int) -> None:
-        self._rows, self._count = rows, min(count, len(rows))
+        """``count``: fewer than the rows have; complete ones need no cut."""
+        self._rows, self._count = rows, count
         self.title = rows.title
         self.unit = rows.unit
 
@@ -199,15 +200,6 @@ class FirstRows(Rows):
 
     def where(self, index: int) -> str:
         return self._rows.where(index)
-
-    @property
-    def members(self) -> list[tuple[str, int]]:
-        members, start = [], 0
-        for title, length in self._rows.members:
-            if start < self._count:
-                members.append((title, min(length, self._count - start)))
-            start += length
-        return members
 
     @property
     def blocks(self) -> Sequence[Block]:
@@ -223,8 +215,7 @@ class FirstRows(Rows):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        is_complete = self._count == len(self._rows)
-        return self._rows.fingerprint if is_complete else fingerprint_of([self._rows.fingerprint, self._count])
+        return fingerprint_of([self._rows.fingerprint, self._count])
 
 
 def oversized() -> MalformedRowError:

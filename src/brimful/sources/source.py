@@ -25,7 +25,7 @@ class Source:
     """Samples by index. ``sample_id`` is the position in the source and stays while rows are only appended.
 
     Each of several files has a format of its own, detected by its first rows. Every column of a row is used, or named
-    in ``Sample.unread``, or the row is refused by name (``brimful.sources.unread``).
+    in ``Sample.unread``, or the row is refused by name (``brimful.sources.reading``).
 
     Picklable: worker processes open the same files through the same indexes.
 

@@ -15,12 +15,14 @@ from brimful.measure import LengthTable
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.schedule import CostModel
 from brimful.report.analysis.advise import _probabilities_of_longest, advise
-from brimful.report.analysis.model_presets import MODELS, cost_model_from_config, cost_model_named
 from brimful.report.text.advice import describe_advice, draw_choices
 from brimful.testing.strategies import capacities_and_lengths
 
 LINEAR = CostModel(linear=1, quadratic=0)
+
+
 SQUARE = CostModel(linear=0, quadratic=1, tile=1)
+
 
 # 6 packs of 8 samples of 12 tokens and 4 packs of 9 samples of 11: 84 samples in 10 packs, 8.4 a pack.
 EIGHT_POINT_FOUR = [12] * 48 + [11] * 36
@@ -291,26 +293,3 @@ def test_impossible_settings_are_named(change, named):
 def test_a_table_of_other_samples_is_refused():
     with pytest.raises(PlanMismatchError, match="the plan is for 4 samples and the length table has 1"):
         advice_for(plan=plan_of([4, 4, 2, 2], 8), table=LengthTable.from_lengths([1]))
-
-
-def test_named_models_have_the_crossover_lengths_of_their_papers():
-    """Per layer and without the head: 7.7K for 0.6B, 53K for Llama-3-8B, 104K for 70B."""
-    layer = {name: CostModel.of_model({**config, "vocab_size": 0}).crossover_length for name, config in MODELS.items()}
-    assert layer["qwen3-0.6b"] == 7680
-    assert layer["llama-3-8b"] == 53248
-    assert layer["llama-3-70b"] == 104448
-    assert layer["qwen3-8b"] == 47104
-    with pytest.raises(SettingsError, match="unknown: use one of qwen3"):
-        cost_model_named("gpt-9")
-
-
-def test_a_model_may_be_a_config_file_or_its_directory(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(
-        '{"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 0}'
-    )
-    assert cost_model_from_config(path).crossover_length == cost_model_from_config(tmp_path).crossover_length == 640
-    for text, named in (("[1]", "no JSON object"), ("{", "is no JSON"), ("{}", "num_hidden_layers")):
-        path.write_text(text)
-        with pytest.raises(SettingsError, match=named):
-            cost_model_from_config(path)

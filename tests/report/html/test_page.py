@@ -3,7 +3,6 @@
 import json
 import re
 from html.parser import HTMLParser
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,22 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful import plan_packs
-from brimful.errors import SettingsError
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
-from brimful.plan.schedule import CostModel
-from brimful.report.analysis.capacity_sweep import sweep_capacities
+from brimful.plan.counts.histogram import Histogram
+from brimful.report.analysis.capacity_sweep import CAPACITIES, sweep_capacities
 from brimful.report.analysis.facts import gather_facts
-from brimful.report.analysis.rank_balance import measure_rank_balance
-from brimful.report.analysis.source_shares import source_shares
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.html.page import DATA_ID, render_page
-from brimful.report.html.svg import Axis, Bar, Chart, decade_axis, linear_axis, log_axis, round_ticks
 from brimful.report.text.comparison import draw_sweep
 from brimful.report.text.plan import describe_plan
 from brimful.testing.strategies import capacities_and_lengths
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
+
+
 LENGTHS = [3, 3, 5, 6, 1, 1]
 
 
@@ -112,26 +109,6 @@ def test_the_padding_of_an_alignment_is_told():
     plain = six(capacity=18)
     assert page_of(plain)[2]["plan"]["padding"] == {"behind_segments": 0, "at_ends_of_rows": 0}
     assert not any("padding" in line for line in describe_plan(plain.plan))
-
-
-@given(
-    case=capacities_and_lengths(),
-    alignment=st.sampled_from([Alignment(), Alignment(2), Alignment(3, 6), Alignment(1, 4)]),
-)
-def test_the_sweep_is_what_planning_would_give(case, alignment):
-    """A table that counted without the padding would show packs that nobody can plan."""
-    capacity, lengths = case
-    if capacity < alignment.total:
-        assert sweep_capacities(LengthTable.from_lengths(lengths), [capacity], alignment=alignment) == []
-        return
-    plan = plan_packs(lengths, capacity=capacity, alignment=alignment, algorithm="best_fit_decreasing", overflow="drop")
-    points = sweep_capacities(LengthTable.from_lengths(lengths), [capacity], alignment=alignment)
-    if not plan.num_packs:
-        assert points == []
-        return
-    (point,) = points
-    assert (point.num_packs, point.oversized) == (plan.num_packs, plan.ledger.samples_dropped)
-    assert point.fill_ratio == pytest.approx(plan.fill_ratio)
 
 
 def test_the_page_is_whole_and_alone():
@@ -248,8 +225,6 @@ def test_any_lengths_make_a_whole_page(case, world):
     assert max(drawn) <= 480
 
 
-# ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 FEW_LONG = [1] * 18 + [40, 42]  # a tenth of the samples, 82 of 100 tokens
 
 
@@ -313,13 +288,13 @@ def test_every_capacity_says_what_it_loses():
     """Two of twenty samples look like little where the tokens are not beside them."""
     lengths = [*FEW_LONG[:-2], 2000, 42]  # 18 + 42 fit 1,024, 2,000 do not
     table = LengthTable.from_lengths(lengths)
-    points = sweep_capacities(table)
+    points = sweep_capacities(Histogram.of(table.tokens), CAPACITIES, alignment=Alignment(), packs_per_step=1)
     assert [(point.capacity, point.oversized, point.tokens_lost, point.loses_much) for point in points[:2]] == [
         (1024, 1, 2000, True), (2048, 0, 0, False),
     ]  # fmt: skip
     assert points[0].lost_ratio == 2000 / 2060
     assert points[0].oversized_ratio == 1 / 20
-    first, second = draw_sweep(points)[1:3]
+    first, second = draw_sweep(points, has_steps=False)[1:3]
     assert "97.09 %" in first
     assert first.endswith("← much is lost")
     assert "0.00 %" in second
@@ -328,115 +303,6 @@ def test_every_capacity_says_what_it_loses():
     assert '<td><span class="lost">97.09 %</span></td>' in text
     assert "Too long, and so left out, of all tokens: 97.1 % at 1,024." in text
     assert data["sweep"][0]["tokens_lost"] == 2000
-
-
-# ── sources ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_shares_before_and_after():
-    """A long source loses a sample to dropping, and its share with it."""
-    table = LengthTable({"tokens": np.array([2, 3, 9, 4, -1], dtype=np.int32)})
-    sources = np.array([0, 0, 1, 1, 1])
-    dropped = source_shares(sources, ["chats", "books"], table, plan_packs(table, capacity=5, overflow="drop"))
-    assert [(s.samples, s.tokens, s.samples_packed, s.tokens_packed) for s in dropped] == [(2, 5, 2, 5), (2, 13, 1, 4)]
-    split = source_shares(sources, ["chats", "books"], table, plan_packs(table, capacity=5, overflow="split"))
-    assert [(s.samples_packed, s.tokens_packed) for s in split] == [(2, 5), (2, 13)]
-    assert [s.tokens_packed for s in source_shares(sources, ["a", "b"], table, None)] == [0, 0]
-
-
-def test_a_table_that_knows_its_parts_needs_no_array():
-    table = LengthTable(
-        {"tokens": np.array([2, 3, 9], dtype=np.int32)}, provenance={"parts": [["a.jsonl", 2], ["b.jsonl", 1]]}
-    )
-    facts = gather_facts("parts", table=table, plan=None, run=TrainingRun())
-    assert [(share.name, share.tokens) for share in facts.shares] == [("a.jsonl", 5), ("b.jsonl", 9)]
-
-
-@pytest.mark.parametrize(
-    ("sources", "named"),
-    [
-        (np.array([0, 1]), "one whole number for each of the 3 samples"),
-        (np.array([0.0, 1.0, 1.0]), "float64"),
-        (np.array([0, 1, 2]), "names source 2, and there are 2 names"),
-        (np.array([0, 1, -1]), "names source -1"),
-    ],
-)
-def test_sources_that_do_not_fit_are_refused(sources, named):
-    with pytest.raises(SettingsError, match=re.escape(named)):
-        source_shares(sources, ["a", "b"], LengthTable.from_lengths([1, 2, 3]), None)
-
-
-# ── work ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_waiting_of_two_ranks_by_hand():
-    """Packs of squares 64 64 32 32 in pairs: balanced, equals meet, and no rank waits."""
-    plan = plan_packs([8, 8, 4, 4, 4, 4], capacity=8, algorithm="next_fit")
-    square = CostModel(linear=0, quadratic=1, tile=1)
-    shape = {"dp_world_size": 2, "packs_per_micro_batch": 1, "gradient_accumulation_steps": 1}
-    work = measure_rank_balance(plan, square, **shape)
-    assert work.num_steps == 2
-    assert work.balanced.mean == work.balanced.worst == 1.0
-    assert work.as_it_comes.mean in (1.0, pytest.approx(64 / 48))
-    assert sum(work.as_it_comes.rank_squares) == 64 + 64 + 32 + 32
-    assert work.balanced.rank_squares == [96, 96]
-    assert work.balanced.rank_tokens == [16, 16]
-    assert work.pack_cost_spread == pytest.approx(64 / 48)
-    assert work.attention_ratio == 1.0
-    assert measure_rank_balance(plan, square, **shape | {"dp_world_size": 5}) is None
-
-
-def test_balancing_is_what_makes_ranks_equal():
-    """Eight packs of one sample and eight of two: in seeded order some rank waits, balanced none does."""
-    plan = plan_packs([8] * 8 + [4] * 16, capacity=8, algorithm="next_fit")
-    square = CostModel(linear=0, quadratic=1, tile=1)
-    work = measure_rank_balance(plan, square, dp_world_size=2, packs_per_micro_batch=1, gradient_accumulation_steps=1)
-    assert work.balanced.worst == 1.0
-    assert work.as_it_comes.worst == pytest.approx(64 / 48)
-    assert 1.0 < work.as_it_comes.mean < 64 / 48
-
-
-# ── charts ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_marks_of_axes_are_round():
-    assert linear_axis("x", 0.87, 1.21).ticks == [0.8, 0.9, 1, 1.1, 1.2, 1.3]
-    assert linear_axis("x", 0, 0).ticks[0] == 0
-    assert linear_axis("x", 1, 1).end > 1
-    assert log_axis("x", 1, 1).ticks == [1, 2]
-    assert len(log_axis("x", 1, 2**31).ticks) <= 9
-    assert log_axis("x", 16, 1024).place(128) == 0.5
-
-
-def is_round(tick, step):
-    """A multiple of a step that is 1, 2 or 5 times a power of ten."""
-    digits = f"{step:.12f}".strip("0").replace(".", "").strip("0")
-    return digits in ("1", "2", "5") and abs(tick / step - round(tick / step)) < 1e-6
-
-
-@given(begin=st.floats(-50, 1e5), span=st.floats(1e-3, 1e6), most=st.integers(6, 9), whole=st.booleans())
-def test_ticks_are_at_round_numbers_inside_of_the_axis(begin, span, most, whole):
-    """62.5 % and step 9, 18, 27 are read wrong; a mark outside of the range is drawn on its edge."""
-    ticks = round_ticks(begin, begin + span, most, whole=whole)
-    assert len(ticks) <= most
-    if whole:
-        assert all(isinstance(tick, int) for tick in ticks)
-    elif span > 1e-2:
-        assert len(ticks) >= 2
-    assert all(begin - 1e-6 * span <= tick <= begin + span + 1e-6 * span for tick in ticks)
-    for one, other in pairwise(ticks):
-        assert is_round(one, round(other - one, 9))
-
-
-@given(begin=st.integers(1, 10**6), factor=st.integers(1, 10**4))
-def test_counts_have_marks_of_counts(begin, factor):
-    """8k steps that are 8,192 are steps of tokens."""
-    axis = decade_axis("steps", begin, begin * factor)
-    assert axis.begin <= begin
-    assert axis.end >= begin * factor
-    assert axis.begin < axis.end
-    assert 2 <= len(axis.ticks) <= 9
-    assert all(str(tick).strip("0") in {"1", "2", "5"} for tick in axis.ticks)
 
 
 def test_every_axis_of_a_page_has_round_marks():
@@ -478,15 +344,3 @@ def test_one_is_said_in_the_singular():
     assert "1 data-parallel rank, micro-batch 1" in shown
     assert "1 sample in 1 pack of 5 tokens" in shown
     assert "1 sample holds 5 tokens." in shown
-
-
-def test_a_bar_lies_where_its_numbers_say():
-    axis = Axis("x", 0, 4, [0, 4])
-    chart = Chart("t", "d", axis, axis)
-    chart.bars("one", [Bar(1, 2, 4, "all"), Bar(2, 3, 0, "none"), Bar(3, 4, 0.0001, "little")], gap=0)
-    heights = [float(height) for height in re.findall(r' height="([\d.]+)"', chart.svg("c"))]
-    whole = 300 - 48 - 48
-    assert heights == [whole, 0.0, 1.0]
-    begins = [float(x) for x in re.findall(r'<rect class="one" x="([\d.]+)"', chart.svg("c"))]
-    width = (480 - 52 - 24) / 4
-    assert begins == pytest.approx([52 + width, 52 + 2 * width, 52 + 3 * width])

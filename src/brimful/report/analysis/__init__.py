@@ -1,3 +1,1 @@
 """Numbers of a report, and sentences that rest on them: pure but for the lookup of files."""
-
-from __future__ import annotations

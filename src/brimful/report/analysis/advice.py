@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from brimful.messages import counted
 
@@ -169,7 +168,3 @@ class Advice:
         if self.learning_rate is None:
             return f"× {ratios[0]:.2f}", f"× {ratios[1]:.2f}"
         return f"{self.learning_rate * ratios[0]:.3g}", f"{self.learning_rate * ratios[1]:.3g}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dictionary for JSON."""
-        return asdict(self)

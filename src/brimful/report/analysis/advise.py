@@ -15,7 +15,7 @@ The arithmetic is exact for a plan; the speed-up is the cost model's, of arithme
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -103,15 +103,23 @@ def advise(
 
 def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Advice:
     """Compare the run without packing to the run with it, as ``advise`` does for loose settings."""
-    run.check()
     if not plan.num_packs:
         raise SettingsError("the plan has no packs: there is nothing to compare")
     rows = Histogram.of(plan.lengths)
     loss_tokens = _loss_tokens(lengths, plan)
+
     # Both epochs hold the same samples and tokens: only the rows they are cut into differ.
-    unpacked_epoch = _Epoch(rows.num_items, rows.num_items, rows.total, loss_tokens)
-    packed_epoch = replace(unpacked_epoch, num_rows=plan.num_packs)
-    unpacked_step = unpacked_epoch.step(run.samples_per_step)
+    def step_size(num_rows: int, rows_of_epoch: int) -> StepSize:
+        share = min(1.0, num_rows / rows_of_epoch)  # an epoch may be smaller than a step
+        return StepSize(
+            rows=num_rows,
+            samples=rows.num_items * share,
+            tokens=rows.total * share,
+            loss_tokens=None if loss_tokens is None else loss_tokens * share,
+            steps_per_epoch=-(-rows_of_epoch // num_rows),
+        )
+
+    unpacked_step = step_size(run.samples_per_step, rows.num_items)
     padded_to_longest, padded_to_capacity = _padded_runs(rows, plan.capacity, run)
     packing_factor = rows.num_items / plan.num_packs
     # Padding of an alignment is part of a step of packs, as padding of rows is part of an unpacked step.
@@ -121,11 +129,11 @@ def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Adv
     # Packs of one rank in a step: as set now, nearest to the samples, and nearest to the positions of the unpacked run.
     current_packs = run.packs_per_forward * run.gradient_accumulation_steps
     pack_positions = positions_per_token * rows.total / plan.num_packs
-    ideals = {
-        "samples": run.micro_batch_size * run.gradient_accumulation_steps / packing_factor,
-        "padded tokens": step_positions / run.dp_world_size / pack_positions,
+    samples_of_rank = run.micro_batch_size * run.gradient_accumulation_steps
+    nearest = {
+        "samples": _nearest(samples_of_rank / packing_factor, run.packs_per_forward),
+        "padded tokens": _nearest(step_positions / run.dp_world_size / pack_positions, run.packs_per_forward),
     }
-    nearest = {name: _nearest(packs, run.packs_per_forward) for name, packs in ideals.items()}
 
     # From this number on a step is the whole epoch: all larger numbers are one choice.
     whole_epoch = -(-plan.num_packs // run.dp_world_size)
@@ -135,7 +143,7 @@ def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Adv
         nearest = {name: same_choice if packs >= whole_epoch else packs for name, packs in nearest.items()}
 
     def choice(packs: int) -> Choice:
-        step = packed_epoch.step(run.dp_world_size * packs)
+        step = step_size(run.dp_world_size * packs, plan.num_packs)
         ratios = {
             "samples": step.samples / unpacked_step.samples,
             "padded tokens": step.tokens * (positions_per_token / step_positions),
@@ -170,7 +178,7 @@ def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Adv
         packing_factor=packing_factor,
         positions_per_token=positions_per_token,
         unpacked=unpacked_step,
-        packed=packed_epoch.step(run.packs_per_step),
+        packed=step_size(run.packs_per_step, plan.num_packs),
         padded_to_longest=padded_to_longest,
         padded_to_capacity=padded_to_capacity,
         choices=tuple(choice(packs) for packs in numbers),
@@ -180,27 +188,6 @@ def advise_run(lengths: LengthTable | None, plan: Plan, run: TrainingRun) -> Adv
     )
     # Notes are written on the finished numbers, so they cannot say anything else.
     return replace(advice, notes=tuple(write_notes(advice)))
-
-
-@dataclass(frozen=True)
-class _Epoch:
-    """Totals of one pass over the data, cut into ``num_rows`` rows."""
-
-    num_rows: int
-    samples: int
-    tokens: int
-    loss_tokens: int | None
-
-    def step(self, rows: int) -> StepSize:
-        """Return the mean size of a full step of this number of rows."""
-        share = min(1.0, rows / self.num_rows)  # an epoch may be smaller than a step
-        return StepSize(
-            rows=rows,
-            samples=self.samples * share,
-            tokens=self.tokens * share,
-            loss_tokens=None if self.loss_tokens is None else self.loss_tokens * share,
-            steps_per_epoch=-(-self.num_rows // rows),
-        )
 
 
 def _loss_tokens(lengths: LengthTable | None, plan: Plan) -> int | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.messages import counted
 from brimful.plan.counts.histogram import Histogram
 from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Int64Array
@@ -20,10 +21,10 @@ class Bin:
     number: int
     total: int
 
-    @property
-    def values(self) -> str:
-        """The values of the bin in words: ``4`` or ``4 … 7``."""
-        return f"{self.begin:,}" if self.end - self.begin == 1 else f"{self.begin:,} … {self.end - 1:,}"
+    def describe(self, noun: str) -> str:
+        """Describe the values of the bin: ``1 token``, ``4 tokens`` or ``4 … 7 tokens``."""
+        is_single = self.end - self.begin == 1
+        return counted(self.begin, noun) if is_single else f"{self.begin:,} … {self.end - 1:,} {noun}s"
 
 
 def count_bins(items: Histogram, edges: AnyIntArray) -> list[Bin]:
@@ -53,7 +54,7 @@ def ratio_edges(minimum: int, maximum: int, per_octave: int = 2) -> Int64Array:
     return edges
 
 
-def step_edges(minimum: int, maximum: int, max_bins: int = 40) -> Int64Array:
+def step_edges(minimum: int, maximum: int, max_bins: int = 30) -> Int64Array:
     """Return whole numbers that rise by a constant step and cover the range in ``max_bins`` bins or fewer.
 
     >>> step_edges(3, 9).tolist()

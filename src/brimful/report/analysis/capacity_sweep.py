@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
@@ -15,8 +14,6 @@ from brimful.plan.ledger import MUCH_LOST
 
 CAPACITIES = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 """Capacities of every sweep, tokens."""
-
-_NO_ALIGNMENT = Alignment()
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,7 @@ class CapacityPoint:
         oversized, oversized_ratio: samples that do not fit, and their share of all samples.
         tokens_lost, lost_ratio: tokens of those, and their share of all tokens.
         padded_fill_ratio: of rows of one sample that fits, padded to the capacity.
+        steps_per_epoch: optimizer steps, the last one perhaps not full.
     """
 
     capacity: int
@@ -40,38 +38,32 @@ class CapacityPoint:
     tokens_lost: int
     lost_ratio: float
     padded_fill_ratio: float
+    steps_per_epoch: int
 
     @property
     def loses_much(self) -> bool:
         """True if the samples that are too long hold so large a share of the tokens that a warning is due."""
         return self.lost_ratio >= MUCH_LOST
 
-    def steps_per_epoch(self, packs_per_step: int) -> int:
-        """Count the optimizer steps of an epoch, the last one perhaps not full."""
-        return -(-self.num_packs // packs_per_step)
-
 
 def sweep_capacities(
-    lengths: LengthTable | Histogram,
-    capacities: Sequence[int] = CAPACITIES,
-    *,
-    alignment: Alignment = _NO_ALIGNMENT,
+    lengths: Histogram, capacities: Sequence[int], *, alignment: Alignment, packs_per_step: int
 ) -> list[CapacityPoint]:
     """Plan the same lengths at several capacities, best fit decreasing, without the samples that are too long.
 
     Counts of lengths are enough, so the cost depends on the number of different lengths alone.
 
     Args:
-        lengths: a table, or counts of its lengths.
+        lengths: of the samples, without empty and rejected ones.
         capacities: tokens, ascending. The sweep ends early if one pack holds everything.
         alignment: of segments and rows. Capacities below one aligned row are left out.
+        packs_per_step: packs of an optimizer step on all ranks.
 
-    >>> point, = sweep_capacities(LengthTable.from_lengths([3, 3, 5, 6, 1, 1]), capacities=[5])
+    >>> lengths = Histogram.of(np.array([3, 3, 5, 6, 1, 1]))
+    >>> point, = sweep_capacities(lengths, [5], alignment=Alignment(), packs_per_step=1)
     >>> point.num_packs, point.oversized, point.samples_per_pack
     (3, 1, 1.6666666666666667)
     """
-    if isinstance(lengths, LengthTable):
-        lengths = Histogram.of(lengths.tokens[lengths.tokens > 0])
     points = []
     for capacity in capacities:
         if capacity < alignment.total:
@@ -96,6 +88,7 @@ def sweep_capacities(
                 tokens_lost=tokens_lost,
                 lost_ratio=tokens_lost / lengths.total,
                 padded_fill_ratio=items.total / (items.num_items * capacity),
+                steps_per_epoch=-(-num_packs // packs_per_step),
             )
         )
         # One pack holds everything: larger capacities say the same.

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from brimful.measure import LengthTable
 from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
@@ -60,16 +58,13 @@ class Facts:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, with the bins of every histogram."""
-        packs_per_step = self.run.packs_per_step
         return {
             "title": self.title,
             "run": self.run.as_dict(),
             "lengths": None if self.length_facts is None else asdict(self.length_facts),
             "plan": None if self.plan_facts is None else self.plan_facts.as_dict(),
-            "advice": None if self.advice is None else self.advice.as_dict(),
-            "sweep": [
-                {**asdict(point), "steps_per_epoch": point.steps_per_epoch(packs_per_step)} for point in self.sweep
-            ],
+            "advice": None if self.advice is None else asdict(self.advice),
+            "sweep": [asdict(point) for point in self.sweep],
             "rejects": self.rejects,
             "account": {} if self.table is None else self.table.account.as_dict(),
             "shares": None if self.shares is None else [asdict(share) for share in self.shares],
@@ -107,12 +102,10 @@ def gather_facts(
     2.0
     """
     shares, sweep = None, []
-    source_of_sample = None
     if table is not None:
         # Rejected samples have the length −1, and empty ones are in no pack.
         items = Histogram.of(table.tokens[table.tokens > 0])
-        sources = sources if sources is not None else sources_of_table(table)
-        source_of_sample = None if sources is None else np.asarray(sources[0])
+        sources = sources or sources_of_table(table)
     else:
         assert plan is not None
         items = Histogram.of(plan.lengths)
@@ -124,25 +117,19 @@ def gather_facts(
         variety = measure_variety(
             plan.offsets,
             plan.lengths,
-            sources=None if source_of_sample is None else source_of_sample[plan.sample_ids],
+            sources=None if sources is None else sources[0][plan.sample_ids],
             loss_tokens=None,
             steps=None,
         )
         # One rank waits for nobody.
         if run.dp_world_size > 1:
-            work = measure_rank_balance(
-                plan,
-                run.cost_model,
-                dp_world_size=run.dp_world_size,
-                packs_per_micro_batch=run.packs_per_forward,
-                gradient_accumulation_steps=run.gradient_accumulation_steps,
-            )
+            work = measure_rank_balance(plan, run)
     if table is not None:
         alignment = Alignment() if plan is None else plan.alignment
         capacities = sorted({*CAPACITIES, *([] if plan is None else [plan.capacity])})
-        sweep = sweep_capacities(items, capacities, alignment=alignment)
-        if sources is not None and source_of_sample is not None:
-            shares = source_shares(source_of_sample, sources[1], table, plan)
+        sweep = sweep_capacities(items, capacities, alignment=alignment, packs_per_step=run.packs_per_step)
+        if sources is not None:
+            shares = source_shares(*sources, table, plan)
     return Facts(
         title=title,
         table=table,

@@ -1,4 +1,4 @@
-"""Numbers on the packs of a plan."""
+"""Numbers on the packs of a plan, and on its losses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from brimful.fingerprint import short
+from brimful.messages import counted, percent
 from brimful.plan import Plan
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.ledger import MUCH_LOST, drop_reason
 from brimful.plan.order.diversity import Variety
 from brimful.report.analysis.bins import Bin, count_bins, percentiles, ratio_edges, step_edges
-from brimful.report.analysis.losses import Losses
 
 MAX_ALIKENESS = 1.5
 """Alikeness of the segments of a pack above which mixing is recommended; 1 is what chance gives."""
@@ -20,8 +21,62 @@ MAX_ALIKENESS = 1.5
 _FILL_BINS = 20
 _FILL_WIDTHS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Widths of a bin of fill, percent; the widest shows everything."""
-_SIZE_BINS = 30
-"""Bins of equal width for the samples of a pack."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Samples and tokens that came in and are in no pack.
+
+    Attributes:
+        samples: samples that were dropped whole.
+        samples_ratio: ``samples`` ÷ all samples.
+        tokens: tokens of dropped samples, and tokens that were cut off.
+        tokens_ratio: ``tokens`` ÷ all tokens.
+        cut: samples that lost their beginning or end.
+        why: the reason in words.
+        warning: one sentence without its full stop; None if the loss is small.
+    """
+
+    samples: int
+    samples_ratio: float
+    tokens: int
+    tokens_ratio: float
+    cut: int
+    why: str
+    warning: str | None
+
+    @classmethod
+    def of(cls, plan: Plan) -> Losses:
+        """Return the losses of one plan.
+
+        >>> from brimful.plan import plan_packs
+        >>> losses = Losses.of(plan_packs([3, 5, 12], capacity=8, overflow="drop"))
+        >>> losses.samples, losses.tokens, losses.tokens_ratio
+        (1, 12, 0.6)
+        >>> losses.warning
+        '60.00 % of the tokens are lost, with 33.33 % of the samples: longer than 8 tokens, overflow policy drop'
+        """
+        ledger = plan.ledger
+        # Reasons are noted by name only with several budgets or with samples without a target.
+        reasons = [f"{count:,} {drop_reason(name)}" for name, count in plan.outcome.dropped_by.items()]
+        why = f"dropped {', '.join(reasons)}" if reasons else f"longer than {counted(plan.capacity, 'token')}"
+        why = f"{why}, overflow policy {plan.settings.overflow_policy.value}"
+        tokens_ratio, samples_ratio = ledger.lost_ratio, ledger.samples_dropped / max(1, ledger.samples_in)
+        losses = {
+            f"with {percent(samples_ratio, 2)} of the samples": ledger.samples_dropped,
+            f"cut off {counted(ledger.samples_truncated, 'sample')}": ledger.samples_truncated,
+        }
+        words = " and ".join(text for text, count in losses.items() if count)
+        warning = f"{percent(tokens_ratio, 2)} of the tokens are lost, {words}: {why}"
+        return cls(
+            samples=ledger.samples_dropped,
+            samples_ratio=samples_ratio,
+            tokens=ledger.tokens_dropped + ledger.tokens_truncated,
+            tokens_ratio=tokens_ratio,
+            cut=ledger.samples_truncated,
+            why=why,
+            warning=None if tokens_ratio < MUCH_LOST else warning,
+        )
 
 
 @dataclass(frozen=True)
@@ -50,8 +105,8 @@ class FillFacts:
         num_packs = len(tokens)
         # The narrowest bins of at least one token that hold 99 % of the packs.
         low = 100.0 * float(tokens[int(0.01 * num_packs)]) / plan.capacity
-        widths = [width for width in _FILL_WIDTHS if width * plan.capacity >= 100]
-        width = next((width for width in widths if 100 - _FILL_BINS * width <= low), _FILL_WIDTHS[-1])
+        widths = (width for width in _FILL_WIDTHS if width * plan.capacity >= 100 and 100 - _FILL_BINS * width <= low)
+        width = next(widths, _FILL_WIDTHS[-1])
         edges = 100 - width * np.arange(_FILL_BINS, -1, -1)
         # A token count on an edge may be off by rounding of the percentage: 1e-6 of a token mends it.
         cumulative = np.searchsorted(tokens, np.floor(edges / 100 * plan.capacity + 1e-6), side="right")
@@ -91,7 +146,7 @@ class SizeFacts:
         minimum, median, maximum = percentiles(sizes, (0.0, 50.0, 100.0))
         # Equal steps would put nearly all packs into the first bin.
         is_wide = maximum > 40 and maximum > 8 * median
-        edges = ratio_edges(minimum, maximum) if is_wide else step_edges(minimum, maximum, _SIZE_BINS)
+        edges = ratio_edges(minimum, maximum) if is_wide else step_edges(minimum, maximum)
         return cls(sizes.total / sizes.num_items, minimum, median, maximum, is_wide, count_bins(sizes, edges))
 
 
@@ -124,18 +179,9 @@ class PlanFacts:
         """True if segments of a pack are more alike than chance makes them, so that mixing helps."""
         return self.variety is not None and self.variety.packs.alikeness > MAX_ALIKENESS
 
-    def describe_variety(self) -> list[str]:
-        """Describe how packs differ from the data; nothing for a plan without packs."""
-        return [] if self.variety is None else self.variety.describe()
-
     def as_dict(self) -> dict[str, Any]:
-        """Return a dictionary for JSON, without the parts that a plan without packs lacks."""
+        """Return a dictionary for JSON."""
         plan = self.plan
-        parts = {
-            "variety": None if self.variety is None else {**asdict(self.variety), "words": self.describe_variety()},
-            "fill": None if self.fill is None else asdict(self.fill),
-            "samples_per_pack": None if self.sizes is None else asdict(self.sizes),
-        }
         return {
             "capacity": plan.capacity,
             "num_packs": plan.num_packs,
@@ -145,6 +191,8 @@ class PlanFacts:
             "fingerprint": short(plan.fingerprint),
             "settings": self.plan.record,
             "ledger": plan.ledger.as_dict(),
-            "lost": self.losses.as_dict(),
-            **{name: part for name, part in parts.items() if part is not None},
+            "lost": asdict(self.losses),
+            "variety": None if self.variety is None else {**asdict(self.variety), "words": self.variety.describe()},
+            "fill": None if self.fill is None else asdict(self.fill),
+            "samples_per_pack": None if self.sizes is None else asdict(self.sizes),
         }

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.plan import Plan
-from brimful.plan.schedule import Barrier, CostModel, Tail, imbalance, pack_costs, pack_squares, schedule_packs
-from brimful.typing import Float64Array, Int64Array
+from brimful.plan.schedule import Barrier, Tail, imbalance, pack_costs, pack_squares, schedule_packs
+from brimful.report.analysis.training_run import TrainingRun
 
 _MAX_SPANS = 48
 """Steps of an epoch that are listed one by one, evenly spread."""
@@ -62,78 +62,63 @@ class RankBalance:
     balanced: OrderCosts
 
 
-def measure_rank_balance(
-    plan: Plan,
-    model: CostModel,
-    *,
-    dp_world_size: int,
-    packs_per_micro_batch: int,
-    gradient_accumulation_steps: int,
-    seed: int = 0,
-) -> RankBalance | None:
+def measure_rank_balance(plan: Plan, run: TrainingRun) -> RankBalance | None:
     """Compute the cost on each rank at each step of the first epoch.
 
     Pure: no I/O.
 
     Args:
         plan: the packs.
-        model: their costs.
-        dp_world_size, packs_per_micro_batch, gradient_accumulation_steps: the shape of a step.
-        seed: of the order.
+        run: the shape of its steps, and the costs of packs.
 
     Returns:
         None if the plan has too few packs for one full step.
 
-    >>> from brimful.plan import plan_packs
+    >>> from brimful.plan import CostModel, plan_packs
     >>> plan = plan_packs([8, 8, 4, 4, 4, 4], capacity=8, algorithm="next_fit")  # 8 | 8 | 4 4 | 4 4
-    >>> work = measure_rank_balance(plan, CostModel(linear=0, quadratic=1, tile=1), dp_world_size=2,
-    ...                             packs_per_micro_batch=1, gradient_accumulation_steps=1)
+    >>> square = CostModel(linear=0, quadratic=1, tile=1)
+    >>> work = measure_rank_balance(plan, TrainingRun(dp_world_size=2, cost_model=square))
     >>> work.num_steps, work.balanced.mean
     (2, 1.0)
     """
-    packs_per_step = dp_world_size * packs_per_micro_batch * gradient_accumulation_steps
-    if plan.num_packs < packs_per_step:
+    if plan.num_packs < run.packs_per_step:
         return None
-    costs = pack_costs(plan.offsets, plan.lengths, model)
+    costs = pack_costs(plan.offsets, plan.lengths, run.cost_model)
     squares = pack_squares(plan.offsets, plan.lengths)
 
     def order_costs(balance: bool) -> OrderCosts:
         schedule = schedule_packs(
             plan.num_packs,
-            dp_world_size=dp_world_size,
-            micro_batches=gradient_accumulation_steps,
-            packs_per_micro_batch=packs_per_micro_batch,
+            dp_world_size=run.dp_world_size,
+            micro_batches=run.gradient_accumulation_steps,
+            packs_per_micro_batch=run.packs_per_forward,
             epoch=0,
-            seed=seed,
+            seed=0,
             tail=Tail.DROP,
             costs=costs if balance else None,
         )
-        return _order_costs(schedule, costs, plan.pack_tokens, squares)
+        waits = imbalance(schedule, costs, barrier=Barrier.MICRO_BATCH)
+        # Axes of a schedule: step, rank, micro-batch, pack.
+        loads = costs[schedule].sum(axis=(2, 3))  # [steps, ranks]
+        loads /= loads.mean()
+        steps = np.unique(np.linspace(0, len(loads) - 1, min(_MAX_SPANS, len(loads))).astype(int))
+        return OrderCosts(
+            mean=float(waits.mean()),
+            p99=float(np.percentile(waits, 99)),
+            worst=float(waits.max()),
+            mean_at_step=float(imbalance(schedule, costs, barrier=Barrier.STEP).mean()),
+            rank_tokens=plan.pack_tokens[schedule].sum(axis=(0, 2, 3)).tolist(),
+            rank_squares=squares[schedule].sum(axis=(0, 2, 3)).tolist(),
+            spans=[StepSpan(int(step), float(loads[step].min()), float(loads[step].max())) for step in steps],
+        )
 
     # Attention is the part of the cost that does not grow with tokens alone.
-    linear = model.linear * plan.pack_tokens.astype(np.float64)
+    linear = run.cost_model.linear * plan.pack_tokens.astype(np.float64)
     total = float(costs.sum())
     return RankBalance(
-        num_steps=plan.num_packs // packs_per_step,
+        num_steps=plan.num_packs // run.packs_per_step,
         pack_cost_spread=float(costs.max() / costs.mean()),
         attention_ratio=1 - float(linear.sum()) / total if total else 0.0,
         as_it_comes=order_costs(balance=False),
         balanced=order_costs(balance=True),
-    )
-
-
-def _order_costs(schedule: Int64Array, costs: Float64Array, tokens: Int64Array, squares: Int64Array) -> OrderCosts:
-    waits = imbalance(schedule, costs, barrier=Barrier.MICRO_BATCH)
-    # Axes of a schedule: step, rank, micro-batch, pack.
-    loads = costs[schedule].sum(axis=(2, 3))  # [steps, ranks]
-    loads /= loads.mean()
-    steps = np.unique(np.linspace(0, len(loads) - 1, min(_MAX_SPANS, len(loads))).astype(int))
-    return OrderCosts(
-        mean=float(waits.mean()),
-        p99=float(np.percentile(waits, 99)),
-        worst=float(waits.max()),
-        mean_at_step=float(imbalance(schedule, costs, barrier=Barrier.STEP).mean()),
-        rank_tokens=tokens[schedule].sum(axis=(0, 2, 3)).tolist(),
-        rank_squares=squares[schedule].sum(axis=(0, 2, 3)).tolist(),
-        spans=[StepSpan(int(step), float(loads[step].min()), float(loads[step].max())) for step in steps],
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from itertools import accumulate
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -54,10 +52,6 @@ class SampleFate:
     status: str
     reason: str
     places: tuple[Place, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dictionary for JSON."""
-        return {"kind": "sample", **asdict(self)}
 
     def describe(self) -> list[str]:
         """Describe the fate in a few lines."""
@@ -142,23 +136,21 @@ def _places(plan: Plan, sample_id: int) -> tuple[Place, ...]:
     segments = np.flatnonzero(plan.sample_ids == sample_id)
     # Pack i holds the segments offsets[i] … offsets[i + 1] − 1.
     packs = np.searchsorted(plan.offsets, segments, side="right") - 1
-    places = []
-    for segment, pack in zip(segments.tolist(), packs.tolist(), strict=True):
-        first = int(plan.lengths[int(plan.offsets[pack]) : segment].sum())
-        places.append(Place(pack, first, int(plan.lengths[segment]), int(plan.starts[segment])))
-    return tuple(sorted(places, key=lambda place: place.start))
+    firsts = [int(plan.lengths[begin:end].sum()) for begin, end in zip(plan.offsets[packs], segments, strict=True)]
+    columns = (packs.tolist(), firsts, plan.lengths[segments].tolist(), plan.starts[segments].tolist())
+    return tuple(sorted(map(Place, *columns), key=lambda place: place.start))
 
 
 def _origin(table: LengthTable, sample_id: int) -> str:
     """Return file and line of a sample by the present file, or its row if that file was replaced since."""
-    parts = [(str(title), int(count)) for title, count in table.provenance.get("parts", ())]
-    for (title, count), end in zip(parts, accumulate(count for _, count in parts), strict=True):
-        if sample_id < end:
-            # Samples are numbered through all files of a source; rows begin anew in each.
-            row = sample_id - (end - count)
+    # Samples are numbered through all files of a source; rows begin anew in each.
+    row = sample_id
+    for title, count in table.provenance.get("parts", ()):
+        if row < count:
             try:
                 source = open_source(title)
             except (BrimfulError, OSError):
                 return f"row {row:,} of {title}"
             return source.where(row) if len(source) == count else f"row {row:,} of {title} as it was then"
+        row -= count
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +31,14 @@ class TrainingRun:
         learning_rate, warmup_steps: of the run without packing; None if unknown.
         cost_model: of the model.
         model: name of the model.
+
+    Raises:
+        SettingsError: a count that is too small, or a learning rate that is not above 0.
+
+    >>> TrainingRun(dp_world_size=0)
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: dp_world_size must be at least 1 and is 0
     """
 
     dp_world_size: int = 1
@@ -42,6 +49,15 @@ class TrainingRun:
     warmup_steps: int | None = None
     cost_model: CostModel = field(default_factory=lambda: cost_model_named(DEFAULT_MODEL))
     model: str = DEFAULT_MODEL
+
+    def __post_init__(self) -> None:
+        # Counts first: a rate says nothing about an impossible run.
+        for name, minimum in _MINIMA.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise SettingsError(f"{setting(name)} must be at least {minimum} and is {value}")
+        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
+            raise SettingsError(f"{setting('learning_rate')} must be a number above 0 and is {self.learning_rate}")
 
     @property
     def packs_per_forward(self) -> int:
@@ -58,36 +74,10 @@ class TrainingRun:
         """Samples of one step on all ranks, without packing."""
         return self.dp_world_size * self.micro_batch_size * self.gradient_accumulation_steps
 
-    def check(self) -> None:
-        """Refuse an impossible run.
-
-        Raises:
-            SettingsError: a count that is too small, or a learning rate that is not above 0.
-        """
-        # Counts first: a rate says nothing about an impossible run.
-        check_counts(vars(self))
-        if self.learning_rate is not None and not 0 < self.learning_rate < math.inf:
-            raise SettingsError(f"{setting('learning_rate')} must be a number above 0 and is {self.learning_rate}")
-
     def as_dict(self) -> dict[str, Any]:
         """Return a dictionary for JSON, with two numbers of the cost model."""
-        model = self.cost_model
         return {
             **{name: value for name, value in vars(self).items() if name != "cost_model"},
-            "crossover_length": model.crossover_length if model.quadratic else None,
-            "cost_unit": model.unit,
+            "crossover_length": self.cost_model.crossover_length if self.cost_model.quadratic else None,
+            "cost_unit": self.cost_model.unit,
         }
-
-
-def check_counts(settings: Mapping[str, Any]) -> None:
-    """Refuse counts of a run that are too small; None is allowed.
-
-    >>> check_counts(vars(TrainingRun(dp_world_size=0)))
-    Traceback (most recent call last):
-        ...
-    brimful.errors.SettingsError: dp_world_size must be at least 1 and is 0
-    """
-    for name, minimum in _MINIMA.items():
-        value = settings[name]
-        if value is not None and value < minimum:
-            raise SettingsError(f"{setting(name)} must be at least {minimum} and is {value}")

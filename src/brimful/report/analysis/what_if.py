@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from brimful.measure import LengthTable
@@ -58,21 +58,38 @@ def compare_plans(
     >>> [(row.capacity, row.algorithm, row.num_packs) for row in rows if row.chosen or row.algorithm == "next_fit"]
     [(7, 'auto', 3), (7, 'next_fit', 4), (14, 'next_fit', 2)]
     """
+    capacities = capacities or [plan.capacity // 2, 2 * plan.capacity, 4 * plan.capacity]
+    return [
+        Alternative(
+            capacity=other.capacity,
+            algorithm=other.settings.algorithm,
+            chosen=other is plan,
+            num_packs=other.num_packs,
+            over_bound=other.num_packs - other.bound,
+            fill_ratio=other.fill_ratio,
+            samples_per_pack=other.num_segments / max(1, other.num_packs),
+            oversized=int((table.tokens > other.capacity).sum()),
+            tokens_lost=other.ledger.tokens_dropped + other.ledger.tokens_truncated,
+            lost_ratio=other.ledger.lost_ratio,
+            steps_per_epoch=-(-other.num_packs // packs_per_step),
+        )
+        for other in _plans(table, plan, {plan.capacity, *capacities})
+    ]
+
+
+def _plans(table: LengthTable, plan: Plan, capacities: set[int]) -> Iterator[Plan]:
+    """Yield one plan after the other, so that one is in memory beside the plan itself."""
     settings = plan.settings
     policy = settings.overflow_policy
-    alternatives = []
-    for capacity in sorted(
-        {plan.capacity, *(capacities or [plan.capacity // 2, 2 * plan.capacity, 4 * plan.capacity])}
-    ):
+    for capacity in sorted(capacities):
         # Below one aligned row nothing can be planned, and capacities are int32.
         if not max(1, plan.alignment.total) <= capacity < 2**31:
             continue
-        num_oversized = int((table.tokens > capacity).sum())
         if capacity == plan.capacity:
-            alternatives.append(_alternative(plan, True, num_oversized, packs_per_step))
+            yield plan
         # Textbook algorithms know one budget: with several, `auto` is compared at each capacity.
         for algorithm in ("auto",) if settings.budgets else _ALGORITHMS:
-            # The plan itself is already in the list.
+            # The plan itself was the first.
             if capacity == plan.capacity and algorithm == settings.algorithm:
                 continue
             other_settings = PlanSettings(
@@ -83,22 +100,4 @@ def compare_plans(
                 alignment=settings.alignment,
                 seed=settings.seed,
             )
-            alternatives.append(_alternative(plan_with(table, other_settings), False, num_oversized, packs_per_step))
-    return alternatives
-
-
-def _alternative(plan: Plan, is_chosen: bool, num_oversized: int, packs_per_step: int) -> Alternative:
-    ledger = plan.ledger
-    return Alternative(
-        capacity=plan.capacity,
-        algorithm=plan.settings.algorithm,
-        chosen=is_chosen,
-        num_packs=plan.num_packs,
-        over_bound=plan.num_packs - plan.bound,
-        fill_ratio=plan.fill_ratio,
-        samples_per_pack=plan.num_segments / max(1, plan.num_packs),
-        oversized=num_oversized,
-        tokens_lost=ledger.tokens_dropped + ledger.tokens_truncated,
-        lost_ratio=ledger.lost_ratio,
-        steps_per_epoch=-(-plan.num_packs // packs_per_step),
-    )
+            yield plan_with(table, other_settings)

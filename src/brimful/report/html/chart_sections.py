@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from itertools import accumulate, pairwise
 
-from brimful.messages import counted, in_python, setting
+from brimful.messages import counted, in_python, percent, setting, whole
 from brimful.report.analysis.capacity_sweep import CapacityPoint
 from brimful.report.analysis.length_facts import LengthFacts
-from brimful.report.analysis.numbers import percent, whole
 from brimful.report.analysis.plan_facts import FillFacts, PlanFacts, SizeFacts
 from brimful.report.analysis.rank_balance import OrderCosts, RankBalance
 from brimful.report.html.markup import Column, figure, loss, paragraph, section, table, table_of, warning
@@ -16,7 +15,12 @@ from brimful.report.html.svg import Axis, Bar, Chart, decade_axis, decimal, line
 
 
 def _percent_axis(label: str, max_ratio: float) -> Axis:
-    return linear_axis(label, 0, 100 * max_ratio, show=lambda value: f"{value:g} %")
+    return linear_axis(label, 0, 100 * max_ratio, show="{:g} %".format)
+
+
+def _share_bar(begin: float, end: float, span: str, number: int, total: int, noun: str) -> Bar:
+    """Return a bar as high as a share in per cent; its title says what lies in its span."""
+    return Bar(begin, end, 100 * number / total, f"{span}: {counted(number, noun)}, {percent(number / total)}")
 
 
 def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
@@ -34,31 +38,22 @@ def lengths_section(lengths: LengthFacts, capacity: int | None) -> str:
     # A pair of bars shares its bin at the middle of the logarithmic axis: samples on the left, tokens on the right.
     sample_bars, token_bars = [], []
     for length_bin in bins:
-        middle = math.sqrt(length_bin.begin * length_bin.end)
-        span = (
-            f"{length_bin.values} tokens"
-            if length_bin.end - length_bin.begin > 1
-            else counted(length_bin.begin, "token")
-        )
-        title = f"{span}: {counted(length_bin.number, singular)}, {percent(length_bin.number / number)}"
-        sample_bars.append(Bar(length_bin.begin, middle, 100 * length_bin.number / number, title))
-        title = f"{span}: {counted(length_bin.total, 'token')}, {percent(length_bin.total / tokens)}"
-        token_bars.append(Bar(middle, length_bin.end, 100 * length_bin.total / tokens, title))
+        middle, span = math.sqrt(length_bin.begin * length_bin.end), length_bin.describe("token")
+        sample_bars.append(_share_bar(length_bin.begin, middle, span, length_bin.number, number, singular))
+        token_bars.append(_share_bar(middle, length_bin.end, span, length_bin.total, tokens, "token"))
     chart.bars("one", sample_bars, gap=0.6)
     chart.bars("two", token_bars, gap=0.6)
-    if capacity is not None and chart.x.begin <= capacity <= chart.x.end:
-        chart.mark(capacity, f"capacity {capacity:,}")
+    chart.mark(capacity, "capacity")
 
-    marks = [
-        ("shortest", lengths.shortest),
-        ("5 % are at most", lengths.p5),
-        ("half are at most", lengths.median),
-        ("mean", lengths.mean),
-        ("95 % are at most", lengths.p95),
-        ("99 % are at most", lengths.p99),
-        ("longest", lengths.longest),
+    rows = [
+        ("shortest", whole(lengths.shortest)),
+        ("5 % are at most", whole(lengths.p5)),
+        ("half are at most", whole(lengths.median)),
+        ("mean", whole(lengths.mean)),
+        ("95 % are at most", whole(lengths.p95)),
+        ("99 % are at most", whole(lengths.p99)),
+        ("longest", whole(lengths.longest)),
     ]
-    rows = [(name, whole(value)) for name, value in marks]
     words = f"{counted(number, singular)} {'holds' if number == 1 else 'hold'} {counted(tokens, 'token')}."
     if plural == "segments":
         words += " There is no length table here, so these are the segments of the plan, after dropping and cutting."
@@ -72,9 +67,9 @@ def _pair(figure_1: str, figure_2: str) -> str:
 
 def packs_section(facts: PlanFacts) -> str:
     """Return the distributions of fill and of samples in a pack; nothing for a plan without packs."""
-    if facts.fill is None or facts.sizes is None:
+    if facts.variety is None or facts.fill is None or facts.sizes is None:
         return ""
-    words = [paragraph(f"How packs differ from the data: {'; '.join(facts.describe_variety())}.")]
+    words = [paragraph(f"How packs differ from the data: {'; '.join(facts.variety.describe())}.")]
     if facts.is_uniform:
         text = f"Segments of a pack are alike. With {setting('mix', True)} they are exchanged, at no cost in fill."
         words.append(paragraph(in_python(text)))
@@ -88,18 +83,17 @@ def _fill(fill: FillFacts, num_packs: int) -> str:
         "Fill of packs",
         f"Bars are packs by fill, the line is the share of packs at most so full: the further right, the less padding. "
         f"{percent(fill.full / num_packs)} are full to the last token; emptier than the axis shows: {fill.below:,}.",
-        Axis("fill of a pack", edges[0], edges[-1], round_ticks(edges[0], edges[-1], 6), lambda value: f"{value:g} %"),
+        Axis("fill of a pack", edges[0], edges[-1], round_ticks(edges[0], edges[-1], 6), "{:g} %".format),
         _percent_axis("share of packs", 1.0),
     )
-    # The line begins with the packs that are emptier than the axis shows.
-    bars, points, cumulative = [], [(edges[0], 100 * fill.below / num_packs)], fill.below
-    for begin, end, packs in zip(edges[:-1], edges[1:], fill.packs, strict=True):
-        cumulative += packs
-        title = f"{begin:g} … {end:g} %: {counted(packs, 'pack')}, {percent(packs / num_packs)}"
-        bars.append(Bar(begin, end, 100 * packs / num_packs, title))
-        points.append((end, 100 * cumulative / num_packs))
+    bars = [
+        _share_bar(begin, end, f"{begin:g} … {end:g} %", packs, num_packs, "pack")
+        for (begin, end), packs in zip(pairwise(edges), fill.packs, strict=True)
+    ]
     chart.bars("one", bars)
-    chart.line("two", points)
+    # The line begins with the packs that are emptier than the axis shows.
+    cumulative = accumulate(fill.packs, initial=fill.below)
+    chart.line("two", [(edge, 100 * packs / num_packs) for edge, packs in zip(edges, cumulative, strict=True)])
     return figure(chart, "chart-fill", [("one", "packs of this fill"), ("two", "packs at most so full")])
 
 
@@ -123,21 +117,24 @@ def _sizes(sizes: SizeFacts, num_packs: int) -> str:
         axis,
         _percent_axis("share of packs", max(size_bin.number for size_bin in bins) / num_packs),
     )
-    bars = []
-    for size_bin in bins:
-        noun = "sample" if size_bin.values == "1" else "samples"
-        title = f"{size_bin.values} {noun}: {counted(size_bin.number, 'pack')}, {percent(size_bin.number / num_packs)}"
-        bars.append(Bar(size_bin.begin - shift, size_bin.end - shift, 100 * size_bin.number / num_packs, title))
+    bars = [
+        _share_bar(
+            size_bin.begin - shift,
+            size_bin.end - shift,
+            size_bin.describe("sample"),
+            size_bin.number,
+            num_packs,
+            "pack",
+        )
+        for size_bin in bins
+    ]
     chart.bars("one", bars)
     return figure(chart, "chart-sizes")
 
 
 def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity: int | None) -> str:
     """Return fill, steps and losses at other capacities."""
-
-    def num_steps(point: CapacityPoint) -> int:
-        return point.steps_per_epoch(packs_per_step)
-
+    num_steps = [point.steps_per_epoch for point in points]
     # Both charts share the axis of capacities, so a mark is at the same place in both.
     axis = log_axis("capacity in tokens (k = 1,024)", points[0].capacity, points[-1].capacity)
     fill = Chart(
@@ -154,31 +151,29 @@ def capacity_section(points: list[CapacityPoint], packs_per_step: int, capacity:
         f"Steps of {counted(packs_per_step, 'pack')}: a longer pack holds more samples, so an unchanged batch means fewer, larger "
         f"steps.",
         axis,
-        decade_axis("steps an epoch", max(1, min(map(num_steps, points))), max(map(num_steps, points))),
+        decade_axis("steps an epoch", max(1, min(num_steps)), max(num_steps)),
     )
-    steps.line("one", [(point.capacity, num_steps(point)) for point in points], dots=True)
+    steps.line("one", [(point.capacity, point.steps_per_epoch) for point in points], dots=True)
     for chart in (fill, steps):
-        if capacity is not None and axis.begin <= capacity <= axis.end:
-            chart.mark(capacity, f"this plan: {capacity:,}")
+        chart.mark(capacity, "this plan:")
 
     columns: list[Column[CapacityPoint]] = [
         ("capacity", lambda point: whole(point.capacity)),
         ("packs", lambda point: whole(point.num_packs)),
         ("fill", lambda point: percent(point.fill_ratio, 2)),
         ("samples a pack", lambda point: f"{point.samples_per_pack:,.1f}"),
-        ("steps an epoch", lambda point: whole(num_steps(point))),
+        ("steps an epoch", lambda point: whole(point.steps_per_epoch)),
         ("too long", lambda point: whole(point.oversized)),
-        ("tokens lost", lambda point: loss(point.lost_ratio, is_large=point.loses_much)),
+        ("tokens lost", lambda point: loss(point.lost_ratio)),
         ("fill if padded", lambda point: percent(point.padded_fill_ratio)),
     ]
     large_losses = [f"{percent(point.lost_ratio)} at {point.capacity:,}" for point in points if point.loses_much]
-    legend = [("one", "packed"), ("two", "padded")]
     return section(
         "capacities",
         "Other capacities",
         paragraph("The same lengths planned anew, best fit decreasing, leaving out what is longer than the capacity."),
         warning(f"Too long, and so left out, of all tokens: {', '.join(large_losses)}.") if large_losses else "",
-        _pair(figure(fill, "chart-capacity", legend), figure(steps, "chart-steps")),
+        _pair(figure(fill, "chart-capacity", [("one", "packed"), ("two", "padded")]), figure(steps, "chart-steps")),
         table_of(columns, points),
     )
 
@@ -192,15 +187,12 @@ def work_section(work: RankBalance, model: str) -> str:
         f"{model}: attention over squares is {percent(work.attention_ratio)} of the cost, and the most costly pack "
         f"costs {work.pack_cost_spread:.2f} times the mean. {counted(work.num_steps, 'full step')} on {counted(ranks, 'rank')}."
     )
-    columns: list[Column[tuple[str, str, OrderCosts]]] = [
-        ("order of packs", lambda order: order[1]),
-        ("mean wait", _three_digits(lambda costs: costs.mean)),
-        ("99 % of steps below", _three_digits(lambda costs: costs.p99)),
-        ("worst step", _three_digits(lambda costs: costs.worst)),
-        ("ranks meet once a step", _three_digits(lambda costs: costs.mean_at_step)),
-        ("Σ length", _three_digits(lambda costs: max(_over_mean(costs.rank_tokens)))),
-        ("Σ length²", _three_digits(lambda costs: max(_over_mean(costs.rank_squares)))),
-    ]
+    heads = ["order of packs", "mean wait", "99 % of steps below", "worst step", "ranks meet once a step"]
+    rows = []
+    for _, name, costs in orders:
+        loads = (max(_over_mean(costs.rank_tokens)), max(_over_mean(costs.rank_squares)))
+        ratios = (costs.mean, costs.p99, costs.worst, costs.mean_at_step, *loads)
+        rows.append([name, *(f"{ratio:.3f}" for ratio in ratios)])
     reading = (
         "Slowest rank ÷ mean rank: 1.000 is no waiting. The first three columns are for sharded parameters (FSDP, ZeRO-3), "
         "where ranks meet at every micro-batch. The last two: most ÷ mean over the ranks, of an epoch."
@@ -211,13 +203,9 @@ def work_section(work: RankBalance, model: str) -> str:
         "Cost on ranks and steps",
         paragraph(words),
         _pair(step_figure, figure(_squares_by_rank(ranks, orders), "chart-ranks", legend)),
-        table_of(columns, orders),
+        table([*heads, "Σ length", "Σ length²"], rows),
         paragraph(reading, "fine"),
     )
-
-
-def _three_digits(ratio: Callable[[OrderCosts], float]) -> Callable[[tuple[str, str, OrderCosts]], str]:
-    return lambda order: f"{ratio(order[2]):.3f}"
 
 
 def _costs_by_step(work: RankBalance, orders: list[tuple[str, str, OrderCosts]]) -> Chart:
@@ -230,8 +218,8 @@ def _costs_by_step(work: RankBalance, orders: list[tuple[str, str, OrderCosts]])
         "Cost of a step on the ranks",
         "Each bar reaches from the rank with least work to the one with most, mean 1: the shorter, the less ranks wait. "
         + steps,
-        Axis("step", -width / 2, last + width / 2, round_ticks(0, last, whole=True), lambda step: f"{step:,}"),
-        linear_axis("cost ÷ mean", min(span.least for span in spans), max(span.most for span in spans), _plain),
+        Axis("step", -width / 2, last + width / 2, round_ticks(0, last, whole=True), "{:,}".format),
+        linear_axis("cost ÷ mean", min(span.least for span in spans), max(span.most for span in spans), "{:g}".format),
     )
     # The bars of one step lie side by side, each 0.45 of its width wide.
     for number, (colour, name, costs) in enumerate(orders):
@@ -255,15 +243,11 @@ def _squares_by_rank(ranks: int, orders: list[tuple[str, str, OrderCosts]]) -> C
         "Sum of the squares of segment lengths over the epoch, which attention is proportional to: a flat line is equal "
         "work.",
         Axis("data-parallel rank", 0, max(1, ranks - 1), round_ticks(0, ranks - 1, 9, whole=True)),
-        linear_axis("Σ length² ÷ mean", min(ratios), max(ratios), _plain),
+        linear_axis("Σ length² ÷ mean", min(ratios), max(ratios), "{:g}".format),
     )
     for colour, line in lines:
         chart.line(colour, list(enumerate(line)), dots=ranks <= 32)
     return chart
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}"
 
 
 def _over_mean(values: list[int]) -> list[float]:

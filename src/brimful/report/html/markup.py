@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias, TypeVar
 
-from brimful.report.analysis.numbers import percent
+from brimful.messages import percent
+from brimful.plan.ledger import MUCH_LOST
 from brimful.report.html.svg import Chart
 
 Item = TypeVar("Item")
@@ -17,16 +17,6 @@ Cell: TypeAlias = "str | tuple[str, str]"
 
 Column: TypeAlias = tuple[str, Callable[[Item], Cell]]
 """Head of a column, and the function from an item to its cell."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A big number under its name, with a remark; ``much_lost`` puts it in the colour of loss."""
-
-    name: str
-    value: str
-    remark: str
-    much_lost: bool = False
 
 
 def paragraph(text: str, kind: str = "") -> str:
@@ -44,9 +34,9 @@ def warning(text: str) -> str:
     return f'<p class="warning"><strong>Warning:</strong> {escape(text)}</p>'
 
 
-def loss(ratio: float, is_large: bool) -> Cell:
+def loss(ratio: float) -> Cell:
     """Return the cell of a lost share, in the colour of loss if it is large."""
-    return ("", f'<span class="lost">{percent(ratio, 2)}</span>') if is_large else percent(ratio, 2)
+    return percent(ratio, 2) if ratio < MUCH_LOST else ("", f'<span class="lost">{percent(ratio, 2)}</span>')
 
 
 def share(ratio: float, colour: str) -> Cell:
@@ -56,17 +46,10 @@ def share(ratio: float, colour: str) -> Cell:
     return percent(ratio), f'<span class="share"><i class="{colour}" style="width:{width:.2f}%"></i></span>'
 
 
-def tiles(numbers: Sequence[Tile]) -> str:
-    """Return big numbers side by side."""
-    return f'<dl class="tiles">{"".join(map(_tile, numbers))}</dl>'
-
-
-def _tile(tile: Tile) -> str:
-    kind = ' class="lost"' if tile.much_lost else ""
-    return (
-        f"<div{kind}><dt>{escape(tile.name)}</dt>"
-        f"<dd><b>{escape(tile.value)}</b><span>{escape(tile.remark)}</span></dd></div>"
-    )
+def tile(name: str, value: str, remark: str, much_lost: bool = False) -> str:
+    """Return a big number under its name, with a remark; ``much_lost`` puts it in the colour of loss."""
+    kind = ' class="lost"' if much_lost else ""
+    return f"<div{kind}><dt>{escape(name)}</dt><dd><b>{escape(value)}</b><span>{escape(remark)}</span></dd></div>"
 
 
 def table_of(columns: Sequence[Column[Item]], items: Iterable[Item], strong: int | None = None) -> str:

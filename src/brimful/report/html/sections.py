@@ -8,26 +8,13 @@ from html import escape
 from typing import Any
 
 from brimful.measure import LengthTable
-from brimful.messages import counted
+from brimful.messages import counted, percent, whole
 from brimful.plan.ledger import MUCH_LOST, Ledger
 from brimful.report.analysis.advice import Advice, Choice, StepSize
 from brimful.report.analysis.facts import Facts
-from brimful.report.analysis.numbers import percent, whole
 from brimful.report.analysis.plan_facts import PlanFacts
 from brimful.report.analysis.source_shares import SourceShare
-from brimful.report.html.markup import (
-    Cell,
-    Column,
-    Tile,
-    loss,
-    paragraph,
-    section,
-    share,
-    table,
-    table_of,
-    tiles,
-    warning,
-)
+from brimful.report.html.markup import Cell, Column, loss, paragraph, section, share, table, table_of, tile, warning
 
 
 def summary_tiles(facts: Facts) -> str:
@@ -38,28 +25,28 @@ def summary_tiles(facts: Facts) -> str:
         numbers += _plan_tiles(plan)
     elif lengths is not None:
         numbers += [
-            Tile("samples", whole(lengths.number), counted(lengths.tokens, "token")),
-            Tile("median", whole(lengths.median), "tokens a sample"),
-            Tile("longest", whole(lengths.longest), "tokens"),
+            tile("samples", whole(lengths.number), counted(lengths.tokens, "token")),
+            tile("median", whole(lengths.median), "tokens a sample"),
+            tile("longest", whole(lengths.longest), "tokens"),
         ]
     if facts.advice is not None:
         step = facts.advice.packed
         samples = f"{counted(round(step.samples), 'sample')} a step"
-        numbers.append(Tile("steps an epoch", whole(step.steps_per_epoch), samples))
+        numbers.append(tile("steps an epoch", whole(step.steps_per_epoch), samples))
     text = plan.losses.warning if plan is not None else None
-    return tiles(numbers) + (warning(f"{text}.") if text else "")
+    return f'<dl class="tiles">{"".join(numbers)}</dl>' + (warning(f"{text}.") if text else "")
 
 
-def _plan_tiles(facts: PlanFacts) -> list[Tile]:
+def _plan_tiles(facts: PlanFacts) -> list[str]:
     plan, sizes, losses = facts.plan, facts.sizes, facts.losses
     packs = f"of {whole(plan.num_packs)} × {counted(plan.capacity, 'token')}"
     numbers = [
-        Tile("fill", percent(plan.fill_ratio, 2), packs),
-        Tile("packs", whole(plan.num_packs), f"lower bound {whole(plan.bound)}"),
+        tile("fill", percent(plan.fill_ratio, 2), packs),
+        tile("packs", whole(plan.num_packs), f"lower bound {whole(plan.bound)}"),
     ]
     if sizes is not None:
         spread = f"median {whole(sizes.median)}, most {whole(sizes.most)}"
-        numbers.append(Tile("samples a pack", f"{sizes.mean:,.1f}", spread))
+        numbers.append(tile("samples a pack", f"{sizes.mean:,.1f}", spread))
     # Of dropped and cut samples only those are named that there are; "0 dropped" if there are neither.
     remarks = []
     if losses.samples or not losses.cut:
@@ -67,7 +54,7 @@ def _plan_tiles(facts: PlanFacts) -> list[Tile]:
     if losses.cut:
         remarks.append(f"{counted(losses.cut, 'sample')} cut")
     is_warning = losses.warning is not None
-    return [*numbers, Tile("tokens lost", percent(losses.tokens_ratio, 2), ", ".join(remarks), much_lost=is_warning)]
+    return [*numbers, tile("tokens lost", percent(losses.tokens_ratio, 2), ", ".join(remarks), much_lost=is_warning)]
 
 
 def advice_section(advice: Advice, model: str) -> str:
@@ -148,11 +135,11 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Seque
     longer = f"longer than {counted(plan.capacity, 'token')}, overflow policy {plan.settings.overflow_policy.value}"
 
     def row(name: str, num_samples: int, num_tokens: int | None, reason: str = "", is_loss: bool = False) -> list[Cell]:
-        counts: list[Cell] = [whole(num_samples), percent(num_samples / samples, 2), "–", "–"]
+        token_cells: tuple[Cell, Cell] = ("–", "–")
         if num_tokens is not None:
-            ratio = num_tokens / tokens
-            counts[2:] = [whole(num_tokens), loss(ratio, is_large=is_loss and ratio >= MUCH_LOST)]
-        return [name, *counts, reason if num_samples or not reason else "none was"]
+            token_cells = (whole(num_tokens), loss(num_tokens / tokens) if is_loss else percent(num_tokens / tokens, 2))
+        why = reason if num_samples or not reason else "none was"
+        return [name, whole(num_samples), percent(num_samples / samples, 2), *token_cells, why]
 
     rows = [
         row("in", ledger.samples_in, ledger.tokens_in),
@@ -233,11 +220,6 @@ def shares_section(shares: list[SourceShare], has_plan: bool) -> str:
         total = max(1, sum(getattr(source, name) for source in shares))
         return lambda source: share(getattr(source, name) / total, colour)
 
-    # A source that loses much stands out, even if the whole plan loses little.
-    def tokens_lost(source: SourceShare) -> Cell:
-        lost_ratio = (source.tokens - source.tokens_packed) / max(1, source.tokens)
-        return loss(lost_ratio, is_large=lost_ratio >= MUCH_LOST)
-
     columns: list[Column[SourceShare]] = [
         ("source", lambda source: source.name),
         ("samples", lambda source: whole(source.samples)),
@@ -246,7 +228,8 @@ def shares_section(shares: list[SourceShare], has_plan: bool) -> str:
         ("tokens", lambda source: whole(source.tokens)),
         ("of all", ratio("tokens", "two")),
         ("of those packed", ratio("tokens_packed", "two")),
-        ("tokens lost", tokens_lost),
+        # A source that loses much stands out, even if the whole plan loses little.
+        ("tokens lost", lambda source: loss((source.tokens - source.tokens_packed) / max(1, source.tokens))),
     ]
     # Without a plan nothing is packed or lost.
     if not has_plan:

@@ -206,14 +206,16 @@ class Chart:
                 for x, y in points
             ]
 
-    def mark(self, value: float, text: str) -> None:
-        """Draw a dashed line at a value of the horizontal axis, with a word at its top."""
+    def mark(self, value: float | None, name: str) -> None:
+        """Draw a dashed line at a value on the horizontal axis, with its name at the top; nothing for any other value."""
+        if value is None or not self.x.begin <= value <= self.x.end:
+            return
         x = self._x(value)
         anchor, shift = ("end", -5) if x > _WIDTH / 2 else ("start", 5)  # the word points to the middle
         self._marks.append(
             f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 24}" y2="{_HEIGHT - _BOTTOM}"/>'
             f'<text class="note" x="{x + shift:.1f}" y="{_TOP - 18}" text-anchor="{anchor}" '
-            f'dominant-baseline="central">{escape(text)}</text>'
+            f'dominant-baseline="central">{escape(name)} {value:,}</text>'
         )
 
     def svg(self, name: str) -> str:

@@ -1,3 +1,1 @@
 """Lines for a terminal."""
-
-from __future__ import annotations

@@ -6,8 +6,8 @@ from textwrap import wrap
 
 from brimful.report.analysis.advice import Advice
 
-_NOTE_WIDTH = 110
-"""Characters of a line of notes, beside its topic."""
+_NOTE_WIDTH = 125
+"""Characters of a line of notes, with its topic."""
 
 
 def describe_advice(advice: Advice) -> list[str]:
@@ -72,6 +72,6 @@ def draw_choices(advice: Advice) -> list[str]:
     lines.append("")
     for note in advice.notes:
         # The topic is in front of the first line alone.
-        for index, line in enumerate(wrap(f"{note.text} [{note.source}]", _NOTE_WIDTH)):
-            lines.append(f"{'' if index else note.topic:<15}{line}")
+        topic, indent = f"{note.topic:<15}", " " * 15
+        lines += wrap(f"{note.text} [{note.source}]", _NOTE_WIDTH, initial_indent=topic, subsequent_indent=indent)
     return lines

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brimful.messages import percent
 from brimful.report.analysis.capacity_sweep import CapacityPoint
-from brimful.report.analysis.numbers import percent
 from brimful.report.analysis.what_if import Alternative
 
 
-def draw_sweep(points: Sequence[CapacityPoint], packs_per_step: int | None = None) -> list[str]:
-    """Draw the capacities as a table, with steps an epoch if the packs of a step are known."""
-    steps = "" if packs_per_step is None else f"  {'steps/epoch':>11}"
+def draw_sweep(points: Sequence[CapacityPoint], has_steps: bool) -> list[str]:
+    """Draw the capacities as a table, with steps an epoch if these say more than the packs."""
+    steps = f"  {'steps/epoch':>11}" if has_steps else ""
     lines = [
         f"{'capacity':>9}  {'packs':>11}  {'fill':>8}  {'samples/pack':>12}  {'too long':>9}  {'tokens lost':>11}  "
         f"{'padded to it':>12}{steps}"
     ]
     for point in points:
-        steps = "" if packs_per_step is None else f"  {point.steps_per_epoch(packs_per_step):>11,}"
+        steps = f"  {point.steps_per_epoch:>11,}" if has_steps else ""
         lines.append(
             f"{point.capacity:>9,}  {point.num_packs:>11,}  {100 * point.fill_ratio:>6.2f} %  "
             f"{point.samples_per_pack:>12.1f}  {point.oversized:>9,}  {percent(point.lost_ratio, 2):>11}  "

@@ -7,6 +7,8 @@ import numpy as np
 from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.messages import counted
+from brimful.plan.counts.histogram import Histogram
+from brimful.report.analysis.bins import count_bins, ratio_edges
 
 _BAR_WIDTH = 48
 """Characters of the longest bar."""
@@ -30,25 +32,19 @@ def describe_lengths(table: LengthTable) -> list[str]:
             lines.append(
                 f"{name:<15}mean {values.mean():,.1f}, shortest {values.min():,}, {spread}, longest {values.max():,}"
             )
-    lines += _targets(table)
+    if table.targets is not None:
+        share = 100 * table.targets.total / max(1, table.total_tokens)
+        no_target, unread = table.account.no_target.most_common(), table.account.unread.most_common()
+        lines.append(f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is cut")
+        lines += [f"without any    {count:,} samples: {reason}" for reason, count in no_target]
+        if unread:
+            names = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in unread)
+            lines.append(f"not read       columns {names} of the rows")
     if table.provenance:
         lines.append(f"source         {table.provenance['source']}, {short(table.provenance['source_fingerprint'])}")
     if len(table.rejected_ids):
         lines.append(f"rejected       {counted(len(table.rejected_ids), 'malformed row')}")
         lines += [f"               {origin}: {reason}" for _, origin, reason in table.rejects[:5]]
-    return lines
-
-
-def _targets(table: LengthTable) -> list[str]:
-    """Describe the targets of the loss, samples without any by reason, and columns that nobody read."""
-    if table.targets is None:
-        return []
-    share = 100 * table.targets.total / max(1, table.total_tokens)
-    lines = [f"targets        {table.targets.total:,} ({share:.1f} % of the tokens) if nothing is cut"]
-    lines += [f"without any    {count:,} samples: {reason}" for reason, count in table.account.no_target.most_common()]
-    if columns := table.account.unread.most_common():
-        names = ", ".join(f"{name} ({100 * count / max(1, len(table)):.0f} %)" for name, count in columns)
-        lines.append(f"not read       columns {names} of the rows")
     return lines
 
 
@@ -60,15 +56,16 @@ def draw_histogram(table: LengthTable) -> list[str]:
     values = table.tokens[table.tokens > 0]
     if not len(values):
         return []
-    # Bin ``power`` holds the lengths from 2^power up to 2^(power + 1) - 1.
-    powers = np.floor(np.log2(values)).astype(int)
-    samples, tokens = np.bincount(powers), np.bincount(powers, weights=values)
+    items = Histogram.of(values)
+    bins = count_bins(items, ratio_edges(int(values.min()), int(values.max()), per_octave=1))
+    most = max(length_bin.number for length_bin in bins)
     lines = [f"{'tokens':>17}  {'samples':>11}  {'share of tokens':>15}"]
-    for power in range(int(powers.min()), int(powers.max()) + 1):
-        bar = "█" * round(_BAR_WIDTH * samples[power] / samples.max())
+    for length_bin in bins:
+        bar = "█" * round(_BAR_WIDTH * length_bin.number / most)
         # A bin that holds anything shows something.
-        if samples[power] and not bar:
+        if length_bin.number and not bar:
             bar = "▏"
-        span = f"{2**power:,} … {2 ** (power + 1) - 1:,}"
-        lines.append(f"{span:>17}  {samples[power]:>11,}  {100 * tokens[power] / tokens.sum():>13.1f} %  {bar}")
+        span = f"{length_bin.begin:,} … {length_bin.end - 1:,}"
+        share = 100 * length_bin.total / items.total
+        lines.append(f"{span:>17}  {length_bin.number:>11,}  {share:>13.1f} %  {bar}")
     return lines

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -37,46 +36,33 @@ def show_pack(
         f"pack {index}: {len(pack):,} of {capacity:,} tokens ({share:.1f} %), {pack.num_segments} segments, "
         f"{pack.num_loss_tokens:,} loss tokens"
     ]
-    for segment in _segments(pack):
-        start = f" from its token {segment.start:,}" if segment.start else ""
+    for span, segment in _segments(pack):
+        start = f" from its token {segment['start']:,}" if segment["start"] else ""
         lines.append(
-            f"── tokens {segment.first:,} … {segment.first + segment.tokens - 1:,} · sample {segment.sample_id}{start} · "
-            f"{segment.tokens:,} tokens, {segment.loss_tokens:,} loss"
+            f"── tokens {span.start:,} … {span.stop - 1:,} · sample {segment['sample_id']}{start} · "
+            f"{segment['tokens']:,} tokens, {segment['loss_tokens']:,} loss"
         )
         if decode is not None:
-            lines.append(_text(pack.input_ids[segment.span], pack.loss_mask[segment.span], decode, full))
+            lines.append(_text(pack.input_ids[span], pack.loss_mask[span], decode, full))
     return lines
 
 
 def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Callable[[TokenIds], str] | None) -> dict[str, Any]:
     """Return a pack for JSON: its segments, with their texts if there is a tokenizer."""
     segments = [
-        asdict(segment) | ({} if decode is None else {"text": decode(pack.input_ids[segment.span])})
-        for segment in _segments(pack)
+        segment | ({} if decode is None else {"text": decode(pack.input_ids[span])})
+        for span, segment in _segments(pack)
     ]
     return {"kind": "pack", "pack": index, "tokens": len(pack), "capacity": capacity, "segments": segments}
 
 
-@dataclass(frozen=True)
-class _Segment:
-    """Place, sample and counts of one segment, as JSON names them."""
-
-    sample_id: int
-    first: int
-    start: int
-    tokens: int
-    loss_tokens: int
-
-    @property
-    def span(self) -> slice:
-        """Positions of the segment in its pack."""
-        return slice(self.first, self.first + self.tokens)
-
-
-def _segments(pack: Pack) -> Iterator[_Segment]:
-    for (begin, end), sample_id, start in zip(pairwise(pack.cu_seqlens), pack.sample_ids, pack.starts, strict=True):
-        loss_tokens = np.count_nonzero(pack.loss_mask[begin:end])
-        yield _Segment(int(sample_id), int(begin), int(start), int(end - begin), int(loss_tokens))
+def _segments(pack: Pack) -> Iterator[tuple[slice, dict[str, Any]]]:
+    """Yield the positions of each segment, and its sample, place and counts as JSON names them."""
+    spans = pairwise(pack.cu_seqlens.tolist())
+    for (begin, end), sample_id, start in zip(spans, pack.sample_ids.tolist(), pack.starts.tolist(), strict=True):
+        num_targets = int(np.count_nonzero(pack.loss_mask[begin:end]))
+        counts = {"tokens": end - begin, "loss_tokens": num_targets}
+        yield slice(begin, end), {"sample_id": sample_id, "first": begin, "start": start, **counts}
 
 
 def _text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str], full: bool) -> str:

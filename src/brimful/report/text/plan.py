@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from brimful.fingerprint import short
-from brimful.messages import counted
+from brimful.messages import counted, percent
 from brimful.plan import Plan
-from brimful.report.analysis.losses import Losses
-from brimful.report.analysis.numbers import percent
+from brimful.report.analysis.plan_facts import Losses
 
 
 def describe_plan(plan: Plan) -> list[str]:
@@ -36,8 +35,14 @@ def describe_plan(plan: Plan) -> list[str]:
         f"{ledger.tokens_dropped:,} dropped ({percent(ledger.tokens_dropped / tokens, 2)}), "
         f"{ledger.tokens_truncated:,} truncated ({percent(ledger.tokens_truncated / tokens, 2)})",
         f"cut            {counted(ledger.samples_truncated, 'sample')} truncated, {ledger.samples_split:,} split",
-        *_targets(plan),
     ]
+    if ledger.targets_in is not None:
+        lines.append(
+            f"targets        {ledger.targets_in:,} in: {ledger.targets_packed:,} packed, {ledger.targets_dropped:,} dropped, "
+            f"{ledger.targets_cut:,} lost to cuts"
+        )
+        if ledger.samples_without_target:
+            lines.append(f"without any    {ledger.samples_without_target:,} samples in the packs teach nothing")
     warning = Losses.of(plan).warning
     return lines + ([f"warning        {warning}"] if warning else []) + _record(plan)
 
@@ -60,20 +65,6 @@ def _record(plan: Plan) -> list[str]:
         lines.append(
             f"below min_fill {counted(num_before, 'pack')}, packed again; {num_after:,} remain, last in the plan"
         )
-    return lines
-
-
-def _targets(plan: Plan) -> list[str]:
-    """Describe the targets of the loss; nothing if they were not measured."""
-    ledger = plan.ledger
-    if ledger.targets_in is None:
-        return []
-    lines = [
-        f"targets        {ledger.targets_in:,} in: {ledger.targets_packed:,} packed, {ledger.targets_dropped:,} dropped, "
-        f"{ledger.targets_cut:,} lost to cuts"
-    ]
-    if ledger.samples_without_target:
-        lines.append(f"without any    {ledger.samples_without_target:,} samples in the packs teach nothing")
     return lines
 
 

@@ -1,0 +1,102 @@
+"""A blob is there whole or not at all, and of several first writers exactly one wins."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from brimful.blobs import LocalBlobStore, open_blob_store
+from brimful.blobs.local import _exclusive_copy
+from brimful.errors import StoreFullError
+from brimful.testing.contracts import BlobStoreContract
+from tests.blobs.tools import files, full_disk
+
+
+class TestLocalBlobStore(BlobStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return open_blob_store(tmp_path / "store")
+
+
+def test_put_if_absent_without_hard_links_has_one_winner_too(tmp_path, monkeypatch):
+    """Without it a file system that refuses links (exFAT, some FUSE) would end the job or lose the rule."""
+
+    def no_links(*_args, **_kwargs):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    store = LocalBlobStore(tmp_path)
+    assert (store.put_if_absent("a", b"1"), store.put_if_absent("a", b"2"), store.get("a")) == (True, False, b"1")
+    late = tmp_path / "late"  # of a writer that looked before the other one published
+    late.write_bytes(b"3")
+    assert _exclusive_copy(late, tmp_path / "a") is False
+    assert store.get("a") == b"1"
+
+
+def test_a_link_whose_answer_was_lost_still_wins(tmp_path, monkeypatch):
+    """Without it NFS could publish our blob and tell us that somebody else had won."""
+    real = os.link
+
+    def answer_lost(source, target):
+        real(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(os, "link", answer_lost)
+    assert LocalBlobStore(tmp_path).put_if_absent("a", b"mine") is True
+
+
+@pytest.mark.parametrize("operation", ["put_atomic", "put_if_absent"])
+def test_a_full_disk_leaves_nothing_and_loses_nothing(tmp_path, monkeypatch, operation):
+    """Without it a full disk would leave half a blob, garbage in tmp/, or take the old blob with it."""
+    store = LocalBlobStore(tmp_path)
+    store.put_atomic("log/old", b"old")
+    key = "log/old" if operation == "put_atomic" else "log/new"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full_disk)
+        with pytest.raises(StoreFullError) as caught:
+            getattr(store, operation)(key, b"new")
+    assert caught.value.errno == errno.ENOSPC
+    assert str(tmp_path / key) in str(caught.value)
+    assert "nothing that was committed is lost; free some space and run the same command again" in str(caught.value)
+    assert files(tmp_path) == ["log/old"]
+    assert store.get("log/old") == b"old"
+
+
+def test_a_disk_that_fills_in_the_middle_of_a_blob(tmp_path, monkeypatch):
+    """Without it the first half of a blob could appear under its name."""
+    real, calls = os.write, []
+
+    def half(descriptor, data):
+        calls.append(len(data))
+        return real(descriptor, data[:2]) if len(calls) == 1 else full_disk()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", half)
+        with pytest.raises(StoreFullError):
+            LocalBlobStore(tmp_path).put_atomic("a", b"12345")
+    assert calls == [5, 3]
+    assert files(tmp_path) == []
+
+
+def test_other_failures_keep_their_own_error(tmp_path, monkeypatch):
+    """Without it a permission problem would be reported as a full disk."""
+
+    def denied(*_args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", denied)
+        with pytest.raises(OSError) as caught:
+            LocalBlobStore(tmp_path).put_atomic("a", b"1")
+    assert (type(caught.value), caught.value.errno, files(tmp_path)) == (OSError, errno.EIO, [])
+
+
+def test_a_short_write_is_continued(tmp_path, monkeypatch):
+    """Without it a write that takes fewer bytes than given would publish a cut blob."""
+    real = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:3]))
+        LocalBlobStore(tmp_path).put_atomic("a", b"0123456789")
+    assert (tmp_path / "a").read_bytes() == b"0123456789"

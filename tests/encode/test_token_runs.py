@@ -1,0 +1,86 @@
+"""Tokens of samples on disk."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+
+from brimful import tables
+from brimful.encode import EncodedSample, token_runs
+from brimful.encode.batch import EncodedBatch
+from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
+from brimful.errors import BadSampleError
+from brimful.errors import CorruptFileError
+
+
+def _encoded(ids, mask):
+    return EncodedSample(np.array(ids, dtype=np.int32), np.array(mask, dtype=bool))
+
+
+def _store(path, samples):
+    """Store samples; None is a rejected one."""
+    batch = EncodedBatch.of([BadSampleError("", sample_id=0) if sample is None else sample for sample in samples])
+    write_stored(path, batch.ids, batch.loss_mask)
+
+
+
+def test_stored_samples_come_back_by_id(tmp_path):
+    """Without it packs would be written with tokens of a neighbour, or lose the targets of token 0."""
+    first = [_encoded([0, 0, 7], [True, False, True]), None, _encoded([151643], [False])]
+    second = [_encoded([1, 2], [True, True])]
+    _store(tmp_path / "0.arrow", first)
+    _store(tmp_path / "3.arrow", second)
+    stored = StoredSamples([(0, str(tmp_path / "0.arrow")), (3, str(tmp_path / "3.arrow"))])
+    for reader in (stored, pickle.loads(pickle.dumps(stored))):
+        for sample_id, expected in ((3, second[0]), (0, first[0]), (2, first[2])):
+            sample = reader[sample_id]
+            assert (sample.input_ids.dtype, sample.input_ids.tolist()) == (np.int32, expected.input_ids.tolist())
+            assert sample.loss_mask.tolist() == expected.loss_mask.tolist()
+        assert len(reader[1]) == 0
+
+
+def test_more_files_than_may_be_open(tmp_path, monkeypatch):
+    """Without it a data set of many blocks would run out of file handles."""
+    monkeypatch.setattr("brimful.encode.token_runs._MAX_OPEN_FILES", 2)
+    parts = [(number, str(tmp_path / f"{number}.arrow")) for number in range(5)]
+    for number, path in parts:
+        _store(path, [_encoded([number], [True])])
+    stored = StoredSamples(parts)
+    assert [stored[number].input_ids.tolist() for number in (4, 0, 3, 1, 2, 0)] == [[4], [0], [3], [1], [2], [0]]
+    assert len(stored._open) == 2
+
+
+def test_every_flipped_byte_of_stored_tokens_is_found_or_changes_nothing(tmp_path):
+    """Without it a damaged file would be packed as other tokens or targets, and its store pass every check."""
+    path = tmp_path / "a.arrow"
+    samples = [_encoded([5, 6, 7], [False, True, True]), None, _encoded([8], [False])]
+    _store(path, samples)
+    assert (is_stored(path, 3), is_stored(path, 2), is_stored(tmp_path / "b.arrow", 3)) == (True, False, False)
+    data, found = path.read_bytes(), 0
+    for at in range(0, len(data), 3):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        stored = StoredSamples([(10, str(path))])
+        try:
+            tokens = [row.tolist() for row in stored.masked_runs([10, 11, 12])]
+        except CorruptFileError as error:
+            tokens, found = [[~5, 6, 7], [], [~8]], found + 1
+            assert str(error).endswith("run the same command again, it makes this file anew")  # noqa: PT017
+            assert not is_stored(path, 3)
+        assert tokens == [[~5, 6, 7], [], [~8]], f"byte {at}"
+    assert found > len(data) / 6
+
+
+def test_stored_tokens_are_checked_once_in_a_process(tmp_path, monkeypatch):
+    """Without it a data set of more files than stay open would be read whole for every sample."""
+    monkeypatch.setattr(token_runs, "_MAX_OPEN_FILES", 1)
+    parts = []
+    for number in range(3):
+        _store(tmp_path / f"{number}.arrow", [_encoded([number], [True])])
+        parts.append((number, str(tmp_path / f"{number}.arrow")))
+    asked = []
+    real = tables._checksum
+    monkeypatch.setattr(tables, "_checksum", lambda column: asked.append(column) or real(column))
+    stored = StoredSamples(parts)
+    assert [row.tolist() for row in stored.masked_runs([0, 1, 2, 0, 1, 2])] == [[0], [1], [2]] * 2
+    assert len(asked) == 3

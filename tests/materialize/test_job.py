@@ -1,0 +1,113 @@
+"""The whole job in one call: what it leaves, and what it does the second time."""
+
+import json
+
+import pytest
+
+from brimful import (
+    PackedDataset,
+    Plan,
+    PlanSettings,
+    check_store,
+    open_packs,
+    open_source,
+    pack_dataset,
+)
+from brimful.errors import (
+    StoreMismatchError,
+)
+from brimful.materialize import job as job_module
+from brimful.plan import Alignment
+from brimful.testing.toys import toy_chat_encoder
+from tests.materialize.stores import texts
+
+
+def test_the_whole_job_leaves_packs_plan_lengths_and_account(tmp_path):
+    """One call, then everything that later commands read is there and temporary files are gone."""
+    rows = [*texts(3, 50, 4), {"nothing": 1}]
+    summary = pack_dataset(
+        open_source(rows), toy_chat_encoder(), tmp_path, PlanSettings(capacity=8, overflow="drop"), on_bad_sample="skip"
+    )
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        "stream.json", "shards", "log", "plan.arrow", "lengths.arrow", "rejects.jsonl", "dropped.jsonl", "summary.json"
+    }  # fmt: skip
+    account = json.loads((tmp_path / "summary.json").read_text())
+    assert (
+        account["samples_in"],
+        account["samples_packed"],
+        account["samples_dropped"],
+        account["samples_rejected"],
+    ) == (4, 2, 1, 1)
+    assert "rejected       1 row, listed in" in str(summary)
+    assert json.loads((tmp_path / "dropped.jsonl").read_text()) == {
+        "sample_id": 1,
+        "where": "memory[1]",
+        "tokens": 50,
+        "targets": 49,
+        "reason": "longer than a pack (8 tokens)",
+    }
+    assert "warning        87.72 % of the tokens are in no pack: see dropped and cut" in str(summary)
+    assert json.loads((tmp_path / "rejects.jsonl").read_text())["sample_id"] == 3
+    check_store(tmp_path, plan=Plan.open(tmp_path / "plan.arrow"))
+
+
+def test_a_second_call_encodes_nothing(tmp_path):
+    """On a finished directory the job only reads its account."""
+
+    class Deaf(type(toy_chat_encoder())):
+        def encode_batch(self, samples):
+            raise AssertionError("encoded again")
+
+        lengths = encode_batch
+
+    source = open_source(texts(3, 5, 4))
+    first = pack_dataset(source, toy_chat_encoder(), tmp_path, capacity=8)
+    again = pack_dataset(source, Deaf(), tmp_path, capacity=8)
+    assert again.plan.fingerprint == first.plan.fingerprint
+
+
+def test_a_store_knows_the_alignment_of_its_plan(tmp_path):
+    """Whoever opens the packs must pad them as they were planned, or context parallelism cuts tokens off."""
+    source = open_source([{"text": "abc" * number} for number in range(3, 30)])
+    summary = pack_dataset(
+        source,
+        toy_chat_encoder(),
+        tmp_path / "packs",
+        PlanSettings(capacity=200, alignment=8),
+        groups=[0] * 2 + [-1] * 25,
+    )
+    packs = open_packs(tmp_path / "packs")
+    assert packs.alignment == PackedDataset(packs).alignment == summary.plan.alignment == Alignment(segment=8)
+    assert summary.plan.outcome.groups is not None
+    with pytest.raises(StoreMismatchError, match=r"settings alignment .*settings groups"):
+        pack_dataset(source, toy_chat_encoder(), tmp_path / "packs", capacity=200)
+
+
+def test_a_finished_store_keeps_the_plan_that_it_was_written_from(tmp_path, monkeypatch):
+    """Searches that end by the clock find another plan next time; the same call must find its packs again."""
+    source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
+    first = pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
+    monkeypatch.setattr(job_module, "plan_with", lambda *args, **options: pytest.fail("planned again"))
+    assert pack_dataset(source, encoder, tmp_path / "packs", capacity=200).plan.fingerprint == first.plan.fingerprint
+
+
+def test_a_refused_job_leaves_a_store_as_it_was(tmp_path):
+    """Lengths of the second job in the directory of the first made every report of it fail."""
+    source, encoder = open_source([{"text": "abc" * number} for number in range(3, 30)]), toy_chat_encoder()
+    pack_dataset(source, encoder, tmp_path / "packs", capacity=200)
+    before = {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}
+    for options in ({"budgets": {"loss_tokens": 150}}, {"seed": 1}, {"mix": True}):
+        with pytest.raises(StoreMismatchError, match="settings"):
+            pack_dataset(source, encoder, tmp_path / "packs", PlanSettings(capacity=200, **options))
+    assert before == {path: path.read_bytes() for path in (tmp_path / "packs").rglob("*") if path.is_file()}
+
+
+def test_a_store_of_another_job_is_refused(tmp_path):
+    """Named by what differs, before any work is done."""
+    source, encoder = open_source(texts(3, 5, 4)), toy_chat_encoder()
+    pack_dataset(source, encoder, tmp_path, capacity=8)
+    with pytest.raises(StoreMismatchError, match=r"capacity \(8 there, 16 now\)"):
+        pack_dataset(source, encoder, tmp_path, capacity=16)
+    with pytest.raises(StoreMismatchError, match=r"encoder \("):
+        pack_dataset(source, toy_chat_encoder(version=1), tmp_path, capacity=8)

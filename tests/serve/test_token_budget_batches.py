@@ -1,0 +1,489 @@
+"""Micro-batches by a token budget: which samples go together, on which rank, and what a saved state brings back."""
+
+# mypy: disable-error-code="arg-type"
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.encode.encoded import EncodedSample
+from brimful.errors import (
+    CollateError,
+    EncodeError,
+    LengthChangedError,
+    OversizedSampleError,
+    SettingsError,
+    StateError,
+)
+from brimful.serve.compose import MicroBatchComposer
+from brimful.serve.token_budget import SampleCount, TokenBudget, Warmup
+from brimful.serve.token_budget_batches import TokenBudgetBatches
+from brimful.testing.toys import toy_pack, toy_packs
+
+# ---------------------------------------------------------------- who serves them
+
+
+class Samples:
+    """By index; remembers what was asked for."""
+
+    def __init__(self, lengths):
+        self.lengths, self.asked = lengths, []
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def __getitem__(self, index):
+        self.asked.append(index)
+        ids = 100 * index + np.arange(self.lengths[index], dtype=np.int32)
+        return EncodedSample(ids, ids % 3 > 0)
+
+
+class Stream:
+    """Samples one after the other, that knows where it stands."""
+
+    def __init__(self, lengths):
+        self.samples, self.at, self.epoch = Samples(lengths), 0, 0
+
+    def set_epoch(self, epoch):
+        self.epoch, self.at = epoch, 0
+
+    def __iter__(self):
+        while self.at < len(self.samples):
+            self.at += 1
+            yield self.samples[(self.at - 1 + self.epoch) % len(self.samples)]
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def content(batch):
+    return [
+        (pack.sample_ids.tolist(), pack.starts.tolist(), pack.input_ids.tolist(), pack.loss_mask.tolist())
+        for pack in batch
+    ]
+
+
+def by_index(lengths, settings=None, **options):
+    settings = settings or TokenBudget(8, min_buffered=3)
+    targets = [int(np.count_nonzero(Samples(lengths)[i].loss_mask[1:])) for i in range(len(lengths))]
+    return TokenBudgetBatches(Samples(lengths), settings, lengths=lengths, loss_tokens=targets, **options)
+
+
+def from_stream(lengths, settings=None, **options):
+    options.pop("seed", None)
+    return TokenBudgetBatches(Stream(lengths), settings or TokenBudget(8, min_buffered=3), **options)
+
+
+LENGTHS = [3, 5, 2, 4, 8, 1, 1, 6, 2, 7, 3]
+
+
+def test_micro_batches_are_packs():
+    """One pack of whole samples, with their ids; what a collator takes."""
+    batches = list(by_index([3, 5, 2], seed=None))
+    assert content(batches[0]) == [
+        ([0, 1], [0, 0], [0, 1, 2, 100, 101, 102, 103, 104], [False, True, True, False, True, False, True, True])
+    ]
+    assert content(batches[1]) == [([2], [0], [200, 201], [False, False])]
+
+
+def test_a_rank_encodes_only_what_it_serves():
+    """On 512 ranks anything else is 512 times the work."""
+    one = by_index(LENGTHS, dp_rank=1, dp_world_size=3)
+    served = sorted(i for batch in one for pack in batch for i in pack.sample_ids.tolist())
+    assert sorted(one._feed._source.asked) == served
+    assert len(served) < len(LENGTHS)
+
+
+def test_stream_and_index_give_the_same():
+    """The same samples in the same order, the same micro-batches: measuring first changes nothing."""
+    for settings in (TokenBudget(8, min_buffered=3), TokenBudget(4, count="loss_tokens", capacity=8), SampleCount(2)):
+        whole = [content(batch) for batch in by_index(LENGTHS, settings, seed=None)]
+        assert [content(batch) for batch in from_stream(LENGTHS, settings)] == whole
+
+
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=25),
+    world=st.integers(1, 4),
+    micro=st.integers(1, 3),
+    tail=st.sampled_from(["pad", "drop", "repeat"]),
+    seed=st.sampled_from([None, 5]),
+)
+def test_ranks_are_equal_in_steps_and_together_complete(lengths, world, micro, tail, seed):
+    """Without talking. Each sample once or accounted for."""
+    served, steps = [], set()
+    for rank in range(world):
+        one = by_index(lengths, dp_rank=rank, dp_world_size=world, micro_batches=micro, tail=tail, seed=seed)
+        expected = one.count_steps()
+        batches = list(one)
+        assert len(batches) == expected * micro
+        assert one.step == expected
+        steps.add(len(batches))
+        # A filler has no targets, and neither have some samples: told apart by how often they come.
+        served += [i for batch in batches for pack in batch for i in pack.sample_ids.tolist()]
+        ledger = one.ledger
+    assert len(steps) == 1
+    assert ledger.samples_in == len(lengths)
+    if tail == "drop":
+        assert len(served) == len(set(served)) == len(lengths) - ledger.samples_dropped
+    else:
+        assert set(served) == set(range(len(lengths)))
+
+
+def test_the_tail():
+    """Three micro-batches on two ranks."""
+    serve = lambda rank, tail: [  # noqa: E731
+        (pack.sample_ids.tolist(), pack.num_loss_tokens)
+        for batch in by_index([8, 8, 8], dp_rank=rank, dp_world_size=2, seed=None, tail=tail)
+        for pack in batch
+    ]
+    assert serve(0, "pad") == [([0], 5), ([2], 4)]
+    assert serve(1, "pad") == [([1], 5), ([2], 0)]
+    assert serve(1, "drop") == [([1], 5)]
+    assert serve(1, "repeat") == [([1], 5), ([2], 4)]
+
+
+def test_epochs_have_orders_of_their_own():
+    """The same order every epoch is a known cause of stair-step losses."""
+    loader = by_index(LENGTHS)
+    first, second = [[content(batch) for batch in loader] for _ in range(2)]
+    assert first != second
+    assert loader.epoch == 2
+    loader.set_epoch(0)
+    assert [content(batch) for batch in loader] == first
+
+
+def test_packs_in_a_stream_stay_whole():
+    """A stream of packs fills micro-batches by the same budget; single samples among them share a pack."""
+    stream = [toy_pack([3, 2], first_sample=0), toy_pack([2], first_sample=7), toy_pack([1], first_sample=9)]
+    batches = list(TokenBudgetBatches(stream, TokenBudget(8)))
+    assert [[pack.sample_ids.tolist() for pack in batch] for batch in batches] == [[[0, 1], [7, 9]]]
+    with pytest.raises(
+        OversizedSampleError, match=r"the pack of 2 samples at 0 has 5 tokens .* Choose overflow drop, or"
+    ):
+        list(TokenBudgetBatches(stream, TokenBudget(4, overflow="truncate")))
+    with pytest.raises(CollateError, match="a pack of 2 samples and 5 tokens, which is never cut"):
+        list(TokenBudgetBatches(stream, TokenBudget(4, overflow="truncate"), lengths=[5, 2, 1], seed=None))
+
+
+def test_ranks_with_streams_of_their_own_end_together():
+    """Rank 1 ends after two steps, rank 0 after three: a collective that only one enters hangs for ever."""
+
+    def run(tail, reduce):
+        ranks = [from_stream([8] * 3, tail=tail), from_stream([8] * 2, tail=tail)]
+        # What a collective does: each step asks all ranks. Here the answers are known.
+        has = [[True, True, True, False], [True, True, False, False]]
+        served = []
+        for rank, loader in enumerate(ranks):
+            asked = iter(range(4))
+
+            def agree(mine, asked=asked, rank=rank):
+                step = next(asked)
+                assert mine == has[rank][step]
+                return reduce(has[0][step], has[1][step])
+
+            loader._agree = agree
+            served.append([(pack.sample_ids.tolist(), pack.num_loss_tokens) for batch in loader for pack in batch])
+        return served, [loader.ledger.samples_dropped for loader in ranks]
+
+    served, _ = run("pad", lambda a, b: a or b)
+    assert served == [[([0], 5), ([1], 5), ([2], 4)], [([0], 5), ([1], 5), ([1], 0)]]
+    served, dropped = run("drop", lambda a, b: a and b)
+    assert served == [[([0], 5), ([1], 5)]] * 2
+    assert dropped == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: by_index([3], dp_rank=2, dp_world_size=2), SettingsError, "dp_rank must be from 0 to 1 and is 2"),
+        (lambda: by_index([3], dp_rank="0"), SettingsError, "dp_rank must be a whole number and is '0'"),
+        (lambda: by_index([3], dp_world_size=0), SettingsError, "dp_world_size must be a whole number of at least 1"),
+        (
+            lambda: by_index([3], micro_batches=0),
+            SettingsError,
+            "micro_batches must be at least 1 and is 0",
+        ),
+        (lambda: from_stream([3], dp_world_size=2, agree=bool), SettingsError, "leave dp_world_size at 1"),
+        (lambda: from_stream([3], loss_tokens=[3]), SettingsError, "loss_tokens goes with lengths"),
+        (lambda: TokenBudgetBatches(Samples([3, 4]), SampleCount(1), lengths=[3]), SettingsError, "the source 2"),
+        (lambda: TokenBudgetBatches(Samples([0]), SampleCount(1), lengths=[0]), SettingsError, "sample 0 has length 0"),
+        (lambda: from_stream([3]).count_steps(), SettingsError, "a stream has no number of steps"),
+        (lambda: list(from_stream([3, 0])), EncodeError, "item 1 of the stream has no tokens"),
+        (
+            lambda: list(TokenBudgetBatches(Samples([3, 4]), SampleCount(2), lengths=[3, 5], seed=None)),
+            LengthChangedError,
+            "sample 1 encodes to 4 tokens and was measured with 5",
+        ),
+    ],
+)
+def test_what_cannot_be_served(make, error, message):
+    """Each names the culprit and the way out."""
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_rejected_samples_are_left_out_and_counted():
+    """A length table marks rows that cannot be read with -1."""
+    loader = TokenBudgetBatches(Samples([3, 9, 2]), TokenBudget(8), lengths=[3, -1, 2], seed=None)
+    assert [pack.sample_ids.tolist() for batch in loader for pack in batch] == [[0, 2]]
+    assert loader.ledger.samples_rejected == 1
+
+
+# ---------------------------------------------------------------- stopped and resumed
+
+
+def forever(loader):
+    while True:
+        yield from loader
+
+
+@given(
+    lengths=st.lists(st.integers(1, 11), min_size=1, max_size=14),
+    stop=st.integers(0, 15),
+    world=st.integers(1, 3),
+    micro=st.integers(1, 3),
+    tail=st.sampled_from(["pad", "repeat"]),
+    settings=st.sampled_from(
+        [
+            TokenBudget(8, min_buffered=3, overflow="split"),
+            TokenBudget(8, min_buffered=5, overflow="truncate_left", fit="exact", warmup=Warmup(steps=4, start=2)),
+            TokenBudget(4, count="loss_tokens", capacity=11),
+            SampleCount(2),
+        ]
+    ),
+    make=st.sampled_from([by_index, from_stream]),
+)
+def test_stopped_anywhere_and_resumed_is_never_stopped(lengths, stop, world, micro, tail, settings, make):
+    """Byte for byte, within steps, with samples that wait, over the ends of epochs, and through JSON."""
+    for rank in range(world):
+
+        def loader(rank=rank):
+            return make(lengths, settings, dp_rank=rank, dp_world_size=world, micro_batches=micro, tail=tail)
+
+        whole = loader()
+        stream = forever(whole)
+        expected = [content(next(stream)) for _ in range(16)]
+        first = loader()
+        stream = forever(first)
+        got = [content(next(stream)) for _ in range(stop)]
+        second = loader()
+        state = json.loads(json.dumps(first.state_dict()))
+        second.load_state_dict(state)
+        assert second.state_dict() == state
+        stream = forever(second)
+        got += [content(next(stream)) for _ in range(16 - stop)]
+        assert got == expected
+        assert second.ledger == whole.ledger
+
+
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=14),
+    stop=st.integers(0, 12),
+    micro=st.integers(1, 3),
+    make=st.sampled_from([by_index, from_stream]),
+)
+def test_setting_the_epoch_that_is_served_changes_nothing(lengths, stop, micro, make):
+    """Training loops load a state and then call ``set_epoch``: samples that wait would be lost, and others come twice."""
+    loader = make(lengths, micro_batches=micro)
+    for _ in zip(range(stop), forever(loader), strict=False):  # range first: it takes no batch too many
+        pass
+    state = json.loads(json.dumps(loader.state_dict()))
+    plain, told = make(lengths, micro_batches=micro), make(lengths, micro_batches=micro)
+    plain.load_state_dict(state)
+    told.load_state_dict(state)
+    told.set_epoch(told.epoch)
+    assert told.state_dict() == plain.state_dict()
+    assert [content(batch) for batch in told] == [content(batch) for batch in plain]
+    told.set_epoch(told.epoch)  # the next one, to which the loader went by itself
+    assert [content(batch) for batch in told] == [content(batch) for batch in plain]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=20),
+    world=st.integers(1, 3),
+    micro=st.integers(1, 3),
+    tail=st.sampled_from(["pad", "drop", "repeat"]),
+    settings=st.sampled_from(
+        [
+            TokenBudget(8, min_buffered=1, warmup=Warmup(steps=6, start=1)),
+            TokenBudget(8, min_buffered=3, warmup=Warmup(steps=9, start=2), fit="exact"),
+            TokenBudget(8, min_buffered=3),
+            SampleCount(2),
+        ]
+    ),
+    resumed=st.booleans(),
+)
+def test_counted_steps_are_those_that_come(lengths, world, micro, tail, settings, resumed):
+    """At any moment of any epoch, in a warm-up too: a learning rate that is laid out over another number never ends."""
+    options = {"micro_batches": micro, "dp_world_size": world, "tail": tail}
+    loader = by_index(lengths, settings, **options)
+    for epoch in range(3):
+        counted, before = [loader.count_steps()], loader.step
+        for _ in loader:
+            if resumed:
+                state, loader_then = loader.state_dict(), loader
+                loader = by_index(lengths, settings, **options)
+                loader.load_state_dict(state)
+                counted.append(loader.count_steps())
+                loader = loader_then
+            assert loader.epoch == epoch
+            counted.append(loader.count_steps())
+        assert counted == [loader.step - before] * len(counted)
+
+
+def test_an_error_of_the_collator_skips_no_sample():
+    """A state that was saved after it would begin behind a micro-batch that nobody saw."""
+    whole = [content(batch) for batch in by_index(LENGTHS)]
+
+    def collate(packs):
+        if content(packs) == wrong:
+            raise RuntimeError("no batch of these")
+        return packs
+
+    for number in range(len(whole)):
+        wrong = whole[number]
+        loader, later = by_index(LENGTHS, collate_fn=collate), by_index(LENGTHS)
+        with pytest.raises(RuntimeError):
+            list(loader)
+        later.load_state_dict(loader.state_dict())
+        assert [content(batch) for batch in later] == whole[number:]
+
+
+@pytest.mark.parametrize("make", [by_index, from_stream])
+def test_an_error_of_the_source_loses_no_sample_that_came_before_it(make, monkeypatch):
+    """Micro-batches of a step that were composed when it came would be lost, for who goes on and for who resumes."""
+    settings = TokenBudget(8, min_buffered=3)
+    whole = [content(batch) for batch in make([*LENGTHS, 2], settings, micro_batches=3, seed=None)]
+    loader = make([*LENGTHS, 2], settings, micro_batches=3, seed=None)
+    add, seen = MicroBatchComposer.add, []
+
+    def fail_once(self, key, *rest, **options):
+        if key == 9 and not seen:
+            seen.append(key)
+            raise ConnectionError("try again")
+        add(self, key, *rest, **options)
+
+    monkeypatch.setattr(MicroBatchComposer, "add", fail_once)
+    served = []
+    with pytest.raises(ConnectionError):
+        served.extend(content(batch) for batch in loader)
+    later = make([*LENGTHS, 2], settings, micro_batches=3, seed=None)
+    later.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert served + [content(batch) for batch in later] == whole
+    if make is by_index:
+        assert served + [content(batch) for batch in loader] == whole
+        assert loader.ledger == later.ledger
+
+
+def test_a_sample_that_is_refused_is_not_counted_and_comes_again():
+    """The account would not add up, so that no state could be saved after the error; and the sample would be gone."""
+    loader = by_index([3, 20, 3], seed=None)
+    for _ in range(2):
+        with pytest.raises(OversizedSampleError, match="sample 1 has 20 tokens"):
+            next(iter(loader))
+        assert loader.ledger.samples_in == 1
+    state = loader.state_dict()
+    assert (state["taken"], state["waiting"]) == (1, [[0, 0, 3, 3, 1]])
+
+
+def test_a_state_of_before_it_held_the_first_step_of_its_epoch():
+    """States that were saved then are still taken; in the first epoch they lack nothing."""
+    settings = TokenBudget(8, min_buffered=1, warmup=Warmup(steps=6, start=1))
+    loader, later = by_index(LENGTHS, settings), by_index(LENGTHS, settings)
+    steps, stream = loader.count_steps(), iter(loader)
+    next(stream)
+    next(stream)
+    state = loader.state_dict()
+    del state["first_step_of_epoch"]
+    later.load_state_dict(state)
+    assert later.count_steps() == steps
+    assert [content(batch) for batch in later] == [content(batch) for batch in stream]
+
+
+def test_between_two_steps_the_number_of_ranks_may_change():
+    """Two ranks serve the first step, four the rest: nothing comes twice, nothing is left out."""
+    lengths, served = [8] * 14, []
+    for rank in range(2):
+        loader = by_index(lengths, dp_rank=rank, dp_world_size=2)
+        stream = iter(loader)
+        served += [content(next(stream)) for _ in range(1)]
+        state = loader.state_dict()
+    for rank in range(4):
+        loader = by_index(lengths, dp_rank=rank, dp_world_size=4)
+        loader.load_state_dict(state)
+        served += [content(batch) for batch in loader]
+    ids = sorted(i for batch in served for pack in batch for i in pack[0])
+    assert ids == list(range(14))
+
+
+def test_the_state_of_samples_by_index_is_small_and_has_no_tokens():
+    """It goes into every checkpoint of every rank."""
+    loader = by_index([5] * 5000, TokenBudget(64, min_buffered=200))
+    next(iter(loader))
+    text = json.dumps(loader.state_dict())
+    assert len(text) < 8000
+    assert "input_ids" not in text
+
+
+def test_a_state_that_does_not_fit_is_refused():
+    """By name: going on with other samples, budgets or ranks repeats and skips data without a word."""
+    loader = by_index(LENGTHS, dp_world_size=2, micro_batches=2)
+    next(iter(loader))
+    state = loader.state_dict()
+    for other, message in [
+        (by_index(LENGTHS, TokenBudget(9, min_buffered=3), dp_world_size=2, micro_batches=2), "batching"),
+        (by_index([*LENGTHS, 1], dp_world_size=2, micro_batches=2), "source"),
+        (by_index(LENGTHS, dp_world_size=2, micro_batches=2, seed=1), "source"),
+        (by_index(LENGTHS, dp_world_size=2, micro_batches=2, tail="repeat"), r"tail \(pad in the state, repeat here\)"),
+        (by_index(LENGTHS, dp_world_size=4, micro_batches=2), r"dp_world_size \(2 in the state, 4 here\)"),
+        (from_stream(LENGTHS, dp_world_size=2, micro_batches=2), "source"),
+    ]:
+        with pytest.raises(StateError, match=message):
+            other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda state: state.pop("waiting"),
+        lambda state: state.update(waiting=[[99, 0, 3, 3, 1]]),
+        lambda state: state.update(waiting=[[0, 2, 3, 3, 1]]),
+        lambda state: state.update(taken=99),
+        lambda state: state.update(micro_batches_delivered=7),
+        lambda state: state.update(ledger={"samples_lost": 1}),
+        lambda state: state.update(epoch=-1),
+    ],
+)
+def test_a_damaged_state_is_refused(harm):
+    """A checkpoint that was cut or edited."""
+    loader = by_index(LENGTHS)
+    next(iter(loader))
+    state = loader.state_dict()
+    harm(state)
+    with pytest.raises(StateError):
+        by_index(LENGTHS).load_state_dict(state)
+
+
+def test_tokens_in_a_state_are_checked():
+    """One letter changed, and a sample would train on other tokens."""
+    loader = from_stream(LENGTHS)
+    next(iter(loader))
+    state = loader.state_dict()
+    item = next(iter(state["items"].values()))["arrays"]["input_ids"]
+    item[2] = ("B" if item[2][0] == "A" else "A") + item[2][1:]
+    with pytest.raises(StateError, match="input_ids of a sample that waits has other bytes than were saved"):
+        from_stream(LENGTHS).load_state_dict(state)
+
+
+def test_a_stream_that_cannot_say_where_it_stands():
+    """Refused when a state is asked for, with both ways out; a state that repeats data would be worse than none."""
+    loader = TokenBudgetBatches(list(toy_packs(5)._packs), TokenBudget(8))
+    next(iter(loader))
+    with pytest.raises(StateError, match=r"the stream list cannot say where it stands: give it state_dict\(\)"):
+        loader.state_dict()

@@ -1,0 +1,74 @@
+"""The log that commits shards, and the header."""
+
+import json
+
+import pytest
+
+from brimful.blobs import open_blob_store
+from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
+from brimful.shards import (
+    LANES,
+    EndRecord,
+    ShardRecord,
+    StreamLog,
+)
+
+
+def record(seq, packs=2, tokens=20):
+    return ShardRecord(seq, f"shards/{seq}", 10, "0" * 32, packs, tokens, packs * (seq + 1), tokens * (seq + 1), "me")
+
+
+def test_the_log_is_dense_and_ends(tmp_path):
+    """Shards committed out of order count up to the first gap; the end closes the log."""
+    log = StreamLog(open_blob_store(tmp_path))
+    assert log.commit(record(1))
+    assert log.records() == ([], None)
+    assert log.commit(record(0))
+    assert not log.commit(record(0))
+    assert log.records() == ([record(0), record(1)], None)
+    log.end(EndRecord(2, 4, 40))
+    assert log.records() == ([record(0), record(1)], EndRecord(2, 4, 40))
+    assert not log.commit(record(2)), "nothing can follow the end"
+
+
+def test_a_changed_record_is_noticed(tmp_path):
+    """The log decides what exists; sums that do not add up mean that somebody edited it."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.commit(record(0))
+    path = tmp_path / "log" / "000000000000.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "cum_packs": 3}))
+    with pytest.raises(CorruptFileError, match=r"000000000000.json does not follow"):
+        log.records()
+
+
+def test_a_directory_belongs_to_one_identity(tmp_path):
+    """Two jobs in one directory would mix their packs."""
+    log = StreamLog(open_blob_store(tmp_path))
+    with pytest.raises(NotAPackStoreError, match="is no pack store"):
+        log.header()
+    identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 1}
+    log.begin(identity, {"source": "x"})
+    log.begin(identity, {"source": "elsewhere"})
+    with pytest.raises(StoreMismatchError, match=r"plan \(aaaaaaa there, bbbbbbb now\)"):
+        log.begin({**identity, "plan": "b" * 32}, {})
+
+
+def test_lanes_of_earlier_stores_do_not_matter(tmp_path):
+    """Earlier versions could write others into the header; no reader used them, and the packs are the same."""
+    log = StreamLog(open_blob_store(tmp_path))
+    identity = {"capacity": 8, "plan": "a" * 32, "source": "s", "encoder": "e", "lanes": 3}
+    log.begin(identity, {})
+    log.begin({**identity, "lanes": LANES}, {})
+    assert log.header()["identity"]["lanes"] == 3
+    with pytest.raises(StoreMismatchError, match=r"made otherwise: capacity \(8 there, 9 now\)\. Choose"):
+        log.begin({**identity, "lanes": LANES, "capacity": 9}, {})
+
+
+def test_files_of_other_names_in_the_log_are_no_records(tmp_path):
+    """Without it what a Mac leaves beside every file it copies would make a whole store unreadable."""
+    log = StreamLog(open_blob_store(tmp_path))
+    log.end(EndRecord(0, 0, 0))
+    for name in ("._000000000000.json", "notes.json", "0.json", "000000000001.json.part"):
+        (tmp_path / "log" / name).write_bytes(b"\x00\x05\x16\x07")
+    assert log.committed() == {0}
+    assert log.records() == ([], EndRecord(0, 0, 0))

@@ -1,0 +1,51 @@
+"""Tables in memory, and other things in memory that are sources."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from brimful.sources import Sample, open_source
+from tests.sources.tools import ROWS, texts
+
+
+def _pandas() -> Any:
+    return pytest.importorskip("pandas").DataFrame(ROWS)
+
+
+def _polars() -> Any:
+    return pytest.importorskip("polars").DataFrame(ROWS)
+
+
+def _streamed() -> Any:
+    datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
+    return datasets.Dataset.from_list(ROWS).to_iterable_dataset()
+
+
+TABLES = {
+    "pyarrow": lambda: pa.Table.from_pylist(ROWS),
+    "pandas": _pandas,
+    "polars": _polars,
+    "generator": lambda: (row for row in ROWS),
+    "streamed data set": _streamed,
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_lies_in_memory_is_a_source(name: str) -> None:
+    """Without it every notebook would begin by writing a file."""
+    source = open_source(TABLES[name]())
+    assert texts(source) == ["one", "two", "three"]
+    assert (source[2].text, sum(len(block) for block in source.blocks)) == ("three", 3)
+    again = pickle.loads(pickle.dumps(source))
+    assert (texts(again), again.fingerprint) == (texts(source), open_source(TABLES[name]()).fingerprint)
+
+
+def test_a_missing_value_of_a_table_is_no_value() -> None:
+    """Without it a column that pandas filled with NaN would count as one that says something."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([{"text": "a", "image": None}, {"text": "b", "image": None}])
+    assert open_source(frame)[0] == Sample(0, text="a")
