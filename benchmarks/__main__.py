@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # with -m, Python puts
 
 from compare import Row, describe_machine, print_rows
 
-_FIRST = ("measure", "plan", "write", "read", "collate")
+_FIRST = ("job", "measure", "plan", "write", "read", "collate")
 
 
 def _stages() -> list[str]:

@@ -25,10 +25,28 @@ settings.register_profile("chaos", deadline=None, derandomize=False, database=No
 settings.load_profile("brimful")
 
 
+@pytest.fixture(scope="session")
+def _comparisons(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Comparisons of tokenizers and templates with their references, made once for all tests."""
+    return tmp_path_factory.mktemp("comparisons")
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, _comparisons: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Derived files go to a directory of the test: nothing touches the home directory."""
-    monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path_factory.mktemp("cache")))
+    cache = tmp_path_factory.mktemp("cache")
+    for name in ("proofs", "tokenizers"):
+        (_comparisons / name).mkdir(exist_ok=True)
+        (cache / name).symlink_to(_comparisons / name, target_is_directory=True)
+    monkeypatch.setenv("BRIMFUL_CACHE", str(cache))
+
+
+@pytest.fixture
+def fresh_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache without the comparisons of other tests."""
+    cache = tmp_path_factory.mktemp("fresh")
+    monkeypatch.setenv("BRIMFUL_CACHE", str(cache))
+    return cache
 
 
 @pytest.fixture(scope="session")

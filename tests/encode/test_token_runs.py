@@ -10,8 +10,7 @@ from brimful import tables
 from brimful.encode import EncodedSample, token_runs
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
-from brimful.errors import BadSampleError
-from brimful.errors import CorruptFileError
+from brimful.errors import BadSampleError, CorruptFileError
 
 
 def _encoded(ids, mask):
@@ -22,7 +21,6 @@ def _store(path, samples):
     """Store samples; None is a rejected one."""
     batch = EncodedBatch.of([BadSampleError("", sample_id=0) if sample is None else sample for sample in samples])
     write_stored(path, batch.ids, batch.loss_mask)
-
 
 
 def test_stored_samples_come_back_by_id(tmp_path):

@@ -1,7 +1,5 @@
 """Training of a small tokenizer, so that there is nothing to download."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chats through the tokenizer's own chat template, with labels on the assistant's turns."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import re
@@ -309,7 +307,7 @@ class ChatEncoder(RenderingEncoder):
         if not answers:
             return []
         spans: list[Span] | None
-        if _GENERATION.search(self.chat_template):
+        if self._marks_turns:
             spans = self._generation_spans(sample)
         else:
             spans = rendering.spans
@@ -323,6 +321,8 @@ class ChatEncoder(RenderingEncoder):
             )
         if self.train_on is TrainOn.LAST:
             spans, answers = spans[-1:], answers[-1:]
+        if not any("weight" in message or "loss_weight" in message for message in answers):
+            return spans
         if all(_weight(message) != 0 for message in answers):
             return spans
         # Weights belong to answers, so each span has to be the span of a known answer.
@@ -332,6 +332,11 @@ class ChatEncoder(RenderingEncoder):
                 f"that nobody knows which: leave the weights out, or use a template that marks each"
             )
         return [span for span, message in zip(spans, answers, strict=True) if _weight(message) != 0]
+
+    @cached_property
+    def _marks_turns(self) -> bool:
+        """True if the template itself says where turns are."""
+        return _GENERATION.search(self.chat_template) is not None
 
     def _generation_spans(self, sample: Sample) -> list[Span]:
         """Return the spans that the template itself marks by ``{% generation %}``."""

@@ -1,7 +1,5 @@
 """A chat template, rendered by the fastest engine that gives its text."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
@@ -76,7 +74,14 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str, variables: Mapping[str, Any], render: Render, *, aliases_reasoning: bool, fast: bool, jinja: bool
+        self,
+        source: str,
+        variables: Mapping[str, Any],
+        render: Render,
+        *,
+        aliases_reasoning: bool,
+        fast: bool,
+        jinja: bool,
     ) -> None:
         self._source, self._variables, self._by_transformers = source, dict(variables), render
         self._aliases_reasoning = aliases_reasoning

@@ -4,8 +4,6 @@ Templates are code of strangers. Jinja's sandbox forbids them to change what the
 whose every function, method and filter is one of ``_HARMLESS``, which reads and changes nothing.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Mapping
 from typing import Any

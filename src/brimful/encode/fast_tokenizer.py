@@ -3,8 +3,6 @@
 ``docs/adr/0024-fast-encoding.md`` says why this library.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Texts on which tokenizers differ, if they differ at all: what a fast one is compared with the reference on."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator
 from itertools import product

@@ -1,7 +1,5 @@
 """Chat templates compiled by Jinja, in a sandbox as in Transformers, and called without what it does around each call."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 A tokenizer that cannot be loaded is no error here: the job says so, in its own words.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 

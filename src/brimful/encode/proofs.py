@@ -3,8 +3,6 @@
 One small file in the cache for each tokenizer or template, named by the content and by the versions that were compared.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

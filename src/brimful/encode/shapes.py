@@ -1,14 +1,12 @@
 """Shapes of conversations: what a chat template looks at beside the texts that it writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-import xxhash
-
+from brimful.fingerprint import fingerprint_bytes
 from brimful.sources.sample import Message
+
 
 def shape_of(messages: Sequence[Message], tools: Any) -> Hashable:
     """Return roles, the keys that hold something, the number of calls of tools, and the tools.
@@ -18,7 +16,7 @@ def shape_of(messages: Sequence[Message], tools: Any) -> Hashable:
     """
     # Most messages are a role and a text: their role alone says so.
     turns = tuple([m["role"] if len(m) == 2 and m.get("content") else _details(m) for m in messages])
-    return turns, xxhash.xxh3_128_hexdigest(json.dumps(tools, default=repr).encode()) if tools else None
+    return turns, fingerprint_bytes(json.dumps(tools, default=repr).encode()) if tools else None
 
 
 def _details(message: Message) -> Hashable:

@@ -1,7 +1,5 @@
 """Tokens of several texts, and the run of tokens that holds a range of their characters."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Faster libraries encode because they gave the reference's tokens on hard texts; 
 both all the same. One difference stops the job: what those libraries encoded is not used any more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

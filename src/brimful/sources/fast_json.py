@@ -1,15 +1,9 @@
 """JSON by ``orjson`` where it is installed and gives the values of the standard library."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
-
-try:
-    import orjson
-except ImportError:
-    orjson = None  # type: ignore[assignment]
 
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 19
@@ -22,14 +16,25 @@ def parser_for(data: bytes) -> Callable[[bytes], Any]:
     >>> parser_for(b'{"a": 18446744073709551616}')(b'{"a": 18446744073709551616}')
     {'a': 18446744073709551616}
     """
-    if orjson is None or _LONG_NUMBER in data.translate(_DIGITS):
+    fast_loads = _fast_loads()
+    if fast_loads is None or _LONG_NUMBER in data.translate(_DIGITS):
         return json.loads
-    return _loads
+    return partial(_loads, fast_loads)
 
 
-def _loads(line: bytes) -> Any:
+@cache
+def _fast_loads() -> Callable[[bytes], Any] | None:
+    """Return the function of ``orjson``; None if it is not installed."""
     try:
-        return orjson.loads(line)
+        import orjson
+    except ImportError:
+        return None
+    return orjson.loads
+
+
+def _loads(fast_loads: Callable[[bytes], Any], line: bytes) -> Any:
+    try:
+        return fast_loads(line)
     except ValueError:
         # What orjson refuses, the standard library may take (NaN, half of a surrogate pair), or refuse in known words.
         return json.loads(line)

@@ -1,7 +1,5 @@
 """Batches of a collator, checked for what every check needs, with the places of the samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Search for the samples in a batch that any collator made, by markers and tokens and not by what the collator says."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 import numpy as np

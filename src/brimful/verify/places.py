@@ -1,7 +1,5 @@
 """Places of samples in a batch: one sample's, and those of all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from brimful.typing import BoolArray

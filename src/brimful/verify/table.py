@@ -1,7 +1,5 @@
 """Table of a report: one line a finding; cause and way out below what failed."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 

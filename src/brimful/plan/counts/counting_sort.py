@@ -1,7 +1,5 @@
 """Counting sort of lengths: stable, longest first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

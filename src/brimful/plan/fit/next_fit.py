@@ -1,7 +1,5 @@
 """Next fit: samples in their order, a new pack when the next does not fit."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.plan.fit.any_fit import as_int32, compiled_fit, positions_type

@@ -13,8 +13,6 @@
 ``search_limit`` ends all of them.
 """
 
-from __future__ import annotations
-
 from brimful.plan.optimal.search import OptimalResult, pack_optimally
 
 __all__ = ["OptimalResult", "pack_optimally"]

@@ -1,7 +1,5 @@
 """Vector bin packing: packs under several budgets at once, none ever exceeded."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.plan.counts.counting_sort import decreasing_order

@@ -1,0 +1,206 @@
+"""The whole job, from a file of rows to packs on disk, beside the routes of other projects.
+
+Ours is ``brimful pack`` as a user types it. Every route is a process of its own with the same number of processes, the same
+tokenizer and the same length of packs, so that the start of Python, imports and workers are in its time. Ours runs twice: as the
+first job with a tokenizer, which loads it by Transformers and compares the fast library on hard texts, and as every later
+job. Memory is the largest sum over all processes of a route, of what each has for itself and its share of what several
+have (proportional set size), asked for ten times a second.
+
+Data: chats (dialogues of some 17 turns, 350 tokens), documents (some 4,600 tokens), tool calls (some 1,250 tokens). The
+chats and tool calls are three times the same 12,174 dialogues, and the documents twelve times the same 369, as the
+routes do not look for duplicates.
+
+Routes that are not installed are named and left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare import SHARED_DATA, Row, main_of
+
+__all__ = ["measure"]
+
+_CAPACITY = 4096
+_PEERS = {"trl": "trl"}
+"""Routes of ``routes.py``, each with the package it needs."""
+
+_SETS = (
+    ("chats", "sgd_train_dialogues", 3, 10.0),
+    ("documents", "peps_even", 12, 6.0),
+    ("tool calls", "sgd_train_dialogues", 1, 6.0),
+)
+"""Name, file, repetitions, and the ratio aimed at."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Time, memory and packs of one route."""
+
+    seconds: float
+    gigabytes: float
+    packs: int
+    fill: float
+
+
+def measure(quick: bool) -> list[Row]:
+    rows: list[Row] = []
+    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        tokenizer = SHARED_DATA / "tokenizers" / "qwen2.5"
+        if not tokenizer.is_dir():
+            print("no real data: nothing measured", file=sys.stderr)
+            return []
+        for name, file, repetitions, aim in _SETS:
+            data = home / f"{name.replace(' ', '_')}.jsonl"
+            count = _write(data, file, repetitions, with_calls=name == "tool calls", limit=300 if quick else None)
+            routes = {
+                route: [sys.executable, str(Path(__file__).with_name("routes.py")), route]
+                + [str(data), str(tokenizer), str(_CAPACITY), str(processes)]
+                for route, package in _PEERS.items()
+                if importlib.util.find_spec(package) is not None
+            }
+            outcomes = _run_all(routes, data, tokenizer, processes, home)
+            for route, outcome in outcomes.items():
+                print(
+                    f"{name}, {count:,} rows: {route:<16} {outcome.seconds:6.1f} s {outcome.gigabytes:6.2f} GB "
+                    f"{outcome.packs:>7,} packs, {100 * outcome.fill:.2f} % full",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            for route in routes:
+                peer, ours, first = outcomes[route], outcomes["brimful"], outcomes["brimful, first"]
+                title = f"whole job, {count:,} {name}"
+                rows.append(Row(title, "s", ours.seconds, route, peer.seconds, less_is_better=True, aim=aim))
+                rows.append(
+                    Row(
+                        f"{title}, first with the tokenizer",
+                        "s",
+                        first.seconds,
+                        route,
+                        peer.seconds,
+                        less_is_better=True,
+                    )
+                )
+                rows.append(
+                    Row(f"{title}: memory", "GB", ours.gigabytes, route, peer.gigabytes, less_is_better=True, aim=1.0)
+                )
+    return rows
+
+
+def _write(path: Path, name: str, repetitions: int, *, with_calls: bool, limit: int | None) -> int:
+    """Write the rows of a set; chats without calls keep the turns of text alone."""
+    lines = []
+    with gzip.open(SHARED_DATA / "text" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            if "messages" in row and not with_calls:
+                turns = [
+                    turn for turn in row["messages"] if turn["role"] in ("user", "assistant") and turn.get("content")
+                ]
+                row = {"messages": [{"role": turn["role"], "content": turn["content"]} for turn in turns]}
+            elif "messages" in row:
+                row = {"messages": row["messages"]}
+            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+            if len(lines) == limit:
+                break
+    path.write_text("".join(lines * repetitions), encoding="utf-8")
+    return len(lines) * repetitions
+
+
+def _run_all(
+    routes: Mapping[str, Sequence[str]], data: Path, tokenizer: Path, processes: int, home: Path
+) -> dict[str, Outcome]:
+    """Run ours as a first and as a later job, then the others, each on a cache of its own."""
+    outcomes: dict[str, Outcome] = {}
+    cache, output = home / "cache", home / "output"
+    for name in ("brimful, first", "brimful"):
+        for folder in ("lengths", "indexes"):
+            shutil.rmtree(cache / folder, ignore_errors=True)
+        arguments = [
+            "pack",
+            str(data),
+            "-o",
+            str(output),
+            "--tokenizer",
+            str(tokenizer),
+            "--max-length",
+            str(_CAPACITY),
+        ]
+        arguments += [
+            "--overflow",
+            "split",
+            "--num-proc",
+            str(processes),
+            "--quiet",
+            "--json",
+            "--cache-dir",
+            str(cache),
+        ]
+        command = [sys.executable, "-m", "brimful", *arguments]
+        seconds, gigabytes, text = _run(command, {"BRIMFUL_CACHE": str(cache)})
+        summary = json.loads(text.splitlines()[-1])
+        outcomes[name] = Outcome(seconds, gigabytes, summary["num_packs"], summary["fill_ratio"])
+        shutil.rmtree(output)
+    shutil.rmtree(cache)
+    for name, command in routes.items():
+        output.mkdir()
+        seconds, gigabytes, text = _run([*command, str(output)], {"HF_HOME": str(output / "home")})
+        result = json.loads(text.splitlines()[-1])
+        outcomes[name] = Outcome(seconds, gigabytes, result["packs"], result["fill"])
+        shutil.rmtree(output)
+    return outcomes
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[float, float, str]:
+    """Return seconds, the peak of memory in gigabytes, and standard output."""
+    environment = {**os.environ, **variables, "HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.DEVNULL, env=environment)
+        peak, looked = 0, 0.0
+        while process.poll() is None:
+            time.sleep(0.01)
+            if time.perf_counter() - looked > 0.1:
+                peak, looked = max(peak, sum(map(_memory, _family(process.pid)))), time.perf_counter()
+        seconds = time.perf_counter() - start
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")
+        file.seek(0)
+        return seconds, peak / 1e9, file.read()
+
+
+def _family(pid: int) -> Iterator[int]:
+    """Yield a process and all that it started."""
+    yield pid
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
+                yield from _family(int(child))
+    except OSError:
+        return
+
+
+def _memory(pid: int) -> int:
+    """Return the proportional set size of a process in bytes."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
+    except (OSError, StopIteration):
+        return 0
+
+
+if __name__ == "__main__":
+    main_of(measure, __doc__)

@@ -1,0 +1,131 @@
+"""A tokenizer gives the ids of its reference by the fastest library that does, and is loaded once."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("transformers", reason="tokenizers need the extra brimful[text]")
+pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
+
+from brimful.encode.fast_tokenizer import FastTokenizer
+from brimful.encode.hard_texts import hard_texts
+from brimful.encode.tokenizer import Tokenizer
+from brimful.encode.tokenizer_facts import TokenizerFacts
+from brimful.sources import open_source
+
+
+def test_hard_texts_have_equal_ids(qwen):
+    """Every category of Unicode, added tokens inside text, runs, a megabyte without a blank."""
+    texts = list(hard_texts())
+    assert qwen.is_fast
+    ours, theirs = qwen.tokenize(texts).ids, qwen.reference.tokenize(texts).ids
+    np.testing.assert_array_equal(ours.offsets, theirs.offsets)
+    np.testing.assert_array_equal(ours.values, theirs.values)
+
+
+@settings(max_examples=300)
+@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3))
+def test_any_texts_have_equal_ids(qwen, texts):
+    """Without it two libraries could differ where nobody looked."""
+    assert qwen.ids(texts) == qwen.reference.ids(texts)
+
+
+@pytest.mark.parametrize(
+    "name", ["gsm8k_test.jsonl", "peps_even.jsonl.gz", "smile_zh_multiturn_3k.jsonl.gz", "sgd_train_dialogues.jsonl.gz"]
+)
+def test_real_texts_have_equal_ids(qwen, data_dir, name):
+    """English, code, Chinese, long documents."""
+    source = open_source(data_dir / "text" / name)
+    texts = []
+    for sample in source.read(0, min(150, len(source))):
+        texts += [sample.text] if sample.text else [turn["content"] or "" for turn in sample.messages]
+    assert qwen.ids(texts) == qwen.reference.ids(texts)
+
+
+def test_a_tokenizer_that_the_fast_library_refuses(data_dir):
+    """WordPiece goes on by the reference, and says why."""
+    tokenizer = Tokenizer(data_dir / "tokenizers" / "bert-base-uncased")
+    assert not tokenizer.is_fast
+    assert tokenizer.engine.startswith("tokenizers ")
+    assert "(fastokens refuses it: " in tokenizer.engine
+    assert tokenizer.ids(["hello"]) == [tokenizer.hf("hello", add_special_tokens=False)["input_ids"]]
+
+
+def test_metaspace_is_refused_too(fresh_cache):
+    """SentencePiece-style BPE: the fast library does not know it."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Backend(models.BPE(vocab={"▁": 0, "a": 1, "▁a": 2}, merges=[("▁", "a")]))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend))
+    assert not tokenizer.is_fast
+    assert tokenizer.ids([" a", "a a"]) == [encoding.ids for encoding in backend.encode_batch([" a", "a a"])]
+
+
+def test_without_the_fast_library(qwen_tokenizer, monkeypatch):
+    """It is an extra: the line names it."""
+    monkeypatch.setattr(FastTokenizer, "version", staticmethod(lambda: None))
+    tokenizer = Tokenizer(qwen_tokenizer)
+    assert "(fastokens is not installed: pip install 'brimful[fast]')" in tokenizer.engine
+
+
+def test_facts_of_a_second_job_are_those_of_the_first(qwen_tokenizer, fresh_cache, tmp_path, monkeypatch):
+    """The second job does not import Transformers, and must not encode otherwise."""
+    home = tmp_path / "tokenizer"
+    shutil.copytree(qwen_tokenizer, home)
+    first = Tokenizer(home).facts
+    # From here on loading is an error.
+    monkeypatch.setattr(TokenizerFacts, "of", classmethod(lambda cls, hf: pytest.fail("loaded again")))
+    second = Tokenizer(home).facts
+    for name, value in vars(first).items():
+        if name != "sizes":
+            assert getattr(second, name) == value, name
+    assert first.sizes is not None
+    assert second.sizes is not None
+    for name in ("num_bytes", "num_leading", "num_trailing"):
+        np.testing.assert_array_equal(getattr(first.sizes, name), getattr(second.sizes, name))
+
+
+def test_a_changed_tokenizer_is_loaded_again(qwen_tokenizer, fresh_cache, tmp_path):
+    """Without it an edited template would be used in its old form."""
+    home = tmp_path / "tokenizer"
+    shutil.copytree(qwen_tokenizer, home)
+    (home / "tokenizer_config.json").chmod(0o644)
+    before = Tokenizer(home).facts
+    text = (home / "tokenizer_config.json").read_text()
+    (home / "tokenizer_config.json").unlink()
+    (home / "tokenizer_config.json").write_text(text.replace("You are a helpful assistant", "You are terse"))
+    after = Tokenizer(home).facts
+    assert after.chat_template != before.chat_template
+    assert after.fingerprint == before.fingerprint
+
+
+@pytest.mark.parametrize("name", ["facts.arrow", "tokenizer.json"])
+def test_damaged_facts_are_found(qwen_tokenizer, fresh_cache, name):
+    """A cache is data like any other: a flipped byte must not change a token."""
+    expected = Tokenizer(qwen_tokenizer).facts.fingerprint
+    (path,) = fresh_cache.glob(f"tokenizers/*/{name}")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    assert TokenizerFacts.recall(str(qwen_tokenizer)) is None
+    assert Tokenizer(qwen_tokenizer).facts.fingerprint == expected
+
+
+def test_special_tokens_can_be_split(qwen_tokenizer, fresh_cache):
+    """A setting of the tokenizer, which both libraries have to follow."""
+    from transformers import AutoTokenizer
+
+    hf = AutoTokenizer.from_pretrained(qwen_tokenizer, split_special_tokens=True)
+    tokenizer = Tokenizer(hf)
+    text = "a<|im_end|>b"
+    assert tokenizer.ids([text]) == tokenizer.reference.ids([text]) == [hf(text)["input_ids"]]
+    assert sys.modules["transformers"]

@@ -1,0 +1,97 @@
+"""A share of the rows is encoded by the reference too: one difference stops the job, and is remembered."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
+
+from brimful.encode import ChatEncoder
+from brimful.encode.fast_tokenizer import FastTokenizer
+from brimful.encode.tokenizer import Tokenizer
+from brimful.errors import CacheMismatchError, EncodersDifferError
+from brimful.measure import LengthTable, measure_lengths
+from brimful.sources import open_source
+from brimful.tables import Ragged
+
+
+def _rows(count=60):
+    return "".join(
+        json.dumps(
+            {"messages": [{"role": "user", "content": f"q {n}"}, {"role": "assistant", "content": "a " * (n + 1)}]}
+        )
+        + "\n"
+        for n in range(count)
+    )
+
+
+@pytest.fixture
+def source(put, fresh_cache):
+    return open_source(put("chats.jsonl", _rows()))
+
+
+def _plant(monkeypatch):
+    """Make the fast tokenizer lose the last token of texts that hold ``a a a``; its other texts stay right."""
+    real = FastTokenizer.ids
+
+    def ids(self, texts):
+        right = real(self, texts)
+        rows = [
+            row[: -1 if "a a a" in text else None]
+            for text, row in zip(texts, map(right.row, range(len(texts))), strict=True)
+        ]
+        import numpy as np
+
+        from brimful.ragged import offsets_of
+
+        return Ragged(np.concatenate([np.empty(0, np.int32), *rows]), offsets_of([len(row) for row in rows]))
+
+    monkeypatch.setattr(FastTokenizer, "ids", ids)
+
+
+def test_a_difference_stops_the_job_and_is_remembered(source, qwen_tokenizer, monkeypatch, tmp_path):
+    """Without it a fast library with a rare fault would spoil a run in silence."""
+    path = tmp_path / "lengths.arrow"
+    before = measure_lengths(source, ChatEncoder(Tokenizer(qwen_tokenizer)), path=path)
+    assert "fastokens" in ChatEncoder(Tokenizer(qwen_tokenizer)).engine
+    _plant(monkeypatch)
+    with pytest.raises(
+        EncodersDifferError, match=r"chats\.jsonl:3 \(sample 2\): fastokens .* tokens, and \d+ by the reference"
+    ):
+        measure_lengths(source, ChatEncoder(Tokenizer(qwen_tokenizer)), cache_dir=tmp_path / "other")
+    # Never again for this tokenizer: neither the library nor what it measured.
+    encoder = ChatEncoder(Tokenizer(qwen_tokenizer))
+    assert encoder.engine.startswith("tokenizers ")
+    assert "it differed from the reference on" in encoder.engine
+    with pytest.raises(CacheMismatchError, match="found to give other tokens than the reference since"):
+        measure_lengths(source, encoder, path=path)
+    after = measure_lengths(source, encoder, path=path, on_mismatch="rebuild")
+    assert after.tokens.tolist() == before.tokens.tolist()
+    assert LengthTable.open(path).provenance["engine"] == ""
+
+
+def test_other_targets_are_found_in_kept_tokens(source, qwen_tokenizer, monkeypatch, tmp_path):
+    """Lengths may be right while a label is not."""
+    from brimful.encode import tokenized
+    from brimful.materialize import pack_dataset
+
+    real = tokenized.ByteAlignedTexts.runs
+
+    def runs(self, rows, starts, ends):
+        firsts, lasts = real(self, rows, starts, ends)
+        return firsts + 1, lasts
+
+    monkeypatch.setattr(tokenized.ByteAlignedTexts, "runs", runs)
+    with pytest.raises(EncodersDifferError, match="target \\d+ is False, and True by the reference"):
+        pack_dataset(source, ChatEncoder(Tokenizer(qwen_tokenizer)), tmp_path / "packs", capacity=512)
+
+
+def test_a_tokenizer_whose_fast_form_is_changed_is_caught_before(fresh_cache, qwen_tokenizer, monkeypatch):
+    """The hard texts are compared before the first use."""
+    _plant(monkeypatch)
+    monkeypatch.setattr("brimful.encode.tokenizer.hard_texts", lambda: iter(["x", "a a a"]))
+    tokenizer = Tokenizer(qwen_tokenizer)
+    assert not tokenizer.is_fast
+    assert tokenizer.engine.endswith("(fastokens gives other tokens for 'a a a')")

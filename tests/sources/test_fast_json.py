@@ -1,0 +1,52 @@
+"""Rows parsed by the fast library have the values that ``json.loads`` gives."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("orjson", reason="orjson comes with brimful[fast]")
+
+from brimful.sources import fast_json
+from brimful.sources.fast_json import parser_for
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(VALUES, st.booleans())
+def test_values_are_those_of_the_standard_library(value, escaped):
+    """Without it a number of a tool call could be rounded, or half of a surrogate pair become something else."""
+    line = json.dumps(value, ensure_ascii=escaped).encode("utf-8", "surrogatepass" if escaped else "replace")
+    assert repr(parser_for(line)(line)) == repr(json.loads(line))
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "[1e999]", '"\\ud800"', "18446744073709551616", "-9223372036854775809", '{"a":1,"a":2}']
+)
+def test_what_the_fast_library_refuses_or_rounds(text):
+    """Each of these is another value, or an error, by ``orjson`` alone."""
+    line = text.encode()
+    assert repr(parser_for(line)(line)) == repr(json.loads(line))
+
+
+@pytest.mark.parametrize("line", [b"{", b'{"a": 01}', b"\xff", b'"\x01"', b"[" * 100_000])
+def test_errors_are_those_of_the_standard_library(line):
+    """Messages name the column that ``json`` names."""
+    with pytest.raises(Exception) as expected:
+        json.loads(line)
+    with pytest.raises(type(expected.value)) as actual:
+        parser_for(line)(line)
+    assert str(actual.value) == str(expected.value)
+
+
+def test_without_the_library(monkeypatch):
+    """It is an extra."""
+    monkeypatch.setattr(fast_json, "_fast_loads", lambda: None)
+    assert parser_for(b"[1]") is json.loads
