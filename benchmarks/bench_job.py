@@ -66,9 +66,9 @@ def measure(quick: bool) -> list[Row]:
         for name, file, repetitions, aim in _SETS:
             data = home / f"{name.replace(' ', '_')}.jsonl"
             count = _write(data, file, repetitions, with_calls=name == "tool calls", limit=300 if quick else None)
+            script = str(Path(__file__).with_name("routes.py"))
             routes = {
-                route: [sys.executable, str(Path(__file__).with_name("routes.py")), route]
-                + [str(data), str(tokenizer), str(_CAPACITY), str(processes)]
+                route: [sys.executable, script, route, str(data), str(tokenizer), str(_CAPACITY), str(processes)]
                 for route, package in _PEERS.items()
                 if importlib.util.find_spec(package) is not None
             }

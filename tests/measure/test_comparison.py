@@ -84,7 +84,7 @@ def test_other_targets_are_found_in_kept_tokens(source, qwen_tokenizer, monkeypa
         return firsts + 1, lasts
 
     monkeypatch.setattr(tokenized.ByteAlignedTexts, "runs", runs)
-    with pytest.raises(EncodersDifferError, match="target \\d+ is False, and True by the reference"):
+    with pytest.raises(EncodersDifferError, match=r"target \d+ is False, and True by the reference"):
         pack_dataset(source, ChatEncoder(Tokenizer(qwen_tokenizer)), tmp_path / "packs", capacity=512)
 
 

@@ -30,7 +30,7 @@ class FastTokenizer:
     """
 
     def __init__(self, state: str, *, split_special_tokens: bool = False) -> None:
-        from fastokens._native import Tokenizer  # type: ignore[import-untyped]
+        from fastokens._native import Tokenizer
 
         try:
             self._tokenizer = Tokenizer.from_json_str(state)
