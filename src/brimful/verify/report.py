@@ -76,29 +76,31 @@ class Finding:
         assert self.check in CHECKS, self.check
 
 
+def failed(check: str, detail: str, cause: str, way_out: str) -> Finding:
+    """Return the finding of a check that fails without a measured size."""
+    return Finding(check, Status.FAIL, detail=detail, cause=cause, way_out=way_out)
+
+
+def not_supported(check: str, detail: str, way_out: str = "") -> Finding:
+    """Return the finding of a check that cannot be run here, or can show nothing."""
+    return Finding(check, Status.NOT_SUPPORTED, detail=detail, way_out=way_out)
+
+
 def compared(
-    check: str,
-    attention: str,
-    size: float,
-    limit: float,
-    *,
-    passed: str = "",
-    failed: str,
-    diagnosis: Iterable[str] = (),
+    check: str, size: float, limit: float, *, passed: str = "", failed: str, diagnosis: Iterable[str] = ()
 ) -> Finding:
     """Return a finding that passes if the measured size is within its limit.
 
     Args:
         check: a key of ``CHECKS``.
-        attention: the attention implementation; empty if none is involved.
         size: relative difference that was measured.
         limit: largest size that passes.
         passed, failed: detail of the finding in either case.
         diagnosis: cause and way out of a failure.
     """
     if size <= limit:
-        return Finding(check, Status.PASS, attention, size, limit, passed)
-    return Finding(check, Status.FAIL, attention, size, limit, failed, *diagnosis)
+        return Finding(check, Status.PASS, "", size, limit, passed)
+    return Finding(check, Status.FAIL, "", size, limit, failed, *diagnosis)
 
 
 def joined(*remarks: str) -> str:

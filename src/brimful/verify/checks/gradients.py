@@ -21,9 +21,7 @@ _LEAK_IN_BACKWARD = Diagnosis(
 )
 
 
-def check_gradients(
-    setup: PackingSetup, attention: str, reference: PerSampleReference, loss: torch.Tensor
-) -> list[Finding]:
+def check_gradients(setup: PackingSetup, reference: PerSampleReference, loss: torch.Tensor) -> list[Finding]:
     """Compare the gradients of a loss by parameter; no finding if the model has no parameter that is trained."""
     setup.model.zero_grad(set_to_none=True)
     if loss.requires_grad:
@@ -40,10 +38,10 @@ def check_gradients(
         size = difference(at_least_float32(reference_gradient), at_least_float32(gradient))
         if size > worst:
             worst, name = size, key
-    return [compared("gradients", attention, worst, setup.parity_limit, failed=f"largest in {name}")]
+    return [compared("gradients", worst, setup.parity_limit, failed=f"largest in {name}")]
 
 
-def check_backward(setup: PackingSetup, attention: str) -> Finding | None:
+def check_backward(setup: PackingSetup) -> Finding | None:
     """Take gradients of every second sample's loss at the embeddings of the others: they are zero, to the last bit.
 
     ::
@@ -65,7 +63,7 @@ def check_backward(setup: PackingSetup, attention: str) -> Finding | None:
     if movement.passed:
         return None
     detail = joined("the loss of one sample has gradients at the tokens of another", movement.remark)
-    return Finding("gradients", Status.FAIL, attention, movement.size, movement.limit, detail, *_LEAK_IN_BACKWARD)
+    return Finding("gradients", Status.FAIL, "", movement.size, movement.limit, detail, *_LEAK_IN_BACKWARD)
 
 
 class _NoEmbeddingGradients(Exception):

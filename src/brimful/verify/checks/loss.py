@@ -20,7 +20,7 @@ import torch
 
 from brimful.typing import IGNORE_INDEX, Int64Array
 from brimful.verify.batch import CollatedBatch, as_rows
-from brimful.verify.report import Diagnosis, Finding, Status
+from brimful.verify.report import Diagnosis, Finding, Status, not_supported
 from brimful.verify.setup import ModelOutput, PackingSetup, PerSampleReference, difference, shifted_left, targets_loss
 
 _SAME_LOSS = 1e-2
@@ -75,13 +75,12 @@ def loss_difference(expected_loss: float, model_loss: float) -> float:
 
 
 def check_loss(
-    setup: PackingSetup, attention: str, reference: PerSampleReference, batch: CollatedBatch, output: ModelOutput
+    setup: PackingSetup, reference: PerSampleReference, batch: CollatedBatch, output: ModelOutput
 ) -> tuple[Finding, AuxiliaryLoss | None]:
     """Compare the language-model loss of a batch, and the model's own if it gives one, with those of the samples.
 
     Args:
         setup: model and samples.
-        attention: name of the implementation.
         reference: the samples one by one.
         batch: with targets.
         output: of the model for the batch.
@@ -91,7 +90,7 @@ def check_loss(
     """
     limit, count = setup.parity_limit, setup.samples.num_targets
     if not count:
-        return Finding("loss", Status.NOT_SUPPORTED, attention, detail="no sample has a target"), None
+        return not_supported("loss", "no sample has a target"), None
     logits = output.logits.detach()
     expected_loss, language = sum(reference.loss_sums) / count, float(language_loss(logits, batch))
     model_loss = language if output.loss is None else float(output.loss.detach())
@@ -101,13 +100,13 @@ def check_loss(
             f"{model_loss:.6f} in the batch, {expected_loss:.6f} as the mean over the {count} targets of the samples"
         )
         size = loss_difference(expected_loss, model_loss)
-        return Finding("loss", Status.FAIL, attention, size, limit, detail, cause, way_out)
+        return Finding("loss", Status.FAIL, "", size, limit, detail, cause, way_out)
 
     # First the logits and targets: if their own mean is wrong, no weighing of the model's explains it.
     language_size, weighing_size = loss_difference(expected_loss, language), loss_difference(language, model_loss)
     if language_size > limit or weighing_size <= min(limit, _SAME_LOSS):
         size = max(language_size, weighing_size)
-        return (Finding("loss", Status.PASS, attention, size, limit) if size <= limit else failed()), None
+        return (Finding("loss", Status.PASS, "", size, limit) if size <= limit else failed()), None
     # Then the means that are known from trainers, the nearest of them.
     if (mean := _other_mean(setup, batch, logits, model_loss)) is not None:
         return failed(*mean), None
@@ -126,7 +125,7 @@ def check_loss(
     if unevenness:
         way_out = "divide the language-model loss by the targets of the step before anything is added to it"
         return failed(unevenness, way_out), auxiliary
-    return Finding("loss", Status.PASS, attention, language_size, limit, str(auxiliary)), auxiliary
+    return Finding("loss", Status.PASS, "", language_size, limit, str(auxiliary)), auxiliary
 
 
 def other_labels(
