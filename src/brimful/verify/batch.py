@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,8 @@ import torch
 
 from brimful.errors import CollateError
 from brimful.typing import IGNORE_INDEX, BoolArray, Int64Array
-from brimful.verify.locate import locate_with_markers
-from brimful.verify.places import Place, SampleLayout
-from brimful.verify.reference_samples import ReferenceSamples, Segment
+from brimful.verify.locate import Place, SampleLayout
+from brimful.verify.reference_samples import Segment
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,26 @@ class CollatedBatch:
         ids: ``int64[B, T]``.
         targets: ``int64[B, T]``: the token that the logits of each position are trained to predict; None without labels.
             Labels of ``labels`` are shifted by the model, those of ``shift_labels`` are already.
-        shifted: true if the labels came as ``shift_labels``.
         layout: places of the samples.
-        free: ``bool[B, T]``: tokens in no sample's place.
     """
 
     kwargs: dict[str, Any]
     ids: Int64Array
     targets: Int64Array | None
-    shifted: bool
     layout: SampleLayout
-    free: BoolArray
+
+    @property
+    def shifted(self) -> bool:
+        """True if the labels came as ``shift_labels``."""
+        return self.kwargs.get("shift_labels") is not None
+
+    @cached_property
+    def free(self) -> BoolArray:
+        """``bool[B, T]``: tokens in no sample's place."""
+        free = np.ones(self.ids.shape, dtype=bool)
+        for _, place in self.located:
+            free[place.index] = False
+        return free
 
     @property
     def places(self) -> tuple[Place | None, ...]:
@@ -104,46 +113,6 @@ def call_collator(
     if not isinstance(kwargs["input_ids"], torch.Tensor):
         raise CollateError(f"input_ids of the batch must be a tensor and are a {type(kwargs['input_ids']).__name__}")
     return kwargs, as_rows(kwargs["input_ids"])
-
-
-def collate(
-    collator: Callable[[list[Any]], Mapping[str, Any]],
-    samples: ReferenceSamples,
-    *,
-    device: Any,
-    markers: SampleLayout | None,
-    replacements: Mapping[int, Int64Array] | None = None,
-) -> CollatedBatch:
-    """Call the collator with copies of the samples, and find them in what it returns.
-
-    Args:
-        collator: as in ``verify_packing``.
-        samples: the samples.
-        device: of the model.
-        markers: layout of a batch of markers; None if the collator refuses them.
-        replacements: other tokens of some segments.
-
-    Raises:
-        CollateError: the batch is no mapping, has no ``input_ids``, or has labels of another shape.
-    """
-    kwargs, ids = call_collator(collator, samples.copies(replacements), device)
-    layout = locate_with_markers(ids, samples.segments, samples.ids_with(replacements), markers)
-    free = np.ones(ids.shape, dtype=bool)
-    for place in layout.places:
-        if place is not None:
-            free[place.index] = False
-    shifted = kwargs.get("shift_labels") is not None
-    targets = None
-    if shifted:
-        targets = as_rows(kwargs["shift_labels"])
-    elif kwargs.get("labels") is not None:
-        # The model compares the logits of each position with the label of the next one.
-        labels = as_rows(kwargs["labels"])
-        targets = np.full_like(labels, IGNORE_INDEX)
-        targets[:, :-1] = labels[:, 1:]
-    if targets is not None and targets.shape != ids.shape:
-        raise CollateError(f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}")
-    return CollatedBatch(kwargs, ids, targets, shifted, layout, free)
 
 
 def as_integers(value: Any) -> Int64Array:

@@ -23,7 +23,7 @@ from brimful.typing import Int64Array
 from brimful.verify.attention import first_sentence
 from brimful.verify.batch import CollatedBatch
 from brimful.verify.checks.isolation import Leak, compare_logits, other_tokens
-from brimful.verify.checks.positions import diagnose_positions, position_rows
+from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.modes import in_float32
 from brimful.verify.report import Diagnosis
 from brimful.verify.setup import PackingSetup
@@ -130,9 +130,10 @@ def _diagnosis_of_repair(setup: PackingSetup, name: str) -> Diagnosis:
                 "mRoPE: boundaries are read from a row of text positions, and the batch has none",
                 "position_ids [4, B, T]: text positions first, then time, height and width, each sample's own",
             )
-        return diagnose_positions(setup) or Diagnosis(
-            "position_ids: with those of the samples alone it stops",
-            f"number every sample from {setup.position_start}",
+        finding = check_positions(setup)
+        return Diagnosis(
+            finding.cause or "position_ids: with those of the samples alone it stops",
+            finding.way_out or f"number every sample from {setup.position_start}",
         )
     if is_recurrent(setup):
         return Diagnosis(

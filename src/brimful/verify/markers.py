@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from brimful.typing import Int64Array
-from brimful.verify.places import Place, SampleLayout
+from brimful.verify.locate import Place, SampleLayout
 from brimful.verify.reference_samples import ReferenceSamples
 
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from brimful.errors import SettingsError
+from brimful.errors import CollateError, SettingsError
 from brimful.typing import IGNORE_INDEX, Int64Array
-from brimful.verify.batch import CollatedBatch, call_collator, collate, expected_targets
+from brimful.verify.batch import CollatedBatch, as_rows, call_collator, expected_targets
+from brimful.verify.locate import Place, SampleLayout, locate_with_markers
 from brimful.verify.markers import lay_out_markers
 from brimful.verify.modes import seeded
-from brimful.verify.places import Place, SampleLayout
 from brimful.verify.reference_samples import ReferenceSamples
 
 _PARITY_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
@@ -117,10 +117,24 @@ class PackingSetup:
         return 0
 
     def collate(self, replacements: Mapping[int, Int64Array] | None = None) -> CollatedBatch:
-        """Return the batch, with other tokens in some segments."""
-        return collate(
-            self.collator, self.samples, device=self.device, markers=self._markers, replacements=replacements
-        )
+        """Call the collator with copies of the samples, other tokens in some segments, and find them in what it returns.
+
+        Raises:
+            CollateError: the batch is no mapping, has no ``input_ids``, or has labels of another shape.
+        """
+        kwargs, ids = call_collator(self.collator, self.samples.copies(replacements), self.device)
+        segments, segment_ids = self.samples.segments, self.samples.ids_with(replacements)
+        batch = CollatedBatch(kwargs, ids, None, locate_with_markers(ids, segments, segment_ids, self._markers))
+        labels = kwargs.get("shift_labels" if batch.shifted else "labels")
+        if labels is None:
+            return batch
+        # The model compares the logits of each position with the label of the next one, unless the labels are shifted.
+        targets = as_rows(labels)
+        if not batch.shifted:
+            targets = np.pad(targets[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORE_INDEX)
+        if targets.shape != ids.shape:
+            raise CollateError(f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}")
+        return replace(batch, targets=targets)
 
     @cached_property
     def _markers(self) -> SampleLayout | None:
@@ -151,9 +165,8 @@ class PackingSetup:
             rows = [np.pad(row, ((0, 0), (0, width - row.shape[1])), mode="edge") for row in own_positions]
             positions = np.stack(rows, axis=1)
         places = tuple(Place(row, 0, int(length)) for row, length in enumerate(lengths))
-        free = np.arange(width) >= lengths[:, None]
-        layout = SampleLayout(places, (), np.zeros_like(free), True)
-        batch = CollatedBatch(self._plain_kwargs(ids, positions), ids, None, True, layout, free)
+        layout = SampleLayout(places, (), np.zeros(ids.shape, dtype=bool), True)
+        batch = CollatedBatch(self._plain_kwargs(ids, positions), ids, None, layout)
         return replace(batch, targets=expected_targets(batch, segments))
 
     def sample_kwargs(self, index: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,15 +30,14 @@ def check_gradients(setup: PackingSetup, reference: PerSampleReference, loss: to
     gradients = setup.take_gradients()
     if not gradients and not reference.gradients:
         return []
-    worst, name = 0.0, ""
-    for key in sorted({*gradients, *reference.gradients}):
+    differences = []
+    for name in sorted({*gradients, *reference.gradients}):
         # A parameter without a gradient on one side has zeros there: experts that no token of a sample went to.
-        reference_gradient, gradient = reference.gradients.get(key), gradients.get(key)
-        reference_gradient = torch.zeros_like(gradients[key]) if reference_gradient is None else reference_gradient
+        reference_gradient, gradient = reference.gradients.get(name), gradients.get(name)
+        reference_gradient = torch.zeros_like(gradients[name]) if reference_gradient is None else reference_gradient
         gradient = torch.zeros_like(reference_gradient) if gradient is None else gradient
-        size = difference(at_least_float32(reference_gradient), at_least_float32(gradient))
-        if size > worst:
-            worst, name = size, key
+        differences.append((difference(at_least_float32(reference_gradient), at_least_float32(gradient)), name))
+    worst, name = max(differences, key=itemgetter(0))
     return [compared("gradients", worst, setup.parity_limit, failed=f"largest in {name}")]
 
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from brimful.typing import IGNORE_INDEX, Int64Array
+from brimful.typing import IGNORE_INDEX, Float64Array, Int64Array
 from brimful.verify.batch import CollatedBatch, as_rows
 from brimful.verify.report import Diagnosis, Finding, Status, not_supported
 from brimful.verify.setup import ModelOutput, PackingSetup, PerSampleReference, difference, shifted_left, targets_loss
@@ -35,9 +36,6 @@ _NOT_SHIFTED = Diagnosis(
     "the model does not shift its labels: every token is trained to predict itself",
     "compute the loss from the logits, each predicting the next token of its sample",
 )
-
-_Sums: TypeAlias = dict[int, list[tuple[float, int]]]
-"""Loss sum and number of targets of each sample, by the group that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,26 +168,21 @@ def _other_mean(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor,
 def _other_means(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor) -> Iterator[tuple[float, str]]:
     """Yield the values that wrong losses of the same logits would have, with their names."""
     assert batch.targets is not None
-    by_sample: _Sums = {}
-    by_feature: _Sums = {}
-    by_row: _Sums = {}
-    for index, place in batch.located:
-        segment = setup.samples.segments[index]
-        sums = (float(targets_loss(logits[place.index], batch.targets[place.index])), segment.num_targets)
-        for groups, key in ((by_sample, index), (by_feature, segment.feature), (by_row, place.row)):
-            groups.setdefault(key, []).append(sums)
-    num_samples = len(by_sample)
-    sample_means = [total / count for ((total, count),) in by_sample.values() if count]
-    total = sum(total for ((total, _),) in by_sample.values())
+    segments = [setup.samples.segments[index] for index, _ in batch.located]
+    places = [place for _, place in batch.located]
+    sums = np.array([float(targets_loss(logits[place.index], batch.targets[place.index])) for place in places])
+    counts = np.array([segment.num_targets for segment in segments])
+    num_samples, total = len(places), float(sums.sum())
     height, width = batch.ids.shape
     num_real = int((~batch.free).sum())
-    yield sum(sample_means) / max(1, len(sample_means)), "a mean of per-sample means: each sample weighs the same"
-    yield (
-        sum(sample_means) / max(1, num_samples),
-        "a mean of per-sample means over all samples, those without a target included",
-    )
-    yield _mean_of_means(by_feature), "a per-pack mean: each pack weighs the same"
-    yield _mean_of_means(by_row), "a mean of per-row means: each row weighs the same"
+    sample_mean = _mean_of_means(sums, counts, np.arange(num_samples))
+    yield sample_mean, "a mean of per-sample means: each sample weighs the same"
+    sample_mean *= np.count_nonzero(counts) / max(1, num_samples)
+    yield sample_mean, "a mean of per-sample means over all samples, those without a target included"
+    pack_mean = _mean_of_means(sums, counts, [segment.feature for segment in segments])
+    yield pack_mean, "a per-pack mean: each pack weighs the same"
+    row_mean = _mean_of_means(sums, counts, [place.row for place in places])
+    yield row_mean, "a mean of per-row means: each row weighs the same"
     yield total, "the sum over all targets"
     padded_text = f"divided by all {batch.ids.size} tokens of the batch, padding and prompts included"
     yield total / batch.ids.size, padded_text
@@ -199,11 +192,11 @@ def _other_means(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor
     yield total / max(1, num_predicted), f"divided by the {num_predicted} predicted tokens, prompts included"
 
 
-def _mean_of_means(groups: _Sums) -> float:
+def _mean_of_means(sums: Float64Array, counts: Int64Array, groups: npt.ArrayLike) -> float:
     """Return the mean of the groups' means over their targets; groups without a target do not count."""
-    sums = [(sum(total for total, _ in group), sum(count for _, count in group)) for group in groups.values()]
-    means = [total / count for total, count in sums if count]
-    return sum(means) / max(1, len(means))
+    group_sums, group_counts = (np.bincount(groups, weights=values) for values in (sums, counts))
+    has_target = group_counts > 0
+    return float((group_sums[has_target] / group_counts[has_target]).sum() / max(1, has_target.sum()))
 
 
 def _sample_loss(setup: PackingSetup, index: int, labels: Int64Array) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import torch
 
 from brimful.verify.batch import CollatedBatch
@@ -47,6 +49,6 @@ def _check_logits(
         (difference(reference.logits[index], logits[place.index]), setup.samples.segments[index].name)
         for index, place in batch.located
     ]
-    worst, name = max(differences, default=(0.0, ""))
+    worst, name = max(differences, key=itemgetter(0), default=(0.0, ""))
     detail = f"{name} has other logits in the batch than alone"
     return compared("logits", worst, setup.parity_limit, failed=detail)

@@ -51,12 +51,6 @@ def check_positions(setup: PackingSetup) -> Finding:
     return failed("positions", detail, *_diagnose(setup, mismatches))
 
 
-def diagnose_positions(setup: PackingSetup) -> Diagnosis | None:
-    """Name the fault of the positions and what to change; None if there is none."""
-    mismatches = _mismatches(setup)
-    return _diagnose(setup, mismatches) if mismatches else None
-
-
 def _effective_rows(setup: PackingSetup) -> Int64Array:
     """Return the positions of the batch, or those that the model makes itself if it has none."""
     rows = position_rows(setup)
