@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention 
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import Padding, lay_out  # noqa: E402
 from brimful.collate.dialects.flex_attention import block_mask_of, document_mask_mod, to_flex_attention  # noqa: E402
-from brimful.collate.layout import cu_seqlens_of_mask, indexed_mask  # noqa: E402
+from brimful.collate.layout import indexed_mask  # noqa: E402
 from brimful.shards import assemble_pack  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 
@@ -89,10 +89,11 @@ def test_all_pairs_written_out():
 def test_boundaries_of_a_segment_mask():
     """The mask of the Ascend kit: a real segment of one token before the padding keeps its own boundaries."""
     mask = np.array([1, 1, 2, 2, 2, 3, 3, 4, 5, 5, 5, 0, 0])
-    assert cu_seqlens_of_mask(mask).tolist() == [0, 2, 5, 7, 8, 11, 13]
+    boundaries = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(mask)]
+    assert boundaries == [0, 2, 5, 7, 8, 11, 13]
     batch = lay_out([toy_pack([2, 3, 2, 1, 3])], pad_to=13)
     assert indexed_mask(batch).tolist() == mask.tolist()
-    assert batch.cu_seqlens.tolist() == cu_seqlens_of_mask(mask).tolist()
+    assert batch.cu_seqlens.tolist() == boundaries
 
 
 @pytest.fixture

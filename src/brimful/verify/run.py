@@ -97,23 +97,15 @@ def verify_packing(
         raise SettingsError("attention is empty: name at least one implementation, such as sdpa")
     setup = PackingSetup(model, collator, ReferenceSamples(samples), tolerance, gradients)
     with preserved(model):
-        findings = _check_data(setup)
+        findings = [check_inputs_unmodified(setup), check_complete(setup)]
         # Without knowing which token belongs to which sample, the other checks would only guess.
         if setup.batch.layout.certain:
+            findings += [check(setup) for check in (check_labels, check_positions, check_boundaries, check_padding)]
             for name in names:
                 findings += _check_attention(setup, name, findings)
     order = list(CHECKS)
     findings = sorted(_point_to_passed(findings), key=lambda finding: order.index(finding.check))
     return VerifyReport(_describe(setup), tuple(findings))
-
-
-def _check_data(setup: PackingSetup) -> list[Finding]:
-    """Run the checks that need no forward; only the first two if the places of samples are not certain."""
-    findings = [check_inputs_unmodified(setup), check_complete(setup)]
-    if setup.batch.layout.certain:
-        checks = (check_labels, check_positions, check_boundaries, check_padding)
-        findings += [check(setup) for check in checks]
-    return findings
 
 
 def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:
