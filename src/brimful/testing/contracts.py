@@ -23,7 +23,7 @@ import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,7 @@ class RowsContract(abc.ABC):
 
     def text_of(self, row: Any) -> str:
         """Return the text that a row was made of."""
-        text: str = row["text"]
-        return text
+        return str(row["text"])
 
     def _read(self, rows: Rows) -> list[str]:
         return [self.text_of(row) for row in rows.read(0, len(rows))]
@@ -83,10 +82,9 @@ class RowsContract(abc.ABC):
     def test_every_run_of_rows_is_read(self, tmp_path: Path) -> None:
         """Worker processes read runs, and shuffled packs read single rows."""
         rows = self.make_rows(tmp_path, self.texts)
-        for start in range(len(rows) + 1):
-            for stop in range(start, len(rows) + 1):
-                found = [self.text_of(row) for row in rows.read(start, stop)]
-                assert found == list(self.texts[start:stop]), (start, stop)
+        for start, stop in combinations_with_replacement(range(len(rows) + 1), 2):
+            found = [self.text_of(row) for row in rows.read(start, stop)]
+            assert found == list(self.texts[start:stop]), (start, stop)
         assert [self.text_of(rows.get(index)) for index in range(len(rows))] == list(self.texts)
 
     def test_two_readings_at_once_do_not_disturb_each_other(self, tmp_path: Path) -> None:

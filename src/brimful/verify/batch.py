@@ -47,14 +47,9 @@ class CollatedBatch:
         return free
 
     @property
-    def places(self) -> tuple[Place | None, ...]:
-        """Place of each segment; None for one that is not in the batch as a whole."""
-        return self.layout.places
-
-    @property
     def located(self) -> list[tuple[int, Place]]:
         """Index and place of each segment that is in the batch as a whole."""
-        return [(index, place) for index, place in enumerate(self.places) if place is not None]
+        return [(index, place) for index, place in enumerate(self.layout.places) if place is not None]
 
     @property
     def padding(self) -> BoolArray:

@@ -196,7 +196,7 @@ def _segment_numbers(batch: CollatedBatch) -> Int64Array:
     """Return ``int64[B, T]``: the sample that a token belongs to; each run of padding has a number of its own."""
     run_starts = batch.free.copy()
     run_starts[:, 1:] &= ~batch.free[:, :-1]
-    numbers = len(batch.places) + run_starts.cumsum(axis=None).reshape(run_starts.shape)
+    numbers = len(batch.layout.places) + run_starts.cumsum(axis=None).reshape(run_starts.shape)
     for index, place in batch.located:
         numbers[place.index] = index
     return numbers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
@@ -74,10 +73,9 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     """Return the largest gradient at tokens of samples without a loss, relative to those with one."""
     assert batch.targets is not None
     places = [place for _, place in batch.located]
-    outputs: list[torch.Tensor] = []
-    logits = _forward_from_embeddings(setup, batch, outputs.append)
+    logits, leaves = _forward_from_embeddings(setup, batch)
     # Embeddings may run more than once, and for media; the gradients wanted are those of the row's tokens.
-    leaf = next((output for output in outputs if output.numel() // output.shape[-1] == batch.ids.size), None)
+    leaf = next((leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size), None)
     if leaf is None:
         raise _NoEmbeddingGradients
     largest = 0.0
@@ -99,29 +97,21 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     return largest
 
 
-def _forward_from_embeddings(
-    setup: PackingSetup, batch: CollatedBatch, keep: Callable[[torch.Tensor], Any]
-) -> torch.Tensor:
-    """Return the logits of a batch, with the output of its token embeddings as a leaf that has gradients.
-
-    Args:
-        setup: the model.
-        batch: the batch.
-        keep: called with each leaf.
-    """
+def _forward_from_embeddings(setup: PackingSetup, batch: CollatedBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the logits of a batch, and the outputs of its token embeddings as leaves that have gradients."""
     module = next((part for part in setup.model.modules() if hasattr(part, "get_input_embeddings")), None)
     if module is None or not isinstance(embeddings := module.get_input_embeddings(), torch.nn.Module):
         raise _NoEmbeddingGradients
+    leaves: list[torch.Tensor] = []
 
     def as_leaf(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
-        leaf = output.detach().requires_grad_()
-        keep(leaf)
-        return leaf
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1]
 
     handle = embeddings.register_forward_hook(as_leaf)
     try:
         with torch.enable_grad():
-            return setup.forward(batch.kwargs)
+            return setup.forward(batch.kwargs), leaves
     except Exception as error:  # a model may refuse such embeddings in any way it likes
         raise _NoEmbeddingGradients from error
     finally:

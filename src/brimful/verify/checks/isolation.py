@@ -144,7 +144,7 @@ def compare_logits(
     worst = Leak(changed_index, -1, 0.0, 0, 0.0)
     own_size = 0.0
     # Logits are compared by sample, not by column: a collator may order the changed samples in another way.
-    for index, (place, changed_place) in enumerate(zip(batch.places, changed_batch.places, strict=True)):
+    for index, (place, changed_place) in enumerate(zip(batch.layout.places, changed_batch.layout.places, strict=True)):
         if place is None or changed_place is None or not changed_batch.layout.certain:
             continue
         sample_logits, changed_sample_logits = logits[place.index], changed_logits[changed_place.index]

@@ -28,7 +28,16 @@ def check_parity(
     """
     with torch.set_grad_enabled(setup.with_gradients):
         output = setup.output(batch.kwargs)
-        findings = [_check_logits(setup, reference, output.logits.detach(), batch)]
+        differences = [
+            (
+                difference(reference.logits[index], output.logits.detach()[place.index]),
+                setup.samples.segments[index].name,
+            )
+            for index, place in batch.located
+        ]
+        worst, name = max(differences, key=itemgetter(0), default=(0.0, ""))
+        detail = f"{name} has other logits in the batch than alone"
+        findings = [compared("logits", worst, setup.parity_limit, failed=detail)]
         if batch.targets is None:
             return findings, None
         finding, auxiliary = check_loss(setup, reference, batch, output)
@@ -39,16 +48,3 @@ def check_parity(
             loss = language_loss(output.logits, batch) if loss is None else loss
             findings += check_gradients(setup, reference, loss)
     return findings, auxiliary
-
-
-def _check_logits(
-    setup: PackingSetup, reference: PerSampleReference, logits: torch.Tensor, batch: CollatedBatch
-) -> Finding:
-    """Compare the logits of each sample in the batch with those that it has by itself."""
-    differences = [
-        (difference(reference.logits[index], logits[place.index]), setup.samples.segments[index].name)
-        for index, place in batch.located
-    ]
-    worst, name = max(differences, key=itemgetter(0), default=(0.0, ""))
-    detail = f"{name} has other logits in the batch than alone"
-    return compared("logits", worst, setup.parity_limit, failed=detail)

@@ -35,7 +35,7 @@ def check_complete(setup: PackingSetup) -> Finding:
             "refuses them, and the tokens of these samples fit into the batch in several ways",
             "verify with samples of which none can be read out of others: no repeats, no sample of a single token",
         )
-    absent = [segment for segment, place in zip(segments, batch.places, strict=True) if place is None]
+    absent = [segment for segment, place in zip(segments, batch.layout.places, strict=True) if place is None]
     num_foreign = int((batch.free & ~batch.padding).sum())
     if not absent and not num_foreign:
         return Finding("complete", Status.PASS, detail=f"{len(segments)} samples, each once")
