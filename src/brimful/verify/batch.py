@@ -1,8 +1,7 @@
-"""Batches of a collator, checked for what every check needs, with the places of the samples."""
+"""Batch of a collator, with the places of its samples and the targets of its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -87,27 +86,6 @@ class CollatedBatch:
             return np.broadcast_to(numbers, (*numbers.shape[:-2], *shape))
         except ValueError:
             raise CollateError(f"{name} of the batch have the shape {numbers.shape} and input_ids {shape}") from None
-
-
-def call_collator(
-    collator: Callable[[list[Any]], Mapping[str, Any]], features: list[Any], device: Any
-) -> tuple[dict[str, Any], Int64Array]:
-    """Return keyword arguments of the model from the collator, on its device, and their ``input_ids`` as ``int64[B, T]``.
-
-    Raises:
-        CollateError: the batch is no mapping, or has no tensor of ``input_ids``.
-    """
-    batch = collator(features)
-    if not isinstance(batch, Mapping) or "input_ids" not in batch:
-        returned_text = sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
-        raise CollateError(f"the collator must return a mapping with 'input_ids' and returned {returned_text}")
-    kwargs: dict[str, Any] = {}
-    for key, value in batch.items():
-        value = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-        kwargs[str(key)] = value.to(device) if isinstance(value, torch.Tensor) else value
-    if not isinstance(kwargs["input_ids"], torch.Tensor):
-        raise CollateError(f"input_ids of the batch must be a tensor and are a {type(kwargs['input_ids']).__name__}")
-    return kwargs, as_rows(kwargs["input_ids"])
 
 
 def as_integers(value: Any) -> Int64Array:

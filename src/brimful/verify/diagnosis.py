@@ -90,7 +90,7 @@ def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
         return setup.logits(kwargs)
 
     repaired_leak = compare_logits(
-        repaired_logits(batch), repaired_logits(changed_batch), batch, changed_batch, leak.changed, limit=leak.limit
+        repaired_logits(batch), repaired_logits(changed_batch), batch, changed_batch, leak.changed
     )
     # The changed sample must still move: a batch in which nothing does would look repaired.
     return repaired_leak.size <= leak.limit < repaired_leak.own

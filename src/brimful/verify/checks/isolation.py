@@ -12,7 +12,7 @@ from brimful.typing import Int64Array
 from brimful.verify.batch import CollatedBatch
 from brimful.verify.noise import Movement, measure_movement
 from brimful.verify.report import Diagnosis, Finding, Status, joined, not_supported
-from brimful.verify.setup import PackingSetup, absolute_gaps, difference, media_tokens
+from brimful.verify.setup import PackingSetup, difference, media_tokens
 
 _MAX_CHANGED_SAMPLES = 8
 """Samples that are changed, one forward for each."""
@@ -118,9 +118,7 @@ def _leaks(
     for index in indices[::stride]:
         if (ids := other_tokens(setup, index, steps)) is not None:
             changed_batch = lay_out({index: ids})
-            leaks.append(
-                compare_logits(logits, setup.logits(changed_batch.kwargs), batch, changed_batch, index, limit=0.0)
-            )
+            leaks.append(compare_logits(logits, setup.logits(changed_batch.kwargs), batch, changed_batch, index))
     return leaks
 
 
@@ -130,8 +128,6 @@ def compare_logits(
     batch: CollatedBatch,
     changed_batch: CollatedBatch,
     changed_index: int,
-    *,
-    limit: float,
 ) -> Leak:
     """Compare the logits of two batches that differ in one segment.
 
@@ -139,7 +135,6 @@ def compare_logits(
         logits, changed_logits: ``float[B, T, V]``.
         batch, changed_batch: the batches.
         changed_index: index of the segment.
-        limit: relative difference from which on a token counts as moved.
     """
     worst = Leak(changed_index, -1, 0.0, 0, 0.0)
     own_size = 0.0
@@ -152,8 +147,7 @@ def compare_logits(
         if index == changed_index:
             own_size = size
         elif size > worst.size or worst.moved < 0:
-            gaps, scale = absolute_gaps(sample_logits, changed_sample_logits)
-            num_moved = int((gaps.amax(dim=-1) / scale > limit).sum())
+            num_moved = int(((sample_logits - changed_sample_logits).abs() > 0).any(dim=-1).sum())
             worst = Leak(changed_index, index, size, num_moved, 0.0)
     return replace(worst, own=own_size)
 
