@@ -1,7 +1,5 @@
 """Packs to batches: ``layout`` writes the boundaries, ``dialects`` speak the words of each trainer."""
 
-from __future__ import annotations
-
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects import DIALECTS, Dialect, dialect_of
 from brimful.collate.layout import lay_out

@@ -1,7 +1,5 @@
 """For tests, ours and yours: toys, slow reference algorithms, strategies, faults, and one line that checks packing."""
 
-from __future__ import annotations
-
 from brimful.testing.assertions import assert_packing_is_right
 
 __all__ = ["assert_packing_is_right"]

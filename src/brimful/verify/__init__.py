@@ -5,8 +5,6 @@
 architectures.
 """
 
-from __future__ import annotations
-
 from brimful.verify.report import Finding, Status, VerifyReport
 from brimful.verify.run import verify_packing
 
