@@ -34,7 +34,9 @@ def real(quick: bool) -> Iterator[tuple[str, Histogram, int]]:
         if array.ndim != 1 or name.endswith("_expanded__bert") or (quick and not name.startswith(_QUICK)):
             continue
         counted = name.endswith("_histogram_counts")
-        whole = Histogram.of_dense(np.concatenate([[0], array.astype(np.int64)])) if counted else Histogram.of(array)
+        whole = Histogram.of(array)
+        if counted:
+            whole = Histogram(np.flatnonzero(array) + 1, array[array > 0].astype(np.int64))
         for capacity in (*_CAPACITIES, *filter(None, [_OWN_CAPACITY.get(name)])):
             fits = whole.lengths <= capacity
             if fits.any():

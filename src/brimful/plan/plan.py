@@ -23,7 +23,7 @@ from brimful.plan.policies.truncated import Truncated
 from brimful.plan.schedule import CostModel, pack_costs
 from brimful.plan.settings import PlanSettings
 from brimful.plan.validate import validate_plan
-from brimful.ragged import offsets_of
+from brimful.ragged import sums_of
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 
 
@@ -112,12 +112,7 @@ class Plan:
     @cached_property
     def pack_tokens(self) -> Int64Array:
         """``int64[num_packs]``: tokens in each pack."""
-        return self._sums_of_packs(self.lengths)
-
-    def _sums_of_packs(self, lengths: AnyIntArray) -> Int64Array:
-        ends = offsets_of(lengths)
-        sums: Int64Array = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
-        return sums
+        return sums_of(self.lengths, self.offsets)
 
     @cached_property
     def padding(self) -> tuple[int, int]:
@@ -129,7 +124,7 @@ class Plan:
         """
         if self.alignment.is_none:
             return 0, 0
-        row_tokens = self._sums_of_packs(self.alignment.rounded(self.lengths))
+        row_tokens = sums_of(self.alignment.rounded(self.lengths), self.offsets)
         aligned_tokens = int(row_tokens.sum())
         total = self.alignment.total
         padded_tokens = int((-(-row_tokens // total) * total).sum())
@@ -297,9 +292,9 @@ class Plan:
             raise CorruptFileError(f"{self.path}: the plan is damaged: its arrays are not those that were saved")
 
     def __getstate__(self) -> dict[str, Any]:
-        # The functions are closures, which nothing can pickle; what they find is in the dictionary from its first use on.
-        assert self.lengths is not None and self.length_fingerprint
-        return {**self.__dict__, "find_lengths": None, "find_length_fingerprint": None}
+        # The functions are closures, which nothing can pickle: their results go instead.
+        found = {"lengths": self.lengths, "length_fingerprint": self.length_fingerprint}
+        return {**self.__dict__, **found, "find_lengths": None, "find_length_fingerprint": None}
 
     def __repr__(self) -> str:
         return (

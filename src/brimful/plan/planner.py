@@ -16,7 +16,7 @@ from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.items import Items, prepare_items
 from brimful.plan.ledger import ledger_of
 from brimful.plan.order.exchange import exchange_segments
-from brimful.plan.order.shuffle import assignment_orders, companion_order, pack_order
+from brimful.plan.order.shuffle import companion_order, pack_order
 from brimful.plan.order.underfilled import repack_underfilled
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
@@ -170,7 +170,8 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     result = settings.rule.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
     runs = result.packs
-    packing = runs.assign(*assignment_orders(lengths, counts, runs.num_packs, seed=seed, epoch=epoch))
+    order = companion_order(lengths, counts, seed=seed, epoch=epoch)
+    packing = runs.assign(order, pack_order(runs.num_packs, seed=seed, epoch=epoch))
     if settings.mix and seed is not None:
         packing = exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
     return PackResult(packing, result.bound, result.outcome)

@@ -98,7 +98,7 @@ class PlanSettings:
         usable = alignment.usable(capacity)
         recipe = self.phases
         if rule.name == "phased":
-            recipe = Recipe.default() if not recipe else recipe
+            recipe = recipe or Recipe.default()
             recipe = Recipe.parse(recipe) if isinstance(recipe, str) else recipe
         elif recipe is not None:
             raise SettingsError(
@@ -127,30 +127,37 @@ class PlanSettings:
 
     def _check_contradictions(self) -> None:
         algorithm, contradicts = setting("algorithm", self.algorithm), self.rule.contradicts
-        if self.budgets and "budgets" in contradicts:
-            raise SettingsError(
-                f"{algorithm} knows tokens alone, and there is a budget of {next(iter(self.budgets))}: "
-                f"use {setting('algorithm', 'auto')}"
-            )
-        if self.mix and self.seed is None:
-            raise SettingsError(f"{setting('mix', True)} exchanges segments at random and needs a {setting('seed')}")
-        if self.mix and self.budgets:
-            raise SettingsError(
-                f"{setting('mix', True)} exchanges segments by their tokens and would exceed {setting('budgets')}: "
-                f"leave one out"
-            )
-        if self.mix and "mix" in contradicts:
-            raise SettingsError(f"{setting('mix', True)} would break the order that {algorithm} keeps")
-        if self.min_fill and "min_fill" in contradicts:
-            raise SettingsError(
+        mix, budget = setting("mix", True), next(iter(self.budgets or ()), None)
+        for is_wrong, message in (
+            (
+                budget and "budgets" in contradicts,
+                f"{algorithm} knows tokens alone, and there is a budget of {budget}: use {setting('algorithm', 'auto')}",
+            ),
+            (
+                self.mix and self.seed is None,
+                f"{mix} exchanges segments at random and needs a {setting('seed')}",
+            ),
+            (
+                self.mix and budget,
+                f"{mix} exchanges segments by their tokens and would exceed {setting('budgets')}: leave one out",
+            ),
+            (
+                self.mix and "mix" in contradicts,
+                f"{mix} would break the order that {algorithm} keeps",
+            ),
+            (
+                self.min_fill and "min_fill" in contradicts,
                 f"{setting('min_fill')} packs samples again and would break the order that {algorithm} keeps: "
-                f"leave one out"
-            )
-        if self.row_alignment.total > 1 and "alignment" in contradicts:
-            raise SettingsError(
+                f"leave one out",
+            ),
+            (
+                not self.row_alignment.is_none and "alignment" in contradicts,
                 f"{algorithm} fills packs to the last token and leaves no room for {self.alignment}: "
-                f"use {setting('overflow', 'split')} with another algorithm"
-            )
+                f"use {setting('overflow', 'split')} with another algorithm",
+            ),
+        ):
+            if is_wrong:
+                raise SettingsError(message)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings for JSON: four in any case, and of the others those that are not as by default."""

@@ -173,15 +173,11 @@ def _pack_by_one_budget(column: Int64Array, capacity: int, max_items: int | None
 
 def _pack_with_limit_on_items(sizes: Int64Array, capacities: Int64Array) -> Packing | None:
     """Pack two budgets of which every item takes 1 of one: a limit on the items of a pack; None for other budgets."""
-    if sizes.shape[1] != 2:
+    is_unit = (sizes == 1).all(axis=0)
+    if len(is_unit) != 2 or is_unit[0] == is_unit[1] or int(sizes.min()) < 1:
         return None
-    unit_columns = [column for column in range(2) if bool((sizes[:, column] == 1).all())]
-    if len(unit_columns) != 1:
-        return None
-    column = 1 - unit_columns[0]
-    if int(sizes[:, column].min()) < 1:
-        return None
-    return _pack_by_one_budget(sizes[:, column], int(capacities[column]), int(capacities[unit_columns[0]]))
+    unit, column = np.argsort(~is_unit).tolist()
+    return _pack_by_one_budget(sizes[:, column], int(capacities[column]), int(capacities[unit]))
 
 
 def _weight_for_sample(sizes: Int64Array, capacities: Int64Array, seed: int) -> float:
