@@ -236,25 +236,29 @@ class Lookahead:
             )
         segments = apply_overflow(lengths, capacity=self._capacity, policy=self._overflow)
         rows = segments.ids()
-        self._counts.update(
-            samples_in=len(ids),
-            tokens_in=int(lengths[lengths > 0].sum(dtype=np.int64)),
-            samples_rejected=int((lengths == REJECTED).sum()),
-            segments=len(rows),
-        )
-        oversized_tokens, num_oversized = int(lengths[oversized].sum(dtype=np.int64)), int(oversized.sum())
-        if self._overflow is Overflow.DROP:
-            self._counts.update(samples_dropped=num_oversized, tokens_dropped=oversized_tokens)
-        elif self._overflow is Overflow.SPLIT:
-            self._counts.update(samples_split=num_oversized)
-        else:
-            lost_tokens = oversized_tokens - num_oversized * self._capacity
-            self._counts.update(samples_truncated=num_oversized, tokens_truncated=lost_tokens)
+        num_rejected = int(np.count_nonzero(lengths == REJECTED))
+        oversized_tokens, num_oversized = int(lengths[oversized].sum(dtype=np.int64)), int(np.count_nonzero(oversized))
+        cut_tokens = oversized_tokens - num_oversized * self._capacity
+        truncated = {"samples_truncated": num_oversized, "tokens_truncated": cut_tokens}
+        costs = {
+            Overflow.ERROR: {},
+            Overflow.DROP: {"samples_dropped": num_oversized, "tokens_dropped": oversized_tokens},
+            Overflow.TRUNCATE: truncated,
+            Overflow.TRUNCATE_LEFT: truncated,
+            Overflow.SPLIT: {"samples_split": num_oversized},
+        }
+        arrived = {
+            "samples_in": len(ids),
+            "tokens_in": int(lengths.sum(dtype=np.int64)) - REJECTED * num_rejected,
+            "samples_rejected": num_rejected,
+            "segments": len(rows),
+        }
+        self._counts.update(arrived | costs[self._overflow])
         waiting = np.zeros(len(rows), dtype=_WAITING)
         waiting["id"], waiting["length"] = ids[rows], segments.lengths
         if segments.starts is not None:
             waiting["start"] = segments.starts
-        return waiting, np.searchsorted(rows, rows)
+        return waiting, rows if segments.sample_ids is None else np.searchsorted(rows, rows)
 
     def _plan(self, *, is_last: bool) -> StreamPacks:
         """Pack the window, take out the packs that leave, and close ranks."""
