@@ -141,11 +141,12 @@ def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
     if policy is Overflow.SPLIT and segments.starts is not None and bool(segments.starts.any()):
         _refuse_to_divide(table, budgets, segments, settings)
     first = budgets.first_exceeded(sizes)
-    if first is not None:
+    fits = first < 0
+    if not fits.all():
         if policy is not Overflow.DROP:
             budgets.refuse_oversized(sizes, sample_ids=segments.sample_ids, policy=policy)
         # No segment is cut under the policy drop, so a sample that exceeds a budget is one segment.
-        ids, fits = segments.ids(), first < 0
+        ids = segments.ids()
         segments = Segments(segments.lengths[fits], ids[fits], None, np.union1d(segments.dropped_ids, ids[~fits]))
         sizes = np.ascontiguousarray(sizes[fits])
         counts = np.bincount(first[~fits], minlength=len(budgets.names)).tolist()
@@ -166,7 +167,7 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
     sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths))
     groups = group_items(sizes, group_ids[ids])
     oversized, dropped_by = groups.oversized(budgets, sizes=sizes, sample_ids=ids, policy=policy, unit=alignment.total)
-    if oversized is not None:
+    if oversized.any():
         rows = np.sort(groups.members[np.repeat(~oversized, np.diff(groups.offsets))])
         ids, lengths, sizes = ids[rows], lengths[rows], sizes[rows]
         groups = group_items(sizes, group_ids[ids])
