@@ -27,6 +27,7 @@ from brimful.plan.policies.overflow import Overflow
 from brimful.plan.policies.truncated import Truncated
 from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
+from brimful.ragged import positions_type
 from brimful.typing import AnyIntArray
 
 _NONE_TRUNCATED = Truncated.none()
@@ -195,7 +196,7 @@ def _make_plan(table: LengthTable, items: Items, result: PackResult[Packing], se
         starts = segments.starts[rows]
     sample_ids = rows
     if segments.sample_ids is not None:
-        sample_ids = segments.sample_ids[rows].astype(np.int32 if len(table) < 2**31 else np.int64, copy=False)
+        sample_ids = segments.sample_ids[rows].astype(positions_type(len(table)), copy=False)
     ledger = ledger_of(table, segments, settings)
     truncated = _NONE_TRUNCATED
     # A sample that lost its beginning ends where its segment does: its length follows from the packs.

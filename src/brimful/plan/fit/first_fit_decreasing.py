@@ -39,12 +39,11 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
     runs = np.empty((0, 4), dtype=np.int64)
     for length, remaining in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
         for index in (*np.flatnonzero(runs[:, 0] >= length).tolist(), len(runs)):
-            if index == len(runs):
-                # New packs for all items that remain.
-                packs = -(-remaining // (capacity // length))
-                runs = np.concatenate([runs, [(capacity, num_packs, packs, 0)]])
+            if index < len(runs):
+                room, first_pack, packs, items_before = runs[index].tolist()
+            else:  # new packs for all items that remain
+                room, first_pack, packs, items_before = capacity, num_packs, -(-remaining // (capacity // length)), 0
                 num_packs += packs
-            room, first_pack, packs, items_before = runs[index].tolist()
             copies = room // length
             num_full = min(packs, remaining // copies)
             remaining -= num_full * copies

@@ -163,7 +163,11 @@ class _Search:
         for instance in self.residual_instances(slack_packs):
             if self.is_done:
                 return
-            self.solve_and_round(instance, self.initial_columns(slack_packs, instance.items), must_meet_bound=True)
+            # Patterns of the residual items alone, by best fit decreasing and by minimum bin slack.
+            lengths = set(instance.items.lengths.tolist())
+            columns = list(patterns_of(best_fit_decreasing(instance.items, capacity=self.capacity)))
+            columns += (pattern for pattern in slack_packs if lengths.issuperset(length for length, _ in pattern))
+            self.solve_and_round(instance, columns, must_meet_bound=True)
         if not self.is_done:
             self.solve_and_round(_ResidualInstance(Counter(), self.items), [*start_columns, *slack_packs])
 
@@ -189,12 +193,6 @@ class _Search:
             fixed_packs = Counter({pattern: packs for pattern, packs, _ in prefix if load_of(pattern) == self.capacity})
             yield _ResidualInstance(fixed_packs, remaining(self.items, fixed_packs.items()))
             max_lengths *= 2
-
-    def initial_columns(self, slack_packs: PatternCounts, items: Histogram) -> list[Pattern]:
-        """Return patterns of these items alone, by best fit decreasing and by minimum bin slack."""
-        lengths = set(items.lengths.tolist())
-        best_fit = patterns_of(best_fit_decreasing(items, capacity=self.capacity))
-        return [*best_fit, *(pattern for pattern in slack_packs if lengths.issuperset(length for length, _ in pattern))]
 
     def solve_and_round(
         self, instance: _ResidualInstance, columns: Iterable[Pattern], *, must_meet_bound: bool = False

@@ -274,11 +274,8 @@ class CostModel:
 
         coefficients = np.linalg.lstsq(points, targets, rcond=None)[0]
         if coefficients.min() < 0:
-            edges = [np.zeros(2), np.zeros(2)]
-            for axis, edge in enumerate(edges):
-                column = points[:, axis]
-                edge[axis] = max(0.0, float(column @ targets) / float(column @ column))
-            coefficients = min(edges, key=squared_error)
+            on_edges = [max(0.0, float(column @ targets) / float(column @ column)) for column in points.T]
+            coefficients = min(np.diag(on_edges), key=squared_error)
         if not coefficients.any():
             raise SettingsError("seconds are all 0: nothing to fit")
         error = squared_error(coefficients)

@@ -11,11 +11,11 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.outcome import PlanOutcome
-from brimful.plan.packing import Packing, PackResult, any_exceeds
+from brimful.plan.packing import Packing, PackResult, loads_of
 from brimful.plan.vector.fill import fill_packs, total_sizes
 from brimful.plan.vector.repack import repair_overfull, ruin_and_recreate
 from brimful.rng import generator
-from brimful.typing import AnyIntArray, Int64Array
+from brimful.typing import AnyIntArray, BoolArray, Int64Array
 
 _CLOSE_ENOUGH = 0.001
 """Distance from the bound, as a share of it, at which nothing further is tried."""
@@ -138,7 +138,7 @@ def _is_any_close(offers: list[_Offer], bound: int) -> bool:
 def _try_cheap_ways(sizes: Int64Array, capacities: Int64Array, bound: int, binding: int, seed: int) -> list[_Offer]:
     """Return the packs of best fit decreasing by one budget, where they keep within the others or can be repaired."""
     one_budget = _pack_by_one_budget(sizes[:, binding], int(capacities[binding]))
-    overfull = any_exceeds(one_budget, sizes, capacities=capacities)
+    overfull: BoolArray = np.asarray((loads_of(one_budget, sizes) > capacities).any(axis=1))
     if not overfull.any():
         return [(one_budget, "best_fit_decreasing by one budget keeps within all")]
     limited = _pack_with_limit_on_items(sizes, capacities)
