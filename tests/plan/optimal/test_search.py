@@ -1,7 +1,6 @@
 """Optimal packs and the bound that proves it."""
 
 import time
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,55 +15,20 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import patterns_of, runs_of
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
-from brimful.plan.optimal import column_generation as column_generation_module
 from brimful.plan.optimal import pack_optimally
 from brimful.plan.optimal import search as search_module
 from brimful.plan.optimal import search_limit as search_limit_module
-from brimful.plan.optimal.column_generation import ColumnGeneration
-from brimful.plan.optimal.knapsack import Knapsack
-from brimful.plan.optimal.master_problem import ScipyMaster
-from brimful.plan.optimal.minimum_bin_slack import minimum_bin_slack, reachable_sums
-from brimful.plan.optimal.search_limit import SearchLimit
+from tests.plan.optimal.instances import HARD_FOR_DECREASING, fewest_packs, gap, histogram
 
 pytest.importorskip("scipy", reason="needs the extra brimful[optimal]")
 
 LENGTHS = Path(__file__).parents[3].parent / "shared" / "data" / "lengths"
 
 
-def histogram(counts):
-    return Histogram(np.array(sorted(counts), dtype=np.int64), np.array([counts[key] for key in sorted(counts)]))
-
-
 def lengths_of_packs(placements, lengths):
     packs = placements.assign(decreasing_order(lengths)).as_lists()
     assert sorted(item for pack in packs for item in pack) == list(range(len(lengths)))
     return [sorted((int(lengths[item]) for item in pack), reverse=True) for pack in packs]
-
-
-def fewest_packs(lengths, capacity):
-    """By trying all groupings: of each set of items, the fewest packs and the least filled last pack."""
-
-    @cache
-    def best(items):
-        if items == 0:
-            return 0, capacity
-        return min(
-            (packs, load + length) if load + length <= capacity else (packs + 1, length)
-            for at, length in enumerate(lengths)
-            if items >> at & 1
-            for packs, load in [best(items & ~(1 << at))]
-        )
-
-    return best((1 << len(lengths)) - 1)[0]
-
-
-HARD_FOR_DECREASING = {51: 6, 27: 6, 26: 6, 23: 12}
-"""Johnson's case for 11/9: 51 + 26 + 23 and 27 + 27 + 23 + 23 are 100, decreasing algorithms see 51 + 27 first."""
-
-
-def gap(result):
-    """Packs above the bound; 0 means optimal."""
-    return result.packs.num_packs - result.bound
 
 
 @pytest.mark.parametrize(
@@ -140,22 +104,6 @@ def test_every_item_once_and_never_more_packs_than_best_fit(counts, capacity):
     assert max(map(sum, packs)) <= capacity
 
 
-@settings(max_examples=60)
-@given(
-    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=9),
-    factors=st.lists(st.floats(0, 3), min_size=20, max_size=20),
-)
-def test_a_bound_from_any_prices_holds(lengths, factors):
-    """Prices come from floating point: any prices at all, however wrong, must not prove too much."""
-    capacity = 20
-    items = Histogram.of(np.array(lengths))
-    generation = ColumnGeneration(items, capacity, [((length, 1),) for length in items.lengths.tolist()], SearchLimit())
-    assert generation.solve_master()
-    generation.master.prices = np.array(factors[: len(items.lengths)]) - 0.5
-    generation.add_columns()
-    assert 0 < generation.bound <= fewest_packs(tuple(lengths), capacity)
-
-
 def test_billions_of_items():
     """Multiplicities, not items; counts far beyond what the solver's tolerances know."""
     items = histogram({length: count * 10**9 + 1 for length, count in HARD_FOR_DECREASING.items()})
@@ -228,19 +176,6 @@ def test_same_packs_with_and_without_numba():
     assert patterns_of(results[0].packs) == patterns_of(results[1].packs)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_scipy_alone_does_as_well(monkeypatch, seed):
-    """Without highspy the same programme is solved afresh in each round."""
-    items = Histogram.of(np.random.default_rng(seed).integers(100, 480, 300))
-    kept = pack_optimally(items, capacity=1000, time_limit=60)
-    monkeypatch.setattr(column_generation_module, "master_problem_of", ScipyMaster)
-    afresh = pack_optimally(items, capacity=1000, time_limit=60)
-    assert afresh.bound == kept.bound
-    assert max(gap(afresh), gap(kept)) <= 1
-    hard = pack_optimally(histogram(HARD_FOR_DECREASING | {1: 1}), capacity=100, time_limit=60)
-    assert (hard.packs.num_packs, hard.bound) == (10, 10)
-
-
 def test_without_a_solver_it_says_what_to_install(monkeypatch):
     """Not a ModuleNotFoundError from the depth, and not only on data that happen to need the solver."""
     monkeypatch.setattr(search_module, "installed_solver", lambda: "")
@@ -257,58 +192,3 @@ def test_squad_at_384():
     items = Histogram(np.flatnonzero(counts) + 1, counts[counts > 0])
     result = pack_optimally(items, capacity=384, time_limit=60)
     assert (result.packs.num_packs, result.bound) == (40_195, 40_195)
-
-
-def test_minimum_bin_slack_fills_exactly_where_it_can():
-    """The drawing of the docstring: best fit decreasing would put the two 4s together."""
-    items = histogram({4: 2, 3: 4})
-    assert minimum_bin_slack(items, capacity=10, limit=SearchLimit()) == {((4, 1), (3, 2)): 2}
-
-
-@given(counts=st.dictionaries(st.integers(1, 60), st.integers(1, 50), min_size=1, max_size=20))
-def test_minimum_bin_slack_packs_every_item_once(counts):
-    """Its search takes items and puts them back; none may stay behind."""
-    items = histogram(counts)
-    packed = minimum_bin_slack(items, capacity=60, limit=SearchLimit())
-    search_module._check(runs_of(packed.items()), items, 60)
-    assert packed.total() >= lower_bound(items, capacity=60)
-
-
-def test_minimum_bin_slack_stops_at_the_deadline():
-    """No result rather than half a packing."""
-    assert minimum_bin_slack(histogram({3: 5}), capacity=10, limit=SearchLimit(seconds=0)) == {}
-
-
-@given(counts=st.dictionaries(st.integers(1, 40), st.integers(1, 9), max_size=8), capacity=st.integers(1, 80))
-def test_reachable_sums_against_adding_items_one_by_one(counts, capacity):
-    """Copies go in by powers of two; each number of copies must come out."""
-    sums = {0}
-    for length, count in counts.items():
-        sums = {total + length * copies for total in sums for copies in range(count + 1)}
-    items = histogram(counts)
-    table = reachable_sums(items.lengths, items.counts, capacity=capacity)
-    assert table.nonzero()[0].tolist() == sorted(total for total in sums if total <= capacity)
-
-
-@given(
-    values=st.dictionaries(st.integers(1, 30), st.integers(1, 2**50), min_size=1, max_size=8),
-    capacity=st.integers(30, 90),
-)
-def test_knapsack_against_the_recurrence(values, capacity):
-    """Values and contents, of the compiled and the NumPy form; contents must be worth what is claimed."""
-    lengths = np.array(sorted(values), dtype=np.int64)
-    best = [0] * (capacity + 1)
-    for size in range(1, capacity + 1):
-        best[size] = max([best[size - length] + values[length] for length in values if length <= size], default=0)
-    tables = []
-    for use in (True, False):
-        with compiled_forms(use):
-            knapsack = Knapsack(lengths, np.array([values[int(length)] for length in lengths]), capacity=capacity)
-            assert knapsack.solve(SearchLimit())
-            assert knapsack.best.tolist() == best
-            content = [int(lengths[at]) for at in knapsack.best_content(capacity)]
-            assert sum(content) <= capacity
-            assert sum(values[length] for length in content) == best[capacity]
-            tables.append(knapsack.last.tolist())
-    assert tables[0] == tables[-1]
-    assert not knapsack.solve(SearchLimit(seconds=0))
