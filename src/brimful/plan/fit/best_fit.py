@@ -86,10 +86,7 @@ def _best_fit_on_lists(lengths: list[int], capacity: int, block_keys: int, pack_
 
 def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntArray) -> int:
     """Write the same with arrays, to be compiled. Block ``i`` in the order of keys is row ``rows[i]`` of ``keys``."""
-    shortest = capacity
-    for length in lengths:
-        if length < shortest:
-            shortest = int(length)
+    shortest = lengths.min() if len(lengths) else capacity
     keys = np.empty((16, block_keys), dtype=np.int64)
     sizes = np.zeros(16, dtype=np.int64)  # keys of each row
     rows = np.arange(16)  # behind the rows in use lie the free ones
