@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from brimful.compiling import compiled
 from brimful.plan.packing import Packing
-from brimful.ragged import ranges
+from brimful.ragged import ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 _CHUNK_ITEMS = 1 << 18
@@ -166,32 +166,15 @@ def _assign_in_numpy(
         begin = int(ends[piece - 1]) if piece else 0
         stop = max(int(np.searchsorted(ends, begin + _CHUNK_ITEMS, side="right")), piece + 1)
         part = slice(piece, stop)
-        places = _places(
-            first_pack[part], packs_in_run[part], copies_per_pack[part], items_before[part], begins, order.dtype
-        )
+        # The place of the first copy in each pack of these runs; as narrow as the positions are.
+        num_packs = packs_in_run[part]
+        pack = np.arange(int(num_packs.sum()), dtype=order.dtype)
+        pack += np.repeat((first_pack[part] - starts_of(num_packs)).astype(order.dtype), num_packs)
+        places: AnyIntArray = begins[pack].astype(order.dtype)
+        places += np.repeat(items_before[part].astype(order.dtype), num_packs)
+        if int(copies_per_pack[part].max()) > 1:
+            # Copies of one pack stand side by side: the place of the first, plus the number of the copy.
+            copies = np.repeat(copies_per_pack[part].astype(order.dtype), num_packs)
+            places = ranges(places, copies)
         items[places.astype(np.intp)] = order[begin : int(ends[stop - 1])]  # NumPy is faster with its own index type
         piece = stop
-
-
-def _places(
-    first_pack: Int64Array,
-    packs_in_run: Int64Array,
-    copies_per_pack: Int64Array,
-    items_before: Int64Array,
-    begins: AnyIntArray,
-    dtype: np.dtype[Any],
-) -> AnyIntArray:
-    """Return the place of each item of some runs, in the order of the items; as narrow as the positions are."""
-    packs_before = np.cumsum(packs_in_run) - packs_in_run
-    pack = np.arange(int(packs_in_run.sum()), dtype=dtype)
-    pack += np.repeat((first_pack - packs_before).astype(dtype), packs_in_run)
-    place: AnyIntArray = begins[pack].astype(dtype)
-    place += np.repeat(items_before.astype(dtype), packs_in_run)
-    if int(copies_per_pack.max()) == 1:
-        return place
-    # Copies of one pack stand side by side: the place of the first, plus the number of the copy.
-    copies = np.repeat(copies_per_pack.astype(dtype), packs_in_run)
-    ends = np.cumsum(copies, dtype=dtype)
-    places: AnyIntArray = np.arange(int(ends[-1]), dtype=dtype)
-    places += np.repeat(place - (ends - copies), copies)
-    return places
