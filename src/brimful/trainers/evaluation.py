@@ -14,7 +14,7 @@ from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
 from brimful.messages import counted
-from brimful.serve.indexed_packs import IndexedPacks
+from brimful.serve.pack_store import IndexedPacks
 from brimful.shards import Pack, PackSequence, assemble_pack
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, SampleIds
 
