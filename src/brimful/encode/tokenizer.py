@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from brimful.checks import check_type
-from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError, missing_extra
+from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
 from brimful.fingerprint import fingerprint_of
 from brimful.hub import looks_like_hub_id, offline_if_unreachable
 from brimful.messages import setting
+from brimful.optional import optional
 from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint
 
@@ -99,10 +100,8 @@ class Tokenizer:
         if self._loaded is not None:
             return self._loaded
         assert self.name is not None
-        try:
+        with optional("transformers", "text", "encoding text"):
             from transformers import AutoTokenizer
-        except ImportError as error:
-            raise missing_extra("transformers", "text", "encoding text") from error
         path = os.path.expanduser(self.name)
         # A directory wins over a hub id of the same name, as in Transformers.
         if os.path.isdir(path):
