@@ -1,7 +1,5 @@
 """Names of the arguments of public calls: aliases from other libraries, and one line for a call that does not fit."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@
 PosixPath('/scratch/brimful')
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

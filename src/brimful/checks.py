@@ -1,7 +1,5 @@
 """Checks of arguments: each refuses in one line that names the argument, what it must be and what it is."""
 
-from __future__ import annotations
-
 import operator
 import os
 from enum import Enum

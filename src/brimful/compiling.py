@@ -5,8 +5,6 @@ the tests hold both against each other. The first use compiles for some seconds 
 or in the user's cache folder where that is not writable.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator

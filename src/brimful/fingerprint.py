@@ -10,8 +10,6 @@ True
 '41396dc'
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

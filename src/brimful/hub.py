@@ -4,8 +4,6 @@ The hub's libraries ask again and again, for some twenty seconds, before they sa
 needs the hub therefore tries the connection first and, without one, takes the files in the hub's cache.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

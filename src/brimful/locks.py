@@ -5,8 +5,6 @@ its leftovers can be told from the files of a live one. Not every system and fil
 network mounts); there ``lock`` does not wait, and ``try_lock`` fails, so that nothing is taken for abandoned.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -6,8 +6,6 @@ A message that mentions a setting does not know who reads it: in Python the sett
 ``str(error)`` speaks Python, the command line puts in its flags (``brimful.cli.flags``).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping

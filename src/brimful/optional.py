@@ -1,7 +1,5 @@
 """Imports of what may be absent or is not needed yet: optional libraries, and public names at their first use."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator

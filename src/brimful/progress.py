@@ -8,8 +8,6 @@ and the remaining time; elsewhere (Slurm logs, pipes) a plain line every ten sec
 ...     bar.advance(10, tokens=2500)
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Ragged arrays: rows of different lengths in one flat array, row ``i`` at ``[offsets[i], offsets[i + 1])``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """File systems behind URLs, opened by fsspec; a missing library or protocol is an error of one line."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

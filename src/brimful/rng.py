@@ -8,8 +8,6 @@ made today is made again by any later NumPy on any platform.
 array([1, 0, 4, 2, 3])
 """
 
-from __future__ import annotations
-
 import numpy as np
 import xxhash
 

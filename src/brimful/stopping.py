@@ -7,8 +7,6 @@ brimful appear whole or not at all, so this is the end that SIGKILL makes too, a
 Only the command line stops like this. In the process of a caller, ``KeyboardInterrupt`` passes as ever.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

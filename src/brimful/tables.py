@@ -18,8 +18,6 @@ milliseconds and compares the arrays with something else later (plans: ``Plan.ch
 ('tokens', [2, 1], [7, 8])
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

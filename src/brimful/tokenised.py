@@ -4,8 +4,6 @@ Every key is read, refused, or known to carry no information. The collator, ``To
 read plain samples here, so that all of them take the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta

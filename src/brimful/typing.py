@@ -4,8 +4,6 @@
 >>> lengths: Lengths = np.array([3, 5], dtype=np.int32)
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A file that appears under its name when it is complete, and what makes writes durable."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

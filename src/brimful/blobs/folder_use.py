@@ -1,7 +1,5 @@
 """A folder of temporary files that several jobs use at once, cleared by the last of them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The blob store of a path or URL."""
 
-from __future__ import annotations
-
 import os
 
 from brimful.blobs.interface import BlobStore

@@ -1,7 +1,5 @@
 """Blobs behind a URL that fsspec opens, such as an object store."""
 
-from __future__ import annotations
-
 import contextlib
 import uuid
 from collections.abc import Iterator

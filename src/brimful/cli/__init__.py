@@ -4,8 +4,6 @@ An error of a known reason is one line on standard error and exit code 2; nothin
 be run again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

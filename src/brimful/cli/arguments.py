@@ -1,7 +1,5 @@
 """The objects that shared options stand for: a job on a source, and the arguments of a plan."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Recognition of paths that brimful wrote, and the command that takes each."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands with options in named groups, in ``--help`` as in the source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar

@@ -1,7 +1,5 @@
 """``brimful demo``: the whole line on real text of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import tempfile

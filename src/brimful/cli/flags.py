@@ -5,8 +5,6 @@
 'choose --overflow drop, or --max-length 8192'
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from typing import Any

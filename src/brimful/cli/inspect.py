@@ -1,7 +1,5 @@
 """``brimful inspect``: everything that brimful writes introduces itself."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from typing import Any

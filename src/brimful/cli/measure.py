@@ -1,7 +1,5 @@
 """``brimful measure``: exact lengths."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

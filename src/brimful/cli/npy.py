@@ -1,7 +1,5 @@
 """Numbers in ``.npy`` and ``.npz`` files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

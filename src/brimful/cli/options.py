@@ -3,8 +3,6 @@
 Types follow from defaults, and ``--help`` shows defaults by a setting of the group of all commands (``brimful.cli``).
 """
 
-from __future__ import annotations
-
 import click
 
 from brimful.cli.command import choice_option, grouped, value_option

@@ -1,7 +1,5 @@
 """``brimful pack``: the whole job in one command."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

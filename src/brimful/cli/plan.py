@@ -1,7 +1,5 @@
 """``brimful plan``: which samples share which pack."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """``brimful report``: lengths, fill, what other capacities would give, and what packing changes in training."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

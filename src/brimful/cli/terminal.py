@@ -1,7 +1,5 @@
 """Results on standard output: one line of JSON for machines; for people, lines that fit the terminal."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

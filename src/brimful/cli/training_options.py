@@ -1,7 +1,5 @@
 """Options of a training run, for reports and comparisons."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """``brimful verify``: is packing right with this model and these packs?"""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``brimful write``: the packs of a plan."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

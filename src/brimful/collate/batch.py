@@ -1,7 +1,5 @@
 """One batch before any dialect: NumPy arrays, with all boundaries in ``cu_seqlens``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Features of a loader as packs; features that cannot be collated are refused by sample and key."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 

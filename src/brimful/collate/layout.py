@@ -1,7 +1,5 @@
 """Layout of packs in one row: the only place that makes boundaries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Loss of a packed batch in PyTorch: summed, weighted, by segment; and the one number that divides a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 

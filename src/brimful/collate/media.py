@@ -1,7 +1,5 @@
 """Extras of a pack beside its tokens: images, sounds, weights, positions in space."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

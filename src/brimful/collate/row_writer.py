@@ -1,7 +1,5 @@
 """Writer of a pack's tokens into a row: in one compiled pass, or in NumPy, to the same result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import TypeAlias

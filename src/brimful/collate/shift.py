@@ -1,7 +1,5 @@
 """Labels shifted to the left inside each segment: no token predicts into the next sample."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import numpy as np

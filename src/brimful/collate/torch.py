@@ -1,7 +1,5 @@
 """Collator of packs into the tensors of a trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

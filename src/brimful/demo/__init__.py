@@ -5,8 +5,6 @@
     docstrings ─► chats ─► tokenizer ─► brimful pack, report, inspect ─► training, packed against padded
 """
 
-from __future__ import annotations
-
 from brimful.demo.chats import Chat, make_chats
 from brimful.demo.steps import run_demo
 from brimful.demo.tokenizer import train_tokenizer

@@ -4,8 +4,6 @@ Source files are read with ``ast``; no module is imported, so nothing of the lib
 heavy tail of real data: most answers are a line, a few are whole manuals.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Steps of the demo, in the order that they are shown. Its commands are run as they are printed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,10 +1,10 @@
 """Training of a small tokenizer, so that there is nothing to download."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from brimful.optional import optional
 
 _PAD, _BEGIN, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 

@@ -4,8 +4,6 @@ Both runs begin with the same weights and take the same samples at every step; e
 its targets. Only the layout differs, so the losses must agree: that is what packing without leaks means.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence

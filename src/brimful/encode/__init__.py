@@ -1,7 +1,5 @@
 """One sample to its tokens and its exact length: ``ChatEncoder``, ``CompletionEncoder``, ``TextEncoder``, ``TokenEncoder``."""
 
-from __future__ import annotations
-
 from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
 from brimful.encode.choose import Mode, as_encoder, encoder_for
 from brimful.encode.completion import CompletionEncoder

@@ -1,7 +1,5 @@
 """Chats through the tokenizer's own chat template, with labels on the assistant's turns."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import re

@@ -1,7 +1,5 @@
 """Choice of the encoder for a source, from the format of its rows and the settings."""
 
-from __future__ import annotations
-
 import datetime
 import os
 from collections.abc import Callable, Mapping

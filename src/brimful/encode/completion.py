@@ -1,7 +1,5 @@
 """Prompts and completions without a chat template, for base models."""
 
-from __future__ import annotations
-
 import os
 from enum import Enum
 from typing import Any

@@ -1,7 +1,5 @@
 """The interface of every encoder: tokens, exact lengths, and a fingerprint of its settings."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias

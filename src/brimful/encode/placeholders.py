@@ -1,7 +1,5 @@
 """Messages with placeholders for their texts, by which chat templates are examined."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 

@@ -9,8 +9,6 @@ target. Two questions find that out:
     purpose (take earlier thoughts out, quote it); so a content that is not found is replaced by a mark and asked again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

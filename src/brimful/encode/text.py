@@ -1,7 +1,5 @@
 """Documents for pretraining: the text, with its beginning and end marked."""
 
-from __future__ import annotations
-
 import os
 from functools import cached_property
 from typing import Any

@@ -5,8 +5,6 @@ files are temporary and belong to one job. Each process compares a file with its
 are made from these files, and no later step would notice other tokens.
 """
 
-from __future__ import annotations
-
 import os
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Rows that were tokenised before: their tokens and labels as they are."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

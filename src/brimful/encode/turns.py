@@ -17,8 +17,6 @@ the text that is tokenised:
 A conversation that none explains is an error that says so, never a guess.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ processes start fresh (``forkserver``), so threads and GPU contexts of the calle
 when their parent dies, however it dies.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Imports that every worker process needs, done once in the server from which they are forked."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The loop of a worker process: it gets a function and its context once, then task after task, and answers each."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

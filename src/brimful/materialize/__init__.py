@@ -1,7 +1,5 @@
 """Packs on disk from a plan: ``write_packs``, and ``pack_dataset`` for the whole job."""
 
-from __future__ import annotations
-
 from brimful.materialize.check import check_store
 from brimful.materialize.job import pack_dataset
 from brimful.materialize.summary import PackSummary

@@ -1,7 +1,5 @@
 """Full check of a pack store against its log and its plan."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

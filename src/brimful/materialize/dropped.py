@@ -1,7 +1,5 @@
 """List of the samples that a plan dropped, each with its place, length and reason."""
 
-from __future__ import annotations
-
 import json
 import os
 

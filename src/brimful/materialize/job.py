@@ -1,7 +1,5 @@
 """The whole job in one call: measure, plan, write and summarise."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

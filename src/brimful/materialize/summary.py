@@ -1,7 +1,5 @@
 """Summary of a job: lines for people, JSON for machines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

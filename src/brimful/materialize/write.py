@@ -1,7 +1,5 @@
 """Writer of the packs of a finished plan. Every shard is a task that is safe to run twice."""
 
-from __future__ import annotations
-
 import functools
 import os
 import socket

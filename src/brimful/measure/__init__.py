@@ -1,7 +1,5 @@
 """Samples to exact lengths: ``measure_lengths`` and the ``LengthTable`` it makes."""
 
-from __future__ import annotations
-
 from brimful.measure.job import OnBadSample, OnMismatch, measure_lengths
 from brimful.measure.table import LengthTable
 

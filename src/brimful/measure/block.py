@@ -1,7 +1,5 @@
 """Measuring one block of rows, in any process: lengths, targets, the account and the rejected rows."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

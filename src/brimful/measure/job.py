@@ -1,7 +1,5 @@
 """Measuring exact lengths: parallel, cached by content, resumable, and only for rows that are new."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Sequence

@@ -11,8 +11,6 @@
 lengths (``counts``), the others on the lengths in their order.
 """
 
-from __future__ import annotations
-
 from brimful.plan.algorithms import ALGORITHMS
 from brimful.plan.outcome import PlanOutcome
 from brimful.plan.plan import Plan, Segment

@@ -1,7 +1,5 @@
 """All algorithms in one table: planner, ``Lookahead``, what-if, command-line help and documentation read it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

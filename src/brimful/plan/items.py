@@ -1,7 +1,5 @@
 """From a length table to the items that are packed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """The account of a plan: every sample and every token."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 import numpy as np

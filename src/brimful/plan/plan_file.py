@@ -5,8 +5,6 @@ samples were truncated, another names those, with ``kind`` 2 and their lengths b
 segment begins at 0.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

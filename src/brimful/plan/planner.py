@@ -1,7 +1,5 @@
 """Entry point of planning: from lengths over items and packs to a plan."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

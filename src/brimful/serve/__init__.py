@@ -1,7 +1,5 @@
 """Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``TokenBudgetBatches``."""
 
-from __future__ import annotations
-
 from brimful.serve.compose import BatchLedger, compose
 from brimful.serve.dataset import PackedDataset
 from brimful.serve.loader import PackLoader

@@ -1,7 +1,5 @@
 """Loaders of one rank's micro-batches: their base, and the one from packs, step by step, resumable at each."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod

@@ -1,7 +1,5 @@
 """Packs by index as a list has them, and the reader of a finished pack store."""
 
-from __future__ import annotations
-
 import abc
 import os
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """Feeds of samples for micro-batches: by index, from lengths alone; or from a live stream."""
 
-from __future__ import annotations
-
 import abc
 import base64
 import copy

@@ -1,7 +1,5 @@
 """Settings of micro-batches: a budget of tokens, or a number of samples."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, asdict, dataclass
 from enum import Enum
 from typing import Any

@@ -1,7 +1,5 @@
 """Loader of one rank's micro-batches by a token budget, from samples or a live stream."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import count

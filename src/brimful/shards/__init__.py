@@ -1,7 +1,5 @@
 """The file format of packs and the log that commits them; knows no policy."""
 
-from __future__ import annotations
-
 from brimful.shards.format import BATCH_ROWS, ShardReader, ShardWriter
 from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
 from brimful.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, assemble_pack

@@ -12,8 +12,6 @@
 A reader ignores columns that it does not know: media will have one of their own.
 """
 
-from __future__ import annotations
-
 import os
 from itertools import pairwise
 from typing import Any

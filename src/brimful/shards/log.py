@@ -11,8 +11,6 @@ A finished pack store is a stream whose log has its end. Records carry running s
 search finds the shard of a pack, and the log alone gives the number of packs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """One pack: the tokens of several samples in one row, and where each begins. And many packs as flat columns."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ A ``Source`` is rows (``rows.py`` and one file per kind of storage) and a format
 kind of row).
 """
 
-from __future__ import annotations
-
 from brimful.sources.open import TextUnit, open_source
 from brimful.sources.rows import Block, Rows
 from brimful.sources.sample import Message, Sample

@@ -4,8 +4,6 @@ Clones of data sets from a hub hold more than data: a README, a licence, descrip
 and configurations. A directory that names its files by split is opened one split at a time.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The elements of a JSON array one by one, in the memory of one of them."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import re

@@ -6,8 +6,6 @@ remade only if they differ. Times decide when to look, never what the content is
 The file is read in pieces: the index takes memory for its lines that are not blank, and for nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

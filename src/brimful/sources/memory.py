@@ -1,7 +1,5 @@
 """Rows that are already in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

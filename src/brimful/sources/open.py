@@ -1,7 +1,5 @@
 """The entrance: ``open_source`` turns a path, or something in memory, into a ``Source``."""
 
-from __future__ import annotations
-
 import glob
 import os
 import sys

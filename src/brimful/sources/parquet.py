@@ -1,7 +1,5 @@
 """Parquet files: rows by index through row groups."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property

@@ -12,8 +12,6 @@ the share of rows that have it.
 True
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

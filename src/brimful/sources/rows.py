@@ -1,7 +1,5 @@
 """Rows by index, before a format interprets them: the contract between storage and ``Source``."""
 
-from __future__ import annotations
-
 import abc
 import bisect
 from collections.abc import Iterator, Sequence

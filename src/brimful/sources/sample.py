@@ -1,7 +1,5 @@
 """One training example of a source, in the forms that encoders take: a chat, a text, or tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

@@ -6,8 +6,6 @@ of each file are compared with its size, and the columns of each batch with thei
 The values are compared with their offsets when they are read (``HuggingFaceRows``).
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

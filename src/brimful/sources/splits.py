@@ -4,8 +4,6 @@ Packing the test set with the training set would spoil every evaluation, so a da
 split at a time.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Sequence

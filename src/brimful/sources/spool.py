@@ -4,8 +4,6 @@ They are copied to the cache directory as JSON lines under a name made of their 
 are the same data set, and a job that was killed goes on.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

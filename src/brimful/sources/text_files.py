@@ -1,7 +1,5 @@
 """Documents that are one file each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

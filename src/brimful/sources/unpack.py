@@ -4,8 +4,6 @@ The copy lies in the cache directory under a name made of the original's place a
 process of many makes it; a newer copy of the same original replaces the older one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

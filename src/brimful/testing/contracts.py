@@ -15,8 +15,6 @@ Failures explain themselves if a ``conftest.py`` calls ``pytest.register_assert_
 before the first import of this module.
 """
 
-from __future__ import annotations
-
 import abc
 import copy
 import pickle

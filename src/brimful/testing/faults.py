@@ -4,8 +4,6 @@
 ...     pass
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

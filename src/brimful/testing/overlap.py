@@ -1,7 +1,5 @@
 """Companions that two packings of the same items have in common."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.plan.packing import Packing

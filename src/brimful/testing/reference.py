@@ -4,8 +4,6 @@
 [[3, 4], [2], [0, 1, 5]]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [

@@ -3,8 +3,6 @@
 They shrink to small, readable cases, and mix in the corners: lengths of 1, of exactly the capacity, many equal.
 """
 
-from __future__ import annotations
-
 from operator import itemgetter
 from typing import Any
 

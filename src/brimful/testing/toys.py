@@ -1,7 +1,5 @@
 """Toys that behave like the real objects: an encoder without a tokenizer, packs without files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

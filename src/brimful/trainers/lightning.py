@@ -1,7 +1,5 @@
 """Lightning: packs as a data module with its place in the epoch in every checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Facts about a model for packing, read from its class, its configuration and its source."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

@@ -8,8 +8,6 @@ The plugin is two lines, and all arguments keep their names (``packing``, ``pack
 Do not pass this file itself as the plugin: ms-swift puts the folder of a plugin first on the path of imports.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings of trainers that are wrong with packs: refused by name, with the nearest setting that works."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """torchtitan: a loader by its contract, with batches of one dimension and a fixed number of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``SFTTrainer`` of TRL: packs as its data set, and its settings corrected for packs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 

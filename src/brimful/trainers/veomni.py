@@ -3,8 +3,6 @@
 ``PackCollator(dialect="veomni")`` is the collator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Attention implementations on the same model, one after the other, and the first one again at the end."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from importlib.util import find_spec

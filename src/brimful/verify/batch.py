@@ -1,7 +1,5 @@
 """Batch of a collator, with the places of its samples and the targets of its tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

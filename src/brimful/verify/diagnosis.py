@@ -9,8 +9,6 @@
          ──► all of them              stops?  then those together; if not, the model itself does not keep samples apart
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any, TypeAlias

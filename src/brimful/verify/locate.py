@@ -1,7 +1,5 @@
 """Places of samples in a batch that any collator made, found by markers and tokens and not by what the collator says."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ samples with a token of its own at every place. A collator that does not look at
     marked     0 1 · 2 3 4                  0 1 2 3 4 | 7 7        certain
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from itertools import count, islice
 from typing import Any

@@ -1,7 +1,5 @@
 """Models to verify: a tiny random one of a real architecture, or one from a directory or the hub."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 from typing import Any

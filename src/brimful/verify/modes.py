@@ -1,7 +1,5 @@
 """Temporary settings of a model: its mode without randomness, or float32, and its own settings again afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

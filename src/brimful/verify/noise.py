@@ -14,8 +14,6 @@ if nothing moves in rows; if something does, float32 decides: the weights are th
 is gone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

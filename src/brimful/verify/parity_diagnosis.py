@@ -8,8 +8,6 @@
                ──► a row for each sample               differs?  then it is the model, and not the packing
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Report of ``verify_packing``: one finding for each check and attention implementation."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """``verify_packing``: every check, with every attention implementation."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Small samples to verify with: random ones, or the first segments of packs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any

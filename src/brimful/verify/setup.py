@@ -1,7 +1,5 @@
 """Setup under test: model, collator and samples, and runs of them packed, one by one, and with a row each."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Names, dtypes and shapes of all of them: ``docs/dialects.md``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Batch of Axolotl with ``sample_packing``, as its ``V2BatchSamplerDataCollatorForSeq2Seq`` makes it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

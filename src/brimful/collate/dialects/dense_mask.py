@@ -1,7 +1,5 @@
 """Mask of all pairs of tokens: for SDPA, on machines that have no other attention for packs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Mask of all pairs of tokens as numbers to add: for attention without boolean masks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

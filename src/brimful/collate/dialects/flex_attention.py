@@ -1,7 +1,5 @@
 """Batch for FlexAttention of PyTorch: document ids, and a block mask made from the boundaries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

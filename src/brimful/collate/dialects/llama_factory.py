@@ -1,7 +1,5 @@
 """Batch of LLaMA-Factory with ``neat_packing``: the number of the segment as attention mask."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

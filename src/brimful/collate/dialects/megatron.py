@@ -1,7 +1,5 @@
 """Micro-batch of Megatron-Core's packed scheduler, and its ``PackedSeqParams``."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any, TypeVar
 

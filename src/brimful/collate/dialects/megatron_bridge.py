@@ -1,7 +1,5 @@
 """Batch of Megatron-Bridge in the THD layout of its current versions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

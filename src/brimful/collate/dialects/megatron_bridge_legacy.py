@@ -1,7 +1,5 @@
 """Batch of Megatron-Bridge up to 0.3 and of NeMo: boundaries with an end mark."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

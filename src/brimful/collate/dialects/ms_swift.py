@@ -1,7 +1,5 @@
 """Batch that the trainer of ms-swift gets from its template, with packing or padding-free."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

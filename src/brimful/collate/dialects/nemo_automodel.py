@@ -1,7 +1,5 @@
 """Packed batch of NeMo Automodel: rows with lists of lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One row for each sample, padded to the longest: the reference for every packed form."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

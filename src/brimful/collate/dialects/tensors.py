@@ -1,7 +1,5 @@
 """Arrays of a batch as tensors that share their memory, in shapes and names of several dialects."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

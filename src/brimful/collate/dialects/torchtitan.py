@@ -1,7 +1,5 @@
 """Batch of torchtitan: a row without a batch dimension."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

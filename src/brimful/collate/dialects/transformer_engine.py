@@ -1,7 +1,5 @@
 """Arguments of Transformer Engine's attention in the ``thd`` layout."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Keyword arguments of Transformers models, by the keys of ``DataCollatorWithFlattening``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Batch that ``SFTTrainer`` of TRL gets from its own padding-free collator."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from brimful.collate.batch import PackedBatch

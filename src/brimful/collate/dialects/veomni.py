@@ -1,7 +1,5 @@
 """Batch that a model of VeOmni gets from its packing collator without sequence parallelism."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

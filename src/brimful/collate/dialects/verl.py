@@ -1,7 +1,5 @@
 """Batch of verl's engines: nested tensors, one row for each sample."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

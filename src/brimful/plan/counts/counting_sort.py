@@ -1,7 +1,5 @@
 """Counting sort of lengths: stable, longest first."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.compiling import compiled

@@ -1,7 +1,5 @@
 """Patterns: the content of a pack as counts of lengths, and the number of packs that hold it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The items that can still go into packs: counts of lengths that shrink while packs are made."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Parts that the algorithms on items in their order share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

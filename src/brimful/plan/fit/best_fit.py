@@ -1,7 +1,5 @@
 """Best fit: samples in their order, each in the fullest pack with room."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Best fit decreasing: longest first, each in the fullest pack with room."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
 

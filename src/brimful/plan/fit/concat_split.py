@@ -1,7 +1,5 @@
 """Concat and split: all samples one behind the other, cut where a pack is full."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.plan.packing import Packing

@@ -1,7 +1,5 @@
 """First fit: samples in their order, each in the first pack that has room."""
 
-from __future__ import annotations
-
 from collections.abc import MutableSequence, Sequence
 
 import numpy as np

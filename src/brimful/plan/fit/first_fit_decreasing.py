@@ -1,7 +1,5 @@
 """First fit decreasing: longest first, each in the first pack that has room."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.plan.counts.histogram import Histogram

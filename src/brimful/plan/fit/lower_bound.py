@@ -1,7 +1,5 @@
 """Lower bound on the number of packs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.plan.counts.histogram import Histogram

@@ -1,7 +1,5 @@
 """Next fit: samples in their order, a new pack when the next does not fit."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.compiling import compiled

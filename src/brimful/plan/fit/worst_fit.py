@@ -1,7 +1,5 @@
 """Worst fit: samples in their order, each in the emptiest pack."""
 
-from __future__ import annotations
-
 from collections.abc import MutableSequence, Sequence
 from heapq import heappush, heapreplace
 

@@ -13,8 +13,6 @@
 ``search_limit`` ends all of them.
 """
 
-from __future__ import annotations
-
 from brimful.plan.optimal.master_problem import installed_solver
 from brimful.plan.optimal.search import OptimalResult, pack_optimally
 

@@ -1,7 +1,5 @@
 """Column generation: from prices to better patterns, and to a bound that holds."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable
 from math import ceil

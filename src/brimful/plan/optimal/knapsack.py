@@ -1,7 +1,5 @@
 """The pricing problem of column generation: the unbounded knapsack, solved for all sizes at once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.compiling import compiled

@@ -1,7 +1,5 @@
 """The master problem of column generation: a linear programme over patterns, solved by HiGHS."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from importlib.util import find_spec
 from typing import Any, TypeAlias

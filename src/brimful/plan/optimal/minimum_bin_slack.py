@@ -1,7 +1,5 @@
 """Minimum bin slack: packs filled exactly where a limited search finds how (Gupta and Ho, 1999)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Whole packs from a solution in fractions of packs."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The search for optimal packs: heuristics first, then column generation, with a proof of how good the packs are."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

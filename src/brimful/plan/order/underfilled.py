@@ -1,7 +1,5 @@
 """Packs that are not full enough: packed again among themselves, and put last."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 

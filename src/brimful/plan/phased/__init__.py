@@ -11,8 +11,6 @@ phase: ``powers_of_two``, ``seed_and_fill`` (with the rules of ``seed_rules``), 
 ``parser`` reads them from text.
 """
 
-from __future__ import annotations
-
 from brimful.plan.phased.finish import Finish
 from brimful.plan.phased.phase import Phase, Placed
 from brimful.plan.phased.powers_of_two import PowersOfTwo

@@ -1,7 +1,5 @@
 """The last phase: all remaining items go into packs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil
 

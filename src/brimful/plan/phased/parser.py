@@ -8,8 +8,6 @@
     value   = true | false | whole number | decimal number | word | whole numbers divided by spaces
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """The contract of a phase: counts in, packs and the remaining counts out; and its settings, checked and as text."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """Full packs of lengths that are the capacity halved again and again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from brimful.plan.counts.histogram import Histogram

@@ -1,7 +1,5 @@
 """Packs around seeds: an item of a seed length first, then fillers, kept if there are enough items and tokens."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from math import ceil

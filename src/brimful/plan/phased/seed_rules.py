@@ -1,7 +1,5 @@
 """Rules that choose the lengths that open packs. A rule says nothing about how full a pack must be."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import ceil, floor

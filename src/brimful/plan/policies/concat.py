@@ -1,7 +1,5 @@
 """The stream of all tokens, cut into the segments of full packs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow

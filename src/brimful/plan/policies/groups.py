@@ -1,7 +1,5 @@
 """Atomic groups: samples that share one pack or are in none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

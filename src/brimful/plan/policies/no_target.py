@@ -1,7 +1,5 @@
 """Samples that teach nothing: those without a token that is a target of the loss."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Packs to steps and ranks, balanced by the cost of each pack."""
 
-from __future__ import annotations
-
 from brimful.plan.schedule.balance import Barrier, imbalance, quantise
 from brimful.plan.schedule.cost_model import CostModel, pack_costs, pack_squares
 from brimful.plan.schedule.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs

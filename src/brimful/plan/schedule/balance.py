@@ -23,8 +23,6 @@ them 1.6 % of loss. The strata keep heavy and light packs in every step that has
 All decisions are on whole numbers made from the costs, by stable sorts: the same on every platform.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 import numpy as np

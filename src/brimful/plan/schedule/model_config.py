@@ -1,7 +1,5 @@
 """The sizes of a model, read from its ``config.json``: its arithmetic is counted from them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Packs of a stream: the planner sees some samples ahead, emits full packs, and keeps the samples of the others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Vector bin packing: packs under several budgets at once, none ever exceeded."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Packs taken apart and filled again, while all others stay."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.plan.packing import Packing, loads_of

@@ -1,7 +1,5 @@
 """Advice on turning packing on: a step without it beside a step with it, and the settings to choose from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from brimful.messages import counted

@@ -12,8 +12,6 @@ step become n packs a step, so the batch grows by the packing factor and the epo
 The arithmetic is exact for a plan; the speed-up is the cost model's, of arithmetic alone.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

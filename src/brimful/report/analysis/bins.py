@@ -1,7 +1,5 @@
 """Bins of histograms: of equal width, or of equal ratios for a logarithmic axis."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Results of packing the same lengths at other capacities."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

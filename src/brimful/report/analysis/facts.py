@@ -1,7 +1,5 @@
 """All numbers of a report: the page, the terminal and ``--json`` show the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Cost models of well-known model sizes, for reports that are made before there is a model."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Sentences of the advice, each with the paper or count that it rests on."""
 
-from __future__ import annotations
-
 from brimful.messages import counted
 from brimful.report.analysis.advice import SAME_STEP_TOLERANCE, Advice, Note, is_same
 

@@ -1,7 +1,5 @@
 """Cost of each rank at each step, in the order of the packs and with packs exchanged for balance."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The fate of one sample: its origin, and the packs that hold it or the reason why none does."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

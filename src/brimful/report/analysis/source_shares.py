@@ -3,8 +3,6 @@
 Long sources lose most to dropping and cutting, so the packed mixture may differ from the one that was set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The training run that a report is for: the shape of its steps and the costs of its model."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

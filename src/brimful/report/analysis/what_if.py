@@ -1,7 +1,5 @@
 """Other capacities and other algorithms beside one plan."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Parts of the page that are drawn: lengths, packs, capacities, work."""
 
-from __future__ import annotations
-
 import math
 from itertools import accumulate, pairwise
 

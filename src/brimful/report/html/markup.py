@@ -1,7 +1,5 @@
 """Pieces of the page: tables, tiles, figures. Every text is escaped here, so nothing in a file name is markup."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import TypeAlias, TypeVar

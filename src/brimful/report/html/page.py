@@ -1,7 +1,5 @@
 """The report as one page: nothing is loaded, nothing runs, and its numbers are in it as JSON."""
 
-from __future__ import annotations
-
 import json
 from html import escape
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Parts of the page that are tables and words: summary, advice, ledger, sources."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape

@@ -5,8 +5,6 @@ be selected, searched and read aloud. Nothing is loaded and nothing runs. ``docs
 this is no plotting library.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

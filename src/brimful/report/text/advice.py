@@ -1,7 +1,5 @@
 """Advice on packing as lines and as a table."""
 
-from __future__ import annotations
-
 from textwrap import wrap
 
 from brimful.report.analysis.advice import Advice

@@ -1,7 +1,5 @@
 """Other capacities and algorithms as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from brimful.messages import percent

@@ -1,7 +1,5 @@
 """A report as lines."""
 
-from __future__ import annotations
-
 from brimful.messages import setting
 from brimful.report.analysis.facts import Facts
 from brimful.report.text.advice import describe_advice, draw_choices

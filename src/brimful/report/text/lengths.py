@@ -1,7 +1,5 @@
 """Lengths as lines and as a histogram."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.fingerprint import short

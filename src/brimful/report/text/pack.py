@@ -1,7 +1,5 @@
 """One pack with its boundaries and its text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A plan as lines."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.fingerprint import short

@@ -1,7 +1,5 @@
 """A pack store as lines."""
 
-from __future__ import annotations
-
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Plan

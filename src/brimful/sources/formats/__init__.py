@@ -8,8 +8,6 @@ them for data that calls them otherwise.
 'question_answer'
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stanford Alpaca's instruction format."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

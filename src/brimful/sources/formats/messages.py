@@ -1,7 +1,5 @@
 """OpenAI's chat format: a list of turns with role and content, tool calls and tool results."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

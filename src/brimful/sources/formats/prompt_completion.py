@@ -1,7 +1,5 @@
 """Prompt and completion, as texts or as lists of turns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

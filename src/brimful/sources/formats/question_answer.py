@@ -1,7 +1,5 @@
 """One question, one answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The contract of a row format: its name, its fields, and the conversion of a row."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """ShareGPT's chat format: turns with ``from`` and ``value``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A document as one text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows that are tokenised already."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

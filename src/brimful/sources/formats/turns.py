@@ -1,7 +1,5 @@
 """Checked values of a row: texts, turns of a chat, and tools."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Boundaries for kernels: exactly between the samples."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gradients: those of the samples one by one, and no sample's loss reaches another's tokens."""
 
-from __future__ import annotations
-
 from operator import itemgetter
 from typing import Any
 

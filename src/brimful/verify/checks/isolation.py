@@ -1,7 +1,5 @@
 """Isolation: the tokens of one sample do not move the logits of another."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 

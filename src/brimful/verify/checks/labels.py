@@ -1,7 +1,5 @@
 """Targets of the batch: every position predicts its own sample's next token, and no other."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from brimful.typing import IGNORE_INDEX, BoolArray, Int64Array

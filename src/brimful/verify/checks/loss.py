@@ -9,8 +9,6 @@ experiments tell a wrong weighing from an addition::
     other labels          the loss moves as the mean does     then every target weighs the same beside what is added
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

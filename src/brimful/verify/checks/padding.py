@@ -1,7 +1,5 @@
 """Padding: no label, no crowd of one-token samples, and no influence on samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

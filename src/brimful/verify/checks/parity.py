@@ -1,7 +1,5 @@
 """Parity: logits, loss and gradients of the batch are those of the samples one by one."""
 
-from __future__ import annotations
-
 from operator import itemgetter
 
 import torch

@@ -1,7 +1,5 @@
 """Positions of the batch: every sample numbered as it is by itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

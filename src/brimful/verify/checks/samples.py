@@ -1,7 +1,5 @@
 """Samples in the batch: each there once, and left as the collator was given it."""
 
-from __future__ import annotations
-
 from brimful.verify.report import Finding, Status, failed, joined, not_supported
 from brimful.verify.setup import PackingSetup
 

@@ -1,7 +1,5 @@
 """Weights of targets: micro-batches with different numbers of targets add up to the mean over all targets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch
