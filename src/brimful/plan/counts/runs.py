@@ -20,6 +20,9 @@ from brimful.plan.packing import Packing
 from brimful.ragged import ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
+_TILE_PACKS = 1 << 12
+"""Packs that compiled code fills before it goes on to the next ones: their places stay in the cache meanwhile."""
+
 _CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
 
@@ -85,15 +88,37 @@ class PackRuns:
         items = np.empty_like(order)
         # The first place of each pack, by its number in the order of opening.
         begins: AnyIntArray = offsets[:-1] if pack_order is None else np.empty(self.num_packs, dtype=order.dtype)
-        assign = compiled(_assign, len(order)) or _assign_in_numpy
-        assign(
-            self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before,
-            sizes, pack_order, offsets, begins, order, items,
-        )  # fmt: skip
+        assign = compiled(_assign, len(order))
+        if assign is not None:
+            assign(*self._in_tiles(), sizes, pack_order, offsets, begins, order, items)
+        else:
+            _assign_in_numpy(
+                self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before,
+                sizes, pack_order, offsets, begins, order, items,
+            )  # fmt: skip
         return Packing(offsets, items)
+
+    def _in_tiles(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
+        """Cut the runs at every ``_TILE_PACKS`` packs, and bring the pieces into the order of their packs.
+
+        Returns:
+            First item in the order of items, first pack, packs, copies in each, and items before, of each piece.
+        """
+        first_tile = self.first_pack // _TILE_PACKS
+        num_tiles = (self.first_pack + self.packs_in_run - 1) // _TILE_PACKS - first_tile + 1
+        tile = ranges(first_tile, num_tiles)
+        order = np.argsort(tile, kind="stable")
+        tile, run = tile[order], np.repeat(np.arange(len(num_tiles)), num_tiles)[order]
+        first_pack = np.maximum(self.first_pack[run], tile * _TILE_PACKS)
+        end_pack = np.minimum(self.first_pack[run] + self.packs_in_run[run], (tile + 1) * _TILE_PACKS)
+        copies = self.copies_per_pack[run]
+        first_item = starts_of(self.packs_in_run * self.copies_per_pack)[run]
+        first_item += (first_pack - self.first_pack[run]) * copies
+        return first_item, first_pack, end_pack - first_pack, copies, self.items_before[run]
 
 
 def _assign(
+    first_item: Int64Array,
     first_pack: Int64Array,
     packs_in_run: Int64Array,
     copies_per_pack: Int64Array,
@@ -105,10 +130,11 @@ def _assign(
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
-    """Write the offsets and begins of the packs, then the items of each run to the places of its packs; to be compiled.
+    """Write the offsets and begins of the packs, then the items of each piece to the places of its packs; to be compiled.
 
     Args:
-        first_pack, packs_in_run, copies_per_pack, items_before, sizes: of the runs and packs.
+        first_item, first_pack, packs_in_run, copies_per_pack, items_before: of the pieces of runs, as of ``_in_tiles``.
+        sizes: of the packs.
         pack_order, order: as of ``PackRuns.assign``.
         offsets: ``int64[num_packs + 1]``, the first of them 0; written.
         begins: ``int[num_packs]``, written if there is a pack order; else the offsets themselves.
@@ -123,8 +149,9 @@ def _assign(
             begins[pack] = num_items
             num_items += np.int64(sizes[pack])
         offsets[place + 1] = num_items
-    next_item = 0
+    # Pieces lie in the order of their packs, so that a pack is filled while its places are in the cache.
     for run in range(len(first_pack)):
+        next_item = first_item[run]
         copies = copies_per_pack[run]
         for pack in range(first_pack[run], first_pack[run] + packs_in_run[run]):
             begin = begins[pack] + items_before[run]
