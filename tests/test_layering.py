@@ -21,6 +21,7 @@ BASE = {
     "remote",
     "tokenised",
     "messages",
+    "optional",
     "checks",
     "ragged",
     "hub",

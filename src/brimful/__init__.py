@@ -126,22 +126,9 @@ else:
 
 
 def __getattr__(name: str) -> Any:
-    from importlib import import_module
+    from brimful.optional import public_name
 
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module 'brimful' has no attribute {name!r}")
-    try:
-        value = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from brimful.errors import missing_extra
-
-        raise missing_extra("torch", "torch", name) from error
-    # Kept as an attribute, so that the next use of the name does not come here.
-    globals()[name] = value
-    return value
+    return public_name(__name__, _MODULE_OF.get(name), name)
 
 
 def __dir__() -> list[str]:

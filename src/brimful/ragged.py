@@ -26,6 +26,15 @@ def offsets_of(sizes: npt.ArrayLike) -> Offsets:
     return offsets
 
 
+def positions_type(count: int) -> type[np.signedinteger[Any]]:
+    """Return the narrower of int32 and int64 that holds the positions of so many elements.
+
+    >>> positions_type(3).__name__
+    'int32'
+    """
+    return np.int32 if count < 2**31 else np.int64
+
+
 def starts_of(sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the index of each row's first element in the flat array, in the type of the running sum.
 
@@ -35,6 +44,16 @@ def starts_of(sizes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     starts: npt.NDArray[Any] = np.cumsum(sizes)
     starts -= sizes
     return starts
+
+
+def sums_of(values: AnyIntArray, offsets: Offsets) -> Int64Array:
+    """Add up the values of each row; 0 for a row without any.
+
+    >>> sums_of(np.array([3, 5, 1]), np.array([0, 2, 2, 3])).tolist()
+    [8, 0, 1]
+    """
+    sums_before = offsets_of(values)
+    return sums_before[offsets[1:]] - sums_before[offsets[:-1]]
 
 
 def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:

@@ -1,15 +1,29 @@
-"""Dialects beside each other: positions, weights and padding. What each one says is read in ``dialects/test_<name>.py``."""
+"""Dialects beside each other: positions, weights, padding, and what a model makes of each; no dialect without a reader, no key
+without a line in the docs. What each one says is read in ``dialects/test_<name>.py``."""
+
+import importlib
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
+
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import DIALECTS, PackExtras, Padding, dialect_of, lay_out  # noqa: E402
-from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.errors import BrimfulError, SettingsError  # noqa: E402
+from brimful.shards import assemble_pack  # noqa: E402
+from brimful.testing.contracts import DialectContract  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
-from tests.collate.dialects.reading import F32, I32, I64, pack_with_image  # noqa: E402
+from tests.collate.dialects.reading import F32, pack_with_image  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; as errors they would break it
+
+DOCS = Path(__file__).parents[2] / "docs" / "dialects.md"
+LENGTHS = [7, 12, 1, 5]
 
 
 @pytest.mark.parametrize(
@@ -93,14 +107,6 @@ def test_no_varlen_dialect_has_a_mask():
         assert "attention_mask" not in PackCollator(dialect=name, pad_to=8)([toy_pack([4, 2])])
 
 
-def test_positions_may_begin_elsewhere():
-    """RoBERTa counts from 2. Trainers that look for position 0 would find no beginning at all."""
-    given = PackCollator(position_start=2, pad_to=6)([toy_pack([3, 2])])
-    assert given["position_ids"].tolist() == [[2, 3, 4, 2, 3, 2]]
-    with pytest.raises(SettingsError, match="position_start=2 does not go with dialect 'torchtitan'"):
-        PackCollator(dialect="torchtitan", position_start=2)
-
-
 def test_an_unknown_dialect_is_refused_with_the_known_ones():
     """Typing errors end at the constructor."""
     with pytest.raises(SettingsError, match=r"no dialect 'megatrn'.*transformers, trl, ms_swift"):
@@ -117,71 +123,141 @@ def test_dialects_are_loaded_when_they_are_asked_for():
     assert out.split() == [str(len(DIALECTS)), "False"]
 
 
-def test_collators_go_to_workers():
-    """A loader with workers sends the collator to another process."""
-    import copy
+@pytest.fixture
+def logits_of(monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    import transformers.integrations.flex_attention as integration
 
-    collator = PackCollator(dialect="megatron", padding=Padding(to=8), loss_weights="sample")
-    packs = [toy_pack([4, 2])]
-    assert copy.deepcopy(collator)(packs)["labels"].tolist() == collator(packs)["labels"].tolist()
-    assert collator.__reduce_ex__(2)
+    def uncompiled(query, key, value, training=False, **options):
+        """The compiled form is tested with the parity of whole packs; here its compiler would only cost a minute."""
+        return flex_attention(query, key, value, **options)
 
+    monkeypatch.setattr(integration, "compile_friendly_flex_attention", uncompiled)
 
-def test_rows_of_plain_are_padded_as_asked():
-    """Ignored, a compiled model would compile for every batch, and embed token 0 where another is padding."""
-    packs = [toy_pack([3, 2])]
-    ids = packs[0].input_ids.tolist()
-    given = PackCollator(dialect="plain", pad_to=5, pad_token_id=9)(packs)
-    assert given["input_ids"].tolist() == [[*ids[:3], 9, 9], [*ids[3:], 9, 9, 9]]
-    assert given["labels"].tolist() == [[-100, *ids[1:3], -100, -100], [-100, ids[4], -100, -100, -100]]
-    assert given["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]]
-    for padding in (Padding(multiple_of=4), Padding(segment_multiple_of=4), Padding(to=4)):
-        assert PackCollator(dialect="plain", padding=padding)(packs)["input_ids"].shape == (2, 4)
-    with pytest.raises(CollateError, match="pad_to is 2 and sample 0 has 3 tokens: raise it"):
-        PackCollator(dialect="plain", pad_to=2)(packs)
-    for setting in ({"num_segments": 4}, {"max_seqlen": 8}):
-        with pytest.raises(SettingsError, match=f"{next(iter(setting))}=. does not go with dialect 'plain'"):
-            PackCollator(dialect="plain", padding=Padding(**setting))
+    def run(attention, **inputs):
+        torch.manual_seed(0)
+        config = transformers.Qwen2Config(
+            vocab_size=64,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+        )
+        net = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).float().eval()
+        with torch.no_grad():
+            return net(**{"use_cache": False, **inputs}).logits
 
-
-@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), Padding(to=24, segment_multiple_of=4)])
-def test_megatron_core_reads_one_dimension(padding):
-    """Its reader asserts that rows have one dimension, and makes of the boundaries the padding that we say."""
-    given = PackCollator(dialect="megatron", padding=padding)([toy_pack([4, 2, 3])])
-    where, real = given["cu_seqlens_padded"], given["cu_seqlens"]
-    rows = [given[key] for key in ("tokens", "labels", "position_ids", "loss_mask", "padding_mask")]
-    assert {(row.dim(), len(row)) for row in rows} == {(1, int(where[-1]))}
-    places = torch.arange(int(where[-1]), dtype=I32)
-    segment = torch.searchsorted(where[1:].contiguous(), places, right=True)
-    assert (places >= (where[:-1] + real.diff())[segment]).tolist() == given["padding_mask"].tolist()
-    assert given["max_seqlen"].shape == (1,)
+    return run
 
 
-@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), Padding(to=24, segment_multiple_of=4)])
-def test_no_segment_of_megatron_bridge_is_empty(padding):
-    """Where Bridge makes positions of pictures it refuses a segment without tokens, and reads each from where it lies."""
-    given = PackCollator(dialect="megatron_bridge", padding=padding)([toy_pack([4, 2, 3])])
-    real, where = given["cu_seqlens_q"], given.get("cu_seqlens_q_padded", given["cu_seqlens_q"])
-    lengths = real.diff()
-    assert lengths.tolist()[:3] == [4, 2, 3]
-    assert bool((lengths > 0).all())
-    assert bool((where[:-1] + lengths <= where[1:]).all())
-    tail = given["input_ids"][0, int(where[3]) :]
-    assert sum(lengths.tolist()[3:]) == len(tail)
+def samples():
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(1, 64, length).astype(np.int32) for length in LENGTHS]
+    return assemble_pack(ids, [np.ones(length, bool) for length in LENGTHS], range(4))
 
 
-def test_positions_of_mrope_are_refused_where_there_is_no_word_for_them():
-    """Left out, pictures would get the positions of text."""
-    extras = PackExtras(rope_positions=np.tile(np.arange(6), (3, 1)))
-    with pytest.raises(
-        CollateError, match=r"samples 0, 1… have positions of mRoPE.*choose dialect=\"megatron_bridge\""
-    ):
-        PackCollator(dialect="megatron_bridge_legacy")([(toy_pack([4, 2]), extras)])
+@pytest.mark.parametrize(
+    ("name", "attention", "mask"),
+    [
+        ("transformers", "sdpa", None),
+        ("trl", "sdpa", None),
+        ("dense_mask", "sdpa", "attention_mask"),
+        ("dense_mask_additive", "eager", "attention_mask"),
+        ("flex_attention", "flex_attention", "block_mask"),
+    ],
+)
+@pytest.mark.parametrize("unit", [1, 4])
+def test_logits_equal_the_plain_reference(logits_of, name, attention, mask, unit):
+    """Packed in any dialect, with padding behind segments and at the end: what padded rows give, sample by sample."""
+    pack = samples()
+    plain = PackCollator(dialect="plain")([pack])
+    expected = logits_of("sdpa", **{key: plain[key] for key in ("input_ids", "attention_mask", "position_ids")})
+    expected = expected[plain["attention_mask"].bool()]
+    collator = PackCollator(dialect=name, padding=Padding(to=48, segment_multiple_of=unit))
+    (batch,) = collator.rows([pack])
+    given = collator([pack])
+    inputs = {key: given[key] for key in ("input_ids", "position_ids")}
+    if mask is not None:
+        inputs["attention_mask"] = given[mask]
+    found = logits_of(attention, **inputs)[0][torch.from_numpy(~batch.padding_mask)]
+    assert (found - expected).abs().max() < 1e-5
 
 
-def test_sources_for_the_meter_of_veomni():
-    """With several sources it takes one number for each sample from the batch, and fails without."""
-    packs = [(toy_pack([3, 2]), PackExtras(source_ids=np.array([1, 0], np.int32)))]
-    given = PackCollator(dialect="veomni", pad_to=8)(packs)
-    assert (given["ds_idx"].tolist(), given["ds_idx"].dtype) == ([1, 0], I64)
-    assert "ds_idx" not in PackCollator(dialect="veomni")([toy_pack([3, 2])])
+def reader_of(name):
+    """The class that reads a dialect as its trainer does."""
+    path = Path(__file__).parent / "dialects" / f"test_{name}.py"
+    readers = []
+    if path.exists():
+        values = vars(importlib.import_module(f"tests.collate.dialects.{path.stem}")).values()
+        readers = [value for value in values if getattr(value, "dialect", None) == name]
+    assert readers, (
+        f"dialect {name!r} has no reader: add tests/collate/dialects/test_{name}.py with a class TestX(DialectContract), "
+        f"dialect = {name!r}, whose segments, targets and loss_tokens read a batch as the trainer does"
+    )
+    return readers[0]
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_dialect_has_a_reader(name):
+    """A dialect that nobody reads may say anything; its file must be named for it to be found."""
+    assert issubclass(reader_of(name), DialectContract)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_key_is_in_the_docs(name):
+    """Documentation that lacks a key is where a trainer's page goes wrong."""
+    sections = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", DOCS.read_text(), flags=re.MULTILINE | re.DOTALL))
+    assert name in sections, f"docs/dialects.md has no section `{name}`"
+    missing = [key for key in reader_of(name).shapes if f"`{key}`" not in sections[name]]
+    assert not missing, f"docs/dialects.md, section `{name}`, lacks {missing}"
+
+
+def test_the_docs_name_no_other_dialect():
+    """A section that outlives its dialect promises what nobody can choose."""
+    assert set(re.findall(r"^## `(\w+)`\n", DOCS.read_text(), flags=re.MULTILINE)) == set(DIALECTS)
+
+
+def _plain(value):
+    """A batch as lists and numbers, to be compared."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items() if key != "block_mask"}
+    if isinstance(value, torch.Tensor):
+        return [row.tolist() for row in value.unbind()] if value.is_nested else value.tolist()
+    return value
+
+
+def _batch(name, extras, **options):
+    """The batch of a pack with something more than tokens; None if it is refused."""
+    try:
+        return _plain(PackCollator(dialect=name, **options)([(toy_pack([4, 2]), extras)]))
+    except BrimfulError:
+        return None
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_dialect_has_a_row_in_the_table(name):
+    """The table is where a dialect is chosen."""
+    rows = re.findall(r"^\| `(\w+)` \|(?:[^|\n]+\|){5}$", DOCS.read_text(), flags=re.MULTILINE)
+    assert name in rows, f"the table in docs/dialects.md has no row `{name}`"
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_the_table_of_dialects_says_whether_labels_are_shifted(name):
+    """``compute_metrics`` and losses shift by it: a wrong flag shifts twice, or not at all."""
+    pack = toy_pack([3])
+    batch = PackCollator(dialect=name)([pack])
+    if "labels" in batch:
+        is_shifted = int(batch["labels"].flatten()[0]) == int(pack.input_ids[1])
+        assert dialect_of(name).labels_shifted == is_shifted
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_positions_and_weights_reach_the_batch_or_are_refused(name):
+    """Left out without a word, pictures get the positions of text, and weights are 1."""
+    rope = np.tile(np.arange(6), (3, 1))
+    one = _batch(name, PackExtras(rope_positions=rope))
+    assert one is None or one != _batch(name, PackExtras(rope_positions=rope[:, ::-1].copy()))
+    weighted = _batch(name, None, loss_weights="sample")
+    assert weighted is None or weighted != _batch(name, None)

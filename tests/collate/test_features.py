@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from brimful import PackCollator  # noqa: E402
-from brimful.collate import Media, PackExtras, Padding, lay_out  # noqa: E402
+from brimful.collate import PackExtras, Padding, lay_out  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.testing.toys import toy_pack  # noqa: E402
 
@@ -60,13 +60,6 @@ def test_a_cut_sample_is_named_by_its_own_tokens():
         PackCollator(vocab_size=1000)([pack])
 
 
-@pytest.mark.parametrize("dialect", ["transformers", "llama_factory", "nemo_automodel"])
-def test_pad_to_too_small_in_every_shape(dialect):
-    """Rows of one pack each say so too; nothing is cut."""
-    with pytest.raises(CollateError, match=r"pad_to is 5 and the packs hold 6 tokens \(samples 0, 1"):
-        PackCollator(dialect=dialect, pad_to=5)([toy_pack([4, 2])])
-
-
 def test_weights_and_sources_of_plain_samples():
     """They follow their sample into the row, and none is read where no label is."""
     rows = [
@@ -77,36 +70,6 @@ def test_weights_and_sources_of_plain_samples():
     assert batch.source_ids.tolist() == [3, 1]
     assert batch.target_weights.tolist() == [0, 0.5, 2, 0, 0, 4, 0, 0]
     assert batch.loss_weights.dtype == np.float32
-
-
-def test_media_keep_their_owner():
-    """Items of the second pack belong to segments behind those of the first, and a pack may have none."""
-    image = Media("image", np.array([1, 1], dtype=np.int32), {"pixel_values": np.ones((6, 2)), "grid": np.ones((2, 3))})
-    sound = Media("audio", np.array([0], dtype=np.int32), {"wave": np.ones((1, 4))})
-    batch = lay_out(
-        [toy_pack([2, 2]), toy_pack([3]), toy_pack([1, 1])],
-        extras=[PackExtras(media=(image,)), None, PackExtras(media=(sound, image))],
-    )
-    assert [(item.kind, item.segments.tolist()) for item in batch.media] == [("image", [1, 1, 4, 4]), ("audio", [3])]
-    assert batch.media[0].arrays["pixel_values"].shape == (12, 2)
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_media_that_some_packs_lack(order):
-    """Joined by the names of the first pack, pictures of the second would vanish."""
-    pictures = {"image_grid_thw": np.array([[1, 2, 2]]), "pixel_values": np.ones((4, 6))}
-    media = [Media("image", np.zeros(1, np.int32), {"image_grid_thw": pictures["image_grid_thw"]}),
-             Media("image", np.zeros(1, np.int32), pictures)]  # fmt: skip
-    extras = [PackExtras(media=(media[place],)) for place in order]
-    with pytest.raises(
-        CollateError, match=f"at segment {2 * order.index(0)} have no 'pixel_values' .found 'image_grid_thw'"
-    ):
-        lay_out([toy_pack([2, 2]), toy_pack([3])], extras=extras)
-    other = Media("image", np.zeros(1, np.int32), {**pictures, "pixel_values": np.ones((4, 8))})
-    with pytest.raises(
-        CollateError, match=r"'pixel_values' .* have the shapes \(…, 6\) and \(…, 8\), which do not join"
-    ):
-        lay_out([toy_pack([2]), toy_pack([3])], extras=[PackExtras(media=(part,)) for part in (media[1], other)])
 
 
 def test_rows_of_other_packers_keep_their_samples_apart():
@@ -171,20 +134,3 @@ def test_an_empty_pack_is_refused():
     """No tokens, no batch."""
     with pytest.raises(CollateError, match="hold no tokens"):
         lay_out([toy_pack([2]).__class__(*(np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(1, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int32)))])  # fmt: skip
-
-
-def test_positions_have_one_three_or_four_rows():
-    """A batch of text has the same in all; another number is a mistake."""
-    batch = lay_out([toy_pack([2, 1])])
-    assert batch.position_rows(1).tolist() == [[0, 1, 0]]
-    assert batch.position_rows(3).tolist() == [[0, 1, 0]] * 3
-    assert batch.position_rows(4).tolist() == [[0, 1, 0]] * 4
-    with pytest.raises(CollateError, match="1, 3 or 4 rows and not 2"):
-        batch.position_rows(2)
-
-
-def test_text_for_a_model_with_mrope_has_four_rows_of_positions():
-    """Qwen2-VL isolates samples only if a row of text positions stands before time, height and width."""
-    batch = PackCollator(mrope=True)([toy_pack([3, 2])])
-    assert batch["position_ids"].tolist() == [[[0, 1, 2, 0, 1]]] * 4
-    assert PackCollator()([toy_pack([3, 2])])["position_ids"].shape == (1, 5)

@@ -1,4 +1,4 @@
-"""What a plan knows of whole samples, so that nobody cuts one that grew since it was planned."""
+"""A plan as it is kept: saved, opened, read like a list; and what it knows of whole samples, so that nobody cuts one that grew."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import Plan, plan_packs
-from brimful.errors import CorruptFileError, LengthChangedError
+from brimful.errors import (
+    CorruptFileError,
+    LengthChangedError,
+)
 from brimful.tables import open_table
 from brimful.testing.strategies import capacities_and_lengths
 
@@ -79,3 +82,46 @@ def test_damaged_lengths_of_truncated_samples_are_found(tmp_path):
     path.write_bytes(data.replace(number, np.int32(9002).tobytes()))
     with pytest.raises(CorruptFileError, match=r"plan\.arrow: the plan is damaged"):
         Plan.open(path).check_fingerprint()
+
+
+POLICIES = ["drop", "truncate", "truncate_left", "split"]
+
+
+@given(case=capacities_and_lengths(oversized=True), policy=st.sampled_from(POLICIES))
+def test_a_saved_plan_opens_as_it_was(case, policy, tmp_path_factory):
+    """The file is what every rank opens; all arrays and the account survive, memory-mapped."""
+    capacity, lengths = case
+    plan = plan_packs(lengths, capacity=capacity, overflow=policy)
+    path = tmp_path_factory.mktemp("plan") / "plan.arrow"
+    plan.save(path)
+    opened = Plan.open(path)
+    for name in ("offsets", "sample_ids", "starts", "lengths", "dropped_ids"):
+        assert getattr(opened, name).tolist() == getattr(plan, name).tolist()
+    assert (opened.fingerprint, opened.ledger, opened.record, opened.bound, repr(opened)) == (
+        plan.fingerprint,
+        plan.ledger,
+        plan.record,
+        plan.bound,
+        repr(plan),
+    )
+    assert not opened.sample_ids.flags.writeable
+
+
+def test_a_truncated_plan_is_refused(tmp_path):
+    """Half a plan must not open as a shorter one."""
+    path = tmp_path / "plan.arrow"
+    plan_packs([3, 3, 5], capacity=7).save(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CorruptFileError, match=r"plan\.arrow cannot be read"):
+        Plan.open(path)
+
+
+def test_a_plan_is_a_sequence_of_packs():
+    """``plan[0]`` was a TypeError, and a slice needed a loop."""
+    plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
+    assert plan[0] == plan.pack(0) == next(iter(plan))
+    assert plan[-1] == [(0, 0, 3), (1, 0, 3), (5, 0, 1)]
+    assert plan[1:] == [plan.pack(1), plan.pack(2)]
+    assert plan[5:] == []
+    with pytest.raises(IndexError, match="pack 3 is not in 0 … 2"):
+        plan[3]

@@ -483,7 +483,7 @@ def test_tokens_in_a_state_are_checked():
 
 def test_a_stream_that_cannot_say_where_it_stands():
     """Refused when a state is asked for, with both ways out; a state that repeats data would be worse than none."""
-    loader = TokenBudgetBatches(list(toy_packs(5)._packs), TokenBudget(8))
+    loader = TokenBudgetBatches(list(toy_packs(5)), TokenBudget(8))
     next(iter(loader))
     with pytest.raises(StateError, match=r"the stream list cannot say where it stands: give it state_dict\(\)"):
         loader.state_dict()

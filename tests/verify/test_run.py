@@ -182,7 +182,7 @@ def test_an_interruption_is_no_refusal(model):
     wrapper.change = change
     setup = PackingSetup(wrapper, faults.right, ReferenceSamples(samples()))
     with pytest.raises(KeyboardInterrupt):
-        check_backward(setup, "eager")
+        check_backward(setup)
 
 
 def test_a_collator_that_writes_into_nested_lists_is_found(model):

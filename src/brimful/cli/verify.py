@@ -11,7 +11,8 @@ import click
 from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.options import json_option
 from brimful.cli.terminal import show
-from brimful.errors import SettingsError, missing_extra
+from brimful.errors import SettingsError
+from brimful.optional import optional
 
 
 @click.command(cls=GroupedCommand)
@@ -49,10 +50,8 @@ def verify(path: str | None, model_type: str | None, no_gradients: bool, as_json
         raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what is to be verified?")
     # Torch and transformers warn while they are imported, too.
     with _quiet():
-        try:
+        with optional("torch", "torch", "brimful verify"):
             import torch  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise missing_extra("torch", "torch", "brimful verify") from error
         from brimful.serve import open_packs
         from brimful.verify import verify_packing
         from brimful.verify.models import load_model, tiny_model

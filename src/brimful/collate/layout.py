@@ -14,7 +14,7 @@ from brimful.collate.row_writer import writer
 from brimful.errors import CollateError, SettingsError
 from brimful.ragged import starts_of
 from brimful.shards import Pack
-from brimful.typing import IGNORE_INDEX, AnyIntArray, CuSeqlens, Float32Array, Int32Array, Int64Array
+from brimful.typing import IGNORE_INDEX, CuSeqlens, Float32Array, Int32Array, Int64Array
 
 _NO_PADDING = Padding()
 
@@ -116,16 +116,6 @@ def indexed_mask(batch: PackedBatch) -> Int32Array:
     index = batch.segment_index + np.int32(1)
     index[batch.padding_mask] = 0
     return index
-
-
-def cu_seqlens_of_mask(mask: AnyIntArray) -> CuSeqlens:
-    """Return the boundaries of a row from the segment number of every token: ``int32[segments + 1]``.
-
-    >>> cu_seqlens_of_mask(np.array([1, 1, 2, 2, 2, 3, 3, 4, 5, 5, 5, 0, 0])).tolist()
-    [0, 2, 5, 7, 8, 11, 13]
-    """
-    inner = np.flatnonzero(mask[1:] != mask[:-1]) + 1
-    return np.concatenate([[0], inner, [len(mask)]]).astype(np.int32)
 
 
 def _row_size(packs: Sequence[Pack], padding: Padding) -> tuple[int, int, int]:

@@ -233,10 +233,10 @@ class _TokenLoss(torch.autograd.Function):
 
 def _chunks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield the tokens of each chunk, and their logits: at most ``_CHUNK_LOGITS`` numbers, at least one token."""
-    begin = 0
-    for chunk in logits.split(max(1, _CHUNK_LOGITS // max(1, logits.shape[-1]))):
-        yield slice(begin, begin + len(chunk)), chunk
-        begin += len(chunk)
+    size = max(1, _CHUNK_LOGITS // max(1, logits.shape[-1]))
+    for begin in range(0, len(logits), size):
+        tokens = slice(begin, begin + size)
+        yield tokens, logits[tokens]
 
 
 def _widest_float(device: torch.device) -> torch.dtype:
@@ -270,7 +270,4 @@ def _align(
 
 def _shift(values: torch.Tensor, fill: float) -> torch.Tensor:
     """Shift values by one to the left, and put ``fill`` at the end."""
-    result = torch.empty_like(values)
-    result[:-1] = values[1:]
-    result[-1] = fill
-    return result
+    return torch.nn.functional.pad(values[1:], (0, 1), value=fill)

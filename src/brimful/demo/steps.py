@@ -131,7 +131,7 @@ def _run(say: Say, home: Path, arguments: Sequence[str], max_lines: int | None =
     # The cache belongs to the demo too, and nothing asks the hub.
     environment = {**os.environ, "BRIMFUL_CACHE": str(home / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
     process = subprocess.run(
-        [sys.executable, "-m", "brimful.cli", *arguments],
+        [sys.executable, "-m", "brimful", *arguments],
         cwd=home,
         env=environment,
         stdout=subprocess.PIPE,

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from brimful.errors import missing_extra
+from brimful.optional import optional
 
 _PAD, _BEGIN, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -36,11 +36,10 @@ def train_tokenizer(texts: Iterable[str], directory: str | os.PathLike[str], *, 
 
     Source: byte-level BPE as in GPT-2, Radford et al. (2019).
     """
-    try:
+    with optional("tokenizers", "text", "training a tokenizer"):
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    with optional("transformers", "text", "training a tokenizer"):
         from transformers import PreTrainedTokenizerFast
-    except ImportError as error:
-        raise missing_extra(error.name or "tokenizers", "text", "training a tokenizer") from error
 
     tokenizer = Tokenizer(models.BPE())
     # Digits one by one, runs of spaces together: docstrings are full of indented examples.

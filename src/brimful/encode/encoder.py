@@ -1,7 +1,5 @@
 """The interface of every encoder: tokens, exact lengths, and a fingerprint of its settings."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -54,7 +52,7 @@ class Encoder(abc.ABC):
         return EncodedBatch.of(self.encode_batch(samples))
 
     @cached_property
-    def reference(self) -> Encoder:
+    def reference(self) -> "Encoder":
         """The same encoder by the libraries that define its tokens; itself if it uses no faster ones."""
         return self
 

@@ -16,9 +16,10 @@ from brimful.encode.hard_texts import hard_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts, TokenizedTexts
 from brimful.encode.tokenizer_facts import TokenizerFacts
-from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError, missing_extra
+from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
 from brimful.hub import looks_like_hub_id, offline_if_unreachable
 from brimful.messages import setting
+from brimful.optional import optional
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
@@ -71,10 +72,8 @@ class Tokenizer:
         if self._loaded is not None:
             return self._loaded
         assert self.name is not None
-        try:
+        with optional("transformers", "text", "encoding text"):
             from transformers import AutoTokenizer
-        except ImportError as error:
-            raise missing_extra("transformers", "text", "encoding text") from error
         path = os.path.expanduser(self.name)
         # A directory wins over a hub id of the same name, as in Transformers.
         if os.path.isdir(path):

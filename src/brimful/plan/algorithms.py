@@ -1,8 +1,7 @@
 """All algorithms in one table: planner, ``Lookahead``, what-if, command-line help and documentation read it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import dataclass
 
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
@@ -13,7 +12,7 @@ from brimful.plan.fit.first_fit import first_fit
 from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
 from brimful.plan.fit.next_fit import next_fit
 from brimful.plan.fit.worst_fit import worst_fit
-from brimful.plan.optimal import pack_optimally
+from brimful.plan.optimal import installed_solver, pack_optimally
 from brimful.plan.outcome import PlanOutcome
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
@@ -95,7 +94,7 @@ def _textbook(function: Callable[..., PackRuns]) -> PackCounts:
 
 def _pack_optimally(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
     seconds = _SECONDS if options.time_limit is None else options.time_limit
-    return _search(items, options, start=None, seconds=seconds, operations=None)
+    return pack_optimally(items, capacity=options.capacity, time_limit=seconds)
 
 
 def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
@@ -106,30 +105,19 @@ def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> 
         return PackResult(runs, bound, PlanOutcome("best_fit_decreasing meets the bound"))
     if above <= _CLOSE_ENOUGH * bound:
         return PackResult(runs, bound, PlanOutcome("best_fit_decreasing, within 0.1 % of the bound"))
-    if not _solver():
+    if not installed_solver():
         distance = f"best_fit_decreasing, {above:,} packs above the bound"
         advice = "with pip install 'brimful[optimal]' fewer may be found"
         return PackResult(runs, bound, PlanOutcome(f"{distance}; {advice}"))
     operations = _OPERATIONS if options.time_limit is None else None
-    return _search(items, options, start=runs, seconds=options.time_limit, operations=operations)
-
-
-def _search(
-    items: Histogram, options: CountOptions, *, start: PackRuns | None, seconds: float | None, operations: float | None
-) -> PackResult[PackRuns]:
-    result = pack_optimally(items, capacity=options.capacity, start=start, time_limit=seconds, operations=operations)
-    return replace(result, outcome=replace(result.outcome, solver=_solver()))
+    capacity, seconds = options.capacity, options.time_limit
+    return pack_optimally(items, capacity=capacity, start=runs, time_limit=seconds, operations=operations)
 
 
 def _pack_in_phases(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
     recipe = options.recipe or Recipe.default()
     phased = recipe.run(items, capacity=options.capacity)
     return PackResult(phased.runs, bound, PlanOutcome(phase_reports=tuple(phased.describe())))
-
-
-def _solver() -> str:
-    """Name the library that searches for patterns; empty if none is installed."""
-    return next((name for name in ("highspy", "scipy") if find_spec(name) is not None), "")
 
 
 ALGORITHMS: dict[str, Algorithm] = {

@@ -15,7 +15,7 @@ from brimful.plan.policies.groups import Groups, as_groups, group_items
 from brimful.plan.policies.no_target import samples_to_leave_out
 from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow
 from brimful.plan.settings import PlanSettings
-from brimful.typing import AnyIntArray, Fingerprint, Int64Array, Lengths
+from brimful.typing import AnyIntArray, Fingerprint, Int64Array
 
 
 @dataclass(frozen=True)
@@ -77,20 +77,27 @@ def prepare_items(
     if len(tokens) == 0:
         raise InvalidLengthsError("there are no lengths: nothing to plan")
     if int(tokens.min()) < 1:
-        _refuse_invalid(tokens, may_reject)
+        invalid = (tokens < 1) & ~(may_reject & (tokens == REJECTED))
+        if invalid.any():
+            sample_id = int(np.argmax(invalid))
+            raise InvalidLengthsError(
+                f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at least 1 token"
+            )
     group_ids = None
     if groups is not None:
         group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)
-    left_out = None
-    if table.targets is not None:
-        left_out = samples_to_leave_out(
-            table,
-            capacity=settings.longest_segment,
-            overflow=settings.overflow_policy,
-            policy=settings.no_target_policy,
-            groups=group_ids,
-        )
-        table = _without(table, left_out)
+    left_out = samples_to_leave_out(
+        table,
+        capacity=settings.longest_segment,
+        overflow=settings.overflow_policy,
+        policy=settings.no_target_policy,
+        groups=group_ids,
+    )
+    if len(left_out):
+        # Like samples that could not be read: planning passes over them.
+        tokens = tokens.copy()
+        tokens[left_out] = REJECTED
+        table = LengthTable({**table.budgets, "tokens": tokens})
     if settings.algorithm == "concat_split":
         if groups is not None:
             raise SettingsError(
@@ -103,29 +110,16 @@ def prepare_items(
         items = _of_budgets(table, settings)
     else:
         items = _of_tokens(table, settings)
-    return items if left_out is None or not len(left_out) else _also_without(items, left_out)
-
-
-def _refuse_invalid(tokens: Lengths, may_reject: bool) -> None:
-    invalid = tokens < 1
-    if may_reject:
-        invalid &= tokens != REJECTED
-    if invalid.any():
-        sample_id = int(np.argmax(invalid))
-        raise InvalidLengthsError(
-            f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at least 1 token"
-        )
+    return _also_without(items, left_out) if len(left_out) else items
 
 
 def _of_tokens(table: LengthTable, settings: PlanSettings) -> Items:
     """Prepare segments that are limited in tokens alone: no matrix, and no copy where nothing is cut or aligned."""
+    alignment = settings.row_alignment
     segments = apply_overflow(
-        table.tokens, capacity=settings.usable, policy=settings.overflow_policy, unit=settings.row_alignment.total
+        table.tokens, capacity=settings.usable, policy=settings.overflow_policy, unit=alignment.total
     )
-    sizes = segments.lengths
-    if settings.row_alignment.total > 1:
-        sizes = settings.row_alignment.rounded(sizes).astype(np.int32, copy=False)
-    return Items(segments, sizes, np.array([settings.usable], dtype=np.int64))
+    return Items(segments, alignment.rounded(segments.lengths), np.array([settings.usable], dtype=np.int64))
 
 
 def _of_stream(table: LengthTable, settings: PlanSettings) -> Items:
@@ -135,7 +129,8 @@ def _of_stream(table: LengthTable, settings: PlanSettings) -> Items:
 
 
 def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
-    budgets, alignment, policy = _usable_budgets(settings), settings.row_alignment, settings.overflow_policy
+    budgets = Budgets.of(settings.usable, settings.budgets)
+    alignment, policy = settings.row_alignment, settings.overflow_policy
     segments = apply_overflow(table.tokens, capacity=settings.usable, policy=policy, unit=alignment.total)
     dropped_by = {"tokens": len(segments.dropped_ids)} if len(segments.dropped_ids) else {}
     sizes = budgets.sizes(
@@ -144,11 +139,12 @@ def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
     if policy is Overflow.SPLIT and segments.starts is not None and bool(segments.starts.any()):
         _refuse_to_divide(table, budgets, segments, settings)
     first = budgets.first_exceeded(sizes)
-    if first is not None:
+    fits = first < 0
+    if not fits.all():
         if policy is not Overflow.DROP:
             budgets.refuse_oversized(sizes, sample_ids=segments.sample_ids, policy=policy)
         # No segment is cut under the policy drop, so a sample that exceeds a budget is one segment.
-        ids, fits = segments.ids(), first < 0
+        ids = segments.ids()
         segments = Segments(segments.lengths[fits], ids[fits], None, np.union1d(segments.dropped_ids, ids[~fits]))
         sizes = np.ascontiguousarray(sizes[fits])
         counts = np.bincount(first[~fits], minlength=len(budgets.names)).tolist()
@@ -157,20 +153,19 @@ def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
 
 
 def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array) -> Items:
-    budgets, alignment, policy = _usable_budgets(settings), settings.row_alignment, settings.overflow_policy
+    budgets = Budgets.of(settings.usable, settings.budgets)
+    alignment, policy = settings.row_alignment, settings.overflow_policy
     tokens = table.tokens
     is_rejected = tokens < 0
     # A group that lost a member to an error is left out with it: its other members are the bereft.
-    is_bereft = np.zeros(len(tokens), dtype=bool)
-    if is_rejected.any():
-        broken_groups = np.unique(group_ids[is_rejected & (group_ids >= 0)])
-        is_bereft = ~is_rejected & np.isin(group_ids, broken_groups)
+    broken_groups = np.unique(group_ids[is_rejected & (group_ids >= 0)])
+    is_bereft = ~is_rejected & np.isin(group_ids, broken_groups)
     ids = np.flatnonzero(~is_rejected & ~is_bereft)
     lengths = tokens[ids]
     sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths))
     groups = group_items(sizes, group_ids[ids])
     oversized, dropped_by = groups.oversized(budgets, sizes=sizes, sample_ids=ids, policy=policy, unit=alignment.total)
-    if oversized is not None:
+    if oversized.any():
         rows = np.sort(groups.members[np.repeat(~oversized, np.diff(groups.offsets))])
         ids, lengths, sizes = ids[rows], lengths[rows], sizes[rows]
         groups = group_items(sizes, group_ids[ids])
@@ -183,13 +178,6 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
     return Items(segments, packed_sizes, budgets.capacities, groups, dropped_by, fingerprint_array(group_ids))
 
 
-def _usable_budgets(settings: PlanSettings) -> Budgets:
-    """Return all budgets, that of tokens limited to what alignment can use."""
-    budgets = Budgets.of(settings.capacity, settings.budgets)
-    capacities = np.concatenate([[settings.usable], budgets.capacities[1:]]).astype(np.int64)
-    return replace(budgets, capacities=capacities)
-
-
 def _refuse_to_divide(table: LengthTable, budgets: Budgets, segments: Segments, settings: PlanSettings) -> None:
     """Raise if a sample was split that takes of a stored budget: nobody knows which segment takes it."""
     stored = [name for name in budgets.names[1:] if name in table.budgets]
@@ -200,15 +188,6 @@ def _refuse_to_divide(table: LengthTable, budgets: Budgets, segments: Segments, 
             f"{setting('overflow', 'split')} divides tokens, not {stored[0]}: of sample {sample_id} ({int(table.tokens[sample_id]):,} "
             f"tokens, capacity {settings.usable:,}) nobody knows which segment takes them; choose drop or truncate"
         )
-
-
-def _without(table: LengthTable, sample_ids: Int64Array) -> LengthTable:
-    """Mark samples as those that could not be read: planning passes over them."""
-    if not len(sample_ids):
-        return table
-    tokens = table.tokens.copy()
-    tokens[sample_ids] = REJECTED
-    return LengthTable({**table.budgets, "tokens": tokens})
 
 
 def _also_without(items: Items, sample_ids: Int64Array) -> Items:

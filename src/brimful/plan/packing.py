@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.plan.outcome import PlanOutcome
 from brimful.ragged import offsets_of, ranges
-from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
+from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 Packs = TypeVar("Packs", covariant=True)
 
@@ -83,9 +83,3 @@ def loads_of(packing: Packing, sizes: AnyIntArray) -> Int64Array:
         for load, column in zip(loads.reshape(len(loads), -1).T, sizes.reshape(len(sizes), -1).T, strict=True):
             load[:] = np.add.reduceat(column[packing.items], packing.offsets[:-1], dtype=np.int64)
     return loads
-
-
-def any_exceeds(packing: Packing, sizes: Int64Array, *, capacities: Int64Array) -> BoolArray:
-    """``bool[num_packs]``: true for packs that exceed any capacity."""
-    exceeding: BoolArray = np.asarray((loads_of(packing, sizes) > capacities).any(axis=1))
-    return exceeding

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -22,34 +23,22 @@ from brimful.plan.policies.truncated import Truncated
 from brimful.plan.schedule import CostModel, pack_costs
 from brimful.plan.settings import PlanSettings
 from brimful.plan.validate import validate_plan
-from brimful.ragged import offsets_of
+from brimful.ragged import sums_of
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 
 
-class Segment(tuple[int, int, int]):
+class Segment(NamedTuple):
     """A contiguous part of one sample in a pack: ``(sample_id, start, length)``."""
 
-    __slots__ = ()
-
-    @property
-    def sample_id(self) -> int:
-        """Index of the sample in its source."""
-        return self[0]
-
-    @property
-    def start(self) -> int:
-        """First token of the sample that is in the pack."""
-        return self[1]
-
-    @property
-    def length(self) -> int:
-        """Tokens."""
-        return self[2]
-
-    def __repr__(self) -> str:
-        return f"Segment(sample_id={self[0]}, start={self[1]}, length={self[2]})"
+    sample_id: int
+    """Index of the sample in its source."""
+    start: int
+    """First token of the sample that is in the pack."""
+    length: int
+    """Tokens."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Plan:
     """All packs of a data set; immutable, and mapped from its file when opened.
 
@@ -58,6 +47,7 @@ class Plan:
         offsets: ``int64[num_packs + 1]``; pack ``i`` is segments ``offsets[i] … offsets[i + 1] - 1``.
         sample_ids: ``int[num_segments]``, in the narrowest of int32 and int64 that holds them.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless cut.
+        find_lengths, find_length_fingerprint: compute ``lengths`` and their fingerprint, when somebody asks for them.
         dropped_ids: ``int64``, samples that the overflow policy left out.
         truncated: samples that ``truncate`` cut, with the lengths they had (``Truncated``); None where a plan of an
             older brimful does not say.
@@ -65,6 +55,8 @@ class Plan:
         settings: the options that the plan was made with.
         outcome: what came of them beside packs and ledger.
         bound: no plan of these lengths has fewer packs.
+        saved_as: fingerprint that the file names, if it comes from one.
+        path: the file that it was saved to, or opened from.
 
     >>> from brimful import plan_packs
     >>> plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
@@ -74,48 +66,30 @@ class Plan:
     [0, 1, 5]
     """
 
-    def __init__(
-        self,
-        *,
-        capacity: int,
-        offsets: Offsets,
-        sample_ids: AnyIntArray,
-        starts: Lengths,
-        lengths: Lengths | Callable[[], Lengths],
-        dropped_ids: Int64Array,
-        ledger: Ledger,
-        settings: PlanSettings,
-        outcome: PlanOutcome,
-        bound: int,
-        length_fingerprint: Fingerprint | Callable[[], Fingerprint],
-        truncated: Truncated | None,
-        fingerprint: Fingerprint | None = None,
-        path: str | None = None,
-    ) -> None:
-        self.capacity = capacity
-        self.offsets = offsets
-        self.sample_ids = sample_ids
-        self.starts = starts
-        self._lengths = lengths
-        self.dropped_ids = dropped_ids
-        self.truncated = truncated
-        self.ledger = ledger
-        self.settings = settings
-        self.outcome = outcome
-        self.bound = bound
-        self._length_fingerprint = length_fingerprint
-        self.path = path
-        self._fingerprint = fingerprint
+    capacity: int
+    offsets: Offsets
+    sample_ids: AnyIntArray
+    starts: Lengths
+    find_lengths: Callable[[], Lengths]
+    dropped_ids: Int64Array
+    truncated: Truncated | None
+    ledger: Ledger
+    settings: PlanSettings
+    outcome: PlanOutcome
+    bound: int
+    find_length_fingerprint: Callable[[], Fingerprint]
+    saved_as: Fingerprint | None = None
+    path: str | None = None
 
     @cached_property
     def lengths(self) -> Lengths:
         """``int32[num_segments]``, tokens of each segment."""
-        return self._lengths() if callable(self._lengths) else self._lengths
+        return self.find_lengths()
 
     @cached_property
     def length_fingerprint(self) -> Fingerprint:
         """Fingerprint of the lengths that were planned."""
-        return self._length_fingerprint() if callable(self._length_fingerprint) else self._length_fingerprint
+        return self.find_length_fingerprint()
 
     @property
     def num_packs(self) -> int:
@@ -138,12 +112,7 @@ class Plan:
     @cached_property
     def pack_tokens(self) -> Int64Array:
         """``int64[num_packs]``: tokens in each pack."""
-        return self._sums_of_packs(self.lengths)
-
-    def _sums_of_packs(self, lengths: AnyIntArray) -> Int64Array:
-        ends = offsets_of(lengths)
-        sums: Int64Array = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
-        return sums
+        return sums_of(self.lengths, self.offsets)
 
     @cached_property
     def padding(self) -> tuple[int, int]:
@@ -155,7 +124,7 @@ class Plan:
         """
         if self.alignment.is_none:
             return 0, 0
-        row_tokens = self._sums_of_packs(self.alignment.rounded(self.lengths))
+        row_tokens = sums_of(self.alignment.rounded(self.lengths), self.offsets)
         aligned_tokens = int(row_tokens.sum())
         total = self.alignment.total
         padded_tokens = int((-(-row_tokens // total) * total).sum())
@@ -212,7 +181,7 @@ class Plan:
         """Return the segments of one pack, in order."""
         index = position(index, self.num_packs, "pack")
         rows = range(int(self.offsets[index]), int(self.offsets[index + 1]))
-        return [Segment((int(self.sample_ids[r]), int(self.starts[r]), int(self.lengths[r]))) for r in rows]
+        return [Segment(int(self.sample_ids[r]), int(self.starts[r]), int(self.lengths[r])) for r in rows]
 
     @overload
     def __getitem__(self, index: int) -> list[Segment]: ...
@@ -244,16 +213,17 @@ class Plan:
         """Settings and outcome as the plan's file and reports have them: what is not as by default."""
         return {**self.settings.as_dict(), **self.outcome.as_dict()}
 
-    @property
+    @cached_property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the packs: the same for the same arguments on any machine."""
-        if self._fingerprint is None:
-            self._fingerprint = self._array_fingerprint()
-        return self._fingerprint
+        return self.saved_as or self._array_fingerprint()
 
     def _array_fingerprint(self) -> Fingerprint:
-        arrays = (self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids)
-        return fingerprint_of([self.capacity, [fingerprint_array(array) for array in arrays]])
+        return fingerprint_of([self.capacity, [fingerprint_array(array) for array in self._arrays]])
+
+    @property
+    def _arrays(self) -> tuple[Offsets, AnyIntArray, Lengths, Lengths, Int64Array]:
+        return self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids
 
     def validate(self, lengths: LengthTable | AnyIntArray, *, groups: AnyIntArray | None = None) -> None:
         """Prove the plan against the lengths: every token once or accounted for, nothing over capacity.
@@ -277,8 +247,7 @@ class Plan:
             "length_fingerprint": self.length_fingerprint,
             "fingerprint": self.fingerprint,
         }
-        arrays = (self.offsets, self.sample_ids, self.starts, self.lengths, self.dropped_ids)
-        save_plan(path, *arrays, self.truncated, description)
+        save_plan(path, *self._arrays, self.truncated, description)
         self.path = os.fspath(path)
 
     @classmethod
@@ -291,21 +260,22 @@ class Plan:
         """
         name = path_of("path", path, "the path of a plan")
         try:
-            arrays, truncated, meta = load_plan(name)
-            ledger, record = Ledger(**meta["ledger"]), meta["settings"]
+            arrays, lengths, truncated, meta = load_plan(name)
+            ledger, record, fingerprint = Ledger(**meta["ledger"]), meta["settings"], meta["length_fingerprint"]
             settings = PlanSettings.of_record({"capacity": meta["capacity"], **record})
             if truncated is None and not (settings.overflow_policy is Overflow.TRUNCATE and ledger.samples_truncated):
                 truncated = Truncated.none()
             return cls(
                 capacity=meta["capacity"],
                 **arrays,
+                find_lengths=lambda: lengths,
                 truncated=truncated,
                 ledger=ledger,
                 settings=settings,
                 outcome=PlanOutcome.of_record(record),
                 bound=meta["bound"],
-                length_fingerprint=meta["length_fingerprint"],
-                fingerprint=meta["fingerprint"],
+                find_length_fingerprint=lambda: fingerprint,
+                saved_as=meta["fingerprint"],
                 path=name,
             )
         except (KeyError, TypeError, IndexError, AssertionError, SettingsError) as error:
@@ -317,13 +287,14 @@ class Plan:
         Raises:
             CorruptFileError: they are not what was planned.
         """
-        intact = self._fingerprint is None or self._array_fingerprint() == self._fingerprint
+        intact = self.saved_as in (None, self._array_fingerprint())
         if not intact or (self.truncated is not None and not self.truncated.is_intact):
             raise CorruptFileError(f"{self.path}: the plan is damaged: its arrays are not those that were saved")
 
     def __getstate__(self) -> dict[str, Any]:
-        # Lengths of a plan that was just made are computed when they are asked for, by a closure.
-        return {**self.__dict__, "_lengths": self.lengths, "_length_fingerprint": self.length_fingerprint}
+        # The functions are closures, which nothing can pickle: their results go instead.
+        found = {"lengths": self.lengths, "length_fingerprint": self.length_fingerprint}
+        return {**self.__dict__, **found, "find_lengths": None, "find_length_fingerprint": None}
 
     def __repr__(self) -> str:
         return (

@@ -58,9 +58,9 @@ def save_plan(
     write_table(path, columns, {"kind": _KIND, "version": version, "num_packs": num_packs, **description})
 
 
-def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Truncated | None, dict[str, Any]]:
-    """Return the arrays of a plan as views of its file, by their names in ``Plan``, its truncated samples, and its
-    description."""
+def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Lengths, Truncated | None, dict[str, Any]]:
+    """Return the arrays of a plan as views of its file, by their names in ``Plan``, its lengths, its truncated samples,
+    and its description."""
     table = open_table(path)
     meta = table.description
     name = os.fspath(path)
@@ -91,7 +91,6 @@ def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Truncated |
         "offsets": offsets,
         "sample_ids": ids.values[:num_segments],
         "starts": starts,
-        "lengths": lengths.values[:num_segments],
         "dropped_ids": dropped_ids.astype(np.int64),
     }
-    return arrays, truncated, meta
+    return arrays, lengths.values[:num_segments], truncated, meta

@@ -14,7 +14,7 @@ from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.items import Items, prepare_items
 from brimful.plan.ledger import ledger_of
 from brimful.plan.order.exchange import exchange_segments
-from brimful.plan.order.shuffle import assignment_orders, companion_order, pack_order
+from brimful.plan.order.shuffle import companion_order, pack_order
 from brimful.plan.order.underfilled import repack_underfilled
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
@@ -25,6 +25,7 @@ from brimful.plan.policies.overflow import Overflow
 from brimful.plan.policies.truncated import Truncated
 from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
+from brimful.ragged import positions_type
 from brimful.typing import AnyIntArray
 
 _NONE_TRUNCATED = Truncated.none()
@@ -168,7 +169,8 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     result = settings.rule.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
     runs = result.packs
-    packing = runs.assign(*assignment_orders(lengths, counts, runs.num_packs, seed=seed, epoch=epoch))
+    order = companion_order(lengths, counts, seed=seed, epoch=epoch)
+    packing = runs.assign(order, pack_order(runs.num_packs, seed=seed, epoch=epoch))
     if settings.mix and seed is not None:
         packing = exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
     return PackResult(packing, result.bound, result.outcome)
@@ -192,7 +194,7 @@ def _make_plan(table: LengthTable, items: Items, result: PackResult[Packing], se
         starts = segments.starts[rows]
     sample_ids = rows
     if segments.sample_ids is not None:
-        sample_ids = segments.sample_ids[rows].astype(np.int32 if len(table) < 2**31 else np.int64, copy=False)
+        sample_ids = segments.sample_ids[rows].astype(positions_type(len(table)), copy=False)
     ledger = ledger_of(table, segments, settings)
     truncated = _NONE_TRUNCATED
     # A sample that lost its beginning ends where its segment does: its length follows from the packs.
@@ -204,12 +206,12 @@ def _make_plan(table: LengthTable, items: Items, result: PackResult[Packing], se
         offsets=packing.offsets,
         sample_ids=sample_ids,
         starts=starts,
-        lengths=lambda: segments.lengths[rows],
+        find_lengths=lambda: segments.lengths[rows],
         dropped_ids=segments.dropped_ids,
         truncated=truncated,
         ledger=ledger,
         settings=settings,
         outcome=replace(result.outcome, dropped_by=items.dropped_by, groups=items.fingerprint_of_groups),
         bound=result.bound,
-        length_fingerprint=lambda: table.fingerprint,
+        find_length_fingerprint=lambda: table.fingerprint,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brimful.checks import check_type, choice_of, is_number, setting_number
@@ -19,8 +19,6 @@ from brimful.typing import Fingerprint
 
 _MAX_CAPACITY = 2**31 - 1
 """Tokens of a pack at most: positions in it are int32."""
-
-_UNALIGNED = Alignment()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +86,7 @@ class PlanSettings:
             )
         overflow = choice_of(Overflow, self.overflow, argument="overflow")
         no_target = choice_of(NoTarget, self.no_target, argument="no_target")
-        alignment = _UNALIGNED
-        if isinstance(self.alignment, Alignment):
-            alignment = self.alignment
-        elif type(self.alignment) is not int or self.alignment != 1:
-            alignment = Alignment(segment=self.alignment)
+        alignment = self.alignment if isinstance(self.alignment, Alignment) else Alignment(segment=self.alignment)
         rule = ALGORITHMS_BY_ANY_NAME.get(self.algorithm)
         if rule is None:
             aliases = ", ".join(f"{alias} for {each.name}" for each in ALGORITHMS.values() for alias in each.aliases)
@@ -101,12 +95,12 @@ class PlanSettings:
             )
         if self.budgets:
             Budgets.of(self.capacity, self.budgets)
-        usable = capacity if alignment.total == 1 else alignment.usable(capacity)
-        recipe = None
+        usable = alignment.usable(capacity)
+        recipe = self.phases
         if rule.name == "phased":
-            recipe = self.phases if isinstance(self.phases, Recipe) else None
-            recipe = recipe or (Recipe.parse(str(self.phases)) if self.phases else Recipe.default())
-        elif self.phases is not None:
+            recipe = recipe or Recipe.default()
+            recipe = Recipe.parse(recipe) if isinstance(recipe, str) else recipe
+        elif recipe is not None:
             raise SettingsError(
                 f"{setting('phases')} is for {setting('algorithm', 'phased')}, and the algorithm is {rule.name}"
             )
@@ -133,30 +127,37 @@ class PlanSettings:
 
     def _check_contradictions(self) -> None:
         algorithm, contradicts = setting("algorithm", self.algorithm), self.rule.contradicts
-        if self.budgets and "budgets" in contradicts:
-            raise SettingsError(
-                f"{algorithm} knows tokens alone, and there is a budget of {next(iter(self.budgets))}: "
-                f"use {setting('algorithm', 'auto')}"
-            )
-        if self.mix and self.seed is None:
-            raise SettingsError(f"{setting('mix', True)} exchanges segments at random and needs a {setting('seed')}")
-        if self.mix and self.budgets:
-            raise SettingsError(
-                f"{setting('mix', True)} exchanges segments by their tokens and would exceed {setting('budgets')}: "
-                f"leave one out"
-            )
-        if self.mix and "mix" in contradicts:
-            raise SettingsError(f"{setting('mix', True)} would break the order that {algorithm} keeps")
-        if self.min_fill and "min_fill" in contradicts:
-            raise SettingsError(
+        mix, budget = setting("mix", True), next(iter(self.budgets or ()), None)
+        for is_wrong, message in (
+            (
+                budget and "budgets" in contradicts,
+                f"{algorithm} knows tokens alone, and there is a budget of {budget}: use {setting('algorithm', 'auto')}",
+            ),
+            (
+                self.mix and self.seed is None,
+                f"{mix} exchanges segments at random and needs a {setting('seed')}",
+            ),
+            (
+                self.mix and budget,
+                f"{mix} exchanges segments by their tokens and would exceed {setting('budgets')}: leave one out",
+            ),
+            (
+                self.mix and "mix" in contradicts,
+                f"{mix} would break the order that {algorithm} keeps",
+            ),
+            (
+                self.min_fill and "min_fill" in contradicts,
                 f"{setting('min_fill')} packs samples again and would break the order that {algorithm} keeps: "
-                f"leave one out"
-            )
-        if self.row_alignment.total > 1 and "alignment" in contradicts:
-            raise SettingsError(
+                f"leave one out",
+            ),
+            (
+                not self.row_alignment.is_none and "alignment" in contradicts,
                 f"{algorithm} fills packs to the last token and leaves no room for {self.alignment}: "
-                f"use {setting('overflow', 'split')} with another algorithm"
-            )
+                f"use {setting('overflow', 'split')} with another algorithm",
+            ),
+        ):
+            if is_wrong:
+                raise SettingsError(message)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings for JSON: four in any case, and of the others those that are not as by default."""
@@ -166,21 +167,16 @@ class PlanSettings:
             "seed": self.seed,
             "capacity": self.capacity,
         }
-        if self.no_target_policy is not NoTarget.ERROR:
-            record["no_target"] = self.no_target_policy.value
-        if self.budgets:
-            record["budgets"] = {name: int(limit) for name, limit in self.budgets.items()}
-        if self.row_alignment.total > 1:
-            record["alignment"] = {"segment": self.row_alignment.segment, "total": self.row_alignment.total}
-        if self.min_fill:
-            record["min_fill"] = self.min_fill
-        if self.recipe is not None:
-            record["phases"] = str(self.recipe)
-        if self.mix:
-            record["mix"] = True
-        if self.epoch:
-            record["epoch"] = self.epoch
-        return record
+        others: dict[str, Any] = {
+            "no_target": "" if self.no_target_policy is NoTarget.ERROR else self.no_target_policy.value,
+            "budgets": {name: int(limit) for name, limit in (self.budgets or {}).items()},
+            "alignment": {} if self.row_alignment.is_none else asdict(self.row_alignment),
+            "min_fill": self.min_fill,
+            "phases": str(self.recipe or ""),
+            "mix": bool(self.mix),
+            "epoch": self.epoch,
+        }
+        return record | {name: value for name, value in others.items() if value}
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> PlanSettings:

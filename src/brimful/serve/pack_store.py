@@ -24,6 +24,9 @@ _MAX_OPEN_SHARDS = 256
 class IndexedPacks(abc.ABC):
     """Base of sequences of packs: negative indices, slices and iteration as of a list."""
 
+    _noun = "pack"
+    """One element, for messages."""
+
     @abc.abstractmethod
     def __len__(self) -> int: ...
 
@@ -46,7 +49,7 @@ class IndexedPacks(abc.ABC):
         """
         if isinstance(index, slice):
             return [self._pack(i) for i in positions(index, len(self))]
-        return self._pack(position(index, len(self), "pack"))
+        return self._pack(position(index, len(self), self._noun))
 
     def __iter__(self) -> Iterator[Pack]:
         return (self._pack(index) for index in range(len(self)))

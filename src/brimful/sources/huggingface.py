@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from brimful.errors import SourceError, SourceNotFoundError, missing_extra
+from brimful.errors import SourceError, SourceNotFoundError
 from brimful.hub import offline_if_unreachable
+from brimful.optional import optional
 from brimful.sources.rows import UniformBlockRows, block_ranges
 from brimful.sources.saved_dataset import saved_files, saved_splits
 from brimful.sources.splits import require_split
@@ -116,10 +117,8 @@ class HuggingFaceRows(UniformBlockRows):
 
 
 def _library(purpose: str) -> Any:
-    try:
+    with optional("datasets", "huggingface", purpose):
         import datasets
-    except ImportError as error:
-        raise missing_extra("datasets", "huggingface", purpose) from error
     return datasets
 
 

@@ -1,13 +1,10 @@
 """Assertion for your own tests: packing is right with a model, a collator and data, or the test fails with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from brimful.shards import Pack
-    from brimful.verify import VerifyReport
+import brimful
+from brimful.shards import Pack
 
 __all__ = ["assert_packing_is_right"]
 
@@ -20,7 +17,7 @@ def assert_packing_is_right(
     attention: str | Iterable[str] | None = None,
     tolerance: float | None = None,
     gradients: bool = True,
-) -> VerifyReport:
+) -> brimful.VerifyReport:
     """Fail unless ``verify_packing`` finds nothing wrong and shows isolation at least once.
 
     Needs no fixture and no plugin::
@@ -37,9 +34,9 @@ def assert_packing_is_right(
     Raises:
         AssertionError: something failed, or nothing could be shown; the message is the table.
     """
-    from brimful.verify import verify_packing
-
-    report = verify_packing(model, collator, samples, attention=attention, tolerance=tolerance, gradients=gradients)
+    report = brimful.verify_packing(
+        model, collator, samples, attention=attention, tolerance=tolerance, gradients=gradients
+    )
     if not report.ok:
         raise AssertionError(f"{report.verdict}\n{report}")
     return report

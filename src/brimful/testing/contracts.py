@@ -15,30 +15,27 @@ Failures explain themselves if a ``conftest.py`` calls ``pytest.register_assert_
 before the first import of this module.
 """
 
-from __future__ import annotations
-
 import abc
 import copy
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations_with_replacement, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import brimful
 from brimful.blobs import BlobStore
+from brimful.collate.padding import Padding
 from brimful.errors import SourceError
-from brimful.shards import Pack
 from brimful.sources.rows import BLOCK_ROWS, Rows
 from brimful.testing.toys import toy_pack
-
-if TYPE_CHECKING:
-    from brimful.collate.padding import Padding
 
 __all__ = ["BlobStoreContract", "DialectContract", "RowsContract"]
 
@@ -63,8 +60,7 @@ class RowsContract(abc.ABC):
 
     def text_of(self, row: Any) -> str:
         """Return the text that a row was made of."""
-        text: str = row["text"]
-        return text
+        return str(row["text"])
 
     def _read(self, rows: Rows) -> list[str]:
         return [self.text_of(row) for row in rows.read(0, len(rows))]
@@ -84,10 +80,9 @@ class RowsContract(abc.ABC):
     def test_every_run_of_rows_is_read(self, tmp_path: Path) -> None:
         """Worker processes read runs, and shuffled packs read single rows."""
         rows = self.make_rows(tmp_path, self.texts)
-        for start in range(len(rows) + 1):
-            for stop in range(start, len(rows) + 1):
-                found = [self.text_of(row) for row in rows.read(start, stop)]
-                assert found == list(self.texts[start:stop]), (start, stop)
+        for start, stop in combinations_with_replacement(range(len(rows) + 1), 2):
+            found = [self.text_of(row) for row in rows.read(start, stop)]
+            assert found == list(self.texts[start:stop]), (start, stop)
         assert [self.text_of(rows.get(index)) for index in range(len(rows))] == list(self.texts)
 
     def test_two_readings_at_once_do_not_disturb_each_other(self, tmp_path: Path) -> None:
@@ -221,19 +216,13 @@ class BlobStoreContract:
     def _race(store: BlobStore, key: str) -> list[int]:
         """Return which of eight threads were told that they published the key."""
         barrier = threading.Barrier(8)
-        winners: list[int] = []
 
-        def put(number: int) -> None:
+        def put(number: int) -> bool:
             barrier.wait()
-            if store.put_if_absent(key, b"%d" % number):
-                winners.append(number)
+            return store.put_if_absent(key, b"%d" % number)
 
-        threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return winners
+        with ThreadPoolExecutor(8) as threads:
+            return [number for number, is_winner in enumerate(threads.map(put, range(8))) if is_winner]
 
     def test_a_blob_is_written_in_pieces_and_appears_when_it_is_published(self, store: BlobStore) -> None:
         """A shard is named by its hash, which is known at its end: nothing may be seen of it before."""
@@ -310,14 +299,10 @@ class DialectContract(abc.ABC):
 
     def collate(self, packs: Sequence[Any], padding: Padding | None = None) -> Mapping[str, Any]:
         """Return the batch of some packs or samples; override it for a collator of your own."""
-        from brimful import PackCollator
-
-        return PackCollator(dialect=self.dialect, padding=padding)(packs)
+        return brimful.PackCollator(dialect=self.dialect, padding=padding)(packs)
 
     def test_keys_dtypes_and_shapes(self) -> None:
         """A trainer takes its keys by name and its kernels by dtype: int64 where int32 is expected is another kernel."""
-        from brimful.collate import Padding
-
         batch = self.collate([toy_pack([3, 2])], Padding(to=12, segment_multiple_of=4))
         assert _described(batch) == dict(self.shapes)
 
@@ -327,29 +312,24 @@ class DialectContract(abc.ABC):
         self, packs: list[list[int]], unit: int, is_fixed: bool
     ) -> None:
         """Each sample is there with its tokens and none of the padding; targets are those of the samples one by one."""
-        from brimful.collate import Padding
-
         made = [toy_pack(lengths, first_sample=10 * number, seed=number) for number, lengths in enumerate(packs)]
         batch = self.collate(made, Padding(to=160 if is_fixed else None, segment_multiple_of=unit))
         samples = [pack.segment(place).tolist() for pack in made for place in range(pack.num_segments)]
         self._check_segments(batch, samples, unit)
-        self._check_targets(batch, samples, made)
+        expected = [pair for sample in samples for pair in pairwise(sample)]
+        assert self.loss_tokens(batch) == len(expected) == sum(pack.num_loss_tokens for pack in made)
+        assert self.targets(batch) == expected
 
     def _check_segments(self, batch: Mapping[str, Any], samples: list[list[int]], unit: int) -> None:
         """Compare the segments that the reader finds with the samples; tokens of samples are never 0, padding is."""
-        found = self.segments(batch)
+        # The padding at the end of each row is a segment without a sample.
+        found = [segment for segment in self.segments(batch) if any(segment)]
         if self.knows_gaps:
-            assert [segment for segment in found if any(segment)] == samples
+            assert found == samples
             return
-        # Padding behind a segment belongs to it here; the padding at the end of each row is a segment without a sample.
-        found = [segment for segment in found if any(segment)]
+        # Padding behind a segment belongs to it here.
         assert [len(segment) for segment in found] == [-(-len(each) // unit) * unit for each in samples]
         assert [segment[: len(sample)] for segment, sample in zip(found, samples, strict=True)] == samples
-
-    def _check_targets(self, batch: Mapping[str, Any], samples: list[list[int]], packs: Sequence[Pack]) -> None:
-        expected = [pair for sample in samples for pair in pairwise(sample)]
-        assert self.loss_tokens(batch) == len(expected) == sum(pack.num_loss_tokens for pack in packs)
-        assert self.targets(batch) == expected
 
     def test_the_first_label_of_a_segment_is_never_a_target(self) -> None:
         """Not even if a sample says so: nothing before it may predict it."""

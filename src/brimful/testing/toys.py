@@ -76,22 +76,13 @@ def toy_pack(lengths: Sequence[int], first_sample: int = 0, seed: int = 0) -> Pa
     return assemble_pack(ids, masks, range(first_sample, first_sample + len(lengths)))
 
 
-class ToyPacks:
+class ToyPacks(list[Pack]):
     """A data set of packs in memory."""
-
-    def __init__(self, packs: Sequence[Pack]) -> None:
-        self._packs = list(packs)
 
     @property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the sample ids."""
-        return fingerprint_of([pack.sample_ids.tolist() for pack in self._packs])
-
-    def __len__(self) -> int:
-        return len(self._packs)
-
-    def __getitem__(self, index: int) -> Pack:
-        return self._packs[index]
+        return fingerprint_of([pack.sample_ids.tolist() for pack in self])
 
 
 def toy_packs(count: int) -> ToyPacks:

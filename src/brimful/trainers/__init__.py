@@ -6,8 +6,9 @@ trainer is in the file of its name. Pages: ``docs/trainers``.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from brimful.optional import public_name
 
 __all__ = [
     "AttentionChoice",
@@ -19,12 +20,13 @@ __all__ = [
     "one_by_one",
 ]
 
-_HOMES = {
+_NAMES_OF = {
     "attention": ("AttentionChoice", "choose_attention", "collator_for"),
     "evaluation": ("SampleLosses", "evaluate_samples", "one_by_one"),
     "refusals": ("check_arguments",),
 }
-"""Names by the module that has them; it is imported when a name of it is used, as most need torch."""
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES_OF.items() for name in names}
+"""Module of each name; it is imported when the name is used, as most need torch."""
 
 if TYPE_CHECKING:
     from brimful.trainers.attention import AttentionChoice, choose_attention, collator_for
@@ -33,16 +35,4 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    home = next((module for module, names in _HOMES.items() if name in names), None)
-    if home is None:
-        raise AttributeError(f"module 'brimful.trainers' has no attribute {name!r}")
-    try:
-        value = getattr(import_module(f"{__name__}.{home}"), name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from brimful.errors import missing_extra
-
-        raise missing_extra("torch", "torch", name) from error
-    globals()[name] = value
-    return value
+    return public_name(__name__, _MODULE_OF.get(name), name)

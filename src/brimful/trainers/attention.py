@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,8 +22,6 @@ _RECURRENT_KERNELS = {"causal_conv1d": "causal-conv1d", "fla": "flash-linear-att
 """Packages with kernels that isolate samples in recurrent layers, and their names for pip."""
 _PACKAGES = ("flash_attn", "flash_attn_interface", "torch_npu", "triton", *_RECURRENT_KERNELS)
 _ONE_PER_ROW = "PackCollator(dialect='plain'), which gives each sample a row of its own"
-_told: set[str] = set()
-"""Lines that this process printed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +178,7 @@ def collator_for(
     choice = choose_attention(model, device=device, attention=attention)
     if getattr(model.config, "_attn_implementation", None) != choice.name:
         model.set_attn_implementation(choice.name)
-    if not quiet:
+    if not quiet and os.environ.get("RANK", "0") == "0":
         _tell(f"brimful: {choice}")
     return PackCollator(
         dialect=choice.dialect,
@@ -287,8 +286,7 @@ def _accelerator_of(model: Any) -> torch.device | None:
     return None if parameter is None or parameter.device.type in ("cpu", "meta") else parameter.device
 
 
+@cache
 def _tell(line: str) -> None:
-    if line in _told or os.environ.get("RANK", "0") != "0":
-        return
-    _told.add(line)
+    """Print a line that this process has not printed yet."""
     print(line, file=sys.stderr, flush=True)

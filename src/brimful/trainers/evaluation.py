@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
 
-from brimful.checks import check_type, position, positions
+from brimful.checks import check_type
 from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
 from brimful.messages import counted
-from brimful.shards import Pack, PackSequence
+from brimful.serve.pack_store import IndexedPacks
+from brimful.shards import Pack, PackSequence, assemble_pack
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, SampleIds
 
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
@@ -136,15 +136,17 @@ def one_by_one(packs: PackSequence) -> _OneByOne:
     """
     if not (hasattr(packs, "__getitem__") and hasattr(packs, "__len__")) or isinstance(packs, str):
         check_type("packs", packs, (), "a PackedDataset, a PackStore or a list of packs")
-    return _OneByOne(packs, [packs[index].num_segments for index in range(len(packs))])
+    return _OneByOne(packs)
 
 
-class _OneByOne:
+class _OneByOne(IndexedPacks):
     """Packs of one sample each. Picklable, for the workers of a loader."""
 
-    def __init__(self, packs: PackSequence, counts: Sequence[int]) -> None:
+    _noun = "sample"
+
+    def __init__(self, packs: PackSequence) -> None:
         self._packs = packs
-        self._ends = np.cumsum(counts, dtype=np.int64)
+        self._ends = np.cumsum([packs[index].num_segments for index in range(len(packs))], dtype=np.int64)
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -154,31 +156,15 @@ class _OneByOne:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    @overload
-    def __getitem__(self, index: int) -> Pack: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Pack]: ...
-
-    def __getitem__(self, index: int | slice) -> Pack | list[Pack]:
-        if isinstance(index, slice):
-            return [self[i] for i in positions(index, len(self))]
-        index = position(index, len(self), "sample")
+    def _pack(self, index: int) -> Pack:
         # Sample ``index`` is in the first pack whose end is behind it; counted from the pack's end it is negative.
         pack_index = int(np.searchsorted(self._ends, index, side="right"))
         pack = self._packs[pack_index]
         segment = index - int(self._ends[pack_index]) + pack.num_segments
-        begin, end = (int(boundary) for boundary in pack.cu_seqlens[segment : segment + 2])
-        return Pack(
-            pack.input_ids[begin:end],
-            pack.loss_mask[begin:end],
-            np.array([0, end - begin], dtype=np.int32),
-            pack.sample_ids[segment : segment + 1],
-            pack.starts[segment : segment + 1],
+        tokens, only = slice(*pack.cu_seqlens[segment : segment + 2]), slice(segment, segment + 1)
+        return assemble_pack(
+            [pack.input_ids[tokens]], [pack.loss_mask[tokens]], pack.sample_ids[only], pack.starts[only]
         )
-
-    def __iter__(self) -> Iterator[Pack]:
-        return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
         return f"one_by_one({counted(len(self), 'sample')} of {counted(len(self._ends), 'pack')})"

@@ -6,17 +6,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from brimful.errors import missing_extra
+from brimful.optional import optional
 from brimful.plan.schedule import Tail
 from brimful.serve import PackLoader
 from brimful.shards import FingerprintedPacks, Pack
 
-try:
+with optional("lightning", "lightning", "PackDataModule"):
     import lightning.pytorch as pl
-except ModuleNotFoundError as error:
-    if error.name != "lightning":
-        raise
-    raise missing_extra("lightning", "lightning", "PackDataModule") from error
 
 __all__ = ["PackDataModule"]
 

@@ -87,11 +87,15 @@ def facts_of(model: Any) -> ModelFacts:
     # Transformers writes its default into every configuration, so that value is no request.
     default = "sdpa" if "sdpa" in supported else "eager"
     padding = getattr(text, "pad_token_id", None)
+    if module.startswith("transformers."):
+        blind = "" if _masks_see_positions(module) else "builds its mask without position_ids"
+    else:
+        blind = "has code of its own"
     return ModelFacts(
         name=name,
         supported=frozenset(supported),
         wish=None if wish in (None, default) else str(wish),
-        blind=_blindness(module),
+        blind=blind,
         has_windows=_has_windows(text),
         takes_a_mask=not types & _BIASED,
         bidirectional=_looks_both_ways(config, name, source_names),
@@ -131,12 +135,6 @@ def _has_windows(text: Any) -> bool:
         return "sliding" in layers or "chunked" in layers
     # A window in a configuration without kinds of layers is every layer's (Mistral).
     return getattr(text, "sliding_window", None) is not None and bool(getattr(text, "use_sliding_window", True))
-
-
-def _blindness(module: str) -> str:
-    if not module.startswith("transformers."):
-        return "has code of its own"
-    return "" if _masks_see_positions(module) else "builds its mask without position_ids"
 
 
 def _looks_both_ways(config: Any, name: str, source_names: set[str]) -> bool:

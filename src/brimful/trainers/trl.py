@@ -5,16 +5,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from brimful.errors import SettingsError, missing_extra
+from brimful.errors import SettingsError
+from brimful.optional import optional
 from brimful.shards import Pack, PackSequence
 from brimful.trainers.refusals import check_arguments
 
-try:
+with optional("datasets", "trl", "SFTPacks"):
     import datasets
-except ModuleNotFoundError as error:
-    if error.name != "datasets":
-        raise
-    raise missing_extra("datasets", "trl", "SFTPacks") from error
 
 __all__ = ["SFTPacks", "for_packs"]
 

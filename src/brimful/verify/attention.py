@@ -8,6 +8,9 @@ from typing import Any
 IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2")
 """Implementations that are tried if the caller names none."""
 
+_FLASH_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+"""Package of each flash attention that has one."""
+
 
 class NotSupported(Exception):
     """A setting cannot be run here: the reason, and what works instead."""
@@ -55,8 +58,12 @@ def _switch(model: Any, name: str) -> None:
     module = _switchable_module(model)
     if module is None:
         raise NotSupported("the model has no set_attn_implementation", "build the model with this implementation")
-    if name.startswith("flash_attention"):
-        _check_flash(name, next(model.parameters()).device.type)
+    # Flash attention needs a GPU and its package, and Transformers sees neither before the first forward.
+    if name.startswith("flash_attention") and next(model.parameters()).device.type == "cpu":
+        raise NotSupported("flash attention needs a GPU and the model is on a CPU", "put the model on a GPU, as cuda")
+    package = _FLASH_PACKAGES.get(name)
+    if package is not None and find_spec(package) is None:
+        raise NotSupported(f"{package} is not installed", "pip install flash-attn")
     try:
         module.set_attn_implementation(name)
     except (ValueError, ImportError, NotImplementedError) as error:
@@ -69,15 +76,6 @@ def _switch(model: Any, name: str) -> None:
 def _switchable_module(model: Any) -> Any:
     """Return the outermost module that can switch: the model itself, or the one in a wrapper; None if there is none."""
     return next((module for module in model.modules() if hasattr(module, "set_attn_implementation")), None)
-
-
-def _check_flash(name: str, device: str) -> None:
-    """Refuse flash attention on a CPU or without its package."""
-    package = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}.get(name)
-    if device == "cpu":
-        raise NotSupported("flash attention needs a GPU and the model is on a CPU", "put the model on a GPU, as cuda")
-    if package is not None and find_spec(package) is None:
-        raise NotSupported(f"{package} is not installed", "pip install flash-attn")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Batches of a collator, checked for what every check needs, with the places of the samples."""
+"""Batch of a collator, with the places of its samples and the targets of its tokens."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,8 @@ import torch
 
 from brimful.errors import CollateError
 from brimful.typing import IGNORE_INDEX, BoolArray, Int64Array
-from brimful.verify.locate import locate_with_markers
-from brimful.verify.places import Place, SampleLayout
-from brimful.verify.reference_samples import ReferenceSamples, Segment
+from brimful.verify.locate import Place, SampleLayout
+from brimful.verify.reference_samples import Segment
 
 
 @dataclass(frozen=True)
@@ -23,27 +22,31 @@ class CollatedBatch:
         ids: ``int64[B, T]``.
         targets: ``int64[B, T]``: the token that the logits of each position are trained to predict; None without labels.
             Labels of ``labels`` are shifted by the model, those of ``shift_labels`` are already.
-        shifted: true if the labels came as ``shift_labels``.
         layout: places of the samples.
-        free: ``bool[B, T]``: tokens in no sample's place.
     """
 
     kwargs: dict[str, Any]
     ids: Int64Array
     targets: Int64Array | None
-    shifted: bool
     layout: SampleLayout
-    free: BoolArray
 
     @property
-    def places(self) -> tuple[Place | None, ...]:
-        """Place of each segment; None for one that is not in the batch as a whole."""
-        return self.layout.places
+    def shifted(self) -> bool:
+        """True if the labels came as ``shift_labels``."""
+        return self.kwargs.get("shift_labels") is not None
+
+    @cached_property
+    def free(self) -> BoolArray:
+        """``bool[B, T]``: tokens in no sample's place."""
+        free = np.ones(self.ids.shape, dtype=bool)
+        for _, place in self.located:
+            free[place.index] = False
+        return free
 
     @property
     def located(self) -> list[tuple[int, Place]]:
         """Index and place of each segment that is in the batch as a whole."""
-        return [(index, place) for index, place in enumerate(self.places) if place is not None]
+        return [(index, place) for index, place in enumerate(self.layout.places) if place is not None]
 
     @property
     def padding(self) -> BoolArray:
@@ -81,67 +84,6 @@ class CollatedBatch:
             return np.broadcast_to(numbers, (*numbers.shape[:-2], *shape))
         except ValueError:
             raise CollateError(f"{name} of the batch have the shape {numbers.shape} and input_ids {shape}") from None
-
-
-def call_collator(
-    collator: Callable[[list[Any]], Mapping[str, Any]], features: list[Any], device: Any
-) -> tuple[dict[str, Any], Int64Array]:
-    """Return keyword arguments of the model from the collator, on its device, and their ``input_ids`` as ``int64[B, T]``.
-
-    Raises:
-        CollateError: the batch is no mapping, or has no tensor of ``input_ids``.
-    """
-    batch = collator(features)
-    if not isinstance(batch, Mapping) or "input_ids" not in batch:
-        returned_text = sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
-        raise CollateError(f"the collator must return a mapping with 'input_ids' and returned {returned_text}")
-    kwargs: dict[str, Any] = {}
-    for key, value in batch.items():
-        value = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-        kwargs[str(key)] = value.to(device) if isinstance(value, torch.Tensor) else value
-    if not isinstance(kwargs["input_ids"], torch.Tensor):
-        raise CollateError(f"input_ids of the batch must be a tensor and are a {type(kwargs['input_ids']).__name__}")
-    return kwargs, as_rows(kwargs["input_ids"])
-
-
-def collate(
-    collator: Callable[[list[Any]], Mapping[str, Any]],
-    samples: ReferenceSamples,
-    *,
-    device: Any,
-    markers: SampleLayout | None,
-    replacements: Mapping[int, Int64Array] | None = None,
-) -> CollatedBatch:
-    """Call the collator with copies of the samples, and find them in what it returns.
-
-    Args:
-        collator: as in ``verify_packing``.
-        samples: the samples.
-        device: of the model.
-        markers: layout of a batch of markers; None if the collator refuses them.
-        replacements: other tokens of some segments.
-
-    Raises:
-        CollateError: the batch is no mapping, has no ``input_ids``, or has labels of another shape.
-    """
-    kwargs, ids = call_collator(collator, samples.copies(replacements), device)
-    layout = locate_with_markers(ids, samples.segments, samples.ids_with(replacements), markers)
-    free = np.ones(ids.shape, dtype=bool)
-    for place in layout.places:
-        if place is not None:
-            free[place.index] = False
-    shifted = kwargs.get("shift_labels") is not None
-    targets = None
-    if shifted:
-        targets = as_rows(kwargs["shift_labels"])
-    elif kwargs.get("labels") is not None:
-        # The model compares the logits of each position with the label of the next one.
-        labels = as_rows(kwargs["labels"])
-        targets = np.full_like(labels, IGNORE_INDEX)
-        targets[:, :-1] = labels[:, 1:]
-    if targets is not None and targets.shape != ids.shape:
-        raise CollateError(f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}")
-    return CollatedBatch(kwargs, ids, targets, shifted, layout, free)
 
 
 def as_integers(value: Any) -> Int64Array:

@@ -21,7 +21,7 @@ from brimful.typing import Int64Array
 from brimful.verify.attention import first_sentence
 from brimful.verify.batch import CollatedBatch
 from brimful.verify.checks.isolation import Leak, compare_logits, other_tokens
-from brimful.verify.checks.positions import diagnose_positions, position_rows
+from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.modes import in_float32
 from brimful.verify.report import Diagnosis
 from brimful.verify.setup import PackingSetup
@@ -88,7 +88,7 @@ def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
         return setup.logits(kwargs)
 
     repaired_leak = compare_logits(
-        repaired_logits(batch), repaired_logits(changed_batch), batch, changed_batch, leak.changed, limit=leak.limit
+        repaired_logits(batch), repaired_logits(changed_batch), batch, changed_batch, leak.changed
     )
     # The changed sample must still move: a batch in which nothing does would look repaired.
     return repaired_leak.size <= leak.limit < repaired_leak.own
@@ -128,9 +128,10 @@ def _diagnosis_of_repair(setup: PackingSetup, name: str) -> Diagnosis:
                 "mRoPE: boundaries are read from a row of text positions, and the batch has none",
                 "position_ids [4, B, T]: text positions first, then time, height and width, each sample's own",
             )
-        return diagnose_positions(setup) or Diagnosis(
-            "position_ids: with those of the samples alone it stops",
-            f"number every sample from {setup.position_start}",
+        finding = check_positions(setup)
+        return Diagnosis(
+            finding.cause or "position_ids: with those of the samples alone it stops",
+            finding.way_out or f"number every sample from {setup.position_start}",
         )
     if is_recurrent(setup):
         return Diagnosis(
@@ -193,7 +194,7 @@ def _segment_numbers(batch: CollatedBatch) -> Int64Array:
     """Return ``int64[B, T]``: the sample that a token belongs to; each run of padding has a number of its own."""
     run_starts = batch.free.copy()
     run_starts[:, 1:] &= ~batch.free[:, :-1]
-    numbers = len(batch.places) + run_starts.cumsum(axis=None).reshape(run_starts.shape)
+    numbers = len(batch.layout.places) + run_starts.cumsum(axis=None).reshape(run_starts.shape)
     for index, place in batch.located:
         numbers[place.index] = index
     return numbers

@@ -1,12 +1,12 @@
-"""Search for the samples in a batch that any collator made, by markers and tokens and not by what the collator says."""
+"""Places of samples in a batch that any collator made, found by markers and tokens and not by what the collator says."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from brimful.ragged import starts_of
-from brimful.typing import Int64Array
-from brimful.verify.places import Place, SampleLayout
+from brimful.typing import BoolArray, Int64Array
 from brimful.verify.reference_samples import Segment
 
 _MAX_TRIES = 20_000
@@ -14,6 +14,37 @@ _MAX_TRIES = 20_000
 
 _MAX_SEARCHED_SAMPLES = 400
 """Samples that one search takes: it recurses once for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Row and columns of a sample."""
+
+    row: int
+    start: int
+    stop: int
+
+    @property
+    def index(self) -> tuple[int, slice]:
+        """Index of the sample's tokens in an array of ``[B, T]``."""
+        return self.row, slice(self.start, self.stop)
+
+
+@dataclass(frozen=True)
+class SampleLayout:
+    """Places of all samples in a batch.
+
+    Attributes:
+        places: of each segment; None for one that is not in the batch as a whole.
+        repeated: segments that the batch holds more than once.
+        fragments: ``bool[B, T]``: tokens that certainly belong to samples, and lie in no place.
+        certain: true if the samples cannot be laid out in another way.
+    """
+
+    places: tuple[Place | None, ...]
+    repeated: tuple[int, ...]
+    fragments: BoolArray
+    certain: bool
 
 
 def locate_with_markers(

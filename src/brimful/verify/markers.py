@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from brimful.typing import Int64Array
-from brimful.verify.places import Place, SampleLayout
+from brimful.verify.locate import Place, SampleLayout
 from brimful.verify.reference_samples import ReferenceSamples
 
 
@@ -37,7 +37,17 @@ def lay_out_markers(
     Returns:
         None if the collator refuses such tokens, or if a sample has none but media tokens.
     """
-    marked_ids, owners = _mark(samples, media_ids, reserved_tokens)
+    excluded_tokens = {*media_ids, *reserved_tokens}
+    fresh_tokens = (token for token in count() if token not in excluded_tokens)
+    marked_ids: list[Int64Array] = []
+    owners: dict[int, tuple[int, int]] = {}
+    # A fresh token at every place that may change: its owner is its segment, and its place in it.
+    for index, segment in enumerate(samples.segments):
+        ids = segment.ids.copy()
+        offsets = np.flatnonzero(~np.isin(ids, list(media_ids)))
+        ids[offsets] = list(islice(fresh_tokens, len(offsets)))
+        owners |= {int(ids[offset]): (index, offset) for offset in offsets.tolist()}
+        marked_ids.append(ids)
     if any(owners.keys().isdisjoint(ids.tolist()) for ids in marked_ids):
         return None
     try:
@@ -50,34 +60,17 @@ def lay_out_markers(
     fragments = is_marker.copy()
     # A marker occurs once in the samples, so its value alone says to which place of which segment a token belongs.
     for row, column in np.argwhere(is_marker).tolist():
-        segment, offset = owners[int(rows[row, column])]
-        start, stop = column - offset, column - offset + len(marked_ids[segment])
-        place = places[segment]
+        index, offset = owners[int(rows[row, column])]
+        start, stop = column - offset, column - offset + len(marked_ids[index])
+        place = places[index]
         if place is not None and place.row == row and place.start <= column < place.stop:
             continue
         # Only a whole segment has a place; the markers of a part stay among the fragments.
-        if start < 0 or not np.array_equal(rows[row, start:stop], marked_ids[segment]):
+        if start < 0 or not np.array_equal(rows[row, start:stop], marked_ids[index]):
             continue
         if place is None:
-            places[segment] = Place(row, start, stop)
+            places[index] = Place(row, start, stop)
             fragments[row, start:stop] = False
-        elif segment not in repeats:
-            repeats.append(segment)
+        elif index not in repeats:
+            repeats.append(index)
     return SampleLayout(tuple(places), tuple(repeats), fragments, True)
-
-
-def _mark(
-    samples: ReferenceSamples, media_ids: Collection[int], reserved_tokens: Collection[int]
-) -> tuple[list[Int64Array], dict[int, tuple[int, int]]]:
-    """Return marked tokens of each segment, and for each marker its segment and its place in it."""
-    excluded_tokens = {*media_ids, *reserved_tokens}
-    fresh_tokens = (token for token in count() if token not in excluded_tokens)
-    marked_ids: list[Int64Array] = []
-    owners: dict[int, tuple[int, int]] = {}
-    for index, segment in enumerate(samples.segments):
-        ids = segment.ids.copy()
-        offsets = np.flatnonzero(~np.isin(ids, list(media_ids)))
-        ids[offsets] = list(islice(fresh_tokens, len(offsets)))
-        owners |= {int(ids[offset]): (index, offset) for offset in offsets.tolist()}
-        marked_ids.append(ids)
-    return marked_ids, owners

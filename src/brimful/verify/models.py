@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from brimful.errors import SettingsError, missing_extra
+from brimful.errors import SettingsError
 from brimful.messages import setting
+from brimful.optional import optional
 
 WITHOUT_SMALL_FORM = {
     "gemma4_assistant": "a draft model: it reads keys and values of the model that it drafts for",
@@ -107,7 +108,8 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
     >>> type(tiny_model("qwen2")).__name__
     'Qwen2ForCausalLM'
     """
-    transformers = _transformers()
+    with optional("transformers", "text", "verify"):
+        import transformers
     torch_device = _device(device)
     try:
         config = _tiny_config(transformers, model_type)
@@ -143,7 +145,8 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
         SettingsError: there is no such model, or it is none that predicts tokens.
         MissingExtraError: Transformers is not installed.
     """
-    transformers = _transformers()
+    with optional("transformers", "text", "verify"):
+        import transformers
     torch_device = _device(device)
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(dtype))
@@ -151,19 +154,6 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
         reason = " ".join(str(error).split())[:300]
         raise SettingsError(f"{setting('model', path)}: no causal language model could be loaded: {reason}") from error
     return model.to(torch_device).eval()
-
-
-def _transformers() -> Any:
-    """Import Transformers.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import transformers
-    except ModuleNotFoundError as error:
-        raise missing_extra("transformers", "text", "verify") from error
-    return transformers
 
 
 def _dtype(name: str) -> Any:

@@ -50,7 +50,7 @@ def is_random(setup: PackingSetup) -> bool:
     return not torch.equal(first, second)
 
 
-def explain_parity(setup: PackingSetup, attention: str, findings: list[Finding]) -> list[Finding]:
+def explain_parity(setup: PackingSetup, findings: list[Finding]) -> list[Finding]:
     """Return logits, loss, gradients and weights with a cause for what failed; passed if it was rounding alone."""
     may_round = setup.tolerance is None and setup.dtype in LOW_PRECISIONS
     if not any(_is_unexplained(finding) or (may_round and _fails_in_weights(finding)) for finding in findings):
@@ -64,24 +64,22 @@ def explain_parity(setup: PackingSetup, attention: str, findings: list[Finding])
         )
         return _with_diagnosis(findings, diagnosis)
     try:
-        in_rows, _ = check_parity(setup, attention, setup.per_sample_reference(), setup.in_rows())
+        in_rows, _ = check_parity(setup, setup.per_sample_reference(), setup.in_rows())
     except BrimfulError:
         raise
     except Exception:  # a model of packed rows may take one row only
         return _with_diagnosis(findings, _NO_ROWS)
     if may_round:
-        return _explain_in_float32(setup, attention, findings, in_rows)
+        return _explain_in_float32(setup, findings, in_rows)
     return _with_diagnosis(findings, _diagnose_by_rows(in_rows))
 
 
-def _explain_in_float32(
-    setup: PackingSetup, attention: str, findings: list[Finding], in_rows: list[Finding]
-) -> list[Finding]:
+def _explain_in_float32(setup: PackingSetup, findings: list[Finding], in_rows: list[Finding]) -> list[Finding]:
     """Tell rounding from a fault: a fault fails in float32 too, and rounding is also there with a row for each sample."""
     try:
         with in_float32(setup.model):
             reference = setup.per_sample_reference()
-            precise, auxiliary = check_parity(setup, attention, reference, setup.batch)
+            precise, auxiliary = check_parity(setup, reference, setup.batch)
             if any(finding.check == "weights" for finding in findings):
                 precise.append(check_weights(setup, reference, auxiliary))
     except BrimfulError:

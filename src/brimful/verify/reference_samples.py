@@ -160,7 +160,8 @@ def _rebuild(feature: Feature, segment_ids: Sequence[Int64Array]) -> Any:
     if not isinstance(feature, Mapping):
         arrays = {name: array.copy() for name, array in _fields(feature).items()}
         return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)})
-    fields = {key: _copy(value) for key, value in feature.items()}
+    # Copied with everything in it, so that no collator can write into the original.
+    fields = {key: value.clone() if hasattr(value, "clone") else deepcopy(value) for key, value in feature.items()}
     row = np.asarray(feature["input_ids"], dtype=np.int64)
     new_row = row.copy()
     new_row[read_tokenised(feature, "the sample").places] = ids  # padding stays where it was
@@ -179,11 +180,6 @@ def _in_type_of(example: Any, values: Int64Array) -> Any:
     if hasattr(example, "new_tensor"):
         return example.new_tensor(values.tolist())
     return values.tolist()
-
-
-def _copy(value: Any) -> Any:
-    """Copy a value with everything in it, so that no collator can write into the original."""
-    return value.clone() if hasattr(value, "clone") else deepcopy(value)
 
 
 def _fields(feature: Any) -> dict[str, Any]:

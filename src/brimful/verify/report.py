@@ -1,6 +1,7 @@
 """Report of ``verify_packing``: one finding for each check and attention implementation."""
 
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -26,6 +27,10 @@ CHECKS = {
 
 _MAX_NAMED_FAILURES = 6
 """Failures that the verdict names; the others are counted."""
+
+
+_WIDTH = 110
+"""Characters of the longest line of cause and way out in the table."""
 
 
 class Status(str, Enum):
@@ -73,30 +78,46 @@ class Finding:
     def __post_init__(self) -> None:
         assert self.check in CHECKS, self.check
 
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of this finding in the table."""
+        measured_text = "" if self.measured is None else f"{self.measured:.1e}"
+        limit_text = "" if self.limit is None else f"{self.limit:.0e}"
+        row = f"{self.check:<12}{self.attention or '-':<21}{self.status.value:<14}{measured_text:>9}{limit_text:>9}"
+        # A detail of what passed ends its line; what did not pass has more to say, and says it below.
+        if self.status is Status.PASS:
+            yield f"{row}  {self.detail}".rstrip()
+            return
+        yield row.rstrip()
+        for title, text in (("", self.detail), ("cause: ", self.cause), ("way out: ", self.way_out)):
+            if text:
+                yield from textwrap.wrap(f"{title}{text}", _WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 14)
+
+
+def failed(check: str, detail: str, cause: str, way_out: str) -> Finding:
+    """Return the finding of a check that fails without a measured size."""
+    return Finding(check, Status.FAIL, detail=detail, cause=cause, way_out=way_out)
+
+
+def not_supported(check: str, detail: str, way_out: str = "") -> Finding:
+    """Return the finding of a check that cannot be run here, or can show nothing."""
+    return Finding(check, Status.NOT_SUPPORTED, detail=detail, way_out=way_out)
+
 
 def compared(
-    check: str,
-    attention: str,
-    size: float,
-    limit: float,
-    *,
-    passed: str = "",
-    failed: str,
-    diagnosis: Iterable[str] = (),
+    check: str, size: float, limit: float, *, passed: str = "", failed: str, diagnosis: Iterable[str] = ()
 ) -> Finding:
     """Return a finding that passes if the measured size is within its limit.
 
     Args:
         check: a key of ``CHECKS``.
-        attention: the attention implementation; empty if none is involved.
         size: relative difference that was measured.
         limit: largest size that passes.
         passed, failed: detail of the finding in either case.
         diagnosis: cause and way out of a failure.
     """
     if size <= limit:
-        return Finding(check, Status.PASS, attention, size, limit, passed)
-    return Finding(check, Status.FAIL, attention, size, limit, failed, *diagnosis)
+        return Finding(check, Status.PASS, "", size, limit, passed)
+    return Finding(check, Status.FAIL, "", size, limit, failed, *diagnosis)
 
 
 def joined(*remarks: str) -> str:
@@ -170,6 +191,19 @@ class VerifyReport:
         return f"VerifyReport({counted(len(self.findings), 'finding')}, {self.verdict})"
 
     def __str__(self) -> str:
-        from brimful.verify.table import draw_table
+        """Return the table: one line a finding; cause and way out below what failed.
 
-        return "\n".join(draw_table(self))
+        >>> wrong = Finding("isolation", Status.FAIL, "sdpa", 0.46, 1e-5, cause="a cache", way_out="use_cache=False")
+        >>> print(VerifyReport("Qwen2", (Finding("labels", Status.PASS), wrong)))
+        Qwen2
+        check       attention            result         measured    limit
+        labels      -                    PASS
+        isolation   sdpa                 FAIL            4.6e-01    1e-05
+                    cause: a cache
+                    way out: use_cache=False
+        FAIL: isolation (sdpa)
+        """
+        lines = [self.subject, f"{'check':<12}{'attention':<21}{'result':<14}{'measured':>9}{'limit':>9}"]
+        for finding in self.findings:
+            lines += finding.lines()
+        return "\n".join([*lines, self.verdict])

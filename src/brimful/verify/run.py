@@ -24,7 +24,7 @@ from brimful.verify.diagnosis import diagnose_leak, way_out_of_refusal
 from brimful.verify.modes import evaluating, preserved, training
 from brimful.verify.parity_diagnosis import explain_parity, is_random
 from brimful.verify.reference_samples import ReferenceSamples
-from brimful.verify.report import CHECKS, Finding, Status, VerifyReport, joined
+from brimful.verify.report import CHECKS, Finding, Status, VerifyReport, joined, not_supported
 from brimful.verify.setup import PackingSetup
 
 _CAUSED_BY = {
@@ -95,23 +95,15 @@ def verify_packing(
         raise SettingsError("attention is empty: name at least one implementation, such as sdpa")
     setup = PackingSetup(model, collator, ReferenceSamples(samples), tolerance, gradients)
     with preserved(model):
-        findings = _check_data(setup)
+        findings = [check_inputs_unmodified(setup), check_complete(setup)]
         # Without knowing which token belongs to which sample, the other checks would only guess.
         if setup.batch.layout.certain:
+            findings += [check(setup) for check in (check_labels, check_positions, check_boundaries, check_padding)]
             for name in names:
                 findings += _check_attention(setup, name, findings)
     order = list(CHECKS)
     findings = sorted(_point_to_passed(findings), key=lambda finding: order.index(finding.check))
     return VerifyReport(_describe(setup), tuple(findings))
-
-
-def _check_data(setup: PackingSetup) -> list[Finding]:
-    """Run the checks that need no forward; only the first two if the places of samples are not certain."""
-    findings = [check_inputs_unmodified(setup), check_complete(setup)]
-    if setup.batch.layout.certain:
-        checks = (check_labels, check_positions, check_boundaries, check_padding)
-        findings += [check(setup) for check in checks]
-    return findings
 
 
 def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:
@@ -121,36 +113,37 @@ def _check_attention(setup: PackingSetup, attention: str, earlier_findings: list
     findings: list[Finding] = []
     try:
         with using(setup.model, attention):
-            for finding in _run_checks(setup, attention, related_findings):
+            for finding in _run_checks(setup, related_findings):
                 findings.append(finding)
     except NotSupported as error:
         # What a later check refuses to compute does not take back a failure that an earlier one measured.
         findings = [finding for finding in findings if finding.status is Status.FAIL]
-        findings.append(_refused("attention", attention, error))
-    return [_follow(finding, [*related_findings, *findings]) for finding in findings]
+        findings.append(not_supported("attention", str(error), error.way_out))
+    explained = [_follow(finding, [*related_findings, *findings]) for finding in findings]
+    return [finding if finding.check == "weights" else replace(finding, attention=attention) for finding in explained]
 
 
-def _run_checks(setup: PackingSetup, attention: str, related_findings: list[Finding]) -> Iterator[Finding]:
+def _run_checks(setup: PackingSetup, related_findings: list[Finding]) -> Iterator[Finding]:
     """Yield isolation and padding in ``eval()``, then isolation and parity as training runs.
 
     Parity is measured in ``eval()`` if training mode refuses, or is random.
     """
     findings = list(related_findings)
     with evaluating(setup.model):
-        findings.append(_check_isolation(setup, attention, "isolation", related_findings))
+        findings.append(_check_isolation(setup, "isolation", related_findings))
         yield findings[-1]
         with _refusals(setup, "the packed batch"):
-            padding = check_padding_moves_nothing(setup, attention)
+            padding = check_padding_moves_nothing(setup)
         if padding is not None:
             findings.append(padding)
             yield padding
-    finding = Finding("training", Status.NOT_SUPPORTED, attention)
+    finding = not_supported("training", "")
     parity = None
     try:
         with training(setup.model):
-            finding = _check_isolation(setup, attention, "training", findings)
+            finding = _check_isolation(setup, "training", findings)
             if not is_random(setup):
-                parity = _check_parity(setup, attention, [*findings, finding])
+                parity = _check_parity(setup, [*findings, finding])
         if parity is None and finding.status is Status.PASS:
             reason = (
                 "the model is random in training mode, with every rate of dropout at 0; parity was measured in eval()"
@@ -159,19 +152,19 @@ def _run_checks(setup: PackingSetup, attention: str, related_findings: list[Find
     except NotSupported as error:
         # The refusal may come from parity, behind an isolation check that has already failed.
         if finding.status is not Status.FAIL:
-            finding = _refused("training", attention, error)
+            finding = not_supported("training", str(error), error.way_out)
     yield finding
     if parity is None:
         with evaluating(setup.model):
-            parity = _check_parity(setup, attention, [*findings, finding])
+            parity = _check_parity(setup, [*findings, finding])
     yield from parity
 
 
-def _check_isolation(setup: PackingSetup, attention: str, check: str, earlier_findings: list[Finding]) -> Finding:
+def _check_isolation(setup: PackingSetup, check: str, earlier_findings: list[Finding]) -> Finding:
     """Check isolation in the mode that the model is in; explain a failure unless an earlier finding does."""
     with _refusals(setup, "the packed batch"):
-        finding, leak = check_isolation(setup, attention, check)
-        finding = _follow(finding, earlier_findings)
+        finding, leak = check_isolation(setup)
+        finding = _follow(replace(finding, check=check), earlier_findings)
         if finding.status is not Status.FAIL or finding.cause:
             return finding
         assert leak is not None
@@ -180,22 +173,22 @@ def _check_isolation(setup: PackingSetup, attention: str, check: str, earlier_fi
         return replace(finding, cause=f"{mode}{cause}", way_out=way_out)
 
 
-def _check_parity(setup: PackingSetup, attention: str, earlier_findings: list[Finding]) -> list[Finding]:
+def _check_parity(setup: PackingSetup, earlier_findings: list[Finding]) -> list[Finding]:
     """Check logits, loss, gradients and weights in the mode that the model is in; explain failures likewise."""
     with _refusals(setup, "a single sample"):
         reference = setup.per_sample_reference()
     with _refusals(setup, "the packed batch"):
-        findings, auxiliary = check_parity(setup, attention, reference, setup.batch)
+        findings, auxiliary = check_parity(setup, reference, setup.batch)
         # Weights do not depend on the implementation, so the first one that gets here shows them for all.
         if not any(finding.check == "weights" for finding in earlier_findings):
             findings.append(check_weights(setup, reference, auxiliary))
         explanations = [*earlier_findings, *(finding for finding in findings if finding.cause)]
-        findings = explain_parity(setup, attention, [_follow(finding, explanations) for finding in findings])
+        findings = explain_parity(setup, [_follow(finding, explanations) for finding in findings])
         # A leak in the forward is one in the backward too: only without one is the backward looked at by itself.
         leaks = any(
             finding.status is Status.FAIL and finding.check in ("isolation", "training") for finding in earlier_findings
         )
-        backward = None if leaks else check_backward(setup, attention)
+        backward = None if leaks else check_backward(setup)
         if backward is not None:
             findings = [backward if finding.check == "gradients" else finding for finding in findings]
     return findings
@@ -218,11 +211,6 @@ def _refusals(setup: PackingSetup, request: str) -> Iterator[None]:
         mode = " in training mode" if setup.model.training else ""
         way_out = way_out_of_refusal(setup, message)
         raise NotSupported(f"the model refuses {request}{mode}: {message}", way_out) from error
-
-
-def _refused(check: str, attention: str, error: NotSupported) -> Finding:
-    """Return the finding of a check that cannot be run here."""
-    return Finding(check, Status.NOT_SUPPORTED, attention, detail=str(error), way_out=error.way_out)
 
 
 def _follow(finding: Finding, findings: list[Finding]) -> Finding:

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from brimful.errors import SettingsError
+from brimful.errors import CollateError, SettingsError
 from brimful.typing import IGNORE_INDEX, Int64Array
-from brimful.verify.batch import CollatedBatch, call_collator, collate, expected_targets
+from brimful.verify.batch import CollatedBatch, as_rows, expected_targets
+from brimful.verify.locate import Place, SampleLayout, locate_with_markers
 from brimful.verify.markers import lay_out_markers
 from brimful.verify.modes import seeded
-from brimful.verify.places import Place, SampleLayout
 from brimful.verify.reference_samples import ReferenceSamples
 
 _PARITY_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
@@ -115,17 +115,50 @@ class PackingSetup:
         return 0
 
     def collate(self, replacements: Mapping[int, Int64Array] | None = None) -> CollatedBatch:
-        """Return the batch, with other tokens in some segments."""
-        return collate(
-            self.collator, self.samples, device=self.device, markers=self._markers, replacements=replacements
-        )
+        """Call the collator with copies of the samples, other tokens in some segments, and find them in what it returns.
+
+        Raises:
+            CollateError: the batch is no mapping, has no ``input_ids``, or has labels of another shape.
+        """
+        kwargs, ids = self._call_collator(self.samples.copies(replacements))
+        segments, segment_ids = self.samples.segments, self.samples.ids_with(replacements)
+        batch = CollatedBatch(kwargs, ids, None, locate_with_markers(ids, segments, segment_ids, self._markers))
+        labels = kwargs.get("shift_labels" if batch.shifted else "labels")
+        if labels is None:
+            return batch
+        # The model compares the logits of each position with the label of the next one, unless the labels are shifted.
+        targets = as_rows(labels)
+        if not batch.shifted:
+            targets = np.pad(targets[:, 1:], ((0, 0), (0, 1)), constant_values=IGNORE_INDEX)
+        if targets.shape != ids.shape:
+            raise CollateError(f"labels of the batch have the shape {targets.shape} and input_ids {ids.shape}")
+        return replace(batch, targets=targets)
+
+    def _call_collator(self, features: list[Any]) -> tuple[dict[str, Any], Int64Array]:
+        """Return keyword arguments of the model from the collator, on its device, and their ``input_ids``: ``int64[B, T]``.
+
+        Raises:
+            CollateError: the batch is no mapping, or has no tensor of ``input_ids``.
+        """
+        batch = self.collator(features)
+        if not isinstance(batch, Mapping) or "input_ids" not in batch:
+            returned_text = sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+            raise CollateError(f"the collator must return a mapping with 'input_ids' and returned {returned_text}")
+        kwargs: dict[str, Any] = {}
+        for key, value in batch.items():
+            value = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+            kwargs[str(key)] = value.to(self.device) if isinstance(value, torch.Tensor) else value
+        ids = kwargs["input_ids"]
+        if not isinstance(ids, torch.Tensor):
+            raise CollateError(f"input_ids of the batch must be a tensor and are a {type(ids).__name__}")
+        return kwargs, as_rows(ids)
 
     @cached_property
     def _markers(self) -> SampleLayout | None:
         """Layout of a batch of markers: tokens that occur neither in the samples nor as padding."""
 
         def collate_ids(features: list[Any]) -> Int64Array:
-            return call_collator(self.collator, features, self.device)[1]
+            return self._call_collator(features)[1]
 
         special = [getattr(self.config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "unk", "mask")]
         reserved_tokens = {value for value in special if isinstance(value, int)}
@@ -149,9 +182,8 @@ class PackingSetup:
             rows = [np.pad(row, ((0, 0), (0, width - row.shape[1])), mode="edge") for row in own_positions]
             positions = np.stack(rows, axis=1)
         places = tuple(Place(row, 0, int(length)) for row, length in enumerate(lengths))
-        free = np.arange(width) >= lengths[:, None]
-        layout = SampleLayout(places, (), np.zeros_like(free), True)
-        batch = CollatedBatch(self._plain_kwargs(ids, positions), ids, None, True, layout, free)
+        layout = SampleLayout(places, (), np.zeros(ids.shape, dtype=bool), True)
+        batch = CollatedBatch(self._plain_kwargs(ids, positions), ids, None, layout)
         return replace(batch, targets=expected_targets(batch, segments))
 
     def sample_kwargs(self, index: int) -> dict[str, Any]:
@@ -247,21 +279,16 @@ def media_tokens(config: Any) -> list[int]:
     return [int(value) for value in values if isinstance(value, int)]
 
 
-def absolute_gaps(reference: torch.Tensor, actual: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return the absolute differences, and the largest finite value (at least 1) that makes them relative.
+def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
+    """Return max|reference − actual| ÷ max(1, max|reference|); infinite if something is no number.
 
     Equal values differ by 0, infinite ones too: some models put -inf at the entries of a padded vocabulary.
     """
-    finite = reference[reference.isfinite()]
-    scale = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
-    return (reference - actual).abs().masked_fill(reference == actual, 0.0), scale
-
-
-def difference(reference: torch.Tensor, actual: torch.Tensor) -> float:
-    """Return max|reference − actual| ÷ max(1, max|reference|); infinite if something is no number."""
     if reference.numel() == 0 or torch.equal(reference, actual):
         return 0.0
-    gaps, scale = absolute_gaps(reference, actual)
+    finite = reference[reference.isfinite()]
+    scale = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
+    gaps = (reference - actual).abs().masked_fill(reference == actual, 0.0)
     largest = float(gaps.max()) / scale
     return largest if np.isfinite(largest) else float("inf")
 

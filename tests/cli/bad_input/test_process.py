@@ -28,7 +28,7 @@ def test_ctrl_c_says_that_nothing_is_lost(
 
 def in_a_process(*arguments: Any, **environment: str) -> Outcome:
     result = subprocess.run(
-        [sys.executable, "-m", "brimful.cli", *map(str, arguments)],
+        [sys.executable, "-m", "brimful", *map(str, arguments)],
         capture_output=True,
         text=True,
         env={**os.environ, **environment},

@@ -5,7 +5,11 @@ import pytest
 pytest.importorskip("torch")
 
 
+import torch
+
+from brimful import PackCollator
 from brimful.testing.contracts import DialectContract
+from brimful.testing.toys import toy_pack
 from tests.collate.dialects.reading import BOOL, TEXT, between, changes, count_labels, pairs
 
 
@@ -23,3 +27,12 @@ class TestDenseMask(DialectContract):
 
     def loss_tokens(self, batch):
         return count_labels(batch)
+
+
+def test_all_pairs_written_out():
+    """Segments of 2 and 1, one token of padding that sees itself."""
+    mask = PackCollator(dialect="dense_mask", pad_to=4)([toy_pack([2, 1])])["attention_mask"]
+    assert mask[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    added = PackCollator(dialect="dense_mask_additive", pad_to=4)([toy_pack([2, 1])])["attention_mask"]
+    assert torch.equal(added == 0, mask)
+    assert added.min() == torch.finfo(torch.float32).min

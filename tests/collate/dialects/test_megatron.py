@@ -5,7 +5,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
+from brimful import PackCollator  # noqa: E402
+from brimful.collate import Padding  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
+from brimful.testing.toys import toy_pack  # noqa: E402
 from tests.collate.dialects.reading import BOOL, BOUNDARIES, F32, I32, I64, at_places, pairs  # noqa: E402
 
 
@@ -31,3 +34,16 @@ class TestMegatron(DialectContract):
 
     def loss_tokens(self, batch):
         return int((batch["loss_mask"] > 0).sum())
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), Padding(to=24, segment_multiple_of=4)])
+def test_megatron_core_reads_one_dimension(padding):
+    """Its reader asserts that rows have one dimension, and makes of the boundaries the padding that we say."""
+    given = PackCollator(dialect="megatron", padding=padding)([toy_pack([4, 2, 3])])
+    where, real = given["cu_seqlens_padded"], given["cu_seqlens"]
+    rows = [given[key] for key in ("tokens", "labels", "position_ids", "loss_mask", "padding_mask")]
+    assert {(row.dim(), len(row)) for row in rows} == {(1, int(where[-1]))}
+    places = torch.arange(int(where[-1]), dtype=I32)
+    segment = torch.searchsorted(where[1:].contiguous(), places, right=True)
+    assert (places >= (where[:-1] + real.diff())[segment]).tolist() == given["padding_mask"].tolist()
+    assert given["max_seqlen"].shape == (1,)

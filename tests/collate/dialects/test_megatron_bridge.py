@@ -5,7 +5,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
+from brimful import PackCollator  # noqa: E402
+from brimful.collate import Padding  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
+from brimful.testing.toys import toy_pack  # noqa: E402
 from tests.collate.dialects.reading import BOOL, BOUNDARIES, F32, I32, TEXT, at_places, count_labels, pairs  # noqa: E402
 
 
@@ -28,3 +31,16 @@ class TestMegatronBridge(DialectContract):
 
     def loss_tokens(self, batch):
         return count_labels(batch)
+
+
+@pytest.mark.parametrize("padding", [Padding(), Padding(to=16), Padding(to=24, segment_multiple_of=4)])
+def test_no_segment_of_megatron_bridge_is_empty(padding):
+    """Where Bridge makes positions of pictures it refuses a segment without tokens, and reads each from where it lies."""
+    given = PackCollator(dialect="megatron_bridge", padding=padding)([toy_pack([4, 2, 3])])
+    real, where = given["cu_seqlens_q"], given.get("cu_seqlens_q_padded", given["cu_seqlens_q"])
+    lengths = real.diff()
+    assert lengths.tolist()[:3] == [4, 2, 3]
+    assert bool((lengths > 0).all())
+    assert bool((where[:-1] + lengths <= where[1:]).all())
+    tail = given["input_ids"][0, int(where[3]) :]
+    assert sum(lengths.tolist()[3:]) == len(tail)

@@ -5,7 +5,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
+import numpy as np  # noqa: E402
+
+from brimful import PackCollator  # noqa: E402
+from brimful.collate import PackExtras  # noqa: E402
+from brimful.errors import CollateError  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
+from brimful.testing.toys import toy_pack  # noqa: E402
 from tests.collate.dialects.reading import F32, I32, I64, ROW, at_places, pairs  # noqa: E402
 
 
@@ -31,3 +37,12 @@ class TestMegatronBridgeLegacy(DialectContract):
 
     def loss_tokens(self, batch):
         return int((batch["loss_mask"] > 0).sum())
+
+
+def test_positions_of_mrope_are_refused_where_there_is_no_word_for_them():
+    """Left out, pictures would get the positions of text."""
+    extras = PackExtras(rope_positions=np.tile(np.arange(6), (3, 1)))
+    with pytest.raises(
+        CollateError, match=r"samples 0, 1… have positions of mRoPE.*choose dialect=\"megatron_bridge\""
+    ):
+        PackCollator(dialect="megatron_bridge_legacy")([(toy_pack([4, 2]), extras)])

@@ -5,8 +5,13 @@ import pytest
 pytest.importorskip("torch")
 
 
+import numpy as np
+
+from brimful import PackCollator
+from brimful.collate import PackExtras
 from brimful.testing.contracts import DialectContract
-from tests.collate.dialects.reading import BOUNDARIES, I32, ROW, TEXT, VARLEN, between, count_labels, pairs
+from brimful.testing.toys import toy_pack
+from tests.collate.dialects.reading import BOUNDARIES, I32, I64, ROW, TEXT, VARLEN, between, count_labels, pairs
 
 
 class TestVeomni(DialectContract):
@@ -27,3 +32,11 @@ class TestVeomni(DialectContract):
 
     def loss_tokens(self, batch):
         return count_labels(batch)
+
+
+def test_sources_for_the_meter_of_veomni():
+    """With several sources it takes one number for each sample from the batch, and fails without."""
+    packs = [(toy_pack([3, 2]), PackExtras(source_ids=np.array([1, 0], np.int32)))]
+    given = PackCollator(dialect="veomni", pad_to=8)(packs)
+    assert (given["ds_idx"].tolist(), given["ds_idx"].dtype) == ([1, 0], I64)
+    assert "ds_idx" not in PackCollator(dialect="veomni")([toy_pack([3, 2])])

@@ -9,7 +9,7 @@ from brimful.compiling import compiled, compiled_forms
 from brimful.plan.counts import runs as runs_module
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.patterns import patterns_of, runs_of
+from brimful.plan.counts.patterns import runs_of
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 
 
@@ -51,6 +51,7 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
     items = Histogram.of(lengths)
     with pytest.MonkeyPatch.context() as patch, compiled_forms(use):
         patch.setattr(runs_module, "_CHUNK_ITEMS", chunk)
+        patch.setattr(runs_module, "_TILE_PACKS", chunk)
         runs = best_fit_decreasing(items, capacity=capacity, max_items=max_items)
         order = decreasing_order(lengths, items)
         packing = runs.assign(order)
@@ -79,15 +80,3 @@ def test_a_run_longer_than_a_chunk_is_cut(form):
     assert np.array_equal(np.sort(packing.items), np.arange(len(lengths)))
     assert lengths[packing.items[packing.offsets[:-1]]].tolist() == [7] * 30
     assert packing.sizes.tolist() == [100_001] * 30
-
-
-def test_packs_hold_their_patterns():
-    """The way back: patterns counted from the packs are those of the runs."""
-    lengths = np.random.default_rng(1).integers(1, 50, 5_000).astype(np.int32)
-    runs = best_fit_decreasing(Histogram.of(lengths), capacity=100)
-    patterns = {}
-    for pack in runs.assign(decreasing_order(lengths)).as_lists():
-        distinct, copies = np.unique(lengths[pack], return_counts=True)
-        pattern = tuple(sorted(zip(distinct.tolist(), copies.tolist(), strict=True), reverse=True))
-        patterns[pattern] = patterns.get(pattern, 0) + 1
-    assert patterns == patterns_of(runs)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful import plan_packs
 from brimful.compiling import compiled_forms
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
@@ -40,3 +41,18 @@ def test_long_lists_of_runs_grow():
     compiled, plain = both_forms(Histogram.of(lengths), 8192)
     assert compiled == plain
     assert len(plain[1][0]) > 1024
+
+
+def test_a_million_equal_lengths_are_one_run():
+    """Multiplicities, not items: this would take minutes item by item."""
+    plan = plan_packs(np.full(1_000_000, 3, dtype=np.int32), capacity=10, seed=None)
+    assert plan.num_packs == 333_334
+    assert [segment.sample_id for segment in plan.pack(0)] == [0, 1, 2]
+    assert plan.pack(333_333)[0].sample_id == 999_999
+
+
+def test_ten_million_lengths_of_one():
+    """The corner where every pack is the same and the item count dwarfs everything."""
+    plan = plan_packs(np.ones(10_000_000, dtype=np.int32), capacity=4096)
+    assert (plan.num_packs, plan.bound) == (2442, 2442)
+    assert plan.ledger.tokens_packed == 10_000_000

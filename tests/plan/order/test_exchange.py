@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful import plan_packs
 from brimful.compiling import compiled, compiled_forms
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
@@ -188,3 +189,13 @@ def test_where_lengths_are_all_different_only_mixing_brings_new_companions():
     mixed = [exchange_segments(p, lengths, capacity=65_536, seed=0, epoch=e, alikeness=1) for e, p in enumerate(plain)]
     assert co_packing_overlap(*mixed) < 0.6
     assert len(mixed[0]) == len(mixed[1]) == len(plain[0])
+
+
+def test_mix_keeps_the_number_of_packs_and_every_sample():
+    """Variety at the cost of fill is not what was asked for."""
+    lengths = np.random.default_rng(0).lognormal(5, 1, 3000).clip(1, 2048).astype(np.int32)
+    plain, mixed = (plan_packs(lengths, capacity=2048, mix=mix) for mix in (False, True))
+    mixed.validate(lengths)
+    assert mixed.num_packs == plain.num_packs
+    assert mixed.fingerprint != plain.fingerprint
+    assert mixed.settings.mix is True

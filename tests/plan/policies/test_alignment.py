@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful import Plan, plan_packs
 from brimful.errors import SettingsError
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.overflow import Overflow, apply_overflow
+from tests.plan.contents import lengths_of
 
 
 @pytest.mark.parametrize(
@@ -117,3 +119,64 @@ def test_errors_name_the_numbers():
     with pytest.raises(SettingsError, match="cannot be aligned to 4 in int32"):
         Alignment(segment=4).rounded(np.array([2**31 - 1], dtype=np.int32))
     assert Alignment(segment=6).total == lcm(6, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "total"),
+    [
+        ({}, 4),
+        ({"fp8": "blockwise"}, 512),
+        ({"fp8": "mxfp8"}, 128),
+        ({"fp8": "fp8"}, 64),
+        ({"fp8": "nvfp4"}, 64),
+        ({"fused_attention": True}, 256),
+    ],
+)
+def test_multiples_for_two_by_two_ranks(options, total):
+    """TP 2 with sequence parallelism and CP 2: ms-swift's table."""
+    alignment = Alignment.of_parallelism(cp=2, tp=2, sequence_parallel=True, **options)
+    assert alignment == Alignment(segment=4, total=total)
+
+
+def test_rounding_up_for_context_parallelism_is_part_of_the_plan():
+    """ms-swift plans real lengths and pads each to 2 · CP afterwards: packs grow over the capacity."""
+    lengths = [5] * 12
+    plain, aligned = (plan_packs(lengths, capacity=60, alignment=multiple, seed=None) for multiple in (1, 8))
+    padded = lambda plan: max(sum(-(-length // 8) * 8 for length in pack) for pack in lengths_of(plan))  # noqa: E731
+    assert (plain.num_packs, padded(plain)) == (1, 96)
+    assert (aligned.num_packs, padded(aligned)) == (2, 56)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=40),
+    segment=st.sampled_from([1, 2, 4, 12]),
+    times=st.integers(1, 4),
+    capacity=st.integers(64, 200),
+    algorithm=st.sampled_from(["auto", "first_fit", "next_fit", "best_fit_decreasing"]),
+)
+def test_padded_rows_never_exceed_the_capacity(lengths, segment, times, capacity, algorithm):
+    """Padding that was not planned for makes rows longer than the model's: an out-of-memory error at step 3,000."""
+    alignment = Alignment(segment=segment, total=segment * times)
+    plan = plan_packs(lengths, capacity=capacity, alignment=alignment, algorithm=algorithm, overflow="drop")
+    plan.validate(np.array(lengths))
+    assert plan.alignment == alignment
+    for pack in plan:
+        padded = sum(-(-part.length // segment) * segment for part in pack)
+        assert -(-padded // alignment.total) * alignment.total <= capacity
+
+
+def test_alignment_is_part_of_the_plan_file(tmp_path):
+    """The collator asks the plan what to pad to."""
+    plan = plan_packs([5, 9], capacity=32, alignment=Alignment.of_parallelism(cp=2), overflow="drop")
+    plan.save(tmp_path / "plan.arrow")
+    assert Plan.open(tmp_path / "plan.arrow").alignment == Alignment(segment=4, total=4)
+    assert plan_packs([5], capacity=8, alignment=4).alignment == Alignment(segment=4)
+
+
+def test_truncated_samples_end_where_alignment_lets_them():
+    """Capacity 10 in multiples of 4 holds 8: a sample cut at 10 would be padded to 12."""
+    plan = plan_packs([11], capacity=10, alignment=4, overflow="truncate")
+    assert [tuple(segment) for segment in plan.pack(0)] == [(0, 0, 8)]
+    assert plan.ledger.tokens_truncated == 3
+    assert plan.ledger.samples_truncated == 1
+    assert plan.sample_lengths.tolist() == [11]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful import LengthTable, plan_packs
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.measure.table import LengthTable
 from brimful.plan.items import prepare_items
 from brimful.plan.packing import Packing
 from brimful.plan.policies.alignment import Alignment
@@ -14,6 +14,7 @@ from brimful.plan.policies.groups import ALONE, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
+from tests.plan.contents import ids_of
 
 NONE = Alignment()
 
@@ -124,3 +125,19 @@ def test_a_million_pairs_expand():
     assert packing.items[:4].tolist() == [number - 1, 2 * number - 1, number - 2, 2 * number - 2]
     assert np.array_equal(np.sort(packing.items), np.arange(2 * number))
     assert set(np.diff(packing.offsets).tolist()) == {8}
+
+
+def test_groups_stay_together_and_in_order():
+    """A preference pair in two packs has no loss; two pairs interleaved have a wrong one."""
+    plan = plan_packs([3, 3, 4, 4, 1], capacity=8, groups=[0, 1, 0, 1, -1], seed=None)
+    packs = ids_of(plan)
+    assert [0, 2] in packs or any(pack[:2] == [0, 2] for pack in packs)
+    for pair in ([0, 2], [1, 3]):
+        home = next(pack for pack in packs if pair[0] in pack)
+        at = home.index(pair[0])
+        assert home[at : at + 2] == pair
+    with pytest.raises(OversizedSampleError, match="group 7, samples 0"):
+        plan_packs([5, 5], capacity=8, groups=[7, 7])
+    dropped = plan_packs([5, 5, 2], capacity=8, groups=[7, 7, -1], overflow="drop")
+    assert dropped.dropped_ids.tolist() == [0, 1]
+    assert dropped.ledger.samples_dropped == 2

@@ -8,44 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.compiling import compiled, compiled_forms
 from brimful.measure.table import LengthTable
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.items import prepare_items
-from brimful.plan.packing import any_exceeds, loads_of
+from brimful.plan.packing import loads_of
 from brimful.plan.settings import PlanSettings
-from brimful.plan.vector.fill import _fill, fill_packs
 from brimful.plan.vector.pack_vectors import bound_of_budgets, pack_vectors
 from brimful.rng import generator
 from brimful.testing import reference
+from tests.plan.vector.instances import check, matrix, vectors
 
 LENGTHS = Path(__file__).parents[3].parent / "shared" / "data" / "lengths"
-
-
-def matrix(rows):
-    return np.array(rows, dtype=np.int64)
-
-
-def check(sizes, capacities, packing):
-    """Every item once, no capacity exceeded, no pack empty."""
-    assert sorted(packing.items.tolist()) == list(range(len(sizes)))
-    assert not any_exceeds(packing, sizes, capacities=capacities).any()
-    assert not len(packing) or int(np.diff(packing.offsets).min()) >= 1
-
-
-@st.composite
-def vectors(draw, *, max_items=40, max_budgets=4):
-    """Capacities, and sizes up to them: zeros, whole capacities, halves and a little more among them."""
-    number = draw(st.integers(1, max_budgets))
-    capacities = draw(st.lists(st.integers(1, 40), min_size=number, max_size=number))
-    sizes = [
-        st.integers(0, most) | st.sampled_from([0, 1, most, most // 2, most // 2 + 1]).filter(lambda x, m=most: x <= m)  # type: ignore[arg-type]
-        for most in capacities
-    ]
-    rows = draw(st.lists(st.tuples(*sizes), min_size=1, max_size=max_items))
-    return matrix(rows), matrix(capacities)
 
 
 def fewest_packs(sizes, capacities):
@@ -146,34 +121,6 @@ def test_text_and_images_of_real_data(name, capacity):
     result = pack_vectors(sizes, capacities=capacities)
     check(sizes, capacities, result.packs)
     assert len(result.packs) <= 1.01 * result.bound + 1
-
-
-@given(case=vectors(max_items=60, max_budgets=3), weight=st.sampled_from([0.3, 0.7, 1.5]))
-def test_compiled_and_numpy_fill_alike(case, weight):
-    """A plan must not depend on what else is installed."""
-    pytest.importorskip("numba")
-    sizes, capacities = case
-    packs = []
-    for use in (True, False):
-        with compiled_forms(use):
-            assert (compiled(_fill, 5) is not None) == use, "the form under test is not taken"
-            packs.append(fill_packs(sizes, capacities, weight, 0).as_lists())
-    assert packs[0] == packs[1]
-
-
-def test_compiled_and_numpy_fill_alike_on_many():
-    """More items than candidates: the window moves, and packs of hundreds take items as they come."""
-    pytest.importorskip("numba")
-    draw = generator(seed=1, epoch=0, purpose="sizes")
-    sizes = np.stack([1 + draw.integers(5000, below=60), draw.integers(5000, below=40)], axis=1)
-    for capacities in (matrix([300, 200]), matrix([9000, 6000])):
-        packs = []
-        for use in (True, False):
-            with compiled_forms(use):
-                packing = fill_packs(sizes, capacities, 0.7, 0)
-            check(sizes, capacities, packing)
-            packs.append((packing.offsets.tolist(), packing.items.tolist()))
-        assert packs[0] == packs[1]
 
 
 def test_what_exceeds_no_sum_of_int64():

@@ -10,7 +10,8 @@ from typing import Any
 
 from brimful.checks import check_type
 from brimful.collate.batch import PackedBatch
-from brimful.errors import SettingsError, missing_extra
+from brimful.errors import SettingsError
+from brimful.optional import optional
 
 __all__ = ["DIALECTS", "Dialect", "dialect_of"]
 
@@ -42,12 +43,8 @@ class Dialect:
         Raises:
             MissingExtraError: no torch.
         """
-        try:
+        with optional("torch", "torch", f"the dialect {self.name}"):
             module = import_module(f"{__name__}.{self.name}")
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise missing_extra("torch", "torch", f"the dialect {self.name}") from error
         function: Callable[..., dict[str, Any]] = getattr(module, f"to_{self.name}")
         return function
 

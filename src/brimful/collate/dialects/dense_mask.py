@@ -23,17 +23,13 @@ def to_dense_mask(batch: PackedBatch) -> dict[str, Any]:
     The mask takes 64 MiB at T = 8,192, and four times that at twice the length. Padding sees padding, because an empty
     row of the softmax would be NaN.
     """
+    segments = torch.from_numpy(batch.segment_index)
+    # True for keys of the query's segment up to the query.
+    mask = (segments[:, None] == segments[None, :]).tril_()
     return {
         **token_row(batch),
-        "attention_mask": pairs_that_see(batch),
+        "attention_mask": mask[None, None],
         "use_cache": False,
         **divisor_if_no_target(batch),
         **beside_tokens(batch),
     }
-
-
-def pairs_that_see(batch: PackedBatch) -> torch.Tensor:
-    """Return ``bool[1, 1, T, T]``: true for keys of the query's segment up to the query."""
-    segments = torch.from_numpy(batch.segment_index)
-    mask = segments[:, None] == segments[None, :]
-    return mask.tril_()[None, None]

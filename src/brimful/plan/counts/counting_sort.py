@@ -1,12 +1,10 @@
 """Counting sort of lengths: stable, longest first."""
 
-from typing import Any
-
 import numpy as np
 
 from brimful.compiling import compiled
 from brimful.plan.counts.histogram import DENSE_LENGTHS, Histogram
-from brimful.ragged import ranges
+from brimful.ragged import positions_type, ranges
 from brimful.typing import AnyIntArray, Int64Array
 
 _CHUNK_ITEMS = 1 << 18
@@ -26,15 +24,12 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
     >>> decreasing_order(np.array([3, 3, 5, 1])).tolist()
     [2, 0, 1, 3]
     """
-    dtype: type[np.signedinteger[Any]] = np.int32 if len(lengths) < 2**31 else np.int64
+    dtype = positions_type(len(lengths))
     if len(lengths) == 0:
         return np.empty(0, dtype=dtype)
     items = Histogram.of(lengths) if items is None else items
     longest = int(items.lengths[-1])
     kernel = compiled(_sort, len(lengths))
-    if kernel is None and longest < 1 << 16 and len(lengths) <= _CHUNK_ITEMS:
-        # NumPy's stable sort of 16-bit keys is a radix sort.
-        return np.argsort(np.uint16(longest) - lengths.astype(np.uint16), kind="stable").astype(dtype, copy=False)
     if longest >= DENSE_LENGTHS or (kernel is None and len(lengths) <= _CHUNK_ITEMS):
         return _radix_order(lengths, longest).astype(dtype, copy=False)
     # The first place of each length in the sorted order: behind all longer items.
@@ -69,7 +64,7 @@ def _sort_in_chunks(lengths: AnyIntArray, longest: int, next_place: Int64Array, 
 
 
 def _radix_order(lengths: AnyIntArray, longest: int) -> AnyIntArray:
-    """Sort by 16-bit keys; wider ones take two passes, low half first."""
+    """Sort by 16-bit keys, for which NumPy's stable sort is a radix sort; wider ones take two passes, low half first."""
     if longest < 1 << 16:
         return np.argsort(np.uint16(longest) - lengths.astype(np.uint16), kind="stable")
     keys = longest - lengths

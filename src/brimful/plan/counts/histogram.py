@@ -51,12 +51,6 @@ class Histogram:
         return cls(distinct, dense[distinct])
 
     @classmethod
-    def of_dense(cls, counts: AnyIntArray) -> Histogram:
-        """Make a histogram of a table whose entry ``i`` is the number of items of length ``i``."""
-        lengths = np.flatnonzero(counts)
-        return cls(lengths, np.asarray(counts)[lengths].astype(np.int64))
-
-    @classmethod
     def of_counts(cls, lengths: AnyIntArray, counts: AnyIntArray) -> Histogram:
         """Make a histogram of lengths in any order, some of them repeated, and the number of items of each entry.
 

@@ -29,10 +29,7 @@ class RemainingItems:
         """Add the longest item that fits, again and again."""
         position = bisect_right(self.lengths, room) - 1
         while position >= 0 and max_items:
-            length = self.lengths[position]
-            copies = self._add(length, room, content, max_items)
-            room -= copies * length
-            max_items -= copies
+            room, max_items = self._add(self.lengths[position], room, content, max_items)
             position = bisect_right(self.lengths, room, 0, position) - 1
         return room
 
@@ -41,17 +38,15 @@ class RemainingItems:
         for length in self.lengths:
             if length > room or not max_items:
                 break
-            copies = self._add(length, room, content, max_items)
-            room -= copies * length
-            max_items -= copies
+            room, max_items = self._add(length, room, content, max_items)
         return room
 
-    def _add(self, length: int, room: int, content: dict[int, int], max_items: int) -> int:
-        """Add as much as possible of one length; return the number of copies."""
-        copies = min(self.counts[length] - content.get(length, 0), room // length, max_items)
-        if copies > 0:
+    def _add(self, length: int, room: int, content: dict[int, int], max_items: int) -> tuple[int, int]:
+        """Add as much as possible of one length; return the room and the items that may be added after it."""
+        copies = max(0, min(self.counts[length] - content.get(length, 0), room // length, max_items))
+        if copies:
             content[length] = content.get(length, 0) + copies
-        return max(copies, 0)
+        return room - copies * length, max_items - copies
 
     def add_commonest(self, room: int, content: dict[int, int], max_items: int) -> int:
         """Add the item with the highest count / length, again and again; the shortest of equal ones.

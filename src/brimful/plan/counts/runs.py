@@ -17,8 +17,11 @@ import numpy.typing as npt
 
 from brimful.compiling import compiled
 from brimful.plan.packing import Packing
-from brimful.ragged import ranges
+from brimful.ragged import ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array, Offsets
+
+_TILE_PACKS = 1 << 12
+"""Packs that compiled code fills before it goes on to the next ones: their places stay in the cache meanwhile."""
 
 _CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
@@ -85,15 +88,37 @@ class PackRuns:
         items = np.empty_like(order)
         # The first place of each pack, by its number in the order of opening.
         begins: AnyIntArray = offsets[:-1] if pack_order is None else np.empty(self.num_packs, dtype=order.dtype)
-        assign = compiled(_assign, len(order)) or _assign_in_numpy
-        assign(
-            self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before,
-            sizes, pack_order, offsets, begins, order, items,
-        )  # fmt: skip
+        assign = compiled(_assign, len(order))
+        if assign is not None:
+            assign(*self._in_tiles(), sizes, pack_order, offsets, begins, order, items)
+        else:
+            _assign_in_numpy(
+                self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before,
+                sizes, pack_order, offsets, begins, order, items,
+            )  # fmt: skip
         return Packing(offsets, items)
+
+    def _in_tiles(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
+        """Cut the runs at every ``_TILE_PACKS`` packs, and bring the pieces into the order of their packs.
+
+        Returns:
+            First item in the order of items, first pack, packs, copies in each, and items before, of each piece.
+        """
+        first_tile = self.first_pack // _TILE_PACKS
+        num_tiles = (self.first_pack + self.packs_in_run - 1) // _TILE_PACKS - first_tile + 1
+        tile = ranges(first_tile, num_tiles)
+        order = np.argsort(tile, kind="stable")
+        tile, run = tile[order], np.repeat(np.arange(len(num_tiles)), num_tiles)[order]
+        first_pack = np.maximum(self.first_pack[run], tile * _TILE_PACKS)
+        end_pack = np.minimum(self.first_pack[run] + self.packs_in_run[run], (tile + 1) * _TILE_PACKS)
+        copies = self.copies_per_pack[run]
+        first_item = starts_of(self.packs_in_run * self.copies_per_pack)[run]
+        first_item += (first_pack - self.first_pack[run]) * copies
+        return first_item, first_pack, end_pack - first_pack, copies, self.items_before[run]
 
 
 def _assign(
+    first_item: Int64Array,
     first_pack: Int64Array,
     packs_in_run: Int64Array,
     copies_per_pack: Int64Array,
@@ -105,10 +130,11 @@ def _assign(
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
-    """Write the offsets and begins of the packs, then the items of each run to the places of its packs; to be compiled.
+    """Write the offsets and begins of the packs, then the items of each piece to the places of its packs; to be compiled.
 
     Args:
-        first_pack, packs_in_run, copies_per_pack, items_before, sizes: of the runs and packs.
+        first_item, first_pack, packs_in_run, copies_per_pack, items_before: of the pieces of runs, as of ``_in_tiles``.
+        sizes: of the packs.
         pack_order, order: as of ``PackRuns.assign``.
         offsets: ``int64[num_packs + 1]``, the first of them 0; written.
         begins: ``int[num_packs]``, written if there is a pack order; else the offsets themselves.
@@ -123,8 +149,9 @@ def _assign(
             begins[pack] = num_items
             num_items += np.int64(sizes[pack])
         offsets[place + 1] = num_items
-    next_item = 0
+    # Pieces lie in the order of their packs, so that a pack is filled while its places are in the cache.
     for run in range(len(first_pack)):
+        next_item = first_item[run]
         copies = copies_per_pack[run]
         for pack in range(first_pack[run], first_pack[run] + packs_in_run[run]):
             begin = begins[pack] + items_before[run]
@@ -166,32 +193,15 @@ def _assign_in_numpy(
         begin = int(ends[piece - 1]) if piece else 0
         stop = max(int(np.searchsorted(ends, begin + _CHUNK_ITEMS, side="right")), piece + 1)
         part = slice(piece, stop)
-        places = _places(
-            first_pack[part], packs_in_run[part], copies_per_pack[part], items_before[part], begins, order.dtype
-        )
+        # The place of the first copy in each pack of these runs; as narrow as the positions are.
+        num_packs = packs_in_run[part]
+        pack = np.arange(int(num_packs.sum()), dtype=order.dtype)
+        pack += np.repeat((first_pack[part] - starts_of(num_packs)).astype(order.dtype), num_packs)
+        places: AnyIntArray = begins[pack].astype(order.dtype)
+        places += np.repeat(items_before[part].astype(order.dtype), num_packs)
+        if int(copies_per_pack[part].max()) > 1:
+            # Copies of one pack stand side by side: the place of the first, plus the number of the copy.
+            copies = np.repeat(copies_per_pack[part].astype(order.dtype), num_packs)
+            places = ranges(places, copies)
         items[places.astype(np.intp)] = order[begin : int(ends[stop - 1])]  # NumPy is faster with its own index type
         piece = stop
-
-
-def _places(
-    first_pack: Int64Array,
-    packs_in_run: Int64Array,
-    copies_per_pack: Int64Array,
-    items_before: Int64Array,
-    begins: AnyIntArray,
-    dtype: np.dtype[Any],
-) -> AnyIntArray:
-    """Return the place of each item of some runs, in the order of the items; as narrow as the positions are."""
-    packs_before = np.cumsum(packs_in_run) - packs_in_run
-    pack = np.arange(int(packs_in_run.sum()), dtype=dtype)
-    pack += np.repeat((first_pack - packs_before).astype(dtype), packs_in_run)
-    place: AnyIntArray = begins[pack].astype(dtype)
-    place += np.repeat(items_before.astype(dtype), packs_in_run)
-    if int(copies_per_pack.max()) == 1:
-        return place
-    # Copies of one pack stand side by side: the place of the first, plus the number of the copy.
-    copies = np.repeat(copies_per_pack.astype(dtype), packs_in_run)
-    ends = np.cumsum(copies, dtype=dtype)
-    places: AnyIntArray = np.arange(int(ends[-1]), dtype=dtype)
-    places += np.repeat(place - (ends - copies), copies)
-    return places

@@ -8,7 +8,7 @@ import numpy as np
 from brimful.compiling import compiled
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.packing import Packing
-from brimful.ragged import offsets_of
+from brimful.ragged import offsets_of, positions_type
 from brimful.typing import AnyIntArray, Lengths
 
 
@@ -17,14 +17,26 @@ def as_int32(lengths: AnyIntArray) -> Lengths:
     return np.ascontiguousarray(lengths, dtype=np.int32)
 
 
-def positions_type(num_items: int) -> type[np.signedinteger[Any]]:
-    """Return the narrower of int32 and int64 that holds the positions of items."""
-    return np.int32 if num_items < 2**31 else np.int64
+def fit_in_order(
+    loop: Callable[..., int], plain_loop: Callable[..., int], lengths: AnyIntArray, *options: Any
+) -> Packing:
+    """Pack items by a loop that writes the pack of each item and returns the number of packs.
 
-
-def compiled_fit(function: Callable[..., Any], num_items: int) -> Callable[..., Any] | None:
-    """Return the compiled form of a loop over items, if that pays for all calls until now together."""
-    return compiled(function, num_items, sum_calls=True)
+    Args:
+        loop: compiled if that pays for all calls until now together; it is given arrays.
+        plain_loop: the same on lists, which plain Python reads faster.
+        lengths: first argument of the loop.
+        options: its further arguments, numbers and arrays; the last is ``pack_of``, the result.
+    """
+    items = as_int32(lengths)
+    kernel = compiled(loop, len(items), sum_calls=True)
+    if kernel is not None:
+        pack_of: AnyIntArray = np.empty(len(items), dtype=positions_type(len(items)))
+        return packs_of_items(pack_of, kernel(items, *options, pack_of))
+    packs = [0] * len(items)
+    options = tuple(option.tolist() if isinstance(option, np.ndarray) else option for option in options)
+    num_packs = plain_loop(items.tolist(), *options, packs)
+    return packs_of_items(np.array(packs, dtype=np.int64), num_packs)
 
 
 def next_fit_upper_bound(lengths: AnyIntArray, *, capacity: int) -> int:
@@ -36,11 +48,6 @@ def next_fit_upper_bound(lengths: AnyIntArray, *, capacity: int) -> int:
     3
     """
     return min(len(lengths), 2 * int(lengths.sum(dtype=np.int64)) // capacity + 1)
-
-
-def empty_assignment(num_items: int) -> AnyIntArray:
-    """Return ``int[num_items]``, to be filled with the pack of each item."""
-    return np.empty(num_items, dtype=positions_type(num_items))
 
 
 def packs_of_items(pack_of: AnyIntArray, num_packs: int) -> Packing:

@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from brimful.plan.fit.any_fit import as_int32, compiled_fit, empty_assignment, packs_of_items
+from brimful.plan.fit.any_fit import fit_in_order
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray, Lengths
 
@@ -40,19 +40,16 @@ def best_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     >>> best_fit(np.array([3, 3, 5, 6, 1, 1]), capacity=7).as_lists()
     [[0, 1, 4], [2], [3, 5]]
     """
-    items = as_int32(lengths)
-    pack_of = empty_assignment(len(items))
-    kernel = compiled_fit(_best_fit, len(items)) or _best_fit_on_lists
-    return packs_of_items(pack_of, kernel(items, int(capacity), _BLOCK_KEYS, pack_of))
+    return fit_in_order(_best_fit, _best_fit_on_lists, lengths, int(capacity), _BLOCK_KEYS)
 
 
-def _best_fit_on_lists(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntArray) -> int:
+def _best_fit_on_lists(lengths: list[int], capacity: int, block_keys: int, pack_of: list[int]) -> int:
     """Write the pack of each item and return the number of packs; on lists, which plain Python reads fastest."""
-    shortest = int(lengths.min()) if len(lengths) else 0
+    shortest = min(lengths, default=0)
     blocks: list[list[int]] = []  # keys of packs with room, ascending within and among blocks
     last_keys: list[int] = []  # of each block
     num_packs = 0
-    for item, length in enumerate(lengths.tolist()):
+    for item, length in enumerate(lengths):
         # Take the first key from (length, pack 0) on, or that of a new pack.
         index = bisect_left(last_keys, length << 32)
         if index == len(blocks):
@@ -87,10 +84,7 @@ def _best_fit_on_lists(lengths: Lengths, capacity: int, block_keys: int, pack_of
 
 def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntArray) -> int:
     """Write the same with arrays, to be compiled. Block ``i`` in the order of keys is row ``rows[i]`` of ``keys``."""
-    shortest = capacity
-    for length in lengths:
-        if length < shortest:
-            shortest = int(length)
+    shortest = lengths.min() if len(lengths) else capacity
     keys = np.empty((16, block_keys), dtype=np.int64)
     sizes = np.zeros(16, dtype=np.int64)  # keys of each row
     rows = np.arange(16)  # behind the rows in use lie the free ones

@@ -53,7 +53,7 @@ def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | Non
     in plain Python.
     Source: best fit decreasing is Johnson (1973); on counts, Krell et al. (2021).
 
-    >>> items = Histogram.of_dense([0, 2, 0, 2, 0, 1, 1])  # 6 5 3 3 1 1
+    >>> items = Histogram.of(np.array([3, 3, 5, 6, 1, 1]))
     >>> best_fit_decreasing(items, capacity=7, max_items=2).num_packs
     3
     """

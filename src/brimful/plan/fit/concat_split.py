@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from brimful.plan.fit.any_fit import positions_type
 from brimful.plan.packing import Packing
-from brimful.ragged import offsets_of
+from brimful.ragged import offsets_of, positions_type
 from brimful.typing import AnyIntArray
 
 

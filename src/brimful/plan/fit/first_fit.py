@@ -4,7 +4,7 @@ from collections.abc import MutableSequence, Sequence
 
 import numpy as np
 
-from brimful.plan.fit.any_fit import as_int32, compiled_fit, empty_assignment, next_fit_upper_bound, packs_of_items
+from brimful.plan.fit.any_fit import fit_in_order, next_fit_upper_bound
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray
 
@@ -36,16 +36,9 @@ def first_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     >>> first_fit(np.array([3, 3, 5, 6, 1, 1]), capacity=7).as_lists()
     [[0, 1, 4], [2, 5], [3]]
     """
-    items = as_int32(lengths)
-    num_leaves = 1 << max(0, next_fit_upper_bound(items, capacity=capacity) - 1).bit_length()
-    kernel = compiled_fit(_first_fit, len(items))
-    if kernel is not None:
-        rooms = np.full(2 * num_leaves, capacity, dtype=np.int32)
-        pack_of = empty_assignment(len(items))
-        return packs_of_items(pack_of, kernel(items, rooms, pack_of))
-    packs = [0] * len(items)
-    num_packs = _first_fit(items.tolist(), [int(capacity)] * (2 * num_leaves), packs)
-    return packs_of_items(np.array(packs, dtype=np.int64), num_packs)
+    num_leaves = 1 << max(0, next_fit_upper_bound(lengths, capacity=capacity) - 1).bit_length()
+    rooms = np.full(2 * num_leaves, capacity, dtype=np.int32)
+    return fit_in_order(_first_fit, _first_fit, lengths, rooms)
 
 
 def _first_fit(lengths: Sequence[int], rooms: MutableSequence[int], pack_of: MutableSequence[int]) -> int:

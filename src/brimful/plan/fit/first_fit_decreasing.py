@@ -36,8 +36,12 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
     # Runs of equal packs with room, in order of opening: rows of (room, first_pack, packs, items_before).
     runs = np.empty((0, 4), dtype=np.int64)
     for length, remaining in zip(items.lengths[::-1].tolist(), items.counts[::-1].tolist(), strict=True):
-        for index in np.flatnonzero(runs[:, 0] >= length).tolist():
-            room, first_pack, packs, items_before = runs[index].tolist()
+        for index in (*np.flatnonzero(runs[:, 0] >= length).tolist(), len(runs)):
+            if index < len(runs):
+                room, first_pack, packs, items_before = runs[index].tolist()
+            else:  # new packs for all items that remain
+                room, first_pack, packs, items_before = capacity, num_packs, -(-remaining // (capacity // length)), 0
+                num_packs += packs
             copies = room // length
             num_full = min(packs, remaining // copies)
             remaining -= num_full * copies
@@ -54,16 +58,6 @@ def first_fit_decreasing(items: Histogram, *, capacity: int) -> PackRuns:
             # Only the last run of a length falls into several parts, so no index behind it is looked at again.
             runs = np.concatenate([runs[:index], np.array(parts, dtype=np.int64), runs[index + 1 :]])
             if num_partial or not remaining:
-                remaining = 0
                 break
-        if remaining:
-            # New packs: full ones, and one with the remaining items.
-            copies = capacity // length
-            num_full, num_partial_items = divmod(remaining, copies)
-            for count, placed in ((num_full, copies), (1 if num_partial_items else 0, num_partial_items)):
-                if count:
-                    table.append((length, num_packs, count, placed, 0))
-                    runs = np.concatenate([runs, [(capacity - placed * length, num_packs, count, placed)]])
-                    num_packs += count
         runs = runs[runs[:, 0] > 0]
     return PackRuns.of_table(table, num_packs)

@@ -2,8 +2,10 @@
 
 import numpy as np
 
-from brimful.plan.fit.any_fit import as_int32, compiled_fit, positions_type
+from brimful.compiling import compiled
+from brimful.plan.fit.any_fit import as_int32
 from brimful.plan.packing import Packing
+from brimful.ragged import positions_type
 from brimful.typing import AnyIntArray, Lengths, Offsets
 
 _CHUNK_ITEMS = 1 << 20
@@ -36,7 +38,7 @@ def next_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
     [[0, 1], [2], [3, 4], [5]]
     """
     items = as_int32(lengths)
-    kernel = compiled_fit(_next_fit, len(items)) or _jump_from_pack_to_pack
+    kernel = compiled(_next_fit, len(items), sum_calls=True) or _jump_from_pack_to_pack
     return Packing(kernel(items, capacity), np.arange(len(items), dtype=positions_type(len(items))))
 
 

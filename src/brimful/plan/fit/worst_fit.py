@@ -3,9 +3,7 @@
 from collections.abc import MutableSequence, Sequence
 from heapq import heappush, heapreplace
 
-import numpy as np
-
-from brimful.plan.fit.any_fit import as_int32, compiled_fit, empty_assignment, packs_of_items
+from brimful.plan.fit.any_fit import fit_in_order
 from brimful.plan.packing import Packing
 from brimful.typing import AnyIntArray
 
@@ -34,33 +32,25 @@ def worst_fit(lengths: AnyIntArray, *, capacity: int) -> Packing:
 
     Cost: O(n·log p) for n items and p packs. Source: Johnson (1973).
 
+    >>> import numpy as np
     >>> worst_fit(np.array([3, 3, 5, 6, 1, 1]), capacity=7).as_lists()
     [[0, 1, 5], [2, 4], [3]]
     """
-    items = as_int32(lengths)
-    if len(items) == 0:
-        return packs_of_items(items, 0)
-    kernel = compiled_fit(_worst_fit, len(items))
-    if kernel is not None:
-        pack_of = empty_assignment(len(items))
-        return packs_of_items(pack_of, kernel(items, capacity, pack_of))
-    packs = [0] * len(items)
-    num_packs = _worst_fit(items.tolist(), int(capacity), packs)
-    return packs_of_items(np.array(packs, dtype=np.int64), num_packs)
+    return fit_in_order(_worst_fit, _worst_fit, lengths, int(capacity))
 
 
 def _worst_fit(lengths: Sequence[int], capacity: int, pack_of: MutableSequence[int]) -> int:
     """Write the pack of each item and return the number of packs."""
-    # A heap of load · 2**32 + pack: the emptiest pack is on top, of equal ones the one opened first.
-    heap = [lengths[0] << 32]
-    pack_of[0] = 0
-    for item in range(1, len(lengths)):
+    # A heap of load · 2**32 + pack: the emptiest pack is on top, of equal ones the one opened first. Behind all packs
+    # stands a full one that is none, so that the heap is never empty.
+    heap = [(capacity << 32) + 0xFFFFFFFF]
+    for item in range(len(lengths)):
         length = lengths[item]
         key = heap[0]
         if (key >> 32) + length <= capacity:
             pack_of[item] = key & 0xFFFFFFFF
             heapreplace(heap, key + (length << 32))
         else:
-            pack_of[item] = len(heap)
-            heappush(heap, (length << 32) + len(heap))
-    return len(heap)
+            pack_of[item] = len(heap) - 1
+            heappush(heap, (length << 32) + len(heap) - 1)
+    return len(heap) - 1

@@ -13,6 +13,7 @@
 ``search_limit`` ends all of them.
 """
 
+from brimful.plan.optimal.master_problem import installed_solver
 from brimful.plan.optimal.search import OptimalResult, pack_optimally
 
-__all__ = ["OptimalResult", "pack_optimally"]
+__all__ = ["OptimalResult", "installed_solver", "pack_optimally"]

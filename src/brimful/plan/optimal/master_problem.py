@@ -71,9 +71,14 @@ class MasterProblem(ABC):
         """Run the simplex method and set the attributes if it succeeds; return its success and its iterations."""
 
 
+def installed_solver() -> str:
+    """Name the library that solves the problem; empty if none is installed."""
+    return next((name for name in ("highspy", "scipy") if find_spec(name) is not None), "")
+
+
 def master_problem_of(demands: Float64Array) -> MasterProblem:
     """Return the problem for these demands, without patterns yet, with the best solver that is installed."""
-    return HighsMaster(demands) if find_spec("highspy") is not None else ScipyMaster(demands)
+    return HighsMaster(demands) if installed_solver() == "highspy" else ScipyMaster(demands)
 
 
 class HighsMaster(MasterProblem):
@@ -92,12 +97,9 @@ class HighsMaster(MasterProblem):
         no_entries, no_values = np.zeros(0, dtype=np.int32), np.zeros(0)
         upper = np.full(rows, self._infinity)
         self._solver.addRows(rows, demands, upper, 0, np.zeros(rows, dtype=np.int32), no_entries, no_values)
-        self._add(self._substitutions(), cost=0.0)
+        self.add(self._substitutions(), cost=0.0)
 
-    def add(self, columns: list[Column]) -> None:
-        self._add(columns, cost=1.0)
-
-    def _add(self, columns: list[Column], cost: float) -> None:
+    def add(self, columns: list[Column], cost: float = 1.0) -> None:
         if not columns:
             return
         offsets, rows, entries = _sparse(columns)

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import ceil
 
 from brimful.errors import missing_extra
@@ -14,6 +13,7 @@ from brimful.plan.counts.runs import PackRuns
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.optimal.column_generation import SOLVER_TOLERANCE, ColumnGeneration
+from brimful.plan.optimal.master_problem import installed_solver
 from brimful.plan.optimal.minimum_bin_slack import minimum_bin_slack
 from brimful.plan.optimal.rounding import fix_whole_packs, substitute_lengths
 from brimful.plan.optimal.search_limit import SearchLimit
@@ -41,16 +41,6 @@ class OptimalResult(PackResult[PackRuns]):
     """
 
     rounds: int = 0
-
-    @property
-    def num_packs(self) -> int:
-        """Number of packs."""
-        return self.packs.num_packs
-
-    @property
-    def gap(self) -> int:
-        """Packs above the bound; 0 means optimal."""
-        return self.packs.num_packs - self.bound
 
 
 def pack_optimally(
@@ -116,10 +106,10 @@ def pack_optimally(
 
     >>> import numpy as np
     >>> result = pack_optimally(Histogram.of(np.array([4, 4, 3, 3, 3, 3])), capacity=10, time_limit=10)
-    >>> result.num_packs, result.bound, result.outcome.description
+    >>> result.packs.num_packs, result.bound, result.outcome.description
     (2, 2, 'optimal: packs equal the proven bound')
     """
-    if find_spec("highspy") is None and find_spec("scipy") is None:
+    if not installed_solver():
         raise missing_extra("scipy", "optimal", setting("algorithm", "optimal"))
     search = _Search(items, capacity, SearchLimit(seconds=time_limit, operations=operations))
     search.run(start)
@@ -132,19 +122,6 @@ class _ResidualInstance:
 
     fixed_packs: PatternCounts
     items: Histogram
-
-
-@dataclass(frozen=True)
-class _Relaxation:
-    """A solution of the relaxation.
-
-    Attributes:
-        packs: packs of each pattern, with fractions.
-        can_improve: whether whole packs from it may be fewer than the best so far, beyond a first rounding.
-    """
-
-    packs: dict[Pattern, float]
-    can_improve: bool
 
 
 class _Search:
@@ -184,7 +161,11 @@ class _Search:
         for instance in self.residual_instances(slack_packs):
             if self.is_done:
                 return
-            self.solve_and_round(instance, self.initial_columns(slack_packs, instance.items), must_meet_bound=True)
+            # Patterns of the residual items alone, by best fit decreasing and by minimum bin slack.
+            lengths = set(instance.items.lengths.tolist())
+            columns = list(patterns_of(best_fit_decreasing(instance.items, capacity=self.capacity)))
+            columns += (pattern for pattern in slack_packs if lengths.issuperset(length for length, _ in pattern))
+            self.solve_and_round(instance, columns, must_meet_bound=True)
         if not self.is_done:
             self.solve_and_round(_ResidualInstance(Counter(), self.items), [*start_columns, *slack_packs])
 
@@ -211,12 +192,6 @@ class _Search:
             yield _ResidualInstance(fixed_packs, remaining(self.items, fixed_packs.items()))
             max_lengths *= 2
 
-    def initial_columns(self, slack_packs: PatternCounts, items: Histogram) -> list[Pattern]:
-        """Return patterns of these items alone, by best fit decreasing and by minimum bin slack."""
-        lengths = set(items.lengths.tolist())
-        best_fit = patterns_of(best_fit_decreasing(items, capacity=self.capacity))
-        return [*best_fit, *(pattern for pattern in slack_packs if lengths.issuperset(length for length, _ in pattern))]
-
     def solve_and_round(
         self, instance: _ResidualInstance, columns: Iterable[Pattern], *, must_meet_bound: bool = False
     ) -> None:
@@ -225,15 +200,15 @@ class _Search:
         With ``must_meet_bound`` the search gives up as soon as this residual instance cannot lead to the bound.
         """
         stop_at_packs = self.bound - instance.fixed_packs.total() + 1 if must_meet_bound else None
-        relaxation = self.relax(instance, columns, stop_at_packs=stop_at_packs)
+        solution, can_improve = self.relax(instance, columns, stop_at_packs=stop_at_packs)
         for share in _ROUNDING_SHARES:
-            self.round_up(instance, relaxation, share)
-            if self.is_done or not relaxation.can_improve:
+            self.round_up(instance, solution, can_improve, share)
+            if self.is_done or not can_improve:
                 return
 
     def relax(
         self, instance: _ResidualInstance, columns: Iterable[Pattern], *, stop_at_packs: int | None = None
-    ) -> _Relaxation:
+    ) -> tuple[dict[Pattern, float], bool]:
         """Solve the relaxation for the residual items until its value rounds up to a bound, or is optimal.
 
         Args:
@@ -241,13 +216,17 @@ class _Search:
             columns: patterns to begin with.
             stop_at_packs: give up once the residual items are proven to take at least this number of packs; by
                 default the number with which all packs would be no fewer than the best so far.
+
+        Returns:
+            Packs of each pattern, with fractions; and whether whole packs from it may be fewer than the best so far,
+            beyond a first rounding.
         """
         generation = ColumnGeneration(instance.items, self.capacity, columns, self.limit)
         num_fixed = instance.fixed_packs.total()
         goes_on = can_improve = True
         while goes_on and can_improve:
             if not generation.solve_master():
-                return _Relaxation(generation.solution(), can_improve=False)
+                return generation.solution(), False
             self.rounds += 1
             # The packs that rounding can reach from this value. If that meets a bound, more columns are of no use.
             num_packs = ceil(generation.value - SOLVER_TOLERANCE)
@@ -258,12 +237,14 @@ class _Search:
                 self.bound = max(self.bound, generation.bound)
             elif generation.bound >= (self.num_packs - num_fixed if stop_at_packs is None else stop_at_packs):
                 can_improve = False
-        return _Relaxation(generation.solution(), can_improve)
+        return generation.solution(), can_improve
 
-    def round_up(self, instance: _ResidualInstance, relaxation: _Relaxation, share: float) -> None:
+    def round_up(
+        self, instance: _ResidualInstance, solution: dict[Pattern, float], can_improve: bool, share: float
+    ) -> None:
         """Make whole packs from a relaxation: its whole parts first, then from a relaxation of the other items."""
-        while relaxation.packs:
-            whole_packs, items = fix_whole_packs(instance.items, relaxation.packs, share)
+        while solution:
+            whole_packs, items = fix_whole_packs(instance.items, solution, share)
             instance = _ResidualInstance(instance.fixed_packs + whole_packs, items)
             # Both heuristics complete the packs to a packing of all items.
             best_fit = patterns_of(best_fit_decreasing(items, capacity=self.capacity))
@@ -273,10 +254,10 @@ class _Search:
             slack_packs = minimum_bin_slack(items, capacity=self.capacity, limit=self.limit.with_minimum())
             if slack_packs:
                 self.offer(instance.fixed_packs + slack_packs)
-            if self.is_done or not relaxation.can_improve:
+            if self.is_done or not can_improve:
                 return
-            columns = [*best_fit, *slack_packs, *substitute_lengths(relaxation.packs, items)]
-            relaxation = self.relax(instance, columns)
+            columns = [*best_fit, *slack_packs, *substitute_lengths(solution, items)]
+            solution, can_improve = self.relax(instance, columns)
 
     def result(self) -> OptimalResult:
         runs = self.runs
@@ -285,7 +266,8 @@ class _Search:
         _check(runs, self.items, self.capacity)
         gap = runs.num_packs - self.bound
         assert gap >= 0, f"{runs.num_packs} packs are fewer than the bound of {self.bound}"
-        return OptimalResult(runs, self.bound, PlanOutcome(self._status(gap)), rounds=self.rounds)
+        outcome = PlanOutcome(self._status(gap), solver=installed_solver())
+        return OptimalResult(runs, self.bound, outcome, rounds=self.rounds)
 
     def _status(self, gap: int) -> str:
         if gap == 0:

@@ -41,11 +41,6 @@ class SearchLimit:
         return SearchLimit(seconds=max(self.remaining_seconds, 1.0), operations=max(self.remaining_operations, 1e9))
 
     @property
-    def elapsed_seconds(self) -> float:
-        """Wall time since the construction."""
-        return time.perf_counter() - self._start
-
-    @property
     def remaining_seconds(self) -> float:
         """Infinite without a limit."""
-        return self._max_seconds - self.elapsed_seconds
+        return self._max_seconds - (time.perf_counter() - self._start)

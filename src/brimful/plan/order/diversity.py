@@ -157,9 +157,7 @@ def measure_variety(
             raise InvalidLengthsError(f"{name} of segment {int(np.argmin(column))} is {int(column.min())}, below 0")
     columns = _Columns.of(offsets, lengths, sources, loss_tokens)
     packs = _spread(columns, np.arange(num_packs), np.arange(num_packs + 1))
-    if steps is None:
-        return Variety(packs)
-    if not steps.size:
+    if steps is None or not steps.size:
         return Variety(packs)
     flat = steps.reshape(len(steps), -1)
     if not -1 <= int(flat.min()) <= int(flat.max()) < num_packs:

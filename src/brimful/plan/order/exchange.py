@@ -8,12 +8,9 @@ packs afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.compiling import compiled
 from brimful.plan.counts.histogram import Histogram
@@ -100,9 +97,8 @@ def exchange_segments(
     for number in range(num_blocks):
         block_packs = order[number * num_packs // num_blocks : (number + 1) * num_packs // num_blocks]
         packs = np.sort(block_packs).astype(np.int64, copy=False)
-        block = _Block.of(packing, packs, lengths, measure)
-        block.exchange(stream)
-        sizes[packs] = np.diff(block.offsets)
+        block = _exchange(packing.take(packs), lengths, measure, stream)
+        sizes[packs] = block.sizes
         blocks.append((packs, block.items))
     # Packs keep their places, but not their numbers of segments: blocks are written when all sizes are known.
     offsets = offsets_of(sizes)
@@ -148,80 +144,49 @@ class _Difference:
         values: Int64Array = (squares << self.bits if self.bits >= 0 else squares >> -self.bits) // num_segments
         return values
 
-    def minimum(self, tokens: int, num_segments: int) -> float:
-        """Return the sum over packs that hold these together, if all had the mean length of the data."""
-        return self.mean * (2 * tokens - self.mean * num_segments) * 2.0**self.bits
-
-    def aim(self, tokens: int, num_segments: int, num_packs: int) -> int:
-        """Return the sum at which packs are as alike as they may be."""
-        return int(self.minimum(tokens, num_segments) + self.allowance * num_packs * 2.0**self.bits)
+    def minimum_and_aim(self, tokens: int, num_segments: int, num_packs: int) -> tuple[float, int]:
+        """Return the sum if all packs had the mean length of the data, and the sum at which they are as alike as allowed."""
+        minimum = self.mean * (2 * tokens - self.mean * num_segments) * 2.0**self.bits
+        return minimum, int(minimum + self.allowance * num_packs * 2.0**self.bits)
 
 
-@dataclass
-class _Block:
-    """Packs that exchange among themselves.
+def _exchange(block: Packing, lengths: AnyIntArray, measure: _Difference, stream: RandomStream) -> Packing:
+    """Exchange among the packs of a block, round by round until the aim is reached, or rounds bring nothing more.
 
-    Attributes:
-        offsets: ``int64[num_packs + 1]``; changes as packs exchange.
-        items: ``int[num_segments]``, with their ``lengths``.
-        loads: ``int64[num_packs]``, tokens of each pack.
-        sum_offers, swap: the two passes over all segments, in the form that is faster.
+    Args:
+        block: some packs of a packing.
+        lengths: ``int32[num_items]``, of all items of the packing.
+        measure: of the difference among packs.
+        stream: of the offers.
     """
-
-    offsets: Offsets
-    items: AnyIntArray
-    lengths: AnyIntArray
-    loads: Int64Array
-    measure: _Difference
-    sum_offers: Callable[..., Any]
-    swap: Callable[..., Any]
-
-    @classmethod
-    def of(cls, packing: Packing, packs: Int64Array, lengths: AnyIntArray, measure: _Difference) -> _Block:
-        """Make a block of some packs of a packing."""
-        part = packing.take(packs)
-        segment_lengths = lengths[part.items]
-        loads = np.add.reduceat(segment_lengths, part.offsets[:-1], dtype=np.int64)
-        # Each pass runs some hundred times.
-        work = 2 * len(packing.items)
-        sum_offers = compiled(_sum_offers, work, sum_calls=True) or _sum_offers_in_numpy
-        swap = compiled(_swap, work, sum_calls=True) or _swap_in_numpy
-        return cls(part.offsets, part.items, segment_lengths, loads, measure, sum_offers, swap)
-
-    def exchange(self, stream: RandomStream) -> None:
-        """Make rounds until the aim is reached, or they bring nothing more."""
-        tokens, num_segments, num_packs = int(self.loads.sum()), len(self.items), len(self.loads)
-        minimum = self.measure.minimum(tokens, num_segments)
-        aim = self.measure.aim(tokens, num_segments, num_packs)
-        last_value = int(self.measure.values(self.loads, np.diff(self.offsets)).sum())
-        for number in range(1, _MAX_ROUNDS + 1):
-            value = self._round(stream.words(num_packs), number % 2, aim)
-            if number < _MIN_ROUNDS or number % _ROUNDS_BETWEEN_CHECKS:
-                continue
-            stalled = last_value - value <= _MIN_GAIN * (value - minimum)
-            if value <= aim or (stalled and num_packs >= _FEW_PACKS):
-                return
-            last_value = value
-
-    def _round(self, words: npt.NDArray[np.uint64], first_rank: int, aim: int) -> int:
-        """Offer, pair, exchange; return the difference among packs afterwards."""
-        num_segments = np.diff(self.offsets)
+    work = 2 * len(lengths)
+    offsets, items, lengths = block.offsets, block.items, lengths[block.items]
+    loads = np.add.reduceat(lengths, offsets[:-1], dtype=np.int64)
+    num_packs, numbers = len(loads), np.arange(len(loads))
+    # Each pass over all segments runs some hundred times.
+    sum_offers = compiled(_sum_offers, work, sum_calls=True) or _sum_offers_in_numpy
+    swap = compiled(_swap, work, sum_calls=True) or _swap_in_numpy
+    minimum, aim = measure.minimum_and_aim(int(loads.sum()), len(items), num_packs)
+    last_value = int(measure.values(loads, np.diff(offsets)).sum())
+    for number in range(1, _MAX_ROUNDS + 1):
+        words = stream.words(num_packs)
+        num_segments = np.diff(offsets)
         # Of each word: 16 bits break ties, 24 say where the offer begins, 24 how many segments it has.
         first = (words >> np.uint64(16) & np.uint64(0xFFFFFF)).astype(np.int64) % num_segments
         count = 1 + (words >> np.uint64(40)).astype(np.int64) % np.maximum(num_segments - 1, 1)
-        sums = np.empty(len(first), dtype=np.int64)
-        self.sum_offers(self.offsets, self.lengths, first, count, sums)
+        sums = np.empty(num_packs, dtype=np.int64)
+        sum_offers(offsets, lengths, first, count, sums)
         # Neighbours in the order of sums are partners; keys are all different, so any sort gives the same order.
         ties = (words & np.uint64(0xFFFF)).astype(np.int64)
-        order = np.sort(sums << 32 | ties << 16 | np.arange(len(sums))) & 0xFFFF
-        high = order[first_rank + 1 :: 2]
-        low = order[first_rank::2][: len(high)]
+        order = np.sort(sums << 32 | ties << 16 | numbers) & 0xFFFF
+        high = order[number % 2 + 1 :: 2]
+        low = order[number % 2 :: 2][: len(high)]
         growth = sums[high] - sums[low]
         moved_segments = count[high] - count[low]
-        values = self.measure.values(self.loads, num_segments)
-        new_values = self.measure.values(self.loads[low] + growth, num_segments[low] + moved_segments)
-        new_values += self.measure.values(self.loads[high] - growth, num_segments[high] - moved_segments)
-        fits = self.loads[low] + growth <= self.measure.capacity
+        values = measure.values(loads, num_segments)
+        new_values = measure.values(loads[low] + growth, num_segments[low] + moved_segments)
+        new_values += measure.values(loads[high] - growth, num_segments[high] - moved_segments)
+        fits = loads[low] + growth <= measure.capacity
         rise = new_values - (values[low] + values[high])
         accepted = fits & (rise <= 0)
         value = int(values.sum()) + int(rise[accepted].sum())
@@ -230,15 +195,19 @@ class _Block:
             accepted |= _within_allowance(aim - value, rise, fits & ~accepted, ties[low] ^ ties[high])
             value = int(values.sum()) + int(rise[accepted].sum())
         low, high, growth = low[accepted], high[accepted], growth[accepted]
-        partner = np.arange(len(sums))
+        partner = numbers.copy()
         partner[low], partner[high] = high, low
-        self.loads[low] += growth
-        self.loads[high] -= growth
-        items, lengths = np.empty_like(self.items), np.empty_like(self.lengths)
-        self.swap(self.offsets, self.items, self.lengths, first, count, partner, items, lengths)
-        self.items, self.lengths = items, lengths
-        self.offsets = offsets_of(num_segments - count + count[partner])
-        return value
+        loads[low] += growth
+        loads[high] -= growth
+        new_items, new_lengths = np.empty_like(items), np.empty_like(lengths)
+        swap(offsets, items, lengths, first, count, partner, new_items, new_lengths)
+        items, lengths, offsets = new_items, new_lengths, offsets_of(num_segments - count + count[partner])
+        if number >= _MIN_ROUNDS and number % _ROUNDS_BETWEEN_CHECKS == 0:
+            stalled = last_value - value <= _MIN_GAIN * (value - minimum)
+            if value <= aim or (stalled and num_packs >= _FEW_PACKS):
+                break
+            last_value = value
+    return Packing(offsets, items)
 
 
 def _within_allowance(allowance: int, rise: Int64Array, candidates: BoolArray, coins: Int64Array) -> BoolArray:

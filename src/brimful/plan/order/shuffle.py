@@ -11,6 +11,7 @@ import numpy.typing as npt
 from brimful.compiling import compiled
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
+from brimful.ragged import positions_type
 from brimful.rng import RandomStream, generator
 from brimful.typing import AnyIntArray, Int64Array
 
@@ -35,50 +36,30 @@ _CHUNK = 1 << 16
 _Words = npt.NDArray[np.uint32]
 
 
-def assignment_orders(
-    lengths: AnyIntArray, items: Histogram, num_packs: int, *, seed: int | None, epoch: int
-) -> tuple[AnyIntArray, AnyIntArray | None]:
-    """Order samples and packs: samples longest first, those of equal length and all packs at random.
-
-    Packs are opened longest first; their random order has nothing to do with lengths.
+def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None, epoch: int) -> AnyIntArray:
+    """Sort the positions of the lengths, longest first, and shuffle those of equal length among themselves.
 
     Args:
         lengths: ``int[num_items]``, each at least 1.
         items: their histogram.
-        num_packs: number of packs.
-        seed: None keeps equal lengths in order of position, and packs in the order of opening.
-        epoch: another epoch has other orders.
-
-    Returns:
-        ``int[num_items]`` and ``int[num_packs]``; None for the second without a seed.
-    """
-    order = decreasing_order(lengths, items)
-    if seed is None:
-        return order, None
-    counts, pack_count = items.counts[::-1], np.array([num_packs], dtype=np.int64)
-    companion_words = generator(seed=seed, epoch=epoch, purpose="companions").words(len(counts) * _WORDS_PER_CLASS)
-    pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
-    permute = compiled(_permute_in_blocks, len(order) + num_packs, sum_calls=True) or _permute_in_numpy
-    permute(counts, *_keys(counts, companion_words), order, np.empty(int(counts.max(initial=0)), dtype=order.dtype))
-    pack_order = _empty_order(num_packs)
-    permute(pack_count, *_keys(pack_count, pack_words), None, pack_order)
-    return order, pack_order
-
-
-def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None, epoch: int) -> AnyIntArray:
-    """Sort the positions of the lengths, longest first, and shuffle those of equal length among themselves.
-
-    Arguments as of ``assignment_orders``.
+        seed: None keeps equal lengths in order of position.
+        epoch: another epoch has another order.
 
     >>> lengths = np.array([3, 3, 5, 1, 3], dtype=np.int32)
     >>> companion_order(lengths, Histogram.of(lengths), seed=1, epoch=0).tolist()
     [2, 1, 0, 4, 3]
     """
-    return assignment_orders(lengths, items, 0, seed=seed, epoch=epoch)[0]
+    order = decreasing_order(lengths, items)
+    if seed is not None:
+        shuffle_classes(order, items.counts[::-1], generator(seed=seed, epoch=epoch, purpose="companions"))
+    return order
 
 
 def pack_order(num_packs: int, *, seed: int | None, epoch: int) -> AnyIntArray | None:
-    """Draw the order of packs of ``assignment_orders`` alone; None without a seed."""
+    """Draw the order of packs: they are opened longest first, and served in an order that has nothing to do with lengths.
+
+    None without a seed: the order of opening.
+    """
     return None if seed is None else random_order(num_packs, generator(seed=seed, epoch=epoch, purpose="pack order"))
 
 
@@ -97,9 +78,7 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
     >>> items.tolist()
     [2, 1, 3, 0, 4, 6, 7, 5]
     """
-    permute = compiled(_permute_in_blocks, len(order), sum_calls=True) or _permute_in_numpy
-    scratch = np.empty(int(counts.max(initial=0)), dtype=order.dtype)
-    permute(counts, *_keys(counts, stream.words(len(counts) * _WORDS_PER_CLASS)), order, scratch)
+    _permute(counts, stream, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype))
 
 
 def random_order(count: int, stream: RandomStream) -> AnyIntArray:
@@ -109,27 +88,21 @@ def random_order(count: int, stream: RandomStream) -> AnyIntArray:
     >>> random_order(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
     [2, 1, 3, 0, 4, 5]
     """
-    permute = compiled(_permute_in_blocks, count, sum_calls=True) or _permute_in_numpy
-    counts, numbers = np.array([count], dtype=np.int64), _empty_order(count)
-    permute(counts, *_keys(counts, stream.words(_WORDS_PER_CLASS)), None, numbers)
+    numbers = np.empty(count, dtype=positions_type(count))
+    _permute(np.array([count], dtype=np.int64), stream, None, numbers)
     return numbers
 
 
-def _empty_order(count: int) -> AnyIntArray:
-    return np.empty(count, dtype=np.int32 if count < 2**31 else np.int64)
-
-
-def _keys(counts: Int64Array, words: npt.NDArray[np.uint64]) -> tuple[_Words, Int64Array]:
-    """Return the keys of each class, ``uint32[num_classes, 2 · rounds]``, and its bits, ``int64[num_classes]``.
-
-    A key is an odd factor and a summand for each round. Bits are those of the largest number of a class.
-    """
-    keys = words.astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
+def _permute(counts: Int64Array, stream: RandomStream, order: AnyIntArray | None, scratch: AnyIntArray) -> None:
+    """Draw the keys of each class and permute, in the form that is faster; arguments as of ``_permute_in_blocks``."""
+    # A key is an odd factor and a summand for each round.
+    keys = stream.words(len(counts) * _WORDS_PER_CLASS).astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
     keys[:, ::2] |= np.uint32(1)
-    # frexp of a whole number below 2**53 is exact.
+    # Bits of the largest number of each class; frexp of a whole number below 2**53 is exact.
     bits = np.maximum(np.frexp((counts - 1).astype(np.float64))[1], _MIN_BITS).astype(np.int64)
     assert int(bits.max(initial=0)) <= _MAX_BITS, "a class of 2**32 items or more"
-    return keys, bits
+    permute = compiled(_permute_in_blocks, len(scratch if order is None else order), sum_calls=True)
+    (permute or _permute_in_numpy)(counts, keys, bits, order, scratch)
 
 
 def _permute_in_blocks(
@@ -141,7 +114,8 @@ def _permute_in_blocks(
 
     Args:
         counts: ``int64[num_classes]``.
-        keys, bits: as ``_keys`` gives them.
+        keys: ``uint32[num_classes, 2 · rounds]``, an odd factor and a summand for each round.
+        bits: ``int64[num_classes]``, those of the largest number of each class.
         order: ``int[sum(counts)]``, permuted in place; None for the numbers from 0 on, which need not be looked up.
         scratch: room for the largest class, or the result for the numbers from 0 on.
     """

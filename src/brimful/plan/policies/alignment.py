@@ -34,15 +34,6 @@ class LowPrecision(str, Enum):
         """The multiple of tokens on each rank."""
         return {"fp8": 16, "nvfp4": 16, "mxfp8": 32, "blockwise": 128}[self.value]
 
-    @classmethod
-    def named(cls, name: LowPrecision | str) -> LowPrecision:
-        """Return the format of that name.
-
-        Raises:
-            SettingsError: no such format.
-        """
-        return choice_of(cls, name, argument="fp8")
-
 
 @dataclass(frozen=True)
 class Alignment:
@@ -122,7 +113,7 @@ class Alignment:
             whole_number(setting(name), value, minimum=1)
         ranks = cp * tp if sequence_parallel else cp
         segment = lcm(2 * cp if cp > 1 else 1, cp * tp if sequence_parallel else 1)
-        on_each_rank = 1 if fp8 is None else LowPrecision.named(fp8).tokens
+        on_each_rank = 1 if fp8 is None else choice_of(LowPrecision, fp8, argument="fp8").tokens
         if fused_attention:
             on_each_rank = max(on_each_rank, _FUSED_ATTENTION)
         return cls(segment=segment, total=lcm(segment, ranks * on_each_rank))

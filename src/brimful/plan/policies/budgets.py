@@ -96,11 +96,9 @@ class Budgets:
                 raise SettingsError(f"{_one_budget(name)} is unknown: these lengths have {names}{ways}")
         return sizes
 
-    def first_exceeded(self, sizes: Int64Array) -> Int64Array | None:
-        """Return the first budget that each row exceeds, -1 for none: ``int64[num_rows]``; None if no row does."""
+    def first_exceeded(self, sizes: Int64Array) -> Int64Array:
+        """Return the first budget that each row exceeds, -1 for none: ``int64[num_rows]``."""
         exceeded = sizes > self.capacities
-        if not exceeded.any():
-            return None
         return np.where(exceeded.any(axis=1), np.argmax(exceeded, axis=1), -1)
 
     def refuse_oversized(self, sizes: Int64Array, *, sample_ids: Int64Array | None, policy: Overflow) -> None:

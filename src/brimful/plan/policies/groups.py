@@ -50,7 +50,7 @@ class Groups:
 
     def oversized(
         self, budgets: Budgets, *, sizes: Int64Array, sample_ids: Int64Array, policy: Overflow, unit: int = 1
-    ) -> tuple[BoolArray | None, dict[str, int]]:
+    ) -> tuple[BoolArray, dict[str, int]]:
         """Find groups that exceed a capacity, and count their samples by the first budget that is exceeded.
 
         A sample that alone exceeds one takes its whole group with it.
@@ -61,17 +61,15 @@ class Groups:
             unit: number that capacities in tokens are a multiple of, for the advice in the error.
 
         Returns:
-            ``bool[num_groups]``, None if no group does, and counts.
+            ``bool[num_groups]``, and counts.
 
         Raises:
             OversizedSampleError: the policy is ``error``; names groups, their samples and numbers.
         """
         first = budgets.first_exceeded(self.sizes)
-        if first is None:
-            return None, {}
-        if policy is Overflow.ERROR:
-            raise OversizedSampleError(self._oversized_message(budgets, sizes, sample_ids, unit))
         oversized = first >= 0
+        if policy is Overflow.ERROR and oversized.any():
+            raise OversizedSampleError(self._oversized_message(budgets, sizes, sample_ids, unit))
         counts = np.bincount(first[oversized], weights=np.diff(self.offsets)[oversized], minlength=len(budgets.names))
         by_budget = zip(budgets.names, counts.astype(np.int64).tolist(), strict=True)
         return oversized, {name: count for name, count in by_budget if count}

@@ -1,12 +1,9 @@
 """Samples that teach nothing: those without a token that is a target of the loss."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 import numpy as np
 
-from brimful.checks import choice_of
 from brimful.errors import NoTargetError
 from brimful.measure.table import LengthTable
 from brimful.messages import first_few, setting
@@ -29,15 +26,6 @@ class NoTarget(str, Enum):
     """Leave them out, counted with their tokens."""
     KEEP = "keep"
     """Pack them."""
-
-    @classmethod
-    def named(cls, name: NoTarget | str) -> NoTarget:
-        """Return the policy of that name.
-
-        Raises:
-            SettingsError: no such policy.
-        """
-        return choice_of(cls, name, argument="no_target")
 
 
 def samples_to_leave_out(

@@ -80,8 +80,8 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: i
     Raises:
         OversizedSampleError: the policy is ``error`` and a length exceeds the capacity; names the first ten.
     """
-    has_rejected = int(lengths.min()) < 0
-    if not has_rejected and int(lengths.max()) <= capacity:
+    has_rejected = int(lengths.min(initial=0)) < 0
+    if not has_rejected and int(lengths.max(initial=0)) <= capacity:
         return Segments(lengths, None, None, _NO_SAMPLES)
     oversized = lengths > capacity
     oversized_ids = np.flatnonzero(oversized)

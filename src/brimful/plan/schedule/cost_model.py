@@ -28,7 +28,7 @@ import numpy.typing as npt
 from brimful.checks import check_share, is_number, whole_number
 from brimful.errors import SettingsError
 from brimful.plan.schedule.model_config import sizes_of_config
-from brimful.ragged import offsets_of
+from brimful.ragged import sums_of
 from brimful.typing import AnyIntArray, Float64Array, Int64Array, Offsets
 
 AnyRealArray: TypeAlias = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
@@ -274,11 +274,8 @@ class CostModel:
 
         coefficients = np.linalg.lstsq(points, targets, rcond=None)[0]
         if coefficients.min() < 0:
-            edges = [np.zeros(2), np.zeros(2)]
-            for axis, edge in enumerate(edges):
-                column = points[:, axis]
-                edge[axis] = max(0.0, float(column @ targets) / float(column @ column))
-            coefficients = min(edges, key=squared_error)
+            on_edges = [max(0.0, float(column @ targets) / float(column @ column)) for column in points.T]
+            coefficients = min(np.diag(on_edges), key=squared_error)
         if not coefficients.any():
             raise SettingsError("seconds are all 0: nothing to fit")
         error = squared_error(coefficients)
@@ -330,7 +327,7 @@ def pack_squares(
     areas = lengths * lengths if tile == 1 else -(-lengths // tile) * tile * lengths
     if window is not None:
         areas -= np.maximum(lengths - window, 0) ** 2
-    return _sum_by_pack(plan_offsets, areas)
+    return sums_of(areas, plan_offsets)
 
 
 def pack_costs(
@@ -366,7 +363,7 @@ def pack_costs(
     [23.0, 24.0]
     """
     _check_plan(plan_offsets, plan_lengths)
-    tokens = _sum_by_pack(plan_offsets, plan_lengths.astype(np.int64))
+    tokens = sums_of(plan_lengths, plan_offsets)
     squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile).astype(np.float64)
     if model.window is not None and model.windowed_share:
         windowed_squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=model.window)
@@ -383,12 +380,6 @@ def pack_costs(
             raise SettingsError(f"{name} are given and the cost model has {term} = 0: set it, or leave {name} out")
         costs = costs + coefficient * _real_array(name, values, len(tokens))
     return costs
-
-
-def _sum_by_pack(offsets: Offsets, values: Int64Array) -> Int64Array:
-    """Return the sum of the values of each pack; 0 for a pack without segments."""
-    sums_before = offsets_of(values)
-    return sums_before[offsets[1:]] - sums_before[offsets[:-1]]
 
 
 def _check_tiling(tile: int, window: int | None) -> None:

@@ -1,6 +1,6 @@
 """The sizes of a model, read from its ``config.json``: its arithmetic is counted from them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from brimful.checks import check_type, whole_number
@@ -55,13 +55,9 @@ def _number(config: Mapping[str, Any], *names: str, default: int | None = None, 
         if config.get(name) is not None:
             return whole_number(name, config[name], minimum=minimum)
     if default is None:
-        raise SettingsError(f"the config has no {' or '.join(names)}; it has {_listed(config)}")
+        present = ", ".join(sorted(config)[:12]) + (", …" if len(config) > 12 else "")
+        raise SettingsError(f"the config has no {' or '.join(names)}; it has {present or 'nothing'}")
     return default
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = sorted(names)
-    return ", ".join(names[:12]) + (", …" if len(names) > 12 else "") if names else "nothing"
 
 
 def _active_intermediate_size(config: Mapping[str, Any], num_layers: int) -> float:

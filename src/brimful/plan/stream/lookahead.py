@@ -1,12 +1,14 @@
 """Packs of a stream: the planner sees some samples ahead, emits full packs, and keeps the samples of the others."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.checks import whole_number
+from brimful.checks import check_share, setting_number
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError, StateError
 from brimful.measure.table import REJECTED, as_lengths
 from brimful.messages import differences
@@ -20,6 +22,9 @@ from brimful.plan.stream.packs import StreamLedger, StreamPacks
 from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, SampleIds
 
 _VERSION = 1
+
+_WAITING = np.dtype([("id", np.int64), ("start", np.int32), ("length", np.int32), ("deadline", np.int64)])
+"""Fields of a segment that waits; a deadline is the number of the last pack, from 0, that may hold it."""
 
 LOOKAHEAD_ALGORITHMS = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.window_rule is not None)
 """Names of the algorithms that can plan a stream."""
@@ -95,25 +100,32 @@ class Lookahead:
         min_fill: float = 1.0,
         overflow: Overflow | str = Overflow.ERROR,
     ) -> None:
-        _check(capacity, size, max_wait, algorithm, min_fill)
+        self._capacity = setting_number("capacity", capacity, minimum=1, maximum=2**31 - 1)
+        self._size = setting_number("size", size, minimum=1, maximum=2**31 - 1)
+        self._max_wait = setting_number("max_wait", max_wait, minimum=0, maximum=2**31 - 1)
+        if max_wait < size - 1:
+            raise SettingsError(
+                f"max_wait is {max_wait:,} packs and {size:,} samples wait, perhaps for a pack each: choose max_wait "
+                f"{size - 1:,} or more, or size {max_wait + 1:,}"
+            )
+        if algorithm not in LOOKAHEAD_ALGORITHMS:
+            raise SettingsError(
+                f"algorithm {algorithm!r} cannot plan a stream: use one of {', '.join(LOOKAHEAD_ALGORITHMS)}"
+            )
+        self._algorithm = algorithm
         self._overflow = Overflow.named(overflow)
         self._settings: dict[str, Any] = {
-            "capacity": int(capacity),
-            "size": int(size),
-            "max_wait": int(max_wait),
+            "capacity": self._capacity,
+            "size": self._size,
+            "max_wait": self._max_wait,
             "algorithm": algorithm,
-            "min_fill": float(min_fill),
+            "min_fill": check_share("min_fill", min_fill),
             "overflow": self._overflow.value,
         }
-        self._capacity, self._size, self._max_wait, self._algorithm = int(capacity), int(size), int(max_wait), algorithm
-        self._full_load = min_load(min_fill, capacity)
-        self._counts = dict.fromkeys(StreamLedger().as_dict(), 0)
-        # The window, in order of arrival; a deadline is the number of the last pack, from 0, that may hold the segment.
+        self._full_load = min_load(min_fill, self._capacity)
+        self._counts = Counter(StreamLedger().as_dict())
+        self._window = np.empty(self._size, dtype=_WAITING)  # in order of arrival
         self._num_waiting = 0
-        self._ids = np.empty(size, dtype=np.int64)
-        self._starts = np.empty(size, dtype=np.int32)
-        self._lengths = np.empty(size, dtype=np.int32)
-        self._deadlines = np.empty(size, dtype=np.int64)
 
     def add(self, sample_ids: AnyIntArray, lengths: AnyIntArray) -> StreamPacks:
         """Add samples in their order and return the packs that are emitted for it, often none.
@@ -130,23 +142,21 @@ class Lookahead:
         if ids.dtype.kind not in "iu" and ids.size:
             raise InvalidLengthsError(f"sample ids must be whole numbers and are {ids.dtype}")
         segments, first_rows = self._segments(ids.astype(np.int64, copy=False), as_lengths(lengths))
-        ids, starts, segment_lengths = segments
-        arrivals = np.empty(len(ids), dtype=np.int64)  # packs emitted when the sample of the segment came
+        arrivals = np.empty(len(segments), dtype=np.int64)  # packs emitted when the sample of the segment came
         packs = []
         row = 0
-        while row < len(ids):
+        while row < len(segments):
             # As many segments as the window has room for; a full window is planned, and half of it leaves.
-            count = min(self._size - self._num_waiting, len(ids) - row)
-            window, rows = slice(self._num_waiting, self._num_waiting + count), slice(row, row + count)
-            self._ids[window], self._starts[window] = ids[rows], starts[rows]
-            self._lengths[window] = segment_lengths[rows]
-            num_emitted = self._counts["packs_emitted"]
+            num_before, num_emitted = self._num_waiting, self._counts["packs_emitted"]
+            count = min(self._size - num_before, len(segments) - row)
+            rows = slice(row, row + count)
             arrivals[rows] = num_emitted
             arrivals[rows] = arrivals[first_rows[rows]]
             # The segments before it in the window may always come first, one pack each; a late segment of a sample
             # that was split into very many gets a later deadline for that.
-            num_before = np.arange(self._num_waiting, self._num_waiting + count)
-            self._deadlines[window] = np.maximum(arrivals[rows] + self._max_wait, num_emitted + num_before)
+            last_packs = num_emitted + num_before + np.arange(count)
+            segments["deadline"][rows] = np.maximum(arrivals[rows] + self._max_wait, last_packs)
+            self._window[num_before : num_before + count] = segments[rows]
             self._num_waiting += count
             row += count
             if self._num_waiting == self._size:
@@ -158,25 +168,29 @@ class Lookahead:
         return self._plan(is_last=True) if self._num_waiting else StreamPacks.of_parts([])
 
     @property
+    def _waiting(self) -> npt.NDArray[np.void]:
+        return self._window[: self._num_waiting]
+
+    @property
     def ledger(self) -> StreamLedger:
         """Account of every sample and token until now."""
         waiting = {
             "segments_waiting": self._num_waiting,
-            "tokens_waiting": int(self._lengths[: self._num_waiting].sum(dtype=np.int64)),
+            "tokens_waiting": int(self._waiting["length"].sum(dtype=np.int64)),
         }
         return StreamLedger(**{**self._counts, **waiting})
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next packs depend on, as plain numbers for JSON: settings, counts, and the window."""
-        window = slice(0, self._num_waiting)
-        deadlines, times = np.unique(self._deadlines[window], return_counts=True)
+        waiting = self._waiting
+        deadlines, times = np.unique(waiting["deadline"], return_counts=True)
         return {
             "version": _VERSION,
             **self._settings,
             "counts": dict(self._counts),
-            "sample_ids": self._ids[window].tolist(),
-            "starts": self._starts[window].tolist() if self._starts[window].any() else None,
-            "lengths": self._lengths[window].tolist(),
+            "sample_ids": waiting["id"].tolist(),
+            "starts": waiting["start"].tolist() if waiting["start"].any() else None,
+            "lengths": waiting["length"].tolist(),
             "deadlines": [deadlines.tolist(), times.tolist()],
         }
 
@@ -190,21 +204,20 @@ class Lookahead:
         mismatch = differences(state, own_state, own_state)
         if mismatch:
             raise StateError(f"the lookahead state does not fit: {mismatch}")
-        counts, window = _read_state(state, size=self._size, capacity=self._capacity, max_wait=self._max_wait)
-        self._counts = counts
-        self._num_waiting = len(window[0])
-        rows = slice(0, self._num_waiting)
-        self._ids[rows], self._starts[rows], self._lengths[rows], self._deadlines[rows] = window
+        self._counts, waiting = _read_state(state, size=self._size, capacity=self._capacity, max_wait=self._max_wait)
+        self._num_waiting = len(waiting["id"])
+        for name, column in waiting.items():
+            self._window[name][: self._num_waiting] = column
 
     def __repr__(self) -> str:
         waiting = f"{self._num_waiting:,} of {self._size:,} samples waiting"
         return f"Lookahead({self._algorithm}, {waiting}, {self._counts['packs_emitted']:,} packs emitted)"
 
-    def _segments(self, ids: SampleIds, lengths: Lengths) -> tuple[tuple[SampleIds, Lengths, Lengths], Int64Array]:
+    def _segments(self, ids: SampleIds, lengths: Lengths) -> tuple[npt.NDArray[np.void], Int64Array]:
         """Apply the overflow policy and count its cost.
 
         Returns:
-            Sample ids, starts and lengths of the segments; and for each the row of the first segment of its sample.
+            The segments, without deadlines; and for each the row of the first segment of its sample.
         """
         if ids.shape != lengths.shape:
             raise InvalidLengthsError(f"{len(ids):,} sample ids and {len(lengths):,} lengths: one of each per sample")
@@ -219,37 +232,38 @@ class Lookahead:
                 f"sample {int(ids[row])} has {int(lengths[row]):,} tokens and a pack holds {self._capacity:,}. Choose "
                 f"overflow drop, truncate, truncate_left or split, or capacity {int(lengths[row])}"
             )
-        counts = self._counts
-        oversized_tokens, num_oversized = int(lengths[oversized].sum(dtype=np.int64)), int(oversized.sum())
-        counts["samples_in"] += len(ids)
-        counts["tokens_in"] += int(lengths[lengths > 0].sum(dtype=np.int64))
-        counts["samples_rejected"] += int((lengths == REJECTED).sum())
-        if self._overflow is Overflow.DROP:
-            counts["samples_dropped"] += num_oversized
-            counts["tokens_dropped"] += oversized_tokens
-        elif self._overflow is Overflow.SPLIT:
-            counts["samples_split"] += num_oversized
-        else:
-            counts["samples_truncated"] += num_oversized
-            counts["tokens_truncated"] += oversized_tokens - num_oversized * self._capacity
-        starts = np.zeros(len(ids), dtype=np.int32)
-        first_rows = np.arange(len(ids))
-        if len(ids):
-            segments = apply_overflow(lengths, capacity=self._capacity, policy=self._overflow)
-            lengths = segments.lengths
-            starts = segments.starts if segments.starts is not None else np.zeros(len(lengths), dtype=np.int32)
-            if segments.sample_ids is not None:
-                ids = ids[segments.sample_ids]
-                first_rows = np.searchsorted(segments.sample_ids, segments.sample_ids)
-        counts["segments"] += len(ids)
-        return (ids, starts, lengths), first_rows
+        segments = apply_overflow(lengths, capacity=self._capacity, policy=self._overflow)
+        rows = segments.ids()
+        num_rejected = int(np.count_nonzero(lengths == REJECTED))
+        oversized_tokens, num_oversized = int(lengths[oversized].sum(dtype=np.int64)), int(np.count_nonzero(oversized))
+        cut_tokens = oversized_tokens - num_oversized * self._capacity
+        truncated = {"samples_truncated": num_oversized, "tokens_truncated": cut_tokens}
+        costs = {
+            Overflow.ERROR: {},
+            Overflow.DROP: {"samples_dropped": num_oversized, "tokens_dropped": oversized_tokens},
+            Overflow.TRUNCATE: truncated,
+            Overflow.TRUNCATE_LEFT: truncated,
+            Overflow.SPLIT: {"samples_split": num_oversized},
+        }
+        arrived = {
+            "samples_in": len(ids),
+            "tokens_in": int(lengths.sum(dtype=np.int64)) - REJECTED * num_rejected,
+            "samples_rejected": num_rejected,
+            "segments": len(rows),
+        }
+        self._counts.update(arrived | costs[self._overflow])
+        waiting = np.zeros(len(rows), dtype=_WAITING)
+        waiting["id"], waiting["length"] = ids[rows], segments.lengths
+        if segments.starts is not None:
+            waiting["start"] = segments.starts
+        return waiting, rows if segments.sample_ids is None else np.searchsorted(rows, rows)
 
     def _plan(self, *, is_last: bool) -> StreamPacks:
         """Pack the window, take out the packs that leave, and close ranks."""
-        num_waiting = self._num_waiting
-        lengths = self._lengths[:num_waiting]
+        waiting = self._waiting
+        lengths = np.ascontiguousarray(waiting["length"])
         # Packs that each segment may wait for beyond those that its position in the window allows.
-        slack = self._deadlines[:num_waiting] - self._counts["packs_emitted"] - np.arange(num_waiting)
+        slack = waiting["deadline"] - self._counts["packs_emitted"] - np.arange(len(waiting))
         packing = _pack_window(lengths, slack, algorithm=self._algorithm, capacity=self._capacity)
         num_packs = len(packing)
         oldest = np.minimum.reduceat(packing.items, packing.offsets[:-1])
@@ -262,16 +276,13 @@ class Lookahead:
         packs = np.flatnonzero(leaves)
         packing = packing.take(packs[np.argsort(oldest[packs])])
         rows = packing.items
-        emitted = StreamPacks(packing.offsets, self._ids[rows], self._starts[rows], self._lengths[rows])
-        self._counts["packs_emitted"] += len(emitted)
-        self._counts["segments_emitted"] += len(rows)
-        self._counts["tokens_emitted"] += int(emitted.lengths.sum(dtype=np.int64))
+        emitted = StreamPacks(packing.offsets, waiting["id"][rows], waiting["start"][rows], lengths[rows])
+        num_tokens = int(emitted.lengths.sum(dtype=np.int64))
+        self._counts.update(packs_emitted=len(emitted), segments_emitted=len(rows), tokens_emitted=num_tokens)
         # The others move up in the window, in order of arrival.
-        stays = np.ones(num_waiting, dtype=np.bool_)
-        stays[rows] = False
-        self._num_waiting = num_waiting - len(rows)
-        for array in (self._ids, self._starts, self._lengths, self._deadlines):
-            array[: self._num_waiting] = array[:num_waiting][stays]
+        others = np.delete(waiting, rows)
+        self._num_waiting = len(others)
+        self._window[: len(others)] = others
         return emitted
 
 
@@ -304,29 +315,12 @@ def _choose_packs(
     return leaves
 
 
-def _check(capacity: int, size: int, max_wait: int, algorithm: str, min_fill: float) -> None:
-    for name, value, minimum in (("capacity", capacity, 1), ("size", size, 1), ("max_wait", max_wait, 0)):
-        if not minimum <= whole_number(name, value) <= 2**31 - 1:
-            raise SettingsError(f"{name} must be from {minimum} to {2**31 - 1:,} and is {value:,}")
-    if max_wait < size - 1:
-        raise SettingsError(
-            f"max_wait is {max_wait:,} packs and {size:,} samples wait, perhaps for a pack each: choose max_wait "
-            f"{size - 1:,} or more, or size {max_wait + 1:,}"
-        )
-    if algorithm not in LOOKAHEAD_ALGORITHMS:
-        raise SettingsError(
-            f"algorithm {algorithm!r} cannot plan a stream: use one of {', '.join(LOOKAHEAD_ALGORITHMS)}"
-        )
-    if not 0 <= min_fill <= 1:
-        raise SettingsError(f"min_fill must be from 0 to 1 and is {min_fill}")
-
-
 def _read_state(
     state: Mapping[str, Any], *, size: int, capacity: int, max_wait: int
-) -> tuple[dict[str, int], tuple[Int64Array, Lengths, Lengths, Int64Array]]:
+) -> tuple[Counter[str], dict[str, AnyIntArray]]:
     """Counts and window of a state, held against each other: a state may come from anywhere."""
     try:
-        counts = {key: int(state["counts"][key]) for key in StreamLedger().as_dict()}
+        counts = Counter({key: int(state["counts"][key]) for key in StreamLedger().as_dict()})
         ids = np.array(state["sample_ids"], dtype=np.int64)
         lengths = np.array(state["lengths"], dtype=np.int32)
         starts = np.array(state["starts"] or [0] * len(ids), dtype=np.int32)
@@ -343,4 +337,4 @@ def _read_state(
         raise StateError(f"the lookahead state is damaged: lengths are not from 1 to {capacity:,}")
     if (np.diff(deadlines) < 0).any() or (deadlines < emitted + ranks).any() or (deadlines > emitted + max_wait).any():
         raise StateError("the lookahead state is damaged: a sample would wait for too long")
-    return counts, (ids, starts, lengths, deadlines)
+    return counts, {"id": ids, "start": starts, "length": lengths, "deadline": deadlines}

@@ -1,5 +1,7 @@
 """Vector bin packing: packs under several budgets at once, none ever exceeded."""
 
+from typing import TypeAlias
+
 import numpy as np
 
 from brimful.plan.counts.counting_sort import decreasing_order
@@ -7,11 +9,11 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.outcome import PlanOutcome
-from brimful.plan.packing import Packing, PackResult, any_exceeds
+from brimful.plan.packing import Packing, PackResult, loads_of
 from brimful.plan.vector.fill import fill_packs, total_sizes
 from brimful.plan.vector.repack import repair_overfull, ruin_and_recreate
 from brimful.rng import generator
-from brimful.typing import AnyIntArray, Int64Array
+from brimful.typing import AnyIntArray, BoolArray, Int64Array
 
 _CLOSE_ENOUGH = 0.001
 """Distance from the bound, as a share of it, at which nothing further is tried."""
@@ -21,6 +23,9 @@ _SAMPLE_ITEMS = 10_000
 
 _STRAIGHTNESS = (0.7, 1.5, 0.3)
 """Weights of the deviation in the score; each is tried, and the first suits most data."""
+
+_Offer: TypeAlias = tuple[Packing, str]
+"""Packs of all items, and in words the way that led to them."""
 
 _REPACK_ROUNDS = ((10_000, 8), (200_000, 4))
 """Pairs (items at most, rounds of ruin and recreate); more items leave little to gain."""
@@ -102,65 +107,44 @@ def pack_vectors(sizes: AnyIntArray, *, capacities: Int64Array, seed: int = 0) -
     limited_sizes = np.ascontiguousarray(sizes[:, is_limiting], dtype=np.int64)
     capacities = capacities[is_limiting]
     binding = int(np.argmax(total[is_limiting] / capacities))
-    best = _Best(bound)
+    offers: list[_Offer] = []
     if int(limited_sizes[:, binding].min()) > 0:
-        _try_cheap_ways(best, limited_sizes, capacities, binding, seed)
+        offers += _try_cheap_ways(limited_sizes, capacities, bound, binding, seed)
     weights: tuple[float, ...] = _STRAIGHTNESS
-    if not best.is_close and num_items > 2 * _SAMPLE_ITEMS:
+    if not _is_any_close(offers, bound) and num_items > 2 * _SAMPLE_ITEMS:
         weights = (_weight_for_sample(limited_sizes, capacities, seed),)
     for weight in weights:
-        if best.is_close:
+        if _is_any_close(offers, bound):
             break
-        best.offer(
-            fill_packs(limited_sizes, capacities, weight, seed), f"filled along the budgets, straightness {weight}"
-        )
-    assert best.packing is not None
-    assert len(best.packing.items) == num_items
-    packing = best.packing
+        filled = fill_packs(limited_sizes, capacities, weight, seed)
+        offers.append((filled, f"filled along the budgets, straightness {weight}"))
+    packing, description = min(offers, key=lambda offer: len(offer[0]))  # of equal ones the first
+    assert len(packing.items) == num_items
     for turn in range(next((rounds for limit, rounds in _REPACK_ROUNDS if num_items <= limit), 0)):
-        if _is_close(packing, bound):
+        if _is_any_close([(packing, description)], bound):
             break
         straightness = _STRAIGHTNESS[turn % len(_STRAIGHTNESS)]
         packing = ruin_and_recreate(packing, limited_sizes, capacities, straightness, turn, seed)
-    return PackResult(packing, bound, PlanOutcome(best.description))
+    return PackResult(packing, bound, PlanOutcome(description))
 
 
-class _Best:
-    """The packing with the fewest packs of those that were offered, of equal ones the first."""
-
-    def __init__(self, bound: int) -> None:
-        self.bound = bound
-        self.packing: Packing | None = None
-        self.description = ""
-
-    @property
-    def is_close(self) -> bool:
-        """True if the packs are so near the bound that nothing further is tried."""
-        return self.packing is not None and _is_close(self.packing, self.bound)
-
-    def offer(self, packing: Packing, description: str) -> None:
-        """Take a packing if it has fewer packs."""
-        if self.packing is None or len(packing) < len(self.packing):
-            self.packing, self.description = packing, description
+def _is_any_close(offers: list[_Offer], bound: int) -> bool:
+    """Return true if some packs are so near the bound that nothing further is tried."""
+    return any(len(packing) <= bound + int(_CLOSE_ENOUGH * bound) for packing, _ in offers)
 
 
-def _is_close(packing: Packing, bound: int) -> bool:
-    return len(packing) <= bound + int(_CLOSE_ENOUGH * bound)
-
-
-def _try_cheap_ways(best: _Best, sizes: Int64Array, capacities: Int64Array, binding: int, seed: int) -> None:
-    """Offer the packs of best fit decreasing by one budget, where they keep within the others or can be repaired."""
+def _try_cheap_ways(sizes: Int64Array, capacities: Int64Array, bound: int, binding: int, seed: int) -> list[_Offer]:
+    """Return the packs of best fit decreasing by one budget, where they keep within the others or can be repaired."""
     one_budget = _pack_by_one_budget(sizes[:, binding], int(capacities[binding]))
-    overfull = any_exceeds(one_budget, sizes, capacities=capacities)
+    overfull: BoolArray = np.asarray((loads_of(one_budget, sizes) > capacities).any(axis=1))
     if not overfull.any():
-        best.offer(one_budget, "best_fit_decreasing by one budget keeps within all")
-    else:
-        limited = _pack_with_limit_on_items(sizes, capacities)
-        if limited is not None:
-            best.offer(limited, "best_fit_decreasing with a limit on samples")
-    if not best.is_close and 0 < 2 * np.count_nonzero(overfull) <= len(one_budget):
+        return [(one_budget, "best_fit_decreasing by one budget keeps within all")]
+    limited = _pack_with_limit_on_items(sizes, capacities)
+    offers = [] if limited is None else [(limited, "best_fit_decreasing with a limit on samples")]
+    if not _is_any_close(offers, bound) and 2 * np.count_nonzero(overfull) <= len(one_budget):
         repaired = repair_overfull(one_budget, overfull, sizes, capacities, binding, _STRAIGHTNESS[0], seed)
-        best.offer(repaired, "best_fit_decreasing by one budget, some packs filled anew")
+        offers.append((repaired, "best_fit_decreasing by one budget, some packs filled anew"))
+    return offers
 
 
 def _pack_by_one_budget(column: Int64Array, capacity: int, max_items: int | None = None) -> Packing:
@@ -171,15 +155,11 @@ def _pack_by_one_budget(column: Int64Array, capacity: int, max_items: int | None
 
 def _pack_with_limit_on_items(sizes: Int64Array, capacities: Int64Array) -> Packing | None:
     """Pack two budgets of which every item takes 1 of one: a limit on the items of a pack; None for other budgets."""
-    if sizes.shape[1] != 2:
+    is_unit = (sizes == 1).all(axis=0)
+    if len(is_unit) != 2 or is_unit[0] == is_unit[1] or int(sizes.min()) < 1:
         return None
-    unit_columns = [column for column in range(2) if bool((sizes[:, column] == 1).all())]
-    if len(unit_columns) != 1:
-        return None
-    column = 1 - unit_columns[0]
-    if int(sizes[:, column].min()) < 1:
-        return None
-    return _pack_by_one_budget(sizes[:, column], int(capacities[column]), int(capacities[unit_columns[0]]))
+    unit, column = np.argsort(~is_unit).tolist()
+    return _pack_by_one_budget(sizes[:, column], int(capacities[column]), int(capacities[unit]))
 
 
 def _weight_for_sample(sizes: Int64Array, capacities: Int64Array, seed: int) -> float:

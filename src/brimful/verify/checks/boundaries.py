@@ -7,7 +7,7 @@ import numpy as np
 from brimful.messages import counted
 from brimful.typing import Int64Array
 from brimful.verify.batch import as_integers
-from brimful.verify.report import Finding, Status
+from brimful.verify.report import Finding, Status, failed
 from brimful.verify.setup import PackingSetup
 
 _BOUNDARY_KEYS = ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k")
@@ -38,14 +38,16 @@ def check_boundaries(setup: PackingSetup) -> Finding:
                 "align before packing, so that the aligned length is the planned one; pass the padded boundaries under "
                 "their own key"
             )
-            return _failed(f"{key} = {_short(values)}; {detail}", cause, way_out)
+            return failed("boundaries", f"{key} = {_short(values)}; {detail}", cause, way_out)
         dtype = str(getattr(kwargs[key], "dtype", "int64")).removeprefix("torch.")
         if dtype != "int32":
-            return _failed(f"{key} is {dtype}", "flash attention reads 32-bit boundaries", f"make {key} torch.int32")
+            cause = "flash attention reads 32-bit boundaries"
+            return failed("boundaries", f"{key} is {dtype}", cause, f"make {key} torch.int32")
     longest = max((stop - start for start, stop in intervals), default=0)
     for key in _MAX_LENGTH_KEYS:
         if kwargs.get(key) is not None and int(kwargs[key]) < longest:
-            return _failed(
+            return failed(
+                "boundaries",
                 f"{key} is {int(kwargs[key])}, the longest sample has {longest} tokens",
                 "the kernel never computes the end of the longest sample",
                 f"{key} is the longest difference of the boundaries",
@@ -55,17 +57,13 @@ def check_boundaries(setup: PackingSetup) -> Finding:
         is_constant = all(len(np.unique(flat[start:stop])) == 1 for start, stop in intervals)
         changes = all(flat[stop - 1] != flat[start] for (_, stop), (start, _) in pairwise(intervals))
         if not (is_constant and changes):
-            return _failed(
+            return failed(
+                "boundaries",
                 "seq_idx does not change exactly where samples begin",
                 _seq_idx_cause(flat, intervals),
                 "seq_idx is the number of the sample that each token belongs to, int32[1, T]",
             )
     return Finding("boundaries", Status.PASS, detail=", ".join([*keys, *(["seq_idx"] if seq_idx is not None else [])]))
-
-
-def _failed(detail: str, cause: str, way_out: str) -> Finding:
-    """Return the finding of wrong boundaries."""
-    return Finding("boundaries", Status.FAIL, detail=detail, cause=cause, way_out=way_out)
 
 
 def _seq_idx_cause(seq_idx: Int64Array, intervals: list[tuple[int, int]]) -> str:

@@ -1,6 +1,6 @@
 """Gradients: those of the samples one by one, and no sample's loss reaches another's tokens."""
 
-from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ _LEAK_IN_BACKWARD = Diagnosis(
 )
 
 
-def check_gradients(
-    setup: PackingSetup, attention: str, reference: PerSampleReference, loss: torch.Tensor
-) -> list[Finding]:
+def check_gradients(setup: PackingSetup, reference: PerSampleReference, loss: torch.Tensor) -> list[Finding]:
     """Compare the gradients of a loss by parameter; no finding if the model has no parameter that is trained."""
     setup.model.zero_grad(set_to_none=True)
     if loss.requires_grad:
@@ -29,19 +27,18 @@ def check_gradients(
     gradients = setup.take_gradients()
     if not gradients and not reference.gradients:
         return []
-    worst, name = 0.0, ""
-    for key in sorted({*gradients, *reference.gradients}):
+    differences = []
+    for name in sorted({*gradients, *reference.gradients}):
         # A parameter without a gradient on one side has zeros there: experts that no token of a sample went to.
-        reference_gradient, gradient = reference.gradients.get(key), gradients.get(key)
-        reference_gradient = torch.zeros_like(gradients[key]) if reference_gradient is None else reference_gradient
+        reference_gradient, gradient = reference.gradients.get(name), gradients.get(name)
+        reference_gradient = torch.zeros_like(gradients[name]) if reference_gradient is None else reference_gradient
         gradient = torch.zeros_like(reference_gradient) if gradient is None else gradient
-        size = difference(at_least_float32(reference_gradient), at_least_float32(gradient))
-        if size > worst:
-            worst, name = size, key
-    return [compared("gradients", attention, worst, setup.parity_limit, failed=f"largest in {name}")]
+        differences.append((difference(at_least_float32(reference_gradient), at_least_float32(gradient)), name))
+    worst, name = max(differences, key=itemgetter(0))
+    return [compared("gradients", worst, setup.parity_limit, failed=f"largest in {name}")]
 
 
-def check_backward(setup: PackingSetup, attention: str) -> Finding | None:
+def check_backward(setup: PackingSetup) -> Finding | None:
     """Take gradients of every second sample's loss at the embeddings of the others: they are zero, to the last bit.
 
     ::
@@ -63,7 +60,7 @@ def check_backward(setup: PackingSetup, attention: str) -> Finding | None:
     if movement.passed:
         return None
     detail = joined("the loss of one sample has gradients at the tokens of another", movement.remark)
-    return Finding("gradients", Status.FAIL, attention, movement.size, movement.limit, detail, *_LEAK_IN_BACKWARD)
+    return Finding("gradients", Status.FAIL, "", movement.size, movement.limit, detail, *_LEAK_IN_BACKWARD)
 
 
 class _NoEmbeddingGradients(Exception):
@@ -74,10 +71,9 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     """Return the largest gradient at tokens of samples without a loss, relative to those with one."""
     assert batch.targets is not None
     places = [place for _, place in batch.located]
-    outputs: list[torch.Tensor] = []
-    logits = _forward_from_embeddings(setup, batch, outputs.append)
+    logits, leaves = _forward_from_embeddings(setup, batch)
     # Embeddings may run more than once, and for media; the gradients wanted are those of the row's tokens.
-    leaf = next((output for output in outputs if output.numel() // output.shape[-1] == batch.ids.size), None)
+    leaf = next((leaf for leaf in leaves if leaf.numel() // leaf.shape[-1] == batch.ids.size), None)
     if leaf is None:
         raise _NoEmbeddingGradients
     largest = 0.0
@@ -99,29 +95,21 @@ def _leaking_share(setup: PackingSetup, batch: CollatedBatch) -> float:
     return largest
 
 
-def _forward_from_embeddings(
-    setup: PackingSetup, batch: CollatedBatch, keep: Callable[[torch.Tensor], Any]
-) -> torch.Tensor:
-    """Return the logits of a batch, with the output of its token embeddings as a leaf that has gradients.
-
-    Args:
-        setup: the model.
-        batch: the batch.
-        keep: called with each leaf.
-    """
+def _forward_from_embeddings(setup: PackingSetup, batch: CollatedBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the logits of a batch, and the outputs of its token embeddings as leaves that have gradients."""
     module = next((part for part in setup.model.modules() if hasattr(part, "get_input_embeddings")), None)
     if module is None or not isinstance(embeddings := module.get_input_embeddings(), torch.nn.Module):
         raise _NoEmbeddingGradients
+    leaves: list[torch.Tensor] = []
 
     def as_leaf(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
-        leaf = output.detach().requires_grad_()
-        keep(leaf)
-        return leaf
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1]
 
     handle = embeddings.register_forward_hook(as_leaf)
     try:
         with torch.enable_grad():
-            return setup.forward(batch.kwargs)
+            return setup.forward(batch.kwargs), leaves
     except Exception as error:  # a model may refuse such embeddings in any way it likes
         raise _NoEmbeddingGradients from error
     finally:

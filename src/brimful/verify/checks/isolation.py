@@ -9,8 +9,8 @@ import torch
 from brimful.typing import Int64Array
 from brimful.verify.batch import CollatedBatch
 from brimful.verify.noise import Movement, measure_movement
-from brimful.verify.report import Diagnosis, Finding, Status, joined
-from brimful.verify.setup import PackingSetup, absolute_gaps, difference, media_tokens
+from brimful.verify.report import Diagnosis, Finding, Status, joined, not_supported
+from brimful.verify.setup import PackingSetup, difference, media_tokens
 
 _MAX_CHANGED_SAMPLES = 8
 """Samples that are changed, one forward for each."""
@@ -47,13 +47,11 @@ class Leak:
     precise: bool = False
 
 
-def check_isolation(setup: PackingSetup, attention: str, check: str = "isolation") -> tuple[Finding, Leak | None]:
+def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
     """Change one sample after the other (at most eight, spread over the batch); no other may move.
 
     Args:
         setup: in the mode that is to be checked.
-        attention: name of the implementation.
-        check: name of the finding: ``isolation``, or ``training`` in training mode.
 
     Returns:
         The finding, and the largest leak; None if nothing could be shown, or if it is not the packing.
@@ -66,16 +64,16 @@ def check_isolation(setup: PackingSetup, attention: str, check: str = "isolation
 
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
     if not any(leak.moved >= 0 for leak in leaks):
-        return _not_shown(check, attention, "fewer than two samples with tokens that can be changed"), None
+        detail = "fewer than two samples with tokens that can be changed"
+        return not_supported("isolation", detail, "verify with at least two samples of several tokens"), None
     worst = max(leaks, key=lambda leak: leak.size)
     worst = replace(worst, limit=movement.limit, precise=movement.precise)
-    finding = Finding(check, Status.PASS, attention, movement.size, movement.limit)
+    finding = Finding("isolation", Status.PASS, "", movement.size, movement.limit)
     if movement.passed:
         # A model that does not look at its input moves nothing, and would pass with any mask.
         if max(leak.own for leak in leaks) <= movement.limit:
             detail = "changing a sample does not even move its own logits, so nothing can be shown"
-            way_out = "verify with a model whose output depends on its input"
-            return _not_shown(check, attention, detail, way_out), None
+            return not_supported("isolation", detail, "verify with a model whose output depends on its input"), None
         detail = joined(f"{len(leaks)} samples changed, one at a time", movement.remark)
         return replace(finding, detail=detail), worst
     finding = replace(finding, status=Status.FAIL, detail=_describe(setup, movement, worst, leaks))
@@ -94,13 +92,6 @@ def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[
         f"{moved_segment.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} samples leak"
     )
     return joined(detail, movement.remark)
-
-
-def _not_shown(
-    check: str, attention: str, detail: str, way_out: str = "verify with at least two samples of several tokens"
-) -> Finding:
-    """Return the finding of samples that can show nothing."""
-    return Finding(check, Status.NOT_SUPPORTED, attention, detail=detail, way_out=way_out)
 
 
 def movement_in_rows(setup: PackingSetup) -> float:
@@ -125,9 +116,7 @@ def _leaks(
     for index in indices[::stride]:
         if (ids := other_tokens(setup, index, steps)) is not None:
             changed_batch = lay_out({index: ids})
-            leaks.append(
-                compare_logits(logits, setup.logits(changed_batch.kwargs), batch, changed_batch, index, limit=0.0)
-            )
+            leaks.append(compare_logits(logits, setup.logits(changed_batch.kwargs), batch, changed_batch, index))
     return leaks
 
 
@@ -137,8 +126,6 @@ def compare_logits(
     batch: CollatedBatch,
     changed_batch: CollatedBatch,
     changed_index: int,
-    *,
-    limit: float,
 ) -> Leak:
     """Compare the logits of two batches that differ in one segment.
 
@@ -146,12 +133,11 @@ def compare_logits(
         logits, changed_logits: ``float[B, T, V]``.
         batch, changed_batch: the batches.
         changed_index: index of the segment.
-        limit: relative difference from which on a token counts as moved.
     """
     worst = Leak(changed_index, -1, 0.0, 0, 0.0)
     own_size = 0.0
     # Logits are compared by sample, not by column: a collator may order the changed samples in another way.
-    for index, (place, changed_place) in enumerate(zip(batch.places, changed_batch.places, strict=True)):
+    for index, (place, changed_place) in enumerate(zip(batch.layout.places, changed_batch.layout.places, strict=True)):
         if place is None or changed_place is None or not changed_batch.layout.certain:
             continue
         sample_logits, changed_sample_logits = logits[place.index], changed_logits[changed_place.index]
@@ -159,8 +145,7 @@ def compare_logits(
         if index == changed_index:
             own_size = size
         elif size > worst.size or worst.moved < 0:
-            gaps, scale = absolute_gaps(sample_logits, changed_sample_logits)
-            num_moved = int((gaps.amax(dim=-1) / scale > limit).sum())
+            num_moved = int(((sample_logits - changed_sample_logits).abs() > 0).any(dim=-1).sum())
             worst = Leak(changed_index, index, size, num_moved, 0.0)
     return replace(worst, own=own_size)
 

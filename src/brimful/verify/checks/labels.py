@@ -4,7 +4,7 @@ import numpy as np
 
 from brimful.typing import IGNORE_INDEX, BoolArray, Int64Array
 from brimful.verify.batch import CollatedBatch, expected_targets
-from brimful.verify.report import Diagnosis, Finding, Status
+from brimful.verify.report import Diagnosis, Finding, Status, failed, not_supported
 from brimful.verify.setup import PackingSetup
 
 _PATTERN_SHARE = 0.8
@@ -17,23 +17,17 @@ def check_labels(setup: PackingSetup) -> Finding:
     if batch.targets is None:
         way_out = "let the collator emit labels, -100 on the first token of every sample"
         if setup.samples.has_labels:
-            return Finding(
-                "labels",
-                Status.FAIL,
-                detail="the samples have labels, and the batch has neither labels nor shift_labels",
-                cause="the collator drops the labels, so nothing is trained, or another loss than that of the samples",
-                way_out=way_out,
-            )
-        detail = "neither the samples nor the batch have labels"
-        return Finding("labels", Status.NOT_SUPPORTED, detail=detail, way_out=way_out)
+            detail = "the samples have labels, and the batch has neither labels nor shift_labels"
+            cause = "the collator drops the labels, so nothing is trained, or another loss than that of the samples"
+            return failed("labels", detail, cause, way_out)
+        return not_supported("labels", "neither the samples nor the batch have labels", way_out)
     sample_targets = expected_targets(batch, setup.samples.segments)
     wrong = (sample_targets != batch.targets) & ~beside_padding(batch)
     num_expected = int((sample_targets != IGNORE_INDEX).sum())
     if not wrong.any():
         return Finding("labels", Status.PASS, detail=f"{num_expected} targets, as one by one")
     detail = f"{int(wrong.sum())} differ; {batch.num_targets} targets in the batch, {num_expected} one by one"
-    cause, way_out = _diagnose(batch, batch.targets, sample_targets, wrong)
-    return Finding("labels", Status.FAIL, detail=detail, cause=cause, way_out=way_out)
+    return failed("labels", detail, *_diagnose(batch, batch.targets, sample_targets, wrong))
 
 
 def _diagnose(batch: CollatedBatch, targets: Int64Array, sample_targets: Int64Array, wrong: BoolArray) -> Diagnosis:

@@ -11,14 +11,15 @@ experiments tell a wrong weighing from an addition::
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from brimful.typing import IGNORE_INDEX, Int64Array
+from brimful.typing import IGNORE_INDEX, Float64Array, Int64Array
 from brimful.verify.batch import CollatedBatch, as_rows
-from brimful.verify.report import Diagnosis, Finding, Status
+from brimful.verify.report import Diagnosis, Finding, Status, not_supported
 from brimful.verify.setup import ModelOutput, PackingSetup, PerSampleReference, difference, shifted_left, targets_loss
 
 _SAME_LOSS = 1e-2
@@ -33,9 +34,6 @@ _NOT_SHIFTED = Diagnosis(
     "the model does not shift its labels: every token is trained to predict itself",
     "compute the loss from the logits, each predicting the next token of its sample",
 )
-
-_Sums: TypeAlias = dict[int, list[tuple[float, int]]]
-"""Loss sum and number of targets of each sample, by the group that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +71,12 @@ def loss_difference(expected_loss: float, model_loss: float) -> float:
 
 
 def check_loss(
-    setup: PackingSetup, attention: str, reference: PerSampleReference, batch: CollatedBatch, output: ModelOutput
+    setup: PackingSetup, reference: PerSampleReference, batch: CollatedBatch, output: ModelOutput
 ) -> tuple[Finding, AuxiliaryLoss | None]:
     """Compare the language-model loss of a batch, and the model's own if it gives one, with those of the samples.
 
     Args:
         setup: model and samples.
-        attention: name of the implementation.
         reference: the samples one by one.
         batch: with targets.
         output: of the model for the batch.
@@ -89,7 +86,7 @@ def check_loss(
     """
     limit, count = setup.parity_limit, setup.samples.num_targets
     if not count:
-        return Finding("loss", Status.NOT_SUPPORTED, attention, detail="no sample has a target"), None
+        return not_supported("loss", "no sample has a target"), None
     logits = output.logits.detach()
     expected_loss, language = sum(reference.loss_sums) / count, float(language_loss(logits, batch))
     model_loss = language if output.loss is None else float(output.loss.detach())
@@ -99,13 +96,13 @@ def check_loss(
             f"{model_loss:.6f} in the batch, {expected_loss:.6f} as the mean over the {count} targets of the samples"
         )
         size = loss_difference(expected_loss, model_loss)
-        return Finding("loss", Status.FAIL, attention, size, limit, detail, cause, way_out)
+        return Finding("loss", Status.FAIL, "", size, limit, detail, cause, way_out)
 
     # First the logits and targets: if their own mean is wrong, no weighing of the model's explains it.
     language_size, weighing_size = loss_difference(expected_loss, language), loss_difference(language, model_loss)
     if language_size > limit or weighing_size <= min(limit, _SAME_LOSS):
         size = max(language_size, weighing_size)
-        return (Finding("loss", Status.PASS, attention, size, limit) if size <= limit else failed()), None
+        return (Finding("loss", Status.PASS, "", size, limit) if size <= limit else failed()), None
     # Then the means that are known from trainers, the nearest of them.
     if (mean := _other_mean(setup, batch, logits, model_loss)) is not None:
         return failed(*mean), None
@@ -124,7 +121,7 @@ def check_loss(
     if unevenness:
         way_out = "divide the language-model loss by the targets of the step before anything is added to it"
         return failed(unevenness, way_out), auxiliary
-    return Finding("loss", Status.PASS, attention, language_size, limit, str(auxiliary)), auxiliary
+    return Finding("loss", Status.PASS, "", language_size, limit, str(auxiliary)), auxiliary
 
 
 def other_labels(
@@ -169,26 +166,21 @@ def _other_mean(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor,
 def _other_means(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor) -> Iterator[tuple[float, str]]:
     """Yield the values that wrong losses of the same logits would have, with their names."""
     assert batch.targets is not None
-    by_sample: _Sums = {}
-    by_feature: _Sums = {}
-    by_row: _Sums = {}
-    for index, place in batch.located:
-        segment = setup.samples.segments[index]
-        sums = (float(targets_loss(logits[place.index], batch.targets[place.index])), segment.num_targets)
-        for groups, key in ((by_sample, index), (by_feature, segment.feature), (by_row, place.row)):
-            groups.setdefault(key, []).append(sums)
-    num_samples = len(by_sample)
-    sample_means = [total / count for ((total, count),) in by_sample.values() if count]
-    total = sum(total for ((total, _),) in by_sample.values())
+    segments = [setup.samples.segments[index] for index, _ in batch.located]
+    places = [place for _, place in batch.located]
+    sums = np.array([float(targets_loss(logits[place.index], batch.targets[place.index])) for place in places])
+    counts = np.array([segment.num_targets for segment in segments])
+    num_samples, total = len(places), float(sums.sum())
     height, width = batch.ids.shape
     num_real = int((~batch.free).sum())
-    yield sum(sample_means) / max(1, len(sample_means)), "a mean of per-sample means: each sample weighs the same"
-    yield (
-        sum(sample_means) / max(1, num_samples),
-        "a mean of per-sample means over all samples, those without a target included",
-    )
-    yield _mean_of_means(by_feature), "a per-pack mean: each pack weighs the same"
-    yield _mean_of_means(by_row), "a mean of per-row means: each row weighs the same"
+    sample_mean = _mean_of_means(sums, counts, np.arange(num_samples))
+    yield sample_mean, "a mean of per-sample means: each sample weighs the same"
+    sample_mean *= np.count_nonzero(counts) / max(1, num_samples)
+    yield sample_mean, "a mean of per-sample means over all samples, those without a target included"
+    pack_mean = _mean_of_means(sums, counts, [segment.feature for segment in segments])
+    yield pack_mean, "a per-pack mean: each pack weighs the same"
+    row_mean = _mean_of_means(sums, counts, [place.row for place in places])
+    yield row_mean, "a mean of per-row means: each row weighs the same"
     yield total, "the sum over all targets"
     padded_text = f"divided by all {batch.ids.size} tokens of the batch, padding and prompts included"
     yield total / batch.ids.size, padded_text
@@ -198,11 +190,11 @@ def _other_means(setup: PackingSetup, batch: CollatedBatch, logits: torch.Tensor
     yield total / max(1, num_predicted), f"divided by the {num_predicted} predicted tokens, prompts included"
 
 
-def _mean_of_means(groups: _Sums) -> float:
+def _mean_of_means(sums: Float64Array, counts: Int64Array, groups: npt.ArrayLike) -> float:
     """Return the mean of the groups' means over their targets; groups without a target do not count."""
-    sums = [(sum(total for total, _ in group), sum(count for _, count in group)) for group in groups.values()]
-    means = [total / count for total, count in sums if count]
-    return sum(means) / max(1, len(means))
+    group_sums, group_counts = (np.bincount(groups, weights=values) for values in (sums, counts))
+    has_target = group_counts > 0
+    return float((group_sums[has_target] / group_counts[has_target]).sum() / max(1, has_target.sum()))
 
 
 def _sample_loss(setup: PackingSetup, index: int, labels: Int64Array) -> float | None:

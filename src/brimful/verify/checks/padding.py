@@ -8,7 +8,7 @@ from brimful.verify.checks.isolation import movement_in_rows
 from brimful.verify.checks.labels import beside_padding
 from brimful.verify.checks.positions import position_rows
 from brimful.verify.noise import measure_movement
-from brimful.verify.report import Diagnosis, Finding, Status, compared, joined
+from brimful.verify.report import Diagnosis, Finding, Status, compared, failed, joined
 from brimful.verify.setup import PackingSetup, difference
 
 _PADDING_IS_SEEN = Diagnosis(
@@ -27,13 +27,8 @@ def check_padding(setup: PackingSetup) -> Finding:
     if batch.targets is not None:
         num_targets = int(((batch.targets != IGNORE_INDEX) & beside_padding(batch)).sum())
         if num_targets:
-            return Finding(
-                "padding",
-                Status.FAIL,
-                detail=f"{num_targets} targets are padding, of {count} padding tokens",
-                cause="labels are copied from the padded tokens",
-                way_out="label padding with -100",
-            )
+            detail = f"{num_targets} targets are padding, of {count} padding tokens"
+            return failed("padding", detail, "labels are copied from the padded tokens", "label padding with -100")
     # Boundaries are read from positions only without a mask, and only matter where samples share a row.
     rows = position_rows(setup)
     if rows is not None and batch.is_packed and batch.kwargs.get("attention_mask") is None:
@@ -41,18 +36,17 @@ def check_padding(setup: PackingSetup) -> Finding:
         num_resets = int((pairs & (np.diff(rows[0], axis=-1) == 0)).sum())
         if num_resets:
             position = int(rows[0][padding][0])
-            return Finding(
+            return failed(
                 "padding",
-                Status.FAIL,
-                detail=f"{num_resets + 1} of {count} padding tokens stand at position {position}",
-                cause=f"pad at position {position}: where boundaries are read from positions, every padding token is a "
+                f"{num_resets + 1} of {count} padding tokens stand at position {position}",
+                f"pad at position {position}: where boundaries are read from positions, every padding token is a "
                 f"sample of its own, and kernels allocate for each or crash",
-                way_out="number the padding 0, 1, 2, … as one last segment",
+                "number the padding 0, 1, 2, … as one last segment",
             )
     return Finding("padding", Status.PASS, detail=f"{count} tokens, no label among them")
 
 
-def check_padding_moves_nothing(setup: PackingSetup, attention: str) -> Finding | None:
+def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
     """Put other tokens into the padding; None if there is none, or if the collator pads with several tokens."""
     batch = setup.batch
     if not batch.padding.any():
@@ -72,7 +66,6 @@ def check_padding_moves_nothing(setup: PackingSetup, attention: str) -> Finding 
     movement = measure_movement(setup, measure, lambda: movement_in_rows(setup))
     return compared(
         "padding",
-        attention,
         movement.size,
         movement.limit,
         passed=joined("other tokens in the padding move nothing", movement.remark),

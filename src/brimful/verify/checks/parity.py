@@ -1,5 +1,7 @@
 """Parity: logits, loss and gradients of the batch are those of the samples one by one."""
 
+from operator import itemgetter
+
 import torch
 
 from brimful.verify.batch import CollatedBatch
@@ -10,13 +12,12 @@ from brimful.verify.setup import PackingSetup, PerSampleReference, difference
 
 
 def check_parity(
-    setup: PackingSetup, attention: str, reference: PerSampleReference, batch: CollatedBatch
+    setup: PackingSetup, reference: PerSampleReference, batch: CollatedBatch
 ) -> tuple[list[Finding], AuxiliaryLoss | None]:
     """Compare logits, loss and gradients of a batch with those of the samples; the last two if it has targets.
 
     Args:
         setup: model and samples.
-        attention: name of the implementation.
         reference: the samples one by one.
         batch: of the collator, or with a row for each sample.
 
@@ -25,27 +26,23 @@ def check_parity(
     """
     with torch.set_grad_enabled(setup.with_gradients):
         output = setup.output(batch.kwargs)
-        findings = [_check_logits(setup, attention, reference, output.logits.detach(), batch)]
+        differences = [
+            (
+                difference(reference.logits[index], output.logits.detach()[place.index]),
+                setup.samples.segments[index].name,
+            )
+            for index, place in batch.located
+        ]
+        worst, name = max(differences, key=itemgetter(0), default=(0.0, ""))
+        detail = f"{name} has other logits in the batch than alone"
+        findings = [compared("logits", worst, setup.parity_limit, failed=detail)]
         if batch.targets is None:
             return findings, None
-        finding, auxiliary = check_loss(setup, attention, reference, batch, output)
+        finding, auxiliary = check_loss(setup, reference, batch, output)
         findings.append(finding)
         if setup.with_gradients:
             # An auxiliary loss has gradients of its own, which are no fault of packing.
             loss = output.loss if auxiliary is None else None
             loss = language_loss(output.logits, batch) if loss is None else loss
-            findings += check_gradients(setup, attention, reference, loss)
+            findings += check_gradients(setup, reference, loss)
     return findings, auxiliary
-
-
-def _check_logits(
-    setup: PackingSetup, attention: str, reference: PerSampleReference, logits: torch.Tensor, batch: CollatedBatch
-) -> Finding:
-    """Compare the logits of each sample in the batch with those that it has by itself."""
-    worst, name = 0.0, ""
-    for index, place in batch.located:
-        size = difference(reference.logits[index], logits[place.index])
-        if size > worst:
-            worst, name = size, setup.samples.segments[index].name
-    detail = f"{name} has other logits in the batch than alone"
-    return compared("logits", attention, worst, setup.parity_limit, failed=detail)

@@ -6,7 +6,7 @@ import numpy as np
 
 from brimful.messages import counted
 from brimful.typing import Int64Array
-from brimful.verify.report import Diagnosis, Finding, Status
+from brimful.verify.report import Diagnosis, Finding, Status, failed
 from brimful.verify.setup import PackingSetup
 
 
@@ -46,14 +46,7 @@ def check_positions(setup: PackingSetup) -> Finding:
         f"{len(mismatches)} of {len(setup.samples.segments)} samples: {first.name} has "
         f"{first.actual[row, :4].tolist()}…, alone it has {first.expected[row, :4].tolist()}…"
     )
-    cause, way_out = _diagnose(setup, mismatches)
-    return Finding("positions", Status.FAIL, detail=detail, cause=cause, way_out=way_out)
-
-
-def diagnose_positions(setup: PackingSetup) -> Diagnosis | None:
-    """Name the fault of the positions and what to change; None if there is none."""
-    mismatches = _mismatches(setup)
-    return _diagnose(setup, mismatches) if mismatches else None
+    return failed("positions", detail, *_diagnose(setup, mismatches))
 
 
 def _effective_rows(setup: PackingSetup) -> Int64Array:

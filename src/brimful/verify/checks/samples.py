@@ -1,6 +1,6 @@
 """Samples in the batch: each there once, and left as the collator was given it."""
 
-from brimful.verify.report import Finding, Status, joined
+from brimful.verify.report import Finding, Status, failed, joined, not_supported
 from brimful.verify.setup import PackingSetup
 
 _MAX_NAMED_SAMPLES = 4
@@ -15,12 +15,11 @@ def check_inputs_unmodified(setup: PackingSetup) -> Finding:
     if not modifications:
         return Finding("untouched", Status.PASS)
     index, key = modifications[0]
-    return Finding(
+    return failed(
         "untouched",
-        Status.FAIL,
-        detail=f"{len(modifications)} fields of {len({index for index, _ in modifications})} samples changed: {key!r} of {index}",
-        cause=f"the collator writes into the {key} of the sample it is given (in-place labels)",
-        way_out="copy before writing: a cached sample is collated again in the next epoch",
+        f"{len(modifications)} fields of {len({index for index, _ in modifications})} samples changed: {key!r} of {index}",
+        f"the collator writes into the {key} of the sample it is given (in-place labels)",
+        "copy before writing: a cached sample is collated again in the next epoch",
     )
 
 
@@ -28,14 +27,13 @@ def check_complete(setup: PackingSetup) -> Finding:
     """Find lost, repeated and foreign tokens: row and token counts can be right with one sample lost and one repeated."""
     batch, segments = setup.batch, setup.samples.segments
     if not batch.layout.certain:
-        return Finding(
+        return not_supported(
             "complete",
-            Status.NOT_SUPPORTED,
-            detail="where the samples lie is not certain: the collator lays tokens that occur once out in another way, or "
+            "where the samples lie is not certain: the collator lays tokens that occur once out in another way, or "
             "refuses them, and the tokens of these samples fit into the batch in several ways",
-            way_out="verify with samples of which none can be read out of others: no repeats, no sample of a single token",
+            "verify with samples of which none can be read out of others: no repeats, no sample of a single token",
         )
-    absent = [segment for segment, place in zip(segments, batch.places, strict=True) if place is None]
+    absent = [segment for segment, place in zip(segments, batch.layout.places, strict=True) if place is None]
     num_foreign = int((batch.free & ~batch.padding).sum())
     if not absent and not num_foreign:
         return Finding("complete", Status.PASS, detail=f"{len(segments)} samples, each once")
@@ -53,5 +51,4 @@ def check_complete(setup: PackingSetup) -> Finding:
         cause = f"{absent[0].name} is lost, truncated or split by the collator"
     else:
         cause = "the collator adds tokens of its own between samples, or pads with several tokens"
-    way_out = "count samples and tokens in and out"
-    return Finding("complete", Status.FAIL, detail=joined(*remarks), cause=cause, way_out=way_out)
+    return failed("complete", joined(*remarks), cause, "count samples and tokens in and out")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from brimful.verify.checks.loss import AuxiliaryLoss, loss_difference, other_labels
-from brimful.verify.report import Diagnosis, Finding, Status, compared
+from brimful.verify.report import Diagnosis, Finding, compared, not_supported
 from brimful.verify.setup import PackingSetup, PerSampleReference, targets_loss
 
 _PER_PACK_MEAN = Diagnosis(
@@ -28,16 +28,20 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
     samples = setup.samples
     count = samples.num_targets
     if len(samples) < 2 or setup.batch.targets is None or not count:
-        return _not_shown(
-            "needs two features with labels, for two micro-batches", "verify with two packs, or with samples"
+        return not_supported(
+            "weights",
+            "needs two features with labels, for two micro-batches",
+            "verify with two packs, or with samples",
         )
     if not setup.accepts("num_items_in_batch"):
-        return _not_shown(
+        return not_supported(
+            "weights",
             "the model does not take num_items_in_batch: its loss is a mean for each micro-batch",
             "compute the loss from the logits, as a sum over targets ÷ targets of the step",
         )
     if auxiliary is not None and auxiliary.depends_on_labels:
-        return _not_shown(
+        return not_supported(
+            "weights",
             "the model adds an auxiliary loss of labels, so what a target weighs cannot be told",
             "verify without it (multi-token prediction, label smoothing)",
         )
@@ -46,7 +50,8 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
         batch = replace(setup, samples=part).batch
         loss = _micro_batch_loss(setup, batch.kwargs, count)
         if loss is None:
-            return _not_shown("the model returns no loss", "compute it as a sum over targets ÷ targets of the step")
+            way_out = "compute it as a sum over targets ÷ targets of the step"
+            return not_supported("weights", "the model returns no loss", way_out)
         if auxiliary is None:
             total += loss
             continue
@@ -59,7 +64,6 @@ def check_weights(setup: PackingSetup, reference: PerSampleReference, auxiliary:
     mean = f"over all {count} targets" if auxiliary is None else "of what other labels do to the loss"
     return compared(
         "weights",
-        "",
         loss_difference(expected_loss, total),
         setup.parity_limit,
         passed=f"2 micro-batches, {count} targets" + (", beside an auxiliary loss" if auxiliary is not None else ""),
@@ -75,8 +79,3 @@ def _micro_batch_loss(setup: PackingSetup, kwargs: dict[str, object], count: int
     if loss is None:
         return None
     return float(loss) if torch.isfinite(loss) else 0.0
-
-
-def _not_shown(detail: str, way_out: str) -> Finding:
-    """Return the finding of a setup that has no weights to compare."""
-    return Finding("weights", Status.NOT_SUPPORTED, detail=detail, way_out=way_out)

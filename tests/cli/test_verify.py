@@ -1,4 +1,4 @@
-"""``brimful verify`` on the command line, and the helper for other people's tests."""
+"""``brimful verify`` on the command line."""
 
 import contextlib
 import io
@@ -11,9 +11,6 @@ pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.cli import main  # noqa: E402
-from brimful.testing import assert_packing_is_right  # noqa: E402
-from brimful.verify.models import tiny_model  # noqa: E402
-from brimful.verify.samples import few_of, random_samples  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -42,7 +39,7 @@ def test_a_right_architecture_exits_with_0_and_prints_the_table():
 
 
 def test_a_fault_exits_with_1_and_the_last_line_names_it():
-    code, out, _ = run("--model-type", "qwen2", "--attention", "sdpa", "--collator", "tests.verify.test_command:broken")
+    code, out, _ = run("--model-type", "qwen2", "--attention", "sdpa", "--collator", "tests.cli.test_verify:broken")
     assert code == 1
     assert out.splitlines()[-1].startswith("FAIL: isolation (sdpa), training (sdpa), logits (sdpa)")
     assert "cause: mask present" in out
@@ -77,14 +74,6 @@ def test_samples_come_from_a_pack_store(tmp_path):
     assert "complete    -                    PASS" in out
 
 
-def test_few_of_packs_cuts_long_segments_so_that_others_fit():
-    from brimful.testing.toys import toy_pack
-
-    chosen = few_of([toy_pack([100, 3, 50]), toy_pack([2])], vocab=64, max_tokens=64)
-    assert [pack.cu_seqlens.tolist() for pack in chosen] == [[0, 16, 19, 32], [0, 2]]
-    assert max(pack.input_ids.max() for pack in chosen) < 64
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -105,11 +94,3 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words):
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
-
-
-def test_the_helper_passes_and_fails_with_the_table():
-    """What users put into their own tests."""
-    model = tiny_model("qwen2")
-    assert assert_packing_is_right(model, PackCollator(), random_samples(128), attention="sdpa").ok
-    with pytest.raises(AssertionError, match="cause: mask present"):
-        assert_packing_is_right(model, broken, random_samples(128), attention="sdpa")

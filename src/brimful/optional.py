@@ -1,0 +1,52 @@
+"""Imports of what may be absent or is not needed yet: optional libraries, and public names at their first use."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from brimful.errors import missing_extra
+
+
+@contextlib.contextmanager
+def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
+    """Turn the absence of an optional library, imported in this block, into the ``pip install`` line.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+
+    >>> with optional("brim_of_nothing", "torch", "PackCollator"):
+    ...     import brim_of_nothing
+    Traceback (most recent call last):
+        ...
+    brimful.errors.MissingExtraError: PackCollator needs brim_of_nothing, which is not installed: pip install 'brimful[torch]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        # Any other module that is absent is a broken installation, which no extra of ours repairs.
+        if (error.name or "").split(".")[0] != package:
+            raise
+        raise missing_extra(package, extra, purpose) from error
+
+
+def public_name(package: str, module: str | None, name: str) -> Any:
+    """Import a public name of a package at its first use; for ``__getattr__`` of the package.
+
+    Args:
+        package: ``__name__`` of the package.
+        module: the module that has the name; None if the package has no such name.
+        name: the name.
+
+    Raises:
+        AttributeError: there is no such name.
+        MissingExtraError: it needs torch, which is not installed.
+    """
+    if module is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    with optional("torch", "torch", name):
+        value = getattr(import_module(module), name)
+    # Kept as an attribute, so that the next use of the name does not come here.
+    setattr(sys.modules[package], name, value)
+    return value

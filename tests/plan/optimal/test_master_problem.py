@@ -1,0 +1,23 @@
+"""The master problem by one solver and by the other."""
+
+import numpy as np
+import pytest
+
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.optimal import column_generation as column_generation_module
+from brimful.plan.optimal import pack_optimally
+from brimful.plan.optimal.master_problem import ScipyMaster
+from tests.plan.optimal.instances import HARD_FOR_DECREASING, gap, histogram
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_scipy_alone_does_as_well(monkeypatch, seed):
+    """Without highspy the same programme is solved afresh in each round."""
+    items = Histogram.of(np.random.default_rng(seed).integers(100, 480, 300))
+    kept = pack_optimally(items, capacity=1000, time_limit=60)
+    monkeypatch.setattr(column_generation_module, "master_problem_of", ScipyMaster)
+    afresh = pack_optimally(items, capacity=1000, time_limit=60)
+    assert afresh.bound == kept.bound
+    assert max(gap(afresh), gap(kept)) <= 1
+    hard = pack_optimally(histogram(HARD_FOR_DECREASING | {1: 1}), capacity=100, time_limit=60)
+    assert (hard.packs.num_packs, hard.bound) == (10, 10)

@@ -1,0 +1,53 @@
+"""A plan held against lengths, budgets and groups: planted faults are found."""
+
+import numpy as np
+import pytest
+
+from brimful import LengthTable, plan_packs
+from brimful.errors import (
+    PlanMismatchError,
+)
+
+
+def test_a_plan_is_held_against_its_budgets():
+    """A plan opened beside other numbers must not pass."""
+    table = LengthTable.from_lengths([4, 4], patches=[6, 2])
+    plan = plan_packs(table, capacity=8, budgets={"patches": 8}, seed=None)
+    with pytest.raises(PlanMismatchError, match="pack 0 holds 12 patches of 8"):
+        plan.validate(LengthTable.from_lengths([4, 4], patches=[6, 6]))
+
+
+def test_a_plan_is_held_against_its_groups():
+    """A plan file says which groups it was made with, and a planted fault in them is found."""
+    groups = np.array([0, 1, 0, 1, -1])
+    plan = plan_packs([3, 3, 4, 4, 1], capacity=8, groups=groups, seed=None)
+    plan.validate(np.array([3, 3, 4, 4, 1]), groups=groups)
+    assert len(plan.outcome.groups or "") == 32
+    apart = plan_packs([3, 3, 4, 4, 1], capacity=8, seed=None)
+    with pytest.raises(PlanMismatchError, match="is not side by side in one pack"):
+        apart.validate(np.array([3, 3, 4, 4, 1]), groups=np.array([0, -1, 0, -1, -1]))
+
+
+def damaged(change):
+    plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None)
+    for name in ("sample_ids", "starts", "lengths"):
+        setattr(plan, name, np.array(getattr(plan, name)))  # writable copies
+    change(plan)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p.sample_ids.__setitem__(0, 4), "overlap|in no pack|ends at"),
+        (lambda p: p.lengths.__setitem__(0, 7), "pack 0 holds 8 tokens of 7"),
+        (lambda p: p.lengths.__setitem__(2, 4), "do not add up"),
+        (lambda p: p.starts.__setitem__(2, 3), "ends at 8, and the sample has 5"),
+        (lambda p: p.sample_ids.__setitem__(0, 99), "outside 0 … 5"),
+    ],
+)
+def test_validate_finds_a_planted_fault(change, message):
+    """Validation that cannot fail proves nothing."""
+    plan_packs([3, 3, 5, 6, 1, 1], capacity=7, seed=None).validate([3, 3, 5, 6, 1, 1])  # type: ignore[arg-type]
+    with pytest.raises(PlanMismatchError, match=message):
+        damaged(change).validate([3, 3, 5, 6, 1, 1])
