@@ -172,7 +172,7 @@ def test_the_way_from_a_checkout_leaves_nothing_to_guess():
     """From ``git clone`` to packs: an environment, the extras that the next line needs, and files that are there then."""
     first = blocks(README, "bash")[0].splitlines()
     said = [line.split("#")[0].strip() for line in first]
-    assert said[:3] == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -e '.[text,torch]'"]
+    assert said[:3] == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -e '.[text,torch,fast]'"]
     assert said[3:5] == ["brimful demo -o demo", "cd demo"]
     arguments = shlex.split(said[5])
     assert (arguments[2], arguments[arguments.index("--tokenizer") + 1]) == ("chats.jsonl", "tokenizer")

@@ -93,7 +93,7 @@ def test_a_shape_that_differs_is_rendered_by_jinja(monkeypatch):
         return text.upper() if messages[0]["role"] == "system" else text
 
     monkeypatch.setattr(FastTemplate, "render", render)
-    template = _encoder("chatml")._chat_template
+    template = _encoder.__wrapped__("chatml")._chat_template
     assert "abc" in template.render([{"role": "user", "content": "abc"}], None)
     assert "abc" in template.render([{"role": "system", "content": "abc"}, {"role": "user", "content": "abc"}], None)
 

@@ -4,6 +4,7 @@ A tokenizer that cannot be loaded is no error here: the job says so, in its own 
 """
 
 import contextlib
+import importlib
 import os
 
 from brimful.encode.preloading import TOKENIZER, TRANSFORMERS
@@ -15,4 +16,4 @@ if os.environ.get(TOKENIZER):
 
 if os.environ.get(TRANSFORMERS):
     with contextlib.suppress(ImportError):
-        from transformers import AutoTokenizer  # noqa: F401
+        importlib.import_module("transformers.models.auto.tokenization_auto")

@@ -107,32 +107,20 @@ class ByteAlignedTexts(TokenizedTexts):
         super().__init__(ids)
         self._texts, self._reference = texts, reference
         values = ids.values
-        ends = np.cumsum(sizes.num_bytes[values], dtype=np.int64)
-        self._text_starts = np.concatenate([ends[:1] * 0, ends])[ids.offsets[:-1]] if len(values) else _zeros(len(ids))
-        # Blanks around a token that the tokenizer leaves out of its range belong to no token; an empty range is none.
-        starts = ends - sizes.num_bytes[values] + sizes.num_leading[values]
-        ends = ends - sizes.num_trailing[values]
-        ends[ends <= starts] = -1
-        self._starts, self._ends = starts, np.maximum.accumulate(ends) if len(ends) else ends
+        offsets = offsets_of(sizes.num_bytes[values])
+        # Behind the last byte of each token; the texts lie one behind the other.
+        self._ends = offsets[1:]
+        self._text_starts = offsets[ids.offsets[:-1]]
         self._characters = _Characters(texts)
-        num_bytes = np.add.reduceat(np.append(sizes.num_bytes[values], 0), ids.offsets[:-1], dtype=np.int64) * (
-            np.diff(ids.offsets) > 0
-        )
+        num_bytes = offsets[ids.offsets[1:]] - self._text_starts
         self._is_aligned: BoolArray = sizes.keeps(texts) & (num_bytes == self._characters.num_bytes)
 
     def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
         rows, starts, ends = (np.asarray(column, dtype=np.int64) for column in (rows, starts, ends))
-        firsts, _ = self._holders(rows, starts)
-        lasts, _ = self._holders(rows, ends)
-        # From the last character of each run backwards to the first that has a token.
-        pending = np.flatnonzero(ends > starts)
-        position = ends[pending] - 1
-        while len(pending):
-            tokens, is_held = self._holders(rows[pending], position)
-            held = pending[is_held]
-            lasts[held] = np.maximum(lasts[held], tokens[is_held] + 1)
-            goes_on = ~is_held & (position > starts[pending])
-            pending, position = pending[goes_on], position[goes_on] - 1
+        firsts, lasts = self._holders(rows, starts), self._holders(rows, ends)
+        # A token that holds the last character may hold the next one too.
+        is_run = ends > starts
+        lasts[is_run] = np.maximum(lasts[is_run], self._holders(rows[is_run], ends[is_run] - 1) + 1)
         unaligned = np.flatnonzero(~self._is_aligned[rows])
         if len(unaligned):
             texts, own_rows = np.unique(rows[unaligned], return_inverse=True)
@@ -140,16 +128,13 @@ class ByteAlignedTexts(TokenizedTexts):
             firsts[unaligned], lasts[unaligned] = reference.runs(own_rows, starts[unaligned], ends[unaligned])
         return firsts, lasts
 
-    def _holders(self, rows: Int64Array, positions: Int64Array) -> tuple[Int64Array, BoolArray]:
-        """Return the first token that holds each character or one behind it, and whether it holds this one."""
-        offsets = self.ids.offsets
-        bytes_of_texts = self._characters.first_bytes(rows, positions)
-        places = self._text_starts[rows] + bytes_of_texts
-        tokens = np.searchsorted(self._ends, places, side="right")
-        behind = (tokens >= offsets[rows + 1]) | (bytes_of_texts >= self._characters.num_bytes[rows])
-        is_held = ~behind
-        is_held[is_held] = self._starts[tokens[is_held]] <= places[is_held]
-        return np.where(behind, offsets[rows + 1], tokens) - offsets[rows], is_held
+    def _holders(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
+        """Return the first token that holds each character; the number of tokens behind the last character."""
+        places = self._text_starts[rows] + self._characters.first_bytes(rows, positions)
+        tokens = np.searchsorted(self._ends, places, side="right") - self.ids.offsets[rows]
+        # Behind the end of a text the next text begins.
+        holders: Int64Array = np.minimum(tokens, np.diff(self.ids.offsets)[rows])
+        return holders
 
 
 class _Characters:
@@ -174,7 +159,3 @@ class _Characters:
         starts = self._starts[rows]
         places: Int64Array = self._bytes[starts + positions] - self._bytes[starts]
         return places
-
-
-def _zeros(count: int) -> Int64Array:
-    return np.zeros(count, dtype=np.int64)

@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,10 @@ _VERSION = 1
 _MAX_FILE_BYTES = 64 << 20
 """Larger files of the directory are weights, and no part of a tokenizer."""
 
-_COLUMNS = ("num_bytes", "num_leading", "num_trailing")
-
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """What encoding asks of a tokenizer.
+    """Properties of a tokenizer that encoding asks for.
 
     Attributes:
         fingerprint: of all that turns text into ids: vocabulary, merges, normaliser, added tokens.
@@ -103,8 +101,7 @@ class TokenizerFacts:
             if state is not None and fingerprint_bytes(state) != facts["state"]:
                 return None
             form = facts.pop("form")
-            columns = {name: table.flat(name) for name in _COLUMNS}
-            sizes = TokenBytes(**columns, form=form) if len(table) else None
+            sizes = TokenBytes(table.flat("num_bytes"), form) if len(table) else None
             facts |= {"state": None if state is None else state.decode(), "sizes": sizes}
             return cls(**{**facts, "special_texts": tuple(facts["special_texts"])})
         except (OSError, KeyError, TypeError, ValueError, BrimfulError):
@@ -116,14 +113,14 @@ class TokenizerFacts:
         facts = {key: value for key, value in vars(self).items() if key not in ("sizes", "state")}
         state = None if self.state is None else self.state.encode()
         facts |= {"state": state and fingerprint_bytes(state), "form": self.sizes and self.sizes.form}
-        columns = asdict(self.sizes) if self.sizes is not None else {}
+        num_bytes = np.zeros(0, dtype=np.int64) if self.sizes is None else self.sizes.num_bytes
         try:
             if state is not None:
                 with atomic_file(folder / "tokenizer.json") as file:
                     file.write(state)
             write_table(
                 folder / "facts.arrow",
-                {name: columns.get(name, np.zeros(0, dtype=np.int64)) for name in _COLUMNS},
+                {"num_bytes": num_bytes},
                 {"kind": "tokenizer", "version": _VERSION, "facts": facts},
             )
         except (OSError, BrimfulError):

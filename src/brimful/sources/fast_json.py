@@ -34,7 +34,7 @@ def _fast_loads() -> Callable[[bytes], Any] | None:
 
 def _loads(fast_loads: Callable[[bytes], Any], line: bytes) -> Any:
     try:
-        return fast_loads(line)
+        return fast_loads(line.rstrip())  # blank lines behind it would be copied
     except ValueError:
         # What orjson refuses, the standard library may take (NaN, half of a surrogate pair), or refuse in known words.
         return json.loads(line)
