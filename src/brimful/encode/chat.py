@@ -231,11 +231,12 @@ class ChatEncoder(RenderingEncoder):
 
     def _prepare(self, sample: Sample) -> Sample:
         """Return a chat with the system prompt of the settings, and with thoughts as the template can write them."""
-        original = list(sample.messages or ())
+        original = sample.messages or ()
         messages = original
         if self._system is not None and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": self._system}, *messages]
-        if any(message.get("reasoning_content") for message in original) and not self._knows_reasoning:
+        has_thoughts = any(len(message) > 2 and message.get("reasoning_content") for message in original)
+        if has_thoughts and not self._knows_reasoning:
             if self._reasoning is Reasoning.ERROR:
                 raise BadSampleError(
                     f"an answer has thoughts (reasoning_content), which the chat template does not write: choose "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from brimful.errors import BadSampleError
 from brimful.ragged import offsets_of, ranges
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
-from brimful.typing import LossMask, Offsets
+from brimful.typing import Int64Array, LossMask, Offsets
 
 
 class RenderingEncoder(Encoder):
@@ -77,6 +78,9 @@ class RenderingEncoder(Encoder):
 
     def distrust(self, reason: str) -> None:
         self.tokenizer.distrust(reason)
+
+    def warm_up(self) -> None:
+        self.tokenizer.warm_up()
 
     @property
     def preload(self) -> Mapping[str, Mapping[str, str]]:
@@ -155,17 +159,25 @@ class RenderingEncoder(Encoder):
 
     def _encode_rendered(self, samples: Sequence[Sample]) -> EncodedBatch:
         contexts, texts, errors = self._render_batch(samples)
-        spans: list[tuple[int, int, int]] = []
+        # Characters of all texts that are targets: start and end by turns, and the number of spans in each text.
+        bounds: list[int] = []
+        num_spans = np.zeros(len(texts), dtype=np.int64)
         if not self.all_are_targets:
             for index, (context, text) in enumerate(zip(contexts, texts, strict=True)):
-                if index not in errors:
-                    try:
-                        spans += [(index, start, end) for start, end in self._target_spans(context, text)]
-                    except BadSampleError as error:
-                        errors[index] = error
-                        texts[index] = ""
+                if index in errors:
+                    continue
+                try:
+                    spans = self._target_spans(context, text)
+                except BadSampleError as error:
+                    errors[index] = error
+                    texts[index] = ""
+                    continue
+                bounds += chain.from_iterable(spans)
+                num_spans[index] = len(spans)
         tokens = self.tokenizer.tokenize(texts, aligned=not self.all_are_targets)
-        mask = np.ones(len(tokens.ids.values), dtype=bool) if self.all_are_targets else _mask_of(tokens, spans)
+        mask = (
+            np.ones(len(tokens.ids.values), dtype=bool) if self.all_are_targets else _mask_of(tokens, num_spans, bounds)
+        )
         ids, mask = self._with_marks(tokens.ids, mask, errors)
         return EncodedBatch(ids, mask, errors)
 
@@ -203,10 +215,17 @@ class RenderingEncoder(Encoder):
         return finish
 
 
-def _mask_of(tokens: TokenizedTexts, spans: Sequence[tuple[int, int, int]]) -> LossMask:
-    """Return ``bool[num_tokens]``, true for tokens that hold a character of a span (text, start, end)."""
-    rows, starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 3).T
-    first_tokens, last_tokens = tokens.runs(rows, starts, ends)
+def _mask_of(tokens: TokenizedTexts, num_spans: Int64Array, bounds: Sequence[int]) -> LossMask:
+    """Return ``bool[num_tokens]``, true for tokens that hold a character of a span.
+
+    Args:
+        tokens: of several texts.
+        num_spans: spans in each text.
+        bounds: start and end of each span.
+    """
+    rows = np.repeat(np.arange(len(num_spans)), num_spans)
+    edges_of_spans = np.array(bounds, dtype=np.int64)
+    first_tokens, last_tokens = tokens.runs(rows, edges_of_spans[::2], edges_of_spans[1::2])
     offsets: Offsets = tokens.ids.offsets
     # Each run opens at its first token and closes behind its last: the running sum counts the open ones.
     edges = np.zeros(len(tokens.ids.values) + 1, dtype=np.int32)

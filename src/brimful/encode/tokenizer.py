@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -161,6 +162,20 @@ class Tokenizer:
                 result = {"reason": f"fastokens refuses it: {error}"}
             remember(self._proof_subject, result)
         return str(result["reason"])
+
+    def warm_up(self) -> None:
+        """Begin to load the fast library's tokenizer in a thread, which takes a second and no Python.
+
+        Only if an earlier job left all that is to be known before; else loading waits for the first text.
+        """
+        directory = os.path.expanduser(self.name) if self.name is not None else ""
+        if not self.fast or FastTokenizer.version() is None or not os.path.isdir(directory):
+            return
+        facts = TokenizerFacts.recall(directory)
+        if facts is not None:
+            self.facts = facts
+            if facts.state is not None and recall(self._proof_subject) == {"reason": ""}:
+                threading.Thread(target=lambda: self._fast, daemon=True).start()
 
     @cached_property
     def _fast(self) -> FastTokenizer:

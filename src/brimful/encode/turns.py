@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -56,6 +57,11 @@ class _Skeleton:
     literals: tuple[str, ...]
     turns: tuple[_Turn, ...]
 
+    @cached_property
+    def places(self) -> list[tuple[int, int, int, int]]:
+        """Of each turn: the piece in front of its first slot, that of its last slot, and its own characters around them."""
+        return [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
+
     def fill(self, values: Sequence[str], begin: int, end: int) -> Iterator[str]:
         """Yield the text from behind slot ``begin - 1`` to slot ``end``, alternating literals and values."""
         yield self.literals[begin]
@@ -90,16 +96,14 @@ class TurnFinder:
         skeleton = examined(self._skeletons, shape, lambda: self._make_skeleton(messages, tools))
         if skeleton is None or len(skeleton.literals) != len(values) + 1:
             return None
-        # Piece 2 i is literal i and piece 2 i + 1 is value i, so value i lies between edges 2 i + 1 and 2 i + 2.
+        # Piece 2 i is literal i and piece 2 i + 1 is value i.
         pieces = [""] * (2 * len(values) + 1)
         pieces[::2] = skeleton.literals
         pieces[1::2] = values
         if "".join(pieces) != text:
             return None
-        edges = [0, *accumulate(map(len, pieces))]
-        return [
-            (edges[2 * turn.first + 1] - turn.head, edges[2 * turn.last + 2] + turn.tail) for turn in skeleton.turns
-        ]
+        ends = list(accumulate(map(len, pieces)))
+        return [(ends[begin] - head, ends[end] + tail) for begin, end, head, tail in skeleton.places]
 
     def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
         """Return the span of each assistant turn, in order; None if the template does not show them."""

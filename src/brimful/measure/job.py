@@ -267,10 +267,18 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         # uses all cores from one process; labels are Python's.
         limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
         num_proc = 1 if len(pending_tasks) <= limit else available_cores()
+    encoder = context.encoder
+    if num_proc == 1 and pending_tasks:
+        encoder.warm_up()
+    tasks_done = run_tasks(
+        measure_block,
+        pending_tasks,
+        context=context,
+        num_proc=num_proc,
+        preload=encoder.preload,
+    )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
-    with closing(
-        run_tasks(measure_block, pending_tasks, context=context, num_proc=num_proc, preload=context.encoder.preload)
-    ) as results:
+    with closing(tasks_done) as results:
         for task, num_tokens in results:
             compare_block(context, task)
             progress.advance(len(task), tokens=num_tokens)

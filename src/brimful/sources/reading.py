@@ -80,17 +80,17 @@ class Reading:
             raise MalformedRowError(reason)
         content = self.format.convert(row)
         messages = content.get("messages")
-        if messages is None:
-            self._check_placeholder(content.get("text"))
-        else:
-            for message in messages:
-                self._check_placeholder(message.get("content"))
+        for text in [content.get("text")] if messages is None else [message.get("content") for message in messages]:
+            if text and "<" in text:
+                self._check_placeholder(text)
+        if messages is not None:
             unread += sorted(unread_of_messages(messages) - self.ignore)
         return Sample(sample_id, **content, unread=tuple(unread))
 
-    def _check_placeholder(self, text: str | None) -> None:
+    def _check_placeholder(self, text: str) -> None:
         """Refuse a text with the mark of a medium, which comes without one."""
-        if text and "<" in text and (mark := placeholder(text, ignore=self.ignore)) is not None:
+        mark = placeholder(text, ignore=self.ignore)
+        if mark is not None:
             raise MalformedRowError(
                 f"its text holds {mark} where a medium belongs, and media cannot be packed so far: if it is plain "
                 f"text, say so with {setting('ignore', [mark])}"
@@ -141,12 +141,12 @@ def unread_columns(row: Any, columns: frozenset[str], *, ignore: frozenset[str] 
 
 def unread_of_messages(messages: Sequence[Message]) -> set[str]:
     """Return the keys of messages beside those of OpenAI's format; a chat template may know them."""
-    # The names of all keys first: nearly every row has those of OpenAI alone.
-    keys: set[str] = set().union(*messages)
     return {
         f"messages[].{key}"
-        for key in keys - MESSAGE_KEYS
-        if any(not _is_empty(message.get(key)) for message in messages)
+        for message in messages
+        if len(message) > 2 and not message.keys() <= MESSAGE_KEYS  # two are a role and a text, or calls
+        for key, value in message.items()
+        if key not in MESSAGE_KEYS and not _is_empty(value)
     }
 
 

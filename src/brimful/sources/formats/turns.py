@@ -18,17 +18,27 @@ def as_text(value: Any, name: str) -> str:
     return value
 
 
+def are_plain(turns: Sequence[Any]) -> bool:
+    """Return true if every turn is a role and a text and nothing else, as most are: nothing has to be changed in them.
+
+    >>> are_plain([{"role": "user", "content": "hi"}]), are_plain([{"role": "user", "content": None}])
+    (True, False)
+    """
+    for turn in turns:
+        if type(turn) is not dict or len(turn) != 2:
+            return False
+        role = turn.get("role")
+        if not role or type(role) is not str or type(turn.get("content")) is not str:
+            return False
+    return True
+
+
 def as_message(value: Any, name: str) -> Message:
     """Return one turn in OpenAI's words, checked; parts of text are joined and JSON arguments parsed.
 
     Chat templates expect the arguments of a tool call as an object; OpenAI's API writes them as JSON text. Parts of
     type ``reasoning`` or ``thinking`` become ``reasoning_content``, parts of type ``tool_call`` become calls.
     """
-    # Most turns are a role and a text, and nothing has to be changed in them.
-    if type(value) is dict and len(value) == 2:
-        role = value.get("role")
-        if type(role) is str and role and type(value.get("content")) is str:
-            return value
     if not isinstance(value, Mapping):
         raise MalformedRowError(f"{name} must be an object and is {preview(value)}")
     role = value.get("role")
