@@ -45,6 +45,8 @@ import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.
 from brimful.testing.toys import toy_chat_encoder
 
 class Encoder(type(toy_chat_encoder())):
+    preload = {"transformers": {}}  # imported in the server of worker processes; here a stub
+
     def encode_batch(self, samples):
         if stalling("measuring"):
             stall()
@@ -259,6 +261,8 @@ from brimful.testing.toys import toy_chat_encoder
 from tests.faults.stalls import stall, stalling
 
 class Encoder(type(toy_chat_encoder())):
+    preload = {"transformers": {}}  # imported in the server of worker processes; here a stub
+
     def encode_batch(self, samples):
         if stalling("measuring"):
             stall()

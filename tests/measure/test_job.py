@@ -51,7 +51,6 @@ def test_a_table_says_where_it_comes_from(source, tmp_path):
     path = tmp_path / "lengths.arrow"
     measure_lengths(source, Letters(), budgets=("loss_tokens",), path=path)
     assert LengthTable.open(path).provenance == {
-        "engine": "",
         "settings": {
             "encoder encoder": "letters",
             "encoder version": 0,

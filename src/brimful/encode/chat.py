@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from brimful.checks import check_type, choice_of
-from brimful.encode.chat_template import ChatTemplate
+from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
+from brimful.encode.placeholders import examined
 from brimful.encode.preloading import TRANSFORMERS
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.shapes import shape_of
@@ -20,6 +21,7 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
+from brimful.sources.formats.turns import are_plain
 from brimful.sources.sample import Message, Sample
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -267,9 +269,12 @@ class ChatEncoder(RenderingEncoder):
         messages, tools = chat.messages or (), chat.tools
         # Computed before the ``try``: a fault of the template itself is no fault of the sample.
         template = self._chat_template
+        filled = None
         try:
             shape = shape_of(messages, tools)
-            text = template.render(messages, tools, shape=shape)
+            if examined(self._is_filled, shape, lambda: self._may_fill(shape, messages, tools)):
+                filled = self._finder.fill(shape, messages)
+            text = filled[0] if filled is not None else template.render(messages, tools, shape=shape)
         except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all
             if _NO_DATE in str(error):
                 raise SettingsError(
@@ -279,6 +284,8 @@ class ChatEncoder(RenderingEncoder):
             message = (str(error).strip() or repr(error)).splitlines()[0]
             raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
         self.tokenizer.check(sample, text)
+        if filled is not None:
+            return _Rendering(chat, shape, filled[1]), text
         # Turns that are found exactly are a proof that every message is in the text.
         spans = self._finder.exact_spans(shape, messages, tools, text)
         if spans is not None:
@@ -288,6 +295,21 @@ class ChatEncoder(RenderingEncoder):
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
         return _Rendering(chat, shape, spans), text
+
+    def _may_fill(self, shape: Hashable, messages: Sequence[Message], tools: Any) -> bool:
+        """Return true if conversations of a shape are texts around the texts of their messages: proved, and seen here."""
+        if tools or not are_plain(messages) or not self._chat_template.writes_unseen(messages):
+            return False
+        hard_messages = [{**message, "content": HARD_CONTENT} for message in messages]
+        for some in (messages, hard_messages):
+            filled = self._finder.fill(shape, some)
+            if filled is None or filled[0] != self._chat_template.by_reference(some, None):
+                return False
+        return True
+
+    @cached_property
+    def _is_filled(self) -> dict[Hashable, bool]:
+        return {}
 
     @cached_property
     def _swallowed(self) -> SwallowedText:

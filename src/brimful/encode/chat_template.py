@@ -7,6 +7,7 @@ from typing import Any
 
 from brimful.encode.fast_templates import FastTemplate, UnsupportedTemplateError
 from brimful.encode.jinja_templates import compile_template
+from brimful.encode.opaque import writes_unseen
 from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.shapes import shape_of
@@ -15,7 +16,7 @@ from brimful.sources.sample import Message
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Names of an answer's thoughts, the one first that Transformers takes if there are several."""
 
-_HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
+HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
 """Text with white space of every kind at its ends, and with all that templates look for in an answer."""
 
 _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
@@ -32,8 +33,8 @@ _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
         [
             {"role": "user", "content": "q"},
             {"role": "assistant", "content": "<think>\nt\n</think>\n\nb", "reasoning_content": "t"},
-            {"role": "user", "content": _HARD_CONTENT},
-            {"role": "assistant", "content": _HARD_CONTENT},
+            {"role": "user", "content": HARD_CONTENT},
+            {"role": "assistant", "content": HARD_CONTENT},
         ],
         None,
     ),
@@ -130,18 +131,31 @@ class ChatTemplate:
 
     @property
     def engine_id(self) -> str:
-        """Version of the fast engine; empty if it renders nothing."""
-        return f"templates {FastTemplate.version()}" if self._fast is not None else ""
+        """Version of the fast ways in use; empty if there are none."""
+        return self._fast_id if self._is_fast_wanted and not self._reason_for_distrust else ""
+
+    @cached_property
+    def _fast_id(self) -> str:
+        return f"templates filled, {FastTemplate.version()}"
+
+    @cached_property
+    def _reason_for_distrust(self) -> str:
+        result = recall(["fast template", self._source, self._fast_id])
+        return "" if result is None else str(result["reason"])
 
     def trusts(self, engine_id: str) -> bool:
-        """Return false if the fast engine of this version was found to give other texts."""
+        """Return false if the fast ways of this version were found to give other texts."""
         return recall(["fast template", self._source, engine_id]) is None
 
     def distrust(self, reason: str) -> None:
-        """Never take the fast engine for this template again, in its present version."""
-        if self.engine_id:
-            remember(["fast template", self._source, self.engine_id], {"reason": reason})
-            self._fast_or_reason = None, reason
+        """Never take the fast ways for this template again, in their present version."""
+        remember(["fast template", self._source, self._fast_id], {"reason": reason})
+        self._reason_for_distrust, self._fast_or_reason = reason, (None, reason)
+
+    def writes_unseen(self, messages: Sequence[Message]) -> bool:
+        """Return true if it is proved that the template writes the texts of such messages without looking at them."""
+        is_allowed = bool(self.engine_id) and not self.needs_transformers
+        return is_allowed and writes_unseen(self._source, self._variables, messages)
 
     @property
     def needs_transformers(self) -> bool:
@@ -158,9 +172,8 @@ class ChatTemplate:
             return None, ""
         if FastTemplate.version() is None:
             return None, "minijinja is not installed: pip install 'brimful[fast]'"
-        result = recall(["fast template", self._source, f"templates {FastTemplate.version()}"])
-        if result is not None:
-            return None, str(result["reason"])
+        if self._reason_for_distrust:
+            return None, self._reason_for_distrust
         try:
             return FastTemplate(self._source, self._variables), ""
         except UnsupportedTemplateError as error:
@@ -170,7 +183,7 @@ class ChatTemplate:
         def by_fast(messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
             return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
 
-        hard_messages = [replace_texts(message, message.get("content") and _HARD_CONTENT, None) for message in messages]
+        hard_messages = [replace_texts(message, message.get("content") and HARD_CONTENT, None) for message in messages]
         return _give_same_text(by_fast, self.by_reference, [(messages, tools), (hard_messages, tools)])
 
     def _by_jinja(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:

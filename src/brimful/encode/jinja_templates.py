@@ -33,22 +33,21 @@ def compile_template(source: str) -> Any:
     Raises:
         jinja2.TemplateSyntaxError: it has a tag that Jinja does not know, such as ``generation``.
     """
-    return _environment().from_string(source)
+    return environment().from_string(source)
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Any:
+def environment() -> Any:
+    """Return the sandbox of chat templates, with the filters and functions that Transformers gives them."""
     import jinja2.ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
+    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
+    sandbox.filters["tojson"] = to_json
+    sandbox.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     # Templates may make dictionaries and namespaces, and nothing that begins with an underscore in them.
-    environment.globals["namespace"] = _safe_namespace
-    return environment
+    sandbox.globals["namespace"] = _safe_namespace
+    return sandbox
 
 
 def _safe_namespace(*values: Mapping[str, Any], **attributes: Any) -> Any:
@@ -65,7 +64,7 @@ def callables_of(source: str) -> set[str]:
     """Return the names of everything that a template calls or filters by: functions, methods and filters."""
     from jinja2 import nodes
 
-    tree = _environment().parse(source)
+    tree = environment().parse(source)
     names = {node.name for node in tree.find_all(nodes.Filter)} | {node.name for node in tree.find_all(nodes.Test)}
     for call in tree.find_all(nodes.Call):
         callee = call.node

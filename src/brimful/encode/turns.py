@@ -59,7 +59,7 @@ class _Skeleton:
 
     @cached_property
     def places(self) -> list[tuple[int, int, int, int]]:
-        """Of each turn: the piece in front of its first slot, that of its last slot, and its own characters around them."""
+        """Turns by pieces: the one in front of the first slot, that of the last slot, and the turn's own characters around them."""
         return [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
 
     def fill(self, values: Sequence[str], begin: int, end: int) -> Iterator[str]:
@@ -85,10 +85,11 @@ class TurnFinder:
         self._skeletons: dict[Any, _Skeleton | None] = {}
         self._header: str | None = None
 
-    def exact_spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
-        """Return the spans if the text is the template's own text around the texts of the messages, unchanged.
+    def fill(self, shape: Hashable, messages: Sequence[Message], tools: Any = None) -> tuple[str, list[Span]] | None:
+        """Return the template's own text around the texts of the messages, and the span of each assistant turn in it.
 
-        Then every text of the conversation is in it. ``shape`` is that of ``shape_of``.
+        None if a message has no text that could stand there. That the template writes this text, and no other, has to
+        be known: by ``exact_spans`` for one conversation, by ``opaque.writes_unseen`` for all of a shape.
         """
         values = _plain_texts(messages)
         if values is None:
@@ -100,10 +101,16 @@ class TurnFinder:
         pieces = [""] * (2 * len(values) + 1)
         pieces[::2] = skeleton.literals
         pieces[1::2] = values
-        if "".join(pieces) != text:
-            return None
         ends = list(accumulate(map(len, pieces)))
-        return [(ends[begin] - head, ends[end] + tail) for begin, end, head, tail in skeleton.places]
+        return "".join(pieces), [(ends[begin] - head, ends[end] + tail) for begin, end, head, tail in skeleton.places]
+
+    def exact_spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
+        """Return the spans if the text is the template's own text around the texts of the messages, unchanged.
+
+        Then every text of the conversation is in it. ``shape`` is that of ``shape_of``.
+        """
+        filled = self.fill(shape, messages, tools)
+        return filled[1] if filled is not None and filled[0] == text else None
 
     def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
         """Return the span of each assistant turn, in order; None if the template does not show them."""

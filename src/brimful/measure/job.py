@@ -340,9 +340,11 @@ def _assemble(
     targets = None
     if context.targets:
         targets = Targets.of_runs(joined_rows(runs)) if context.needs_runs else Targets.of_all_tokens(columns["tokens"])
+    # Tables of encoders that use the references alone are as they were before there were others.
+    engine = {"engine": context.encoder.engine_id} if context.encoder.engine_id else {}
     return LengthTable(
         columns,
-        provenance={**provenance, "engine": context.encoder.engine_id, "account": Account.sum(accounts).as_dict()},
+        provenance={**provenance, **engine, "account": Account.sum(accounts).as_dict()},
         rejects=_located(rejects[:_MAX_REJECTS], source),
         targets=targets,
     )

@@ -1,0 +1,146 @@
+"""Proof that a template writes the contents of messages as they are, and looks at none of them.
+
+Such a template's text is the same for all conversations of a shape, but for the contents: it need not be rendered, only
+filled in. The proof is a rendering by Jinja with contents that refuse every question: what a template may do with
+one is write it, put it beside other texts, and ask whether it is empty (which belongs to the shape). Steps by which a
+content would come out of sight (``~``, macros, ``in`` a text, methods) are not proved.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from brimful.encode.jinja_templates import environment
+from brimful.sources.sample import Message
+
+_KEPT = frozenset(
+    (
+        *("__new__", "__init__", "__class__", "__getattribute__", "__setattr__", "__delattr__", "__doc__", "__dir__"),
+        *("__init_subclass__", "__subclasshook__", "__reduce__", "__reduce_ex__", "__getstate__", "__sizeof__"),
+    )
+)
+"""Attributes of ``str`` that say nothing about a text, or that Python needs."""
+
+_CONTAINER_FILTERS = frozenset(("length", "count", "first", "last", "list", "default", "d"))
+"""Filters of a list of messages that do not look into them."""
+
+_TYPE_TESTS = frozenset(
+    ("defined", "undefined", "none", "string", "mapping", "boolean", "number", "integer", "float", "true", "false")
+)
+"""Tests that all texts answer alike."""
+
+_FUNCTIONS = frozenset(("namespace", "range", "raise_exception"))
+
+
+class OpaqueError(Exception):
+    """A template asks something about a content."""
+
+
+class _Opaque(str):
+    """A text that is written, joined to others, and not empty; every other question is refused."""
+
+    def __str__(self) -> str:
+        return str.__str__(self)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __add__(self, other: Any) -> "_Opaque":
+        return _Opaque(str.__add__(self, str.__str__(other)))
+
+    def __radd__(self, other: Any) -> "_Opaque":
+        return _Opaque(str.__add__(other, str.__str__(self)))
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise OpaqueError
+
+
+for _name in set(dir(str)) - _KEPT - set(vars(_Opaque)):
+    setattr(_Opaque, _name, _refuse)
+
+
+def writes_unseen(source: str, variables: Mapping[str, Any], messages: Sequence[Message]) -> bool:
+    """Return true if a template writes the contents of these messages without looking at them.
+
+    Args:
+        source: the template.
+        variables: its variables beside the conversation.
+        messages: each a role and a content that is not empty.
+    """
+    try:
+        template = _guarded_template(source)
+        if template is None:
+            return False
+        opaque_messages = [{**message, "content": _Opaque(message["content"])} for message in messages]
+        template.render(**variables, messages=opaque_messages, tools=None, documents=None, add_generation_prompt=False)
+    # Whatever goes wrong, nothing is proved: the template is rendered.
+    except Exception:
+        return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def _guarded_template(source: str) -> Any:
+    """Compile a template whose filters and tests refuse contents; None if it has steps by which one gets out of sight."""
+    guarded = environment().overlay()
+    guarded.filters = {name: _guarded(name, function, _CONTAINER_FILTERS) for name, function in guarded.filters.items()}
+    guarded.tests = {name: _guarded(name, function, _TYPE_TESTS) for name, function in guarded.tests.items()}
+    return guarded.from_string(source) if _keeps_track(guarded.parse(source)) else None
+
+
+def _keeps_track(tree: Any) -> bool:
+    """Return true if every step of a template is one that a content can refuse."""
+    from jinja2 import nodes
+
+    if any(
+        tree.find_all((nodes.Concat, nodes.Mod, nodes.AssignBlock, nodes.FilterBlock, nodes.Macro, nodes.CallBlock))
+    ):
+        return False
+    for call in tree.find_all(nodes.Call):
+        if not isinstance(call.node, nodes.Name) or call.node.name not in _FUNCTIONS:
+            return False
+    # A text finds another one in itself without asking it: only roles and constants may be looked for.
+    for comparison in tree.find_all(nodes.Compare):
+        is_search = any(operand.op in ("in", "notin") for operand in comparison.ops)
+        if is_search and not (isinstance(comparison.expr, nodes.Const) or _is_role(comparison.expr)):
+            return False
+    return True
+
+
+def _is_role(expression: Any) -> bool:
+    from jinja2 import nodes
+
+    if isinstance(expression, nodes.Getattr):
+        return bool(expression.attr == "role")
+    return (
+        isinstance(expression, nodes.Getitem)
+        and isinstance(expression.arg, nodes.Const)
+        and bool(expression.arg.value == "role")
+    )
+
+
+def _guarded(name: str, function: Callable[..., Any], harmless: Iterable[str]) -> Callable[..., Any]:
+    """Return a filter or test that refuses contents, and what holds one unless it is harmless."""
+    is_harmless = name in harmless
+
+    def guard(*arguments: Any, **options: Any) -> Any:
+        for argument in (*arguments, *options.values()):
+            if isinstance(argument, _Opaque):
+                if not is_harmless or name in _CONTAINER_FILTERS - {"default", "d"}:
+                    raise OpaqueError
+            elif not is_harmless and _holds_opaque(argument):
+                raise OpaqueError
+        return function(*arguments, **options)
+
+    # Jinja passes its environment or context to functions that carry a mark.
+    guard.__dict__.update(getattr(function, "__dict__", {}))
+    return guard
+
+
+def _holds_opaque(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_holds_opaque(inner) for inner in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_opaque(inner) for inner in value)
+    return isinstance(value, _Opaque)
