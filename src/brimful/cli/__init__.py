@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from brimful import __version__
+from brimful.cli.early_start import start_processes_early
 from brimful.cli.flags import in_flags
 from brimful.errors import BrimfulError
 from brimful.stopping import STOPPED
@@ -93,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     It runs in the process of its caller; the program itself starts in ``brimful.__main__``, which handles signals by a
     thread.
     """
-    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in words
+    start_processes_early(words)
     try:
         result: Any = _brimful.main(args=arguments, prog_name="brimful", standalone_mode=False)
     except BrimfulError as error:

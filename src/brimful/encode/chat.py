@@ -377,7 +377,7 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _finder(self) -> TurnFinder:
-        return TurnFinder(self._chat_template.by_reference, self.tokenizer.special_texts)
+        return TurnFinder(self._chat_template.by_fastest, self.tokenizer.special_texts)
 
     def no_target_reason(self, sample: Sample) -> str:
         if sample.kind != "chat":

@@ -19,6 +19,9 @@ _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
 """Text with white space of every kind at its ends, and with all that templates look for in an answer."""
 
+_HARD_SHAPES = 32
+"""Shapes of conversations that are compared with hard texts, too."""
+
 _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
     ([{"role": "user", "content": "a"}], None),
     (
@@ -183,8 +186,22 @@ class ChatTemplate:
         def by_fast(messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
             return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
 
-        hard_messages = [replace_texts(message, message.get("content") and HARD_CONTENT, None) for message in messages]
-        return _give_same_text(by_fast, self.by_reference, [(messages, tools), (hard_messages, tools)])
+        conversations = [(messages, tools)]
+        # Hard texts show how the template treats a text, which a few shapes tell.
+        if len(self._trusted_shapes) < _HARD_SHAPES:
+            hard = [replace_texts(message, message.get("content") and HARD_CONTENT, None) for message in messages]
+            conversations.append((hard, tools))
+        return _give_same_text(by_fast, self.by_reference, conversations, (False,))
+
+    def by_fastest(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False) -> str:
+        """Return the text of a conversation that is only examined, by the fast engine without a comparison."""
+        fast = self._fast
+        if fast is not None:
+            try:
+                return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
+            except Exception:
+                return self.by_reference(messages, tools, add_generation_prompt)
+        return self.by_reference(messages, tools, add_generation_prompt)
 
     def _by_jinja(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
         text: str = compile_template(self._source).render(
@@ -216,17 +233,19 @@ class ChatTemplate:
         subject = ["template", self._source, {key: repr(value) for key, value in self._variables.items()}, versions]
         result = recall(subject)
         if result is None:
-            result = _give_same_text(self._by_jinja, self._by_transformers, _EXAMPLES)
+            result = _give_same_text(self._by_jinja, self._by_transformers, _EXAMPLES, (False, True))
             remember(subject, result)
         return bool(result)
 
 
-def _give_same_text(first: Render, second: Render, conversations: Sequence[tuple[Sequence[Message], Any]]) -> bool:
+def _give_same_text(
+    first: Render, second: Render, conversations: Sequence[tuple[Sequence[Message], Any]], prompts: Sequence[bool]
+) -> bool:
     """Return true if two engines give equal texts of all conversations, or refuse the same ones, in whatever words."""
     return all(
         _text_or_none(first, messages, tools, prompt) == _text_or_none(second, messages, tools, prompt)
         for messages, tools in conversations
-        for prompt in (False, True)
+        for prompt in prompts
     )
 
 

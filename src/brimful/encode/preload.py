@@ -6,13 +6,23 @@ A tokenizer that cannot be loaded is no error here: the job says so, in its own 
 import contextlib
 import importlib
 import os
+import threading
 
 from brimful.encode.preloading import TOKENIZER, TRANSFORMERS
 from brimful.encode.tokenizer import Tokenizer
 
-if os.environ.get(TOKENIZER):
+
+def _load_tokenizer() -> None:
     with contextlib.suppress(Exception):
         Tokenizer(os.environ[TOKENIZER]).tokenize(["a"])
+
+
+if os.environ.get(TOKENIZER):
+    # In a thread: it takes a second and mostly no Python, so that the server goes on importing.
+    _thread = threading.Thread(target=_load_tokenizer)
+    _thread.start()
+    # A process is forked when the thread is done, and inherits what it loaded.
+    os.register_at_fork(before=_thread.join)
 
 if os.environ.get(TRANSFORMERS):
     with contextlib.suppress(ImportError):

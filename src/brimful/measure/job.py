@@ -275,7 +275,7 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         pending_tasks,
         context=context,
         num_proc=num_proc,
-        preload=encoder.preload,
+        preload={**encoder.preload, measure_block.__module__: {}},
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(tasks_done) as results:

@@ -7,6 +7,7 @@ from typing import Any
 from brimful.sources.sample import MalformedRowError, Message
 
 _MEDIA_PARTS = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio", "file")
+_MEDIA_KEYS = frozenset((*_MEDIA_PARTS, *(f"{part}s" for part in _MEDIA_PARTS)))
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("reasoning", "thinking")
 
@@ -39,7 +40,7 @@ def as_message(value: Any, name: str) -> Message:
     Chat templates expect the arguments of a tool call as an object; OpenAI's API writes them as JSON text. Parts of
     type ``reasoning`` or ``thinking`` become ``reasoning_content``, parts of type ``tool_call`` become calls.
     """
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise MalformedRowError(f"{name} must be an object and is {preview(value)}")
     role = value.get("role")
     if not isinstance(role, str) or not role:
@@ -50,14 +51,14 @@ def as_message(value: Any, name: str) -> Message:
         if isinstance(message.get(key), str) and message.get("reasoning_content") is None:
             message["reasoning_content"] = message.pop(key)
     calls = message.pop("tool_calls", None) or []
-    if not isinstance(calls, Sequence) or isinstance(calls, str):
+    if type(calls) is not list and (not isinstance(calls, Sequence) or isinstance(calls, str)):
         raise MalformedRowError(f"tool_calls of {name} must be a list and is {preview(calls)}")
     calls = list(calls)
     if message.get("function_call"):
         calls.append(message.pop("function_call"))
     # The content: parts, nothing beside a call, or one text.
     content = value.get("content")
-    if isinstance(content, Sequence) and not isinstance(content, str):
+    if type(content) is not str and isinstance(content, Sequence) and not isinstance(content, str):
         message["content"], reasoning, part_calls = _join_parts(content, name)
         calls += part_calls
         if reasoning:
@@ -70,7 +71,7 @@ def as_message(value: Any, name: str) -> Message:
         as_text(message["reasoning_content"], f"the reasoning_content of {name}")
     if calls:
         message["tool_calls"] = [_as_call(call, name) for call in calls]
-    for key in _MEDIA_PARTS:
+    for key in () if _MEDIA_KEYS.isdisjoint(message) else _MEDIA_PARTS:
         if message.get(key) or message.get(f"{key}s"):
             raise MalformedRowError(f"{name} holds {key!r}; only text can be packed so far")
     return message
