@@ -35,7 +35,9 @@ def run(name: str, tmp_path: Path) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")} | {p.name for p in tmp_path.iterdir()}
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")} | {
+        p.name for p in tmp_path.iterdir()
+    }
     # Comparisons of a tokenizer are for all jobs, whatever folder they keep their lengths in.
     assert left <= {"cache", "cache/proofs", "cache/tokenizers"}, "an example cleans up"
     return done.stdout

@@ -69,6 +69,10 @@ class Encoder(abc.ABC):
         """Never encode with the faster libraries again, in their present versions."""
         raise NotImplementedError(f"{type(self).__name__} has none")
 
+    def load(self) -> None:
+        """Load what encoding needs, now."""
+        return
+
     def warm_up(self) -> None:
         """Begin to load what encoding needs, if that can be done beside other work."""
         return

@@ -79,6 +79,9 @@ class RenderingEncoder(Encoder):
     def distrust(self, reason: str) -> None:
         self.tokenizer.distrust(reason)
 
+    def load(self) -> None:
+        self.tokenizer.tokenize(["a"])
+
     def warm_up(self) -> None:
         self.tokenizer.warm_up()
 

@@ -279,6 +279,9 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(tasks_done) as results:
+        if num_proc > 1 and pending_tasks:
+            # Loaded while other processes start, and not when they need the cores.
+            encoder.reference.load()
         for task, num_tokens in results:
             compare_block(context, task)
             progress.advance(len(task), tokens=num_tokens)
