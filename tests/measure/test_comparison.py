@@ -12,7 +12,7 @@ from brimful.encode import ChatEncoder
 from brimful.encode.fast_tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
-from brimful.measure import LengthTable, measure_lengths
+from brimful.measure import LengthTable, job, measure_lengths
 from brimful.sources import open_source
 from brimful.tables import Ragged
 
@@ -28,7 +28,8 @@ def _rows(count=60):
 
 
 @pytest.fixture
-def source(put, fresh_cache):
+def source(put, fresh_cache, monkeypatch):
+    monkeypatch.setattr(job, "_FEW_ROWS", 0)  # however few, the fast library encodes them
     return open_source(put("chats.jsonl", _rows()))
 
 
@@ -86,6 +87,15 @@ def test_other_targets_are_found_in_kept_tokens(source, qwen_tokenizer, monkeypa
     monkeypatch.setattr(tokenized.ByteAlignedTexts, "runs", runs)
     with pytest.raises(EncodersDifferError, match=r"target \d+ is False, and True by the reference"):
         pack_dataset(source, ChatEncoder(Tokenizer(qwen_tokenizer)), tmp_path / "packs", capacity=512)
+
+
+def test_few_rows_are_encoded_by_the_reference(put, qwen_tokenizer, monkeypatch, tmp_path):
+    """Loading a fast tokenizer takes longer than encoding a thousand rows without it."""
+    from brimful.materialize import pack_dataset
+
+    monkeypatch.setattr(FastTokenizer, "ids", lambda *_: pytest.fail("loaded"))
+    summary = pack_dataset(put("a.jsonl", _rows()), Tokenizer(qwen_tokenizer), tmp_path / "packs", capacity=512)
+    assert "encoded by     tokenizers" in str(summary)
 
 
 def test_a_tokenizer_whose_fast_form_is_changed_is_caught_before(fresh_cache, qwen_tokenizer, monkeypatch):

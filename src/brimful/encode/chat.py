@@ -14,14 +14,13 @@ from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
 from brimful.encode.placeholders import examined
 from brimful.encode.preloading import TRANSFORMERS
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.shapes import shape_of
+from brimful.encode.shapes import Shape, is_of_texts, shape_of
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
-from brimful.sources.formats.turns import are_plain
 from brimful.sources.sample import Message, Sample
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -57,7 +56,7 @@ class _Rendering(NamedTuple):
     """A prepared chat, its shape, and the spans of its answers where the skeleton of the template gave them."""
 
     chat: Sample
-    shape: Hashable
+    shape: Shape
     spans: list[Span] | None
 
 
@@ -272,7 +271,7 @@ class ChatEncoder(RenderingEncoder):
         filled = None
         try:
             shape = shape_of(messages, tools)
-            if examined(self._is_filled, shape, lambda: self._may_fill(shape, messages, tools)):
+            if examined(self._is_filled, shape, lambda: self._may_fill(shape, messages)):
                 filled = self._finder.fill(shape, messages)
             text = filled[0] if filled is not None else template.render(messages, tools, shape=shape)
         except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all
@@ -296,9 +295,9 @@ class ChatEncoder(RenderingEncoder):
             raise BadSampleError(refusal, sample_id=sample.sample_id)
         return _Rendering(chat, shape, spans), text
 
-    def _may_fill(self, shape: Hashable, messages: Sequence[Message], tools: Any) -> bool:
+    def _may_fill(self, shape: Shape, messages: Sequence[Message]) -> bool:
         """Return true if conversations of a shape are texts around the texts of their messages: proved, and seen here."""
-        if tools or not are_plain(messages) or not self._chat_template.writes_unseen(messages):
+        if not is_of_texts(shape) or not self._chat_template.writes_unseen(messages):
             return False
         hard_messages = [{**message, "content": HARD_CONTENT} for message in messages]
         for some in (messages, hard_messages):

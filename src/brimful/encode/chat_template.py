@@ -16,6 +16,8 @@ from brimful.sources.sample import Message
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Names of an answer's thoughts, the one first that Transformers takes if there are several."""
 
+_REASONING = frozenset(_REASONING_NAMES)
+
 HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
 """Text with white space of every kind at its ends, and with all that templates look for in an answer."""
 
@@ -216,7 +218,8 @@ class ChatTemplate:
     def _prepared(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return messages as Transformers gives them to a template: no key without a value, thoughts under all names."""
         return [
-            message if len(message) == 2 and message.get("content") else self._full(message) for message in messages
+            message if None not in message.values() and _REASONING.isdisjoint(message) else self._full(message)
+            for message in messages
         ]
 
     def _full(self, message: Message) -> Message:

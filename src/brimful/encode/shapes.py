@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from brimful.fingerprint import fingerprint_bytes
 from brimful.sources.sample import Message
 
+Shape: TypeAlias = tuple[tuple[Hashable, ...], str | None]
+"""Turns, each a role alone or with its keys, and the fingerprint of the tools."""
 
-def shape_of(messages: Sequence[Message], tools: Any) -> Hashable:
+
+def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
     """Return roles, the keys that hold something, the number of calls of tools, and the tools.
 
     >>> shape_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "name": "b"}], None)
@@ -23,3 +26,13 @@ def _details(message: Message) -> Hashable:
     calls = message.get("tool_calls")
     keys = [key for key, value in message.items() if value]
     return (message["role"], *keys, len(calls)) if calls else (message["role"], *keys)
+
+
+def is_of_texts(shape: Shape) -> bool:
+    """Return true for conversations without tools whose every message is a role and a text.
+
+    >>> is_of_texts(shape_of([{"role": "user", "content": "a"}], None))
+    True
+    """
+    turns, tools = shape
+    return tools is None and all(type(turn) is str for turn in turns)

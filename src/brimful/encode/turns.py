@@ -83,6 +83,7 @@ class TurnFinder:
         texts = sorted({text for text in special_texts if text}, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
         self._skeletons: dict[Any, _Skeleton | None] = {}
+        self._shares: dict[tuple[str, str], tuple[int, int]] = {}
         self._header: str | None = None
 
     def fill(self, shape: Hashable, messages: Sequence[Message], tools: Any = None) -> tuple[str, list[Span]] | None:
@@ -178,10 +179,14 @@ class TurnFinder:
             last = first + len(_verbatim_texts(message)) - 1
             if message["role"] == "assistant":
                 begin, end = slots[first][0], slots[last][1]
-                span = self._prefix_span(marked_messages, index, tools, text)
-                if span is None or not span[0] <= begin <= end <= span[1]:
-                    span = self._literal_span(begin, end, literals[first], literals[last + 1])
-                turns.append(_Turn(first, last, begin - span[0], span[1] - end))
+                # The template's own text around a turn tells what of it belongs to the turn: equal texts, equal shares.
+                around = literals[first], literals[last + 1]
+                if around not in self._shares:
+                    span = self._prefix_span(marked_messages, index, tools, text)
+                    if span is None or not span[0] <= begin <= end <= span[1]:
+                        span = self._literal_span(begin, end, *around)
+                    self._shares[around] = begin - span[0], span[1] - end
+                turns.append(_Turn(first, last, *self._shares[around]))
             first = last + 1
         return _Skeleton(tuple(literals), tuple(turns))
 

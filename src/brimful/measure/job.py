@@ -40,16 +40,20 @@ BUDGETS = ("tokens", "loss_tokens")
 _MAX_REJECTS = 1000
 """Rejected rows that a table names, from the first on; the rest are counted."""
 _PARTS_VERSION = 2
+_FEW_ROWS = 3000
+"""Rows up to which the reference encodes: loading a fast tokenizer would take longer."""
+
 _IN_PROCESS_BLOCKS = 3
 """Maximum blocks that are measured in this process: starting others would take longer."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of ``measure_and_keep``: the table, and the tokens themselves if they were kept."""
+    """Result of ``measure_and_keep``: the table, the tokens themselves if they were kept, and the libraries that made them."""
 
     table: LengthTable
     encoded: StoredSamples | None
+    engine: str
 
 
 @understands()
@@ -167,6 +171,8 @@ def measure_and_keep(
             for block in source.blocks
             if block.stop > first_new
         ]
+        if encoder.engine_id and sum(map(len, tasks)) <= _FEW_ROWS:
+            encoder = encoder.reference
         context = BlockContext(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
         # All lengths are there from an earlier job and no tokens: then writing makes the tokens, once.
         lacks_tokens = encoded_dir is not None and not any(map(_has_tokens, tasks))
@@ -183,7 +189,7 @@ def measure_and_keep(
             samples = StoredSamples(paths)
     if rejects_path is not None:
         write_rejects(table, source, rejects_path)
-    return Measurement(table, samples)
+    return Measurement(table, samples, encoder.engine)
 
 
 def _checked_budgets(budgets: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from brimful.errors import SettingsError
 from brimful.messages import setting
-from brimful.sources.formats.turns import are_plain, as_message, as_text, preview
+from brimful.sources.formats.turns import as_message, as_text, is_plain, preview
 from brimful.sources.sample import MalformedRowError, Message
 
 
@@ -75,8 +75,8 @@ class RowFormat(abc.ABC):
             raise MalformedRowError(f"{key!r} must be a list of turns and is {type(turns).__name__}")
         if not turns:
             raise MalformedRowError(f"{key!r} is empty: a conversation needs at least one turn")
-        if convert is as_message and are_plain(turns):
-            return turns
+        if convert is as_message:
+            return [turn if is_plain(turn) else as_message(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
         return [convert(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
 
     def __eq__(self, other: object) -> bool:

@@ -8,6 +8,9 @@ from brimful.sources.sample import MalformedRowError, Message
 
 _MEDIA_PARTS = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio", "file")
 _MEDIA_KEYS = frozenset((*_MEDIA_PARTS, *(f"{part}s" for part in _MEDIA_PARTS)))
+_CHANGED_KEYS = _MEDIA_KEYS | {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
+"""Keys of a turn that are checked or put into other words."""
+
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("reasoning", "thinking")
 
@@ -19,19 +22,16 @@ def as_text(value: Any, name: str) -> str:
     return value
 
 
-def are_plain(turns: Sequence[Any]) -> bool:
-    """Return true if every turn is a role and a text and nothing else, as most are: nothing has to be changed in them.
+def is_plain(turn: Any) -> bool:
+    """Return true for a role and a text and nothing that would have to be changed, as most turns are.
 
-    >>> are_plain([{"role": "user", "content": "hi"}]), are_plain([{"role": "user", "content": None}])
+    >>> is_plain({"role": "user", "content": "hi"}), is_plain({"role": "user", "content": None})
     (True, False)
     """
-    for turn in turns:
-        if type(turn) is not dict or len(turn) != 2:
-            return False
-        role = turn.get("role")
-        if not role or type(role) is not str or type(turn.get("content")) is not str:
-            return False
-    return True
+    if type(turn) is not dict or not _CHANGED_KEYS.isdisjoint(turn):
+        return False
+    role = turn.get("role")
+    return type(role) is str and role != "" and type(turn.get("content")) is str
 
 
 def as_message(value: Any, name: str) -> Message:
