@@ -1,6 +1,7 @@
 """The loop of a worker process: it gets a function and its context once, then task after task, and answers each."""
 
 import contextlib
+import gc
 import os
 import signal
 import threading
@@ -41,6 +42,8 @@ def serve(_shield: None, pipe: Connection) -> None:
     """
     # There is one process a core already; threads on top of that compete with them.
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+    # What was loaded before the fork stays: looking through it for garbage would cost time, and copies of its memory.
+    gc.freeze()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe
         try:
