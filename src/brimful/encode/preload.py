@@ -10,11 +10,15 @@ import threading
 
 from brimful.encode.preloading import TOKENIZER, TRANSFORMERS
 from brimful.encode.tokenizer import Tokenizer
+from brimful.encode.tokenizer_facts import TokenizerFacts
 
 
 def _load_tokenizer() -> None:
+    name = os.environ[TOKENIZER]
     with contextlib.suppress(Exception):
-        Tokenizer(os.environ[TOKENIZER]).tokenize(["a"])
+        # The first job with a tokenizer loads it by Transformers: not here too, at the same time.
+        if not os.path.isdir(name) or TokenizerFacts.recall(name) is not None:
+            Tokenizer(name).tokenize(["a"])
 
 
 if os.environ.get(TOKENIZER):

@@ -113,9 +113,15 @@ class Tokenizer:
         """The ``tokenizers`` object, or None for a tokenizer written in Python."""
         if self.facts.state is None:
             return None
-        from tokenizers import Tokenizer as Backend
+        # That of Transformers, if it was loaded here for this tokenizer alone: making another takes half a second.
+        if self._loaded is None and "hf" in self.__dict__:
+            backend = self.hf.backend_tokenizer
+            backend.no_truncation()
+            backend.no_padding()
+        else:
+            from tokenizers import Tokenizer as Backend
 
-        backend = Backend.from_str(self.facts.state)
+            backend = Backend.from_str(self.facts.state)
         backend.encode_special_tokens = self.facts.splits_special_tokens
         return backend
 
@@ -129,6 +135,8 @@ class Tokenizer:
         """The same tokenizer by the ``tokenizers`` library alone."""
         copy = Tokenizer(self.name if self._loaded is None else self._loaded, fast=False, ask_hub=self._ask_hub)
         copy.facts, copy.is_reference = self.facts, True
+        if self._loaded is None and "hf" in self.__dict__:
+            copy.hf = self.hf
         return copy
 
     @property

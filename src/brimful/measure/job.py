@@ -171,7 +171,7 @@ def measure_and_keep(
             for block in source.blocks
             if block.stop > first_new
         ]
-        if encoder.engine_id and sum(map(len, tasks)) <= _FEW_ROWS:
+        if sum(map(len, tasks)) <= _FEW_ROWS:
             encoder = encoder.reference
         context = BlockContext(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
         # All lengths are there from an earlier job and no tokens: then writing makes the tokens, once.
