@@ -70,7 +70,7 @@ def test_a_difference_stops_the_job_and_is_remembered(source, qwen_tokenizer, mo
         measure_lengths(source, encoder, path=path)
     after = measure_lengths(source, encoder, path=path, on_mismatch="rebuild")
     assert after.tokens.tolist() == before.tokens.tolist()
-    assert LengthTable.open(path).provenance.get("engine") is None
+    assert LengthTable.open(path).provenance.get("engines") is None
 
 
 def test_other_targets_are_found_in_kept_tokens(source, qwen_tokenizer, monkeypatch, tmp_path):
@@ -96,6 +96,30 @@ def test_few_rows_are_encoded_by_the_reference(put, qwen_tokenizer, monkeypatch,
     monkeypatch.setattr(FastTokenizer, "ids", lambda *_: pytest.fail("loaded"))
     summary = pack_dataset(put("a.jsonl", _rows()), Tokenizer(qwen_tokenizer), tmp_path / "packs", capacity=512)
     assert "encoded by     tokenizers" in str(summary)
+
+
+def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, qwen_tokenizer, monkeypatch, tmp_path):
+    """Without it a few appended rows would hide which library measured the rows before them."""
+    monkeypatch.setattr(job, "_FEW_ROWS", 0)
+    path = tmp_path / "lengths.arrow"
+    tokenizer = Tokenizer(qwen_tokenizer)
+    measure_lengths(put("a.jsonl", _rows(5)), tokenizer, path=path)
+    monkeypatch.setattr(job, "_FEW_ROWS", 3000)
+    table = measure_lengths(put("a.jsonl", _rows(7)), tokenizer, path=path)
+    assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens", "tokenizers"]
+    assert len(table.provenance["engines"]) == 1
+    ChatEncoder(tokenizer).distrust("planted")
+    with pytest.raises(CacheMismatchError, match="found to give other tokens"):
+        measure_lengths(put("a.jsonl", _rows(7)), ChatEncoder(Tokenizer(qwen_tokenizer)), path=path)
+
+
+def test_without_fast_libraries_transformers_renders(put, fresh_cache, qwen_tokenizer):
+    """``fast=False`` is for whoever suspects one of them: few rows must not bring Jinja back."""
+    encoder = ChatEncoder(Tokenizer(qwen_tokenizer, fast=False))
+    assert encoder.reference is encoder
+    table = measure_lengths(put("a.jsonl", _rows(5)), encoder)
+    assert table.provenance["encoded_by"] == [encoder.engine]
+    assert encoder.engine.endswith("templates by Transformers")
 
 
 def test_a_tokenizer_whose_fast_form_is_changed_is_caught_before(fresh_cache, qwen_tokenizer, monkeypatch):

@@ -81,6 +81,9 @@ class ChatEncoder(RenderingEncoder):
         SettingsError: the tokenizer has no chat template and none is given, or the template needs a date.
     """
 
+    _is_reference = False
+    """True for what another encoder is compared with: Jinja renders, where it was found equal to Transformers."""
+
     def __init__(
         self,
         tokenizer: str | os.PathLike[str] | Any,
@@ -184,7 +187,7 @@ class ChatEncoder(RenderingEncoder):
             self._apply_template,
             aliases_reasoning=facts.aliases_reasoning,
             fast=self.tokenizer.fast,
-            jinja=self.tokenizer.fast or self.tokenizer.is_reference,
+            jinja=self.tokenizer.fast or self._is_reference,
         )
 
     def _apply_template(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
@@ -198,6 +201,13 @@ class ChatEncoder(RenderingEncoder):
             **self._kwargs,
         )
         return text
+
+    @cached_property
+    def reference(self) -> RenderingEncoder:
+        copy = super().reference
+        if isinstance(copy, ChatEncoder) and copy is not self:
+            copy._is_reference = True
+        return copy
 
     @property
     def engine(self) -> str:

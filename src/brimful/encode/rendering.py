@@ -59,6 +59,8 @@ class RenderingEncoder(Encoder):
 
     @cached_property
     def reference(self) -> RenderingEncoder:
+        if not self.tokenizer.fast:
+            return self
         copy = object.__new__(type(self))
         copy.__dict__ |= {**self.__getstate__(), "tokenizer": self.tokenizer.reference}
         if isinstance(copy.__dict__.get("_documents"), RenderingEncoder):

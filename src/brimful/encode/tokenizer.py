@@ -42,7 +42,6 @@ class Tokenizer:
         self, name_or_tokenizer: str | os.PathLike[str] | Any, *, fast: bool = True, ask_hub: bool = True
     ) -> None:
         self.fast = fast
-        self.is_reference = False
         self._ask_hub = ask_hub
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
@@ -134,7 +133,7 @@ class Tokenizer:
     def reference(self) -> Tokenizer:
         """The same tokenizer by the ``tokenizers`` library alone."""
         copy = Tokenizer(self.name if self._loaded is None else self._loaded, fast=False, ask_hub=self._ask_hub)
-        copy.facts, copy.is_reference = self.facts, True
+        copy.facts = self.facts
         if self._loaded is None and "hf" in self.__dict__:
             copy.hf = self.hf
         return copy
@@ -216,7 +215,9 @@ class Tokenizer:
         """Return the first text that both libraries tokenise differently, for a message; empty if there is none."""
         try:
             ids = fast.ids(texts)
-        except Exception as error:  # a panic of its own code comes as an exception of any class
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic in Rust is no Exception
             return f"fastokens fails on a hard text ({type(error).__name__})"
         reference = self._reference_ids(texts)
         for index, text in enumerate(texts):

@@ -165,7 +165,6 @@ def pack_dataset(
             source=source.title,
             format=source.format_name,
             unit=source.unit,
-            engine=measurement.engine,
             first_rejected=_first_rejected(source, encoder, table),
             directory=os.fspath(directory),
             capacity=settings.capacity,

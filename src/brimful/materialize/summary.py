@@ -28,7 +28,6 @@ class PackSummary:
         plan, table: of the job.
         shards: number of files of packs.
         first_rejected: place and reason of the first row that was skipped; its settings marked (``brimful.messages``).
-        engine: libraries that encoded, with versions.
         seconds: of each stage that had something to do.
     """
 
@@ -40,7 +39,6 @@ class PackSummary:
     table: LengthTable
     shards: int
     unit: str = ""
-    engine: str = ""
     first_rejected: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -58,7 +56,7 @@ class PackSummary:
         return [
             f"samples        {ledger.samples_in:,} in {self.source} (format {self.format}{unit})",
             f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a sample",
-            *([f"encoded by     {self.engine}"] if self.engine else []),
+            *(f"encoded by     {libraries}" for libraries in self.table.provenance.get("encoded_by", ())),
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",

@@ -100,6 +100,7 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
             "rejects": rejects,
             "account": account.as_dict(),
             "engine": context.encoder.engine_id,
+            "encoded_by": context.encoder.engine,
         },
     )
     return int(tokens[tokens > 0].sum(dtype=np.int64))

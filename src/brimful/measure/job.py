@@ -49,11 +49,10 @@ _IN_PROCESS_BLOCKS = 3
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of ``measure_and_keep``: the table, the tokens themselves if they were kept, and the libraries that made them."""
+    """Result of ``measure_and_keep``: the table, and the tokens themselves if they were kept."""
 
     table: LengthTable
     encoded: StoredSamples | None
-    engine: str
 
 
 @understands()
@@ -189,7 +188,7 @@ def measure_and_keep(
             samples = StoredSamples(paths)
     if rejects_path is not None:
         write_rejects(table, source, rejects_path)
-    return Measurement(table, samples, encoder.engine)
+    return Measurement(table, samples)
 
 
 def _checked_budgets(budgets: Sequence[str]) -> tuple[str, ...]:
@@ -236,7 +235,7 @@ def _open_earlier(
     differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
     if "labels" in provenance and "labels" in table.provenance:
         differences += differing_keys(table.provenance["labels"], provenance["labels"])
-    if not encoder.trusts(table.provenance.get("engine", "")):
+    if not all(map(encoder.trusts, table.provenance.get("engines", ()))):
         differences.append("libraries that encoded it, which were found to give other tokens than the reference since")
     if not differences and len(table) > len(source):
         differences = [f"source ({len(table):,} samples there, {len(source):,} here)"]
@@ -285,7 +284,7 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(tasks_done) as results:
-        if num_proc > 1 and pending_tasks:
+        if num_proc > 1 and pending_tasks and encoder.engine_id:
             # Loaded while other processes start, and not when they need the cores.
             encoder.reference.load()
         for task, num_tokens in results:
@@ -328,7 +327,11 @@ def _assemble(
     rejects: list[Sequence[Any]] = []
     runs: list[Ragged] = []
     accounts: list[Any] = []
+    # Libraries of all rows, also of those that an earlier job measured; tables without any have no such entry.
+    libraries: dict[str, set[str]] = {"engines": set(), "encoded_by": set()}
     if earlier_table is not None:
+        for name, values in libraries.items():
+            values.update(earlier_table.provenance.get(name, ()))
         for name in context.budgets:
             columns[name][: len(earlier_table)] = earlier_table.budgets[name]
         rejects += earlier_table.rejects
@@ -344,16 +347,17 @@ def _assemble(
         # Rows of a part are counted from its first: the same part may lie elsewhere in another source.
         rejects += [(task.start + row, where, reason) for row, where, reason in part.description["rejects"]]
         accounts.append(part.description["account"])
+        libraries["engines"].add(part.description.get("engine", ""))
+        libraries["encoded_by"].add(part.description.get("encoded_by", ""))
         if context.needs_runs:
             runs.append(part.ragged(RUNS))
     targets = None
     if context.targets:
         targets = Targets.of_runs(joined_rows(runs)) if context.needs_runs else Targets.of_all_tokens(columns["tokens"])
-    # Tables of encoders that use the references alone are as they were before there were others.
-    engine = {"engine": context.encoder.engine_id} if context.encoder.engine_id else {}
+    used = {name: sorted(values - {""}) for name, values in libraries.items() if values - {""}}
     return LengthTable(
         columns,
-        provenance={**provenance, **engine, "account": Account.sum(accounts).as_dict()},
+        provenance={**provenance, **used, "account": Account.sum(accounts).as_dict()},
         rejects=_located(rejects[:_MAX_REJECTS], source),
         targets=targets,
     )
