@@ -27,6 +27,7 @@ BASE = {
     "hub",
     "compiling",
     "stopping",
+    "preloading",
 }
 MAY_IMPORT = {
     "base": {"base"},

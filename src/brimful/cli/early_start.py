@@ -8,7 +8,13 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 
+from brimful.execute import available_cores
+from brimful.preloading import TOKENIZER
+
 _COMMANDS = ("pack", "measure")
+
+_EXCLUDED = frozenset(("--help", "-h", "--no-fast", "--chat-template"))
+"""Words with which nothing has to be loaded, or something else."""
 
 _MIN_BYTES = 24 << 20
 """Bytes of data from which on a job has more blocks than one process measures."""
@@ -16,13 +22,14 @@ _MIN_BYTES = 24 << 20
 
 def start_processes_early(arguments: Sequence[str]) -> None:
     """Start the server if the command line names large files and the directory of a tokenizer."""
-    if not arguments or arguments[0] not in _COMMANDS or not {"--help", "-h", "--no-fast"}.isdisjoint(arguments):
+    words = [part for word in arguments for part in word.split("=", 1)]
+    if not words or words[0] not in _COMMANDS or not _EXCLUDED.isdisjoint(words):
         return
-    options = dict(pairwise(arguments))
+    options = dict(pairwise(words))
     tokenizer = os.path.expanduser(options.get("--tokenizer", ""))
-    is_large = sum(os.path.getsize(path) for path in arguments[1:] if os.path.isfile(path)) >= _MIN_BYTES
-    if is_large and os.path.isdir(tokenizer) and options.get("--num-proc") != "1":
+    is_large = sum(os.path.getsize(path) for path in words[1:] if os.path.isfile(path)) >= _MIN_BYTES
+    if is_large and os.path.isdir(tokenizer) and options.get("--num-proc", str(available_cores())) != "1":
         from brimful.execute.workers import fresh_processes
 
-        variables = {"BRIMFUL_PRELOAD_TOKENIZER": os.path.realpath(tokenizer)}
+        variables = {TOKENIZER: os.path.realpath(tokenizer)}
         fresh_processes({"brimful.encode.preload": variables, "brimful.measure.block": {}})

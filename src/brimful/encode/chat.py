@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from brimful.checks import check_type, choice_of
 from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
 from brimful.encode.placeholders import examined
-from brimful.encode.preloading import TRANSFORMERS
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.shapes import Shape, is_of_texts, shape_of
 from brimful.encode.swallowed import SwallowedText
@@ -21,6 +20,7 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
+from brimful.preloading import TRANSFORMERS
 from brimful.sources.sample import Message, Sample
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")

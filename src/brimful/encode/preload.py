@@ -8,9 +8,10 @@ import importlib
 import os
 import threading
 
-from brimful.encode.preloading import TOKENIZER, TRANSFORMERS
+from brimful.encode.chat import ChatEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
+from brimful.preloading import TOKENIZER, TRANSFORMERS
 
 
 def _load_tokenizer() -> None:
@@ -18,7 +19,16 @@ def _load_tokenizer() -> None:
     with contextlib.suppress(Exception):
         # The first job with a tokenizer loads it by Transformers: not here too, at the same time.
         if not os.path.isdir(name) or TokenizerFacts.recall(name) is not None:
-            Tokenizer(name).tokenize(["a"])
+            tokenizer = Tokenizer(name)
+            tokenizer.tokenize(["a"])
+            # Worker processes would each import Transformers, if its own template needs that.
+            if any(TRANSFORMERS in variables for variables in ChatEncoder(tokenizer).preload.values()):
+                _import_transformers()
+
+
+def _import_transformers() -> None:
+    with contextlib.suppress(ImportError):
+        importlib.import_module("transformers.models.auto.tokenization_auto")
 
 
 if os.environ.get(TOKENIZER):
@@ -29,5 +39,4 @@ if os.environ.get(TOKENIZER):
     os.register_at_fork(before=_thread.join)
 
 if os.environ.get(TRANSFORMERS):
-    with contextlib.suppress(ImportError):
-        importlib.import_module("transformers.models.auto.tokenization_auto")
+    _import_transformers()

@@ -13,11 +13,11 @@ import numpy as np
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
-from brimful.encode.preloading import TOKENIZER
 from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
+from brimful.preloading import TOKENIZER
 from brimful.ragged import offsets_of, ranges
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged

@@ -1,4 +1,4 @@
-"""Names of the variables of the environment by which ``preload`` knows what to load."""
+"""Names of the variables of the environment that tell the server of worker processes what to load (``encode.preload``)."""
 
 TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
 """Directory of a tokenizer."""
