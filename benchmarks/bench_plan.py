@@ -163,9 +163,14 @@ def beside_the_limit(shape: str, count: int, *, repetitions: int) -> Iterator[Ro
     for form, aim in (("compiled", 1 / 2), ("numpy", 1 / 8), ("seeded", None)):
         words = "compiled, shuffled by a seed" if form == "seeded" else form
         yield Row(f"{title}: plan, {words}", "s", seconds[form], peer, seconds["limit"], less_is_better=True, aim=aim)
-    for form, call in (("compiled", _plan), ("numpy", _in_numpy)):
+    calls = {
+        "compiled": lambda: _plan(lengths, capacity),
+        "numpy": lambda: _in_numpy(lengths, capacity),
+        "compiled, shuffled by a seed": lambda: _plan(lengths, capacity, seed=0),
+    }
+    for form, call in calls.items():
         tracemalloc.start()
-        plan = call(lengths, capacity)
+        plan = call()
         peak = tracemalloc.get_traced_memory()[1] / count
         tracemalloc.stop()
         del plan

@@ -83,19 +83,17 @@ class PackRuns:
             order: ``int[num_items]``, as ``decreasing_order`` gives it.
             pack_order: ``int[num_packs]``, the pack that comes first, second, …; the order of opening if None.
         """
-        sizes = self.pack_sizes()
-        offsets = np.zeros(self.num_packs + 1, dtype=np.int64)
+        offsets, begins = _places_of_packs(self.pack_sizes(), pack_order, order.dtype)
+        # Only the places are needed from here on: the items take its memory.
+        del pack_order
         items = np.empty_like(order)
-        # The first place of each pack, by its number in the order of opening.
-        begins: AnyIntArray = offsets[:-1] if pack_order is None else np.empty(self.num_packs, dtype=order.dtype)
         assign = compiled(_assign, len(order))
         if assign is not None:
-            assign(*self._in_tiles(), sizes, pack_order, offsets, begins, order, items)
+            assign(*self._in_tiles(), begins, order, items)
         else:
             _assign_in_numpy(
-                self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before,
-                sizes, pack_order, offsets, begins, order, items,
-            )  # fmt: skip
+                self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before, begins, order, items
+            )
         return Packing(offsets, items)
 
     def _in_tiles(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
@@ -117,29 +115,28 @@ class PackRuns:
         return first_item, first_pack, end_pack - first_pack, copies, self.items_before[run]
 
 
-def _assign(
-    first_item: Int64Array,
-    first_pack: Int64Array,
-    packs_in_run: Int64Array,
-    copies_per_pack: Int64Array,
-    items_before: Int64Array,
-    sizes: AnyIntArray,
-    pack_order: AnyIntArray | None,
-    offsets: Offsets,
-    begins: AnyIntArray,
-    order: AnyIntArray,
-    items: AnyIntArray,
-) -> None:
-    """Write the offsets and begins of the packs, then the items of each piece to the places of its packs; to be compiled.
+def _places_of_packs(
+    sizes: AnyIntArray, pack_order: AnyIntArray | None, dtype: np.dtype[Any]
+) -> tuple[Offsets, AnyIntArray]:
+    """Lay packs one behind the other.
 
     Args:
-        first_item, first_pack, packs_in_run, copies_per_pack, items_before: of the pieces of runs, as of ``_in_tiles``.
-        sizes: of the packs.
-        pack_order, order: as of ``PackRuns.assign``.
-        offsets: ``int64[num_packs + 1]``, the first of them 0; written.
-        begins: ``int[num_packs]``, written if there is a pack order; else the offsets themselves.
-        items: ``int[num_items]``, written.
+        sizes: items of each pack, in the order of opening.
+        pack_order: as of ``PackRuns.assign``.
+        dtype: holds the number of all items.
+
+    Returns:
+        The offsets of the packs in their new order; and the first place of each, in the order of opening.
     """
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    begins: AnyIntArray = offsets[:-1] if pack_order is None else np.empty(len(sizes), dtype=dtype)
+    lay = compiled(_lay_packs, len(sizes))
+    (lay or _lay_packs_in_numpy)(sizes, pack_order, offsets, begins)
+    return offsets, begins
+
+
+def _lay_packs(sizes: AnyIntArray, pack_order: AnyIntArray | None, offsets: Offsets, begins: AnyIntArray) -> None:
+    """Write the offsets, and the begins if there is a pack order (else they are the offsets); to be compiled."""
     num_items = np.int64(0)
     for place in range(len(sizes)):
         if pack_order is None:
@@ -149,6 +146,38 @@ def _assign(
             begins[pack] = num_items
             num_items += np.int64(sizes[pack])
         offsets[place + 1] = num_items
+
+
+def _lay_packs_in_numpy(
+    sizes: AnyIntArray, pack_order: AnyIntArray | None, offsets: Offsets, begins: AnyIntArray
+) -> None:
+    """Write the same in NumPy."""
+    sizes_in_order = sizes if pack_order is None else sizes[pack_order]
+    for first in range(0, len(sizes), _CHUNK_ITEMS):  # cumsum works on a copy of 8 bytes a pack
+        part = slice(first + 1, first + 1 + _CHUNK_ITEMS)
+        offsets[part] = np.cumsum(sizes_in_order[first : first + _CHUNK_ITEMS], dtype=np.int64) + offsets[first]
+    if pack_order is not None:
+        begins[pack_order] = offsets[:-1]
+
+
+def _assign(
+    first_item: Int64Array,
+    first_pack: Int64Array,
+    packs_in_run: Int64Array,
+    copies_per_pack: Int64Array,
+    items_before: Int64Array,
+    begins: AnyIntArray,
+    order: AnyIntArray,
+    items: AnyIntArray,
+) -> None:
+    """Write the items of each piece of a run to the places of its packs; to be compiled.
+
+    Args:
+        first_item, first_pack, packs_in_run, copies_per_pack, items_before: of the pieces of runs, as of ``_in_tiles``.
+        begins: first place of each pack, in the order of opening.
+        order: as of ``PackRuns.assign``.
+        items: ``int[num_items]``, written.
+    """
     # Pieces lie in the order of their packs, so that a pack is filled while its places are in the cache.
     for run in range(len(first_pack)):
         next_item = first_item[run]
@@ -165,20 +194,11 @@ def _assign_in_numpy(
     packs_in_run: Int64Array,
     copies_per_pack: Int64Array,
     items_before: Int64Array,
-    sizes: AnyIntArray,
-    pack_order: AnyIntArray | None,
-    offsets: Offsets,
     begins: AnyIntArray,
     order: AnyIntArray,
     items: AnyIntArray,
 ) -> None:
     """Write the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
-    sizes_in_order = sizes if pack_order is None else sizes[pack_order]
-    for first in range(0, len(sizes), _CHUNK_ITEMS):  # cumsum works on a copy of 8 bytes a pack
-        part = slice(first + 1, first + 1 + _CHUNK_ITEMS)
-        offsets[part] = np.cumsum(sizes_in_order[first : first + _CHUNK_ITEMS], dtype=np.int64) + offsets[first]
-    if pack_order is not None:
-        begins[pack_order] = offsets[:-1]
     packs_per_piece = np.maximum(1, _CHUNK_ITEMS // copies_per_pack)
     if bool((packs_in_run > packs_per_piece).any()):
         pieces = -(-packs_in_run // packs_per_piece)
