@@ -14,6 +14,7 @@ BASE = {
     "fingerprint",
     "blobs",
     "tables",
+    "arrow_arrays",
     "cache",
     "locks",
     "progress",

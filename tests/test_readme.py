@@ -18,7 +18,8 @@ import click
 import pytest
 
 from brimful import plan_packs
-from brimful.cli import _brimful, main
+from brimful.cli import main
+from brimful.cli.program import _brimful
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

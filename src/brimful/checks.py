@@ -1,11 +1,10 @@
 """Checks of arguments: each refuses in one line that names the argument, what it must be and what it is."""
 
+import numbers
 import operator
 import os
 from enum import Enum
 from typing import Any, SupportsInt, TypeVar, cast
-
-import numpy as np
 
 from brimful.errors import SettingsError, WrongTypeError
 from brimful.messages import setting
@@ -19,12 +18,13 @@ def is_whole_number(value: object) -> bool:
     >>> is_whole_number(3), is_whole_number(True), is_whole_number(3.0)
     (True, False, False)
     """
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    # NumPy's types are registered, so that this needs no NumPy: it would be loaded before the first worker process.
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
     """Return true for integers and floats of Python and NumPy, without booleans."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def whole_number(name: str, value: object, *, minimum: int | None = None) -> int:

@@ -1,7 +1,64 @@
-"""Names of the variables of the environment that tell the server of worker processes what to load (``encode.preload``)."""
+"""Loading that takes a second, begun before all else in the server from which worker processes are forked.
+
+The server imports this module first: the fast library makes its tokenizer in a thread, without Python, while the server
+goes on importing (``encode.preload``). A process is forked when that is done, and inherits what was loaded.
+"""
+
+import contextlib
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from brimful.cache import cache_dir
 
 TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
-"""Directory of a tokenizer."""
+"""Variable of the environment: directory of the tokenizer to load."""
 
 TRANSFORMERS = "BRIMFUL_PRELOAD_TRANSFORMERS"
-"""Set if texts are rendered by Transformers."""
+"""Variable of the environment: set if texts are rendered by Transformers."""
+
+_tokenizers: dict[bytes, Any] = {}
+_lock = threading.Lock()
+
+
+def fast_tokenizer(state: bytes) -> Any:
+    """Return the tokenizer of ``fastokens``, made once in a process and not again in those forked from it.
+
+    Args:
+        state: the tokenizer as ``tokenizers`` writes it, JSON.
+
+    Raises:
+        ImportError: the library is not installed.
+        ValueError: it does not know this kind of tokenizer.
+    """
+    from fastokens._native import Tokenizer
+
+    key = hashlib.blake2b(state).digest()
+    with _lock:
+        if key not in _tokenizers:
+            _tokenizers.clear()  # one is some hundred megabytes, and a job has one
+            _tokenizers[key] = Tokenizer.from_json_str(state.decode())
+        return _tokenizers[key]
+
+
+def state_note(directory: str) -> Path:
+    """Return the file that names the state of a directory's tokenizer, as the last job found it.
+
+    It is a guess at what will be needed, which takes no reading of the directory: a tokenizer is looked up by its state.
+    """
+    digest = hashlib.blake2b(os.path.realpath(directory).encode("utf-8", "surrogateescape"), digest_size=16)
+    return cache_dir() / "tokenizers" / f"{digest.hexdigest()}.state"
+
+
+def _load(directory: str) -> None:
+    # A tokenizer that cannot be loaded is no error here: the job says so, in its own words.
+    with contextlib.suppress(Exception):
+        fast_tokenizer(Path(state_note(directory).read_text(encoding="utf-8")).read_bytes())
+
+
+if os.environ.get(TOKENIZER):
+    _thread = threading.Thread(target=_load, args=(os.environ[TOKENIZER],))
+    _thread.start()
+    os.register_at_fork(before=_thread.join)

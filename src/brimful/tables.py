@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 import xxhash
 
+from brimful.arrow_arrays import to_arrow, to_numpy
 from brimful.blobs import atomic_file
 from brimful.checks import path_of
 from brimful.errors import CorruptFileError, SourceNotFoundError
@@ -76,9 +77,9 @@ def write_table(
     # Checksums are of the values that a reader will see, so they are taken after the trimming.
     columns = {name: _trimmed(column) for name, column in columns.items()}
     arrays = {
-        name: pa.LargeListArray.from_arrays(column.offsets, column.values)
+        name: pa.LargeListArray.from_arrays(to_arrow(column.offsets), to_arrow(column.values))
         if isinstance(column, Ragged)
-        else pa.array(column)
+        else to_arrow(column)
         for name, column in columns.items()
     }
     description_json = json.dumps(description, ensure_ascii=False).encode()
@@ -149,7 +150,7 @@ class Table:
             KeyError: no such column.
             CorruptFileError: other numbers than were written.
         """
-        return self._read(name, _flat, checked)
+        return self._read(name, to_numpy, checked)
 
     def ragged(self, name: str, *, checked: bool = True) -> Ragged:
         """Return a column of several values per row; arguments and errors as of ``flat``."""
@@ -173,13 +174,8 @@ class Table:
         return column
 
 
-def _flat(column: Any) -> _Array:
-    array: _Array = column.to_numpy(zero_copy_only=column.type != "bool")  # booleans are stored as bits
-    return array
-
-
 def _ragged(column: Any) -> Ragged:
-    return Ragged(column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True))
+    return Ragged(to_numpy(column.values), to_numpy(column.offsets))
 
 
 def open_table(path: str | os.PathLike[str]) -> Table:

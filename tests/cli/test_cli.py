@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import get_completion_class
 
-from brimful.cli import _brimful
+from brimful.cli.program import _brimful
 from tests.cli.tools import one_json, outcome, refused, run
 
 COMMANDS = ("demo", "pack", "measure", "plan", "write", "verify", "inspect", "report")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from brimful.cli import _brimful
+from brimful.cli.program import _brimful
 from tests.cli.tools import outcome
 
 COMMANDS = tuple(_brimful.list_commands(click.Context(_brimful)))

@@ -12,8 +12,8 @@ import click
 import pytest
 
 import brimful
-from brimful.cli import _brimful
 from brimful.cli.flags import FLAGS, PYTHON_ONLY, flag_of, in_flags
+from brimful.cli.program import _brimful
 from brimful.messages import in_python, setting
 from brimful.plan.settings import PlanSettings
 

@@ -4,128 +4,27 @@ An error of a known reason is one line on standard error and exit code 2; nothin
 be run again.
 """
 
-import json
-import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
-from importlib import import_module
-from typing import Any
+from typing import NoReturn
 
-import click
-
-from brimful import __version__
 from brimful.cli.early_start import start_processes_early
-from brimful.cli.flags import in_flags
-from brimful.errors import BrimfulError
-from brimful.stopping import STOPPED
 
 __all__ = ["main"]
 
-_COMMANDS = {
-    "demo": "the whole line on real text of this machine, in a minute",
-    "pack": "measure, plan and write a data set in one command",
-    "measure": "exact lengths of all samples",
-    "plan": "decide which samples share which pack",
-    "write": "write the packs of a plan",
-    "verify": "is packing right? isolation and parity, on your model",
-    "inspect": "show a length table, a plan, a pack store, one pack with its text, or where one sample is",
-    "report": "lengths, fill and what other capacities would give",
-}
 
-
-class _Commands(click.Group):
-    """A group that imports the file of a command when it is used, so that ``brimful --help`` answers at once."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(f"brimful.cli.{cmd_name}"), cmd_name)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        # Our message names the nearest command, or the commands that take such a path.
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(_unknown(args[0]), ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
-
-
-def _unknown(name: str) -> str:
-    """Return the message on a word that is no command: the nearest one, or the commands that take such a path."""
-    # A path in place of a command is the most likely mistake: "brimful chats.jsonl".
-    if os.path.exists(name):
-        return (
-            f"no command {name!r}: to pack data say `brimful pack {name} …`, and to see what brimful wrote "
-            f"`brimful inspect {name}`"
-        )
-    matches = get_close_matches(name.lower(), _COMMANDS, n=1, cutoff=0.5)
-    return f"no command {name!r}: " + (
-        f"did you mean {matches[0]}?" if matches else f"use one of {', '.join(_COMMANDS)}"
-    )
-
-
-_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
-"""Settings of click that all commands inherit."""
-
-
-@click.group(cls=_Commands, context_settings=_SETTINGS)
-@click.version_option(__version__, prog_name="brimful")
-def _brimful() -> None:
-    """Pack training samples of any length into full sequences: plan once, prove it is right, use it in any trainer.
-
-    Start with `brimful demo`, or with your data:
-
-      brimful pack chats.jsonl -o packs --tokenizer Qwen/Qwen2.5-7B-Instruct --max-length 8192 --overflow drop
-    """
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit: 0, 2 for an error that is explained, 130 after Ctrl-C.
 
     It runs in the process of its caller; the program itself starts in ``brimful.__main__``, which handles signals by a
     thread.
+
+    Args:
+        arguments: of the command line, without the program's name; those of this process if None.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    as_json = "--json" in words
     start_processes_early(words)
-    try:
-        result: Any = _brimful.main(args=arguments, prog_name="brimful", standalone_mode=False)
-    except BrimfulError as error:
-        _fail(in_flags(error.message), error, as_json)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        sys.exit(0)
-    except click.ClickException as error:
-        _fail(error.format_message(), error, as_json)
-    except BrokenPipeError:
-        # The reader went away, as `head` does: Python must not fail again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), error, as_json)
-    except (KeyboardInterrupt, click.Abort):
-        print(STOPPED, file=sys.stderr)
-        sys.exit(130)
-    sys.exit(result if isinstance(result, int) else 0)
+    # Imported behind that: the server of worker processes loads meanwhile.
+    from brimful.cli.program import run
 
-
-def _fail(message: str, error: BaseException, as_json: bool) -> None:
-    """End with one line: words, or with ``--json`` an event like those of the progress."""
-    # One line, so that logs and scripts can rely on it.
-    line = " ".join(message.split())
-    if as_json:
-        event = {"event": "error", "error": type(error).__name__, "message": line}
-        place = {name: getattr(error, name) for name in ("sample_id", "where") if hasattr(error, name)}
-        print(json.dumps({**event, **place}, ensure_ascii=False), file=sys.stderr)
-    else:
-        print(f"error: {line}", file=sys.stderr)
-    sys.exit(2)
+    run(words)

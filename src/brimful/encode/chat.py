@@ -21,7 +21,7 @@ from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
 from brimful.preloading import TRANSFORMERS
-from brimful.sources.sample import Message, Sample
+from brimful.sources.sample import Message, PlainMessages, Sample
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
@@ -243,6 +243,8 @@ class ChatEncoder(RenderingEncoder):
     def _prepare(self, sample: Sample) -> Sample:
         """Return a chat with the system prompt of the settings, and with thoughts as the template can write them."""
         original = sample.messages or ()
+        if self._system is None and type(original) is PlainMessages:
+            return sample
         messages = original
         if self._system is not None and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": self._system}, *messages]
@@ -335,6 +337,8 @@ class ChatEncoder(RenderingEncoder):
     def _spans_to_train(self, rendering: _Rendering, text: str) -> list[Span]:
         """Return the spans of the assistant turns to train on."""
         sample = rendering.chat
+        if rendering.spans is not None and type(sample.messages) is PlainMessages and not self._marks_turns:
+            return rendering.spans[-1:] if self.train_on is TrainOn.LAST else rendering.spans
         answers = _answers_of(sample)
         if not answers:
             return []

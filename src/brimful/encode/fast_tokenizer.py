@@ -4,13 +4,12 @@
 """
 
 import importlib.metadata
-import threading
 from collections.abc import Sequence
 
 import numpy as np
 
+from brimful.preloading import fast_tokenizer
 from brimful.tables import Ragged
-from brimful.typing import Fingerprint
 
 
 class UnsupportedTokenizerError(Exception):
@@ -30,10 +29,8 @@ class FastTokenizer:
     """
 
     def __init__(self, state: str, *, split_special_tokens: bool = False) -> None:
-        from fastokens._native import Tokenizer
-
         try:
-            self._tokenizer = Tokenizer.from_json_str(state)
+            self._tokenizer = fast_tokenizer(state.encode())
         except ValueError as error:
             raise UnsupportedTokenizerError(str(error).splitlines()[0]) from error
         self._split_special_tokens = split_special_tokens
@@ -52,22 +49,3 @@ class FastTokenizer:
             list(texts), add_special_tokens=False, split_special_tokens=self._split_special_tokens
         )
         return Ragged(np.frombuffer(ids, dtype=np.int32), np.frombuffer(offsets, dtype=np.int64))
-
-
-_loaded: dict[tuple[Fingerprint, bool], FastTokenizer] = {}
-_load_lock = threading.Lock()
-
-
-def load_fast(fingerprint: Fingerprint, state: str, split_special_tokens: bool) -> FastTokenizer:
-    """Return a tokenizer that is loaded once in a process, which takes a second, and not in those forked from it.
-
-    Args:
-        fingerprint: of the state.
-        state, split_special_tokens: as of ``FastTokenizer``.
-    """
-    key = fingerprint, split_special_tokens
-    with _load_lock:
-        if key not in _loaded:
-            _loaded.clear()  # one is some hundred megabytes, and a job has one
-            _loaded[key] = FastTokenizer(state, split_special_tokens=split_special_tokens)
-        return _loaded[key]

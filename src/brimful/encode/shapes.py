@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, TypeAlias
 
 from brimful.fingerprint import fingerprint_bytes
-from brimful.sources.sample import Message
+from brimful.sources.sample import Message, PlainMessages
 
 Shape: TypeAlias = tuple[tuple[Hashable, ...], str | None]
 """Turns, each a role alone or with its keys, and the fingerprint of the tools."""
@@ -17,8 +17,12 @@ def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
     >>> shape_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "name": "b"}], None)
     (('user', ('assistant', 'role', 'name')), None)
     """
-    # Most messages are a role and a text: their role alone says so.
-    turns = tuple([m["role"] if len(m) == 2 and m.get("content") else _details(m) for m in messages])
+    # Of a role and a text the role alone is told.
+    turns: tuple[Hashable, ...]
+    if type(messages) is PlainMessages:
+        turns = messages.roles
+    else:
+        turns = tuple([m["role"] if len(m) == 2 and m.get("content") else _details(m) for m in messages])
     return turns, fingerprint_bytes(json.dumps(tools, default=repr).encode()) if tools else None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type
-from brimful.encode.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError, load_fast
+from brimful.encode.fast_tokenizer import FastTokenizer, UnsupportedTokenizerError
 from brimful.encode.hard_texts import hard_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts, TokenizedTexts
@@ -187,7 +187,7 @@ class Tokenizer:
     @cached_property
     def _fast(self) -> FastTokenizer:
         assert self.facts.state is not None
-        return load_fast(self.fingerprint, self.facts.state, self.facts.splits_special_tokens)
+        return FastTokenizer(self.facts.state, split_special_tokens=self.facts.splits_special_tokens)
 
     @property
     def _proof_subject(self) -> Any:

@@ -6,6 +6,7 @@ tokenizer's directory and on versions, and so is found in the cache from the sec
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -21,6 +22,7 @@ from brimful.cache import cache_dir
 from brimful.encode.token_bytes import TokenBytes
 from brimful.errors import BrimfulError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.preloading import state_note
 from brimful.tables import open_table, write_table
 from brimful.typing import Fingerprint
 
@@ -100,6 +102,8 @@ class TokenizerFacts:
             state = (folder / "tokenizer.json").read_bytes() if facts["state"] else None
             if state is not None and fingerprint_bytes(state) != facts["state"]:
                 return None
+            if state is not None:
+                _note_state(directory, folder)
             form = facts.pop("form")
             sizes = TokenBytes(table.flat("num_bytes"), form) if len(table) else None
             facts |= {"state": None if state is None else state.decode(), "sizes": sizes}
@@ -118,6 +122,7 @@ class TokenizerFacts:
             if state is not None:
                 with atomic_file(folder / "tokenizer.json") as file:
                     file.write(state)
+                _note_state(directory, folder)
             write_table(
                 folder / "facts.arrow",
                 {"num_bytes": num_bytes},
@@ -125,6 +130,14 @@ class TokenizerFacts:
             )
         except (OSError, BrimfulError):
             return
+
+
+def _note_state(directory: str, folder: Path) -> None:
+    """Tell the server of the next job's worker processes which tokenizer to load before all else."""
+    note, content = state_note(directory), os.fspath(folder.resolve() / "tokenizer.json")
+    if not note.is_file() or note.read_text(encoding="utf-8") != content:
+        with contextlib.suppress(OSError), atomic_file(note) as file:
+            file.write(content.encode())
 
 
 def _folder(directory: str) -> Path:

@@ -26,7 +26,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 from brimful.encode.placeholders import Render, examined, replace_texts
-from brimful.sources.sample import Message
+from brimful.sources.sample import Message, PlainMessages
 
 Span: TypeAlias = tuple[int, int]
 """Characters ``[start, end)`` of the rendered text that one assistant turn produced."""
@@ -254,6 +254,8 @@ class TurnFinder:
 
 def _plain_texts(messages: Sequence[Message]) -> list[str] | None:
     """Return the texts of all messages; None if there is a message whose rendering holds none unchanged."""
+    if type(messages) is PlainMessages:
+        return messages.texts
     values: list[str] = []
     for message in messages:
         if len(message) == 2 and message.get("content"):

@@ -15,7 +15,7 @@ from brimful.measure.account import Account
 from brimful.measure.table import REJECTED
 from brimful.measure.targets import runs_of_masks
 from brimful.ragged import offsets_of
-from brimful.sources.sample import Sample
+from brimful.sources.sample import PlainMessages, Sample
 from brimful.sources.source import Source
 from brimful.tables import Ragged, write_table
 from brimful.typing import BoolArray, Lengths, LossMask, TokenIds
@@ -197,9 +197,16 @@ def _batches(samples: Iterable[Sample | BadSampleError], errors: list[BadSampleE
             errors.append(sample)
             continue
         batch.append(sample)
-        num_characters += len(sample.text or "") + sum(len(turn.get("content") or "") for turn in sample.messages or ())
+        num_characters += _num_characters(sample)
         if len(batch) >= _BATCH_SAMPLES or num_characters >= _BATCH_CHARACTERS:
             yield batch
             batch, num_characters = [], 0
     if batch:
         yield batch
+
+
+def _num_characters(sample: Sample) -> int:
+    messages = sample.messages
+    if type(messages) is PlainMessages:
+        return sum(map(len, messages.texts))
+    return len(sample.text or "") + sum(len(turn.get("content") or "") for turn in messages or ())

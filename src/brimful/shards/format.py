@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from brimful.arrow_arrays import to_arrow, to_numpy
 from brimful.errors import CorruptFileError
 from brimful.ragged import offsets_of
 from brimful.shards.pack import Pack, PackRows
@@ -83,14 +84,17 @@ class ShardWriter:
             for (a, b), (c, d), mask in zip(pairwise(tokens), pairwise(segments), bits, strict=True)
         ]
         # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of whole plans.
-        segment_offsets = rows.segments.astype(np.int32)
+        segment_offsets = to_arrow(rows.segments.astype(np.int32))
         mask_offsets = offsets_of([len(mask) for mask in bits]).astype(np.int32)
         mask_buffers = [None, pa.py_buffer(mask_offsets), pa.py_buffer(np.concatenate(bits))]
         columns = [
-            pa.ListArray.from_arrays(rows.tokens.astype(np.int32), rows.input_ids),
+            pa.ListArray.from_arrays(to_arrow(rows.tokens.astype(np.int32)), to_arrow(rows.input_ids)),
             pa.Array.from_buffers(pa.binary(), len(rows), mask_buffers),
-            *(pa.ListArray.from_arrays(segment_offsets, v) for v in (rows.lengths, rows.sample_ids, rows.starts)),
-            pa.array(np.array(checksums, dtype=np.uint64)),
+            *(
+                pa.ListArray.from_arrays(segment_offsets, to_arrow(values))
+                for values in (rows.lengths, rows.sample_ids, rows.starts)
+            ),
+            to_arrow(np.array(checksums, dtype=np.uint64)),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
@@ -113,12 +117,12 @@ class _BatchViews:
         _, offsets, data = masks.buffers()
         self.mask_offsets = np.frombuffer(offsets, dtype=np.int32, count=len(masks) + 1)
         self.bits = np.frombuffer(data, dtype=np.uint8)
-        self.checksums = batch.column("checksum").to_numpy()
+        self.checksums = to_numpy(batch.column("checksum"))
 
 
 def _list_views(column: Any) -> tuple[_Array, _Array]:
     """Return the values and the offsets of a list column, without a copy."""
-    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True)
+    return to_numpy(column.values), to_numpy(column.offsets)
 
 
 class ShardReader:

@@ -19,7 +19,7 @@ from typing import Any
 
 from brimful.messages import setting
 from brimful.sources.formats import RowFormat
-from brimful.sources.sample import MalformedRowError, Message, Sample
+from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample
 
 _REASONS = {
     **dict.fromkeys(
@@ -80,11 +80,15 @@ class Reading:
             raise MalformedRowError(reason)
         content = self.format.convert(row)
         messages = content.get("messages")
-        for text in [content.get("text")] if messages is None else [message.get("content") for message in messages]:
+        if messages is not None and type(messages) is not PlainMessages:
+            plain = PlainMessages.of(messages)
+            if plain is None:
+                unread += sorted(unread_of_messages(messages) - self.ignore)
+            else:
+                messages = content["messages"] = plain
+        for text in _texts_of(messages, content.get("text")):
             if text and "<" in text:
                 self._check_placeholder(text)
-        if messages is not None:
-            unread += sorted(unread_of_messages(messages) - self.ignore)
         return Sample(sample_id, **content, unread=tuple(unread))
 
     def _check_placeholder(self, text: str) -> None:
@@ -137,6 +141,13 @@ def unread_columns(row: Any, columns: frozenset[str], *, ignore: frozenset[str] 
         return []
     names = [str(column) for column, value in row.items() if column not in columns and not _is_empty(value)]
     return [name for name in names if name not in ignore]
+
+
+def _texts_of(messages: Sequence[Message] | None, text: str | None) -> Sequence[str | None]:
+    """Return the contents of messages, or the one text of a row without."""
+    if type(messages) is PlainMessages:
+        return messages.texts
+    return [text] if messages is None else [message.get("content") for message in messages]
 
 
 def unread_of_messages(messages: Sequence[Message]) -> set[str]:

@@ -10,6 +10,51 @@ Message: TypeAlias = dict[str, Any]
 """One turn in OpenAI's words: ``role``, ``content`` (text) and, where it calls tools, ``tool_calls``."""
 
 
+_ROLE_AND_TEXT = {2}, {dict}, {str}
+
+
+class PlainMessages(list[Message]):
+    """Messages of which each is a role and a text, neither empty, and nothing else: as most are.
+
+    What is known of all of them at once need not be asked of each again.
+
+    Attributes:
+        roles: of the messages, in order.
+        texts: their contents.
+
+    >>> PlainMessages.of([{"role": "user", "content": "hi"}]).texts
+    ['hi']
+    """
+
+    __slots__ = ("roles", "texts")
+
+    roles: tuple[str, ...]
+    texts: list[str]
+
+    @classmethod
+    def of(cls, messages: list[Any]) -> "PlainMessages | None":
+        """Return the same messages if they are plain; else None."""
+        # Built-in functions over all messages, which take a tenth of the time of questions to each.
+        sizes, types, text_types = _ROLE_AND_TEXT
+        if set(map(type, messages)) != types or set(map(len, messages)) != sizes:
+            return None
+        try:
+            roles = [message["role"] for message in messages]
+            texts = [message["content"] for message in messages]
+        except KeyError:
+            return None
+        if set(map(type, texts)) != text_types or set(map(type, roles)) != text_types:
+            return None
+        if not all(texts) or not all(roles):
+            return None
+        plain = cls(messages)
+        plain.roles, plain.texts = tuple(roles), texts
+        return plain
+
+    def __reduce__(self) -> Any:
+        return PlainMessages.of, (list(self),)
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One training example, from a row of any format: exactly one of ``messages``, ``text`` and ``input_ids``.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from brimful.errors import SettingsError
 from brimful.messages import setting
 from brimful.sources.formats.turns import as_message, as_text, is_plain, preview
-from brimful.sources.sample import MalformedRowError, Message
+from brimful.sources.sample import MalformedRowError, Message, PlainMessages
 
 
 class RowFormat(abc.ABC):
@@ -76,6 +76,9 @@ class RowFormat(abc.ABC):
         if not turns:
             raise MalformedRowError(f"{key!r} is empty: a conversation needs at least one turn")
         if convert is as_message:
+            plain = PlainMessages.of(turns)
+            if plain is not None:
+                return plain
             return [turn if is_plain(turn) else as_message(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
         return [convert(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
 
