@@ -6,7 +6,7 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     # Until the program hears signals by a thread, Ctrl-C ends it without a traceback of what it just loads.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
-from brimful.stopping import end, end_at_signals
+from brimful.stopping import end, end_at_signals, leave
 
 
 def main() -> None:
@@ -16,6 +16,8 @@ def main() -> None:
         from brimful.cli import main as run_command
 
         run_command()
+    except SystemExit as exit:
+        leave(exit.code)
     finally:
         end()
 

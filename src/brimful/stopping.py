@@ -7,13 +7,16 @@ brimful appear whole or not at all, so this is the end that SIGKILL makes too, a
 Only the command line stops like this. In the process of a caller, ``KeyboardInterrupt`` passes as ever.
 """
 
+import atexit
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import NoReturn
 
 STOPPED = "stopped; what was finished is kept, run the same command to go on"
 """Line that a stopped program prints."""
@@ -63,6 +66,24 @@ def end() -> None:
     _run_end_actions()
     if threading.current_thread() is threading.main_thread():
         _handle(signal.SIG_DFL)
+
+
+def leave(code: int | str | None) -> NoReturn:
+    """End this process as ``sys.exit`` does, but leave its memory to the system: taking it apart takes a tenth of a second.
+
+    Raises:
+        SystemExit: the code is no number.
+    """
+    end()
+    if code is not None and not isinstance(code, int):
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:  # the reader went away
+        os._exit(141)
+    os._exit(code or 0)
 
 
 def _handle(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:

@@ -11,7 +11,12 @@ import threading
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
+from brimful.errors import BrimfulError
 from brimful.preloading import TOKENIZER, TRANSFORMERS
+from brimful.sources.sample import PlainMessages, Sample
+
+
+_CHAT = Sample(0, messages=PlainMessages.of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]))
 
 
 def _load_tokenizer() -> None:
@@ -20,10 +25,14 @@ def _load_tokenizer() -> None:
         # The first job with a tokenizer loads it by Transformers: not here too, at the same time.
         if not os.path.isdir(name) or TokenizerFacts.recall(name) is not None:
             tokenizer = Tokenizer(name)
+            encoder = ChatEncoder(tokenizer)
+            with contextlib.suppress(BrimfulError):
+                # Compiles the template, and imports the engines that render it.
+                encoder.render(_CHAT)
+                # Worker processes would each import Transformers, if its own template needs that.
+                if any(TRANSFORMERS in variables for variables in encoder.preload.values()):
+                    _import_transformers()
             tokenizer.tokenize(["a"])
-            # Worker processes would each import Transformers, if its own template needs that.
-            if any(TRANSFORMERS in variables for variables in ChatEncoder(tokenizer).preload.values()):
-                _import_transformers()
 
 
 def _import_transformers() -> None:
