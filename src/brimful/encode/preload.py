@@ -15,7 +15,6 @@ from brimful.errors import BrimfulError
 from brimful.preloading import TOKENIZER, TRANSFORMERS
 from brimful.sources.sample import PlainMessages, Sample
 
-
 _CHAT = Sample(0, messages=PlainMessages.of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]))
 
 
