@@ -23,6 +23,14 @@ PendingLengths: TypeAlias = Callable[[], MeasuredLengths]
 class Encoder(abc.ABC):
     """Turns samples into tokens. Encoders are picklable: worker processes load the same one."""
 
+    takes_media = False
+    """True if it encodes pictures, videos and sounds; else samples with media are refused."""
+
+    @property
+    def budgets(self) -> tuple[str, ...]:
+        """Names of what it measures beside tokens: ``patches``, ``images``, …."""
+        return ()
+
     @property
     @abc.abstractmethod
     def length_settings(self) -> dict[str, Any]:

@@ -17,11 +17,14 @@ from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
+from brimful.messages import setting
 from brimful.preloading import TOKENIZER
 from brimful.ragged import offsets_of, ranges
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
 from brimful.typing import Int64Array, LossMask, Offsets
+
+_NO_MEDIA = f"holds media, which takes the processor of a model: name it with {setting('processor')}"
 
 
 class RenderingEncoder(Encoder):
@@ -154,6 +157,8 @@ class RenderingEncoder(Encoder):
         errors: dict[int, BadSampleError] = {}
         for index, sample in enumerate(samples):
             try:
+                if sample.media and not self.takes_media:
+                    raise BadSampleError(_NO_MEDIA, sample_id=sample.sample_id)
                 context, text = self._render_sample(sample)
             except BadSampleError as error:
                 errors[index] = error

@@ -18,6 +18,8 @@ from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_
 from brimful.errors import BadSampleError, PlanMismatchError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
+from brimful.materialize.media import media_of_packs
+from brimful.media import PlacedMedium
 from brimful.plan import Plan
 from brimful.progress import Progress
 from brimful.shards import BATCH_ROWS, LANES, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
@@ -179,7 +181,7 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
     end = min(first + context.packs_per_shard, plan.num_packs)
     store: BlobStore = open_blob_store(context.directory)
     with store.blob(f"shards/{seq:08d}") as blob:
-        writer = ShardWriter(blob)
+        writer = ShardWriter(blob, with_media=context.encoder.takes_media)
         for begin in range(first, end, BATCH_ROWS):
             writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end)))
         writer.close()
@@ -235,7 +237,7 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
     sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
     lengths = np.ascontiguousarray(plan.lengths[rows])
-    samples = _masked_runs(context, sample_ids)
+    samples, media = _masked_runs(context, sample_ids)
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.source.where)
     # Most plans hold whole samples, and then nothing is cut.
@@ -244,13 +246,19 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
         samples = [sample[start:stop] for sample, start, stop in cuts]
     input_ids, loss_mask = unmask_complement(np.concatenate(samples))
     segments = plan.offsets[first : end + 1] - plan.offsets[first]
-    return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments)
+    pack_media = None
+    if context.encoder.takes_media:
+        pack_media = media_of_packs(media, sample_ids, starts, lengths, segments, context.source.where)
+    return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
 
 
-def _masked_runs(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
-    """Return the tokens of each segment's sample with their mask, kept by measuring or encoded now."""
+def _masked_runs(
+    context: _Context, sample_ids: Int64Array
+) -> tuple[list[TokenIds], dict[int, tuple[PlacedMedium, ...]]]:
+    """Return the tokens of each segment's sample with their mask, kept by measuring or encoded now; and media by sample."""
     if context.encoded is not None:
-        return context.encoded.masked_runs(sample_ids.tolist())
+        return context.encoded.masked_runs(sample_ids.tolist()), {}
+    media: dict[int, tuple[PlacedMedium, ...]] = {}
     # A sample that was split into several of these segments is encoded once.
     distinct_ids = np.unique(sample_ids)
     runs: dict[int, TokenIds] = {}
@@ -260,4 +268,5 @@ def _masked_runs(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
             if isinstance(result, BadSampleError):
                 raise result.located(context.source.where(sample.sample_id))
             runs[sample.sample_id] = mask_as_complement(result.input_ids, result.loss_mask)
-    return [runs[sample_id] for sample_id in sample_ids.tolist()]
+            media[sample.sample_id] = result.media
+    return [runs[sample_id] for sample_id in sample_ids.tolist()], media

@@ -136,7 +136,7 @@ def measure_and_keep(
     encoded_dir: str | os.PathLike[str] | None,
 ) -> Measurement:
     """Measure lengths and leave the tokens in ``encoded_dir``, so that writing need not make them again."""
-    names = _checked_budgets(budgets)
+    names = (*_checked_budgets(budgets), *encoder.budgets)
     if on_bad_sample not in ("error", "skip"):
         raise SettingsError(f"{setting('on_bad_sample', on_bad_sample)} is unknown: use error or skip")
     if on_mismatch not in ("error", "rebuild"):
