@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "shards": {"base", "media"},
     "materialize": {"base", "media", "sources", "encode", "measure", "plan", "shards", "execute"},
     "serve": {"base", "media", "sources", "encode", "measure", "plan", "shards"},
-    "collate": {"base", "plan", "shards"},
+    "collate": {"base", "media", "plan", "shards"},
     "trainers": {"base", "plan", "serve", "collate", "shards"},
 }
 ANYTHING = {"report", "cli", "testing", "demo", "verify", "__init__", "__main__"}

@@ -16,7 +16,7 @@ from brimful.media.rope_positions import (
     QWEN2_5_VL,
     QWEN2_VL,
     QWEN3_VL,
-    PlacedMedium,
+    RopeMedium,
     RopeRule,
     rope_positions,
 )
@@ -62,7 +62,7 @@ class Sample:
     grids: dict[str, list[list[int]]]
     seconds: list[float]
     audio_sizes: list[int]
-    media: list[PlacedMedium]
+    media: list[RopeMedium]
 
 
 def written(parts, family, merge=2):
@@ -95,7 +95,7 @@ def written(parts, family, merge=2):
             sample.grids[part.kind].append(list(patches))
             if part.kind == "video":
                 sample.seconds.append(part.seconds)
-            sample.media.append(PlacedMedium(kind, starts, patches, part.seconds))
+            sample.media.append(RopeMedium(kind, starts, patches, part.seconds))
     return sample
 
 
@@ -235,7 +235,7 @@ def test_times_are_cut_where_the_model_cuts_them(family):
 
 def test_text_behind_a_video_in_other_versions():
     """The video of transformers#45381: its text is at 348 in Transformers 5.2, and at 31 from 5.3 on."""
-    video_of_issue = PlacedMedium(MediaKind.VIDEO, [15], (84, 24, 32), seconds_per_grid=2.0)
+    video_of_issue = RopeMedium(MediaKind.VIDEO, [15], (84, 24, 32), seconds_per_grid=2.0)
     num_tokens = 15 + 84 * 12 * 16 + 10
     older = rope_positions(num_tokens, [video_of_issue], replace(QWEN2_5_VL, is_after_time=True))
     newer = rope_positions(num_tokens, [video_of_issue], QWEN2_5_VL)
@@ -272,21 +272,21 @@ def test_a_pack_has_the_positions_of_its_samples(family):
 @pytest.mark.parametrize(
     ("medium", "rule", "message"),
     [
-        (PlacedMedium(MediaKind.IMAGE, [3], (1, 4, 6)), QWEN2_VL, "has 6 tokens at token 3, where tokens 0 … 8 of its"),
+        (RopeMedium(MediaKind.IMAGE, [3], (1, 4, 6)), QWEN2_VL, "has 6 tokens at token 3, where tokens 0 … 8 of its"),
         (
-            PlacedMedium(MediaKind.IMAGE, [0], (1, 4, 5)),
+            RopeMedium(MediaKind.IMAGE, [0], (1, 4, 5)),
             QWEN2_VL,
             "has the grid .1, 4, 5., which tokens of 2 · 2 do not",
         ),
-        (PlacedMedium(MediaKind.IMAGE, [0], (1, 4, 0)), QWEN2_VL, "has the grid .1, 4, 0."),
-        (PlacedMedium(MediaKind.IMAGE, [0], (2, 2, 2)), QWEN2_VL, "only videos have several grids"),
-        (PlacedMedium(MediaKind.AUDIO, [0], (1, 2, 2)), QWEN2_5_OMNI, "is a sound, which has no grid"),
-        (PlacedMedium(MediaKind.VIDEO, [0], (2, 2, 2)), QWEN3_VL, "has 1 runs of tokens and 2 are due"),
-        (PlacedMedium(MediaKind.VIDEO, [0, 3], (2, 2, 2)), QWEN2_VL, "has 2 runs of tokens and 1 are due"),
-        (PlacedMedium(MediaKind.VIDEO, [4, 0], (2, 2, 2)), QWEN3_VL, "has 1 tokens at token 0, where tokens 5 … 8"),
+        (RopeMedium(MediaKind.IMAGE, [0], (1, 4, 0)), QWEN2_VL, "has the grid .1, 4, 0."),
+        (RopeMedium(MediaKind.IMAGE, [0], (2, 2, 2)), QWEN2_VL, "only videos have several grids"),
+        (RopeMedium(MediaKind.AUDIO, [0], (1, 2, 2)), QWEN2_5_OMNI, "is a sound, which has no grid"),
+        (RopeMedium(MediaKind.VIDEO, [0], (2, 2, 2)), QWEN3_VL, "has 1 runs of tokens and 2 are due"),
+        (RopeMedium(MediaKind.VIDEO, [0, 3], (2, 2, 2)), QWEN2_VL, "has 2 runs of tokens and 1 are due"),
+        (RopeMedium(MediaKind.VIDEO, [4, 0], (2, 2, 2)), QWEN3_VL, "has 1 tokens at token 0, where tokens 5 … 8"),
     ],
 )
-def test_a_grid_that_does_not_go_with_its_tokens(medium: PlacedMedium, rule: RopeRule, message: str):
+def test_a_grid_that_does_not_go_with_its_tokens(medium: RopeMedium, rule: RopeRule, message: str):
     """A truncated sample, or a grid of another processor: all positions behind it would be wrong."""
     with pytest.raises(BadMediumError, match=message):
         rope_positions(8, [medium], rule)

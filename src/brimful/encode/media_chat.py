@@ -200,10 +200,10 @@ class MediaChatEncoder(ChatEncoder):
 
     def _ids_of_piece(self, piece: Piece) -> TokenIds:
         if not piece.is_token:
-            return np.array(self.tokenizer.ids([piece.text * piece.count])[0], dtype=np.int32)
+            return np.array(self.tokenizer.ids([piece.text * piece.repetitions])[0], dtype=np.int32)
         if piece.text not in self._ids_by_token:
             self._ids_by_token[piece.text] = self.tokenizer.ids([piece.text])[0][0]
-        return np.full(piece.count, self._ids_by_token[piece.text], dtype=np.int32)
+        return np.full(piece.repetitions, self._ids_by_token[piece.text], dtype=np.int32)
 
     @cached_property
     def _ids_by_token(self) -> dict[str, int]:

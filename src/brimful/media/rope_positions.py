@@ -1,6 +1,6 @@
 """Multimodal rotary positions (mRoPE): time, height and width of each token of one sample."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,8 +51,17 @@ QWEN2_5_OMNI = RopeRule(tokens_per_second=25, is_after_time=True)
 """Rule of Qwen2.5-Omni's thinker for videos whose sound is not between their frames (``use_audio_in_video=False``)."""
 
 
+RULES: Mapping[str, RopeRule] = {
+    "qwen2-vl": QWEN2_VL,
+    "qwen2.5-vl": QWEN2_5_VL,
+    "qwen3-vl": QWEN3_VL,
+    "qwen2.5-omni": QWEN2_5_OMNI,
+}
+"""Rules by the name of the family (``media.families``); others have positions of text."""
+
+
 @dataclass(frozen=True, slots=True)
-class PlacedMedium:
+class RopeMedium:
     """One picture or video with the places of its placeholder tokens in a sample.
 
     A sound has no grid and is left out: its tokens count like text.
@@ -72,7 +81,7 @@ class PlacedMedium:
     seconds_per_grid: float = 1.0
 
 
-def rope_positions(num_tokens: int, media: Sequence[PlacedMedium], rule: RopeRule) -> Int64Array:
+def rope_positions(num_tokens: int, media: Sequence[RopeMedium], rule: RopeRule) -> Int64Array:
     """Return time, height and width of each token of one sample, without its model.
 
     ::
@@ -96,7 +105,7 @@ def rope_positions(num_tokens: int, media: Sequence[PlacedMedium], rule: RopeRul
     Raises:
         BadMediumError: its grid does not agree with the rule, or with the places of its tokens.
 
-    >>> picture = PlacedMedium(MediaKind.IMAGE, [3], (1, 4, 6))
+    >>> picture = RopeMedium(MediaKind.IMAGE, [3], (1, 4, 6))
     >>> rope_positions(11, [picture], QWEN2_VL).tolist()
     [[0, 1, 2, 3, 3, 3, 3, 3, 3, 6, 7], [0, 1, 2, 3, 3, 3, 4, 4, 4, 6, 7], [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7]]
     """
@@ -126,7 +135,7 @@ def rope_positions(num_tokens: int, media: Sequence[PlacedMedium], rule: RopeRul
     return positions
 
 
-def _token_grid(medium: PlacedMedium, rule: RopeRule) -> tuple[Int64Array, int, int]:
+def _token_grid(medium: RopeMedium, rule: RopeRule) -> tuple[Int64Array, int, int]:
     """Return the time of each grid of one run, ``int64[grids]``, and the run's tokens in height and in width."""
     grids, *patches = medium.grid
     height, width = (count // rule.merge_size for count in patches)
