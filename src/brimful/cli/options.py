@@ -7,6 +7,7 @@ import click
 
 from brimful.cli.command import choice_option, grouped, value_option
 from brimful.encode import Mode, Reasoning
+from brimful.media.families import FAMILIES
 from brimful.plan import ALGORITHMS, NoTarget, Overflow
 from brimful.plan.algorithms import Algorithm
 from brimful.sources.formats import FORMATS
@@ -76,6 +77,25 @@ encoder_options = grouped(
     click.option(
         "--fast/--no-fast", default=True, help="Encode with faster libraries where they give the same tokens (default)."
     ),
+)
+
+media_options = grouped(
+    "Media",
+    value_option(
+        "--processor",
+        "DIR",
+        "Directory of the model's processor (preprocessor_config.json): pictures are packed too.",
+    ),
+    value_option(
+        "--encoder",
+        "FAMILY",
+        f"Family of the model: {', '.join(FAMILIES)} (default: as the processor says).",
+        "family",
+    ),
+    value_option("--media-dir", "DIR", "Where rows name media (default: beside their own file)."),
+    click.option("--media-outside", is_flag=True, help="Rows may name media outside of that directory."),
+    value_option("--min-pixels", "N", "Fewest pixels of a picture, instead of the processor's.", type=int),
+    value_option("--max-pixels", "N", "Most pixels of a picture, instead of the processor's.", type=int),
 )
 
 json_option = grouped(

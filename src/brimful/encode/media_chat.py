@@ -20,6 +20,7 @@ from brimful.sources.sample import Message, Sample
 from brimful.tables import Ragged
 from brimful.typing import AnyIntArray, LossMask, TokenIds
 
+_TEMPLATE_OF_MODEL = f"name the template of the model with {setting('chat_template')}"
 _BEFORE, _BEHIND = "brimful-before", "brimful-behind"
 
 
@@ -109,12 +110,9 @@ class MediaChatEncoder(ChatEncoder):
         try:
             once, twice = between(1), between(2)
         except Exception as error:  # templates raise exceptions of any class
-            raise SettingsError(f"the chat template cannot write {kind.value}s: {error}") from error
+            raise SettingsError(f"the chat template cannot write media ({error}): {_TEMPLATE_OF_MODEL}") from error
         if once.count(token) != 1:
-            raise SettingsError(
-                f"the chat template writes no {token} for a medium: name that of the model with "
-                f"{setting('chat_template')}, or its {setting('processor')}"
-            )
+            raise SettingsError(f"the chat template writes no {token} for a medium: {_TEMPLATE_OF_MODEL}")
         if twice != 2 * once:
             raise SettingsError(
                 "the chat template writes media otherwise when there are several, which cannot be packed so far"

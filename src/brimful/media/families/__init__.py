@@ -9,8 +9,9 @@ from brimful.media.families.processor_files import read_processor_files
 from brimful.media.families.qwen2_5_vl import Qwen25VL
 from brimful.media.families.qwen2_vl import Qwen2VL
 from brimful.media.families.qwen3_vl import Qwen3VL
+from brimful.messages import setting
 
-__all__ = ["FAMILIES", "Expansion", "Family", "Piece", "Placeholder", "open_family"]
+__all__ = ["FAMILIES", "Expansion", "Family", "Piece", "Placeholder", "family_of_processor", "open_family"]
 
 FAMILIES: dict[str, type[Family]] = {family.name: family for family in (Qwen2VL, Qwen25VL, Qwen3VL)}
 """Every family by its name."""
@@ -35,3 +36,31 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
         raise SettingsError(f"no family is called {name!r}: choose one of {', '.join(FAMILIES)}")
     files = None if directory is None else read_processor_files(directory)
     return FAMILIES[name].from_files(files, {key: value for key, value in overrides.items() if value is not None})
+
+
+_FAMILY_OF_CLASS = {
+    "Qwen2VLProcessor": "qwen2-vl",
+    "Qwen2_5_VLProcessor": "qwen2.5-vl",
+    "Qwen3VLProcessor": "qwen3-vl",
+    "Qwen2AudioProcessor": "qwen2-audio",
+    "Qwen2_5OmniProcessor": "qwen2.5-omni",
+    "LlavaProcessor": "llava",
+    "InternVLProcessor": "internvl",
+}
+
+
+def family_of_processor(directory: str | Path) -> str:
+    """Return the name of the family that a processor says it is of.
+
+    Raises:
+        SettingsError: no processor there, or of no family that is known.
+    """
+    files = read_processor_files(directory)
+    for part in (files.processor, files.image, files.audio):
+        name = _FAMILY_OF_CLASS.get(str(part.get("processor_class")))
+        if name in FAMILIES:
+            return name
+    raise SettingsError(
+        f"{directory} does not say which family its processor is of: name it with {setting('family')}, one of "
+        f"{', '.join(FAMILIES)}"
+    )
