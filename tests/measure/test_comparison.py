@@ -56,7 +56,7 @@ def test_a_difference_stops_the_job_and_is_remembered(source, qwen_tokenizer, mo
     """Without it a fast library with a rare fault would spoil a run in silence."""
     path = tmp_path / "lengths.arrow"
     before = measure_lengths(source, ChatEncoder(Tokenizer(qwen_tokenizer)), path=path)
-    assert "fastokens" in ChatEncoder(Tokenizer(qwen_tokenizer)).engine
+    assert "fastokens" in ChatEncoder(Tokenizer(qwen_tokenizer)).engine.name
     _plant(monkeypatch)
     with pytest.raises(
         EncodersDifferError, match=r"chats\.jsonl:3 \(sample 2\): fastokens .* tokens, and \d+ by the reference"
@@ -64,8 +64,8 @@ def test_a_difference_stops_the_job_and_is_remembered(source, qwen_tokenizer, mo
         measure_lengths(source, ChatEncoder(Tokenizer(qwen_tokenizer)), cache_dir=tmp_path / "other")
     # Never again for this tokenizer: neither the library nor what it measured.
     encoder = ChatEncoder(Tokenizer(qwen_tokenizer))
-    assert encoder.engine.startswith("tokenizers ")
-    assert "it differed from the reference on" in encoder.engine
+    assert encoder.engine.name.startswith("tokenizers ")
+    assert "it differed from the reference on" in encoder.engine.name
     with pytest.raises(CacheMismatchError, match="found to give other tokens than the reference since"):
         measure_lengths(source, encoder, path=path)
     after = measure_lengths(source, encoder, path=path, on_mismatch="rebuild")
@@ -108,7 +108,7 @@ def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, qwen_tokeni
     table = measure_lengths(put("a.jsonl", _rows(7)), tokenizer, path=path)
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens", "tokenizers"]
     assert len(table.provenance["engines"]) == 1
-    ChatEncoder(tokenizer).distrust("planted")
+    ChatEncoder(tokenizer).engine.distrust("planted")
     with pytest.raises(CacheMismatchError, match="found to give other tokens"):
         measure_lengths(put("a.jsonl", _rows(7)), ChatEncoder(Tokenizer(qwen_tokenizer)), path=path)
 
@@ -116,10 +116,10 @@ def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, qwen_tokeni
 def test_without_fast_libraries_transformers_renders(put, fresh_cache, qwen_tokenizer):
     """``fast=False`` is for whoever suspects one of them: few rows must not bring Jinja back."""
     encoder = ChatEncoder(Tokenizer(qwen_tokenizer, fast=False))
-    assert encoder.reference is encoder
+    assert encoder.engine.reference is encoder
     table = measure_lengths(put("a.jsonl", _rows(5)), encoder)
-    assert table.provenance["encoded_by"] == [encoder.engine]
-    assert encoder.engine.endswith("templates by Transformers")
+    assert table.provenance["encoded_by"] == [encoder.engine.name]
+    assert encoder.engine.name.endswith("templates by Transformers")
 
 
 def test_a_tokenizer_whose_fast_form_is_changed_is_caught_before(fresh_cache, qwen_tokenizer, monkeypatch):

@@ -26,14 +26,14 @@ def compare_block(context: BlockContext, task: BlockTask) -> None:
     Raises:
         EncodersDifferError: one has other tokens or other targets.
     """
-    if not context.encoder.engine_id:
+    if not context.encoder.engine.id:
         return
     tokens = open_table(task.part_path).flat("tokens")
     stored = None if task.encoded_path is None else StoredSamples([(task.start, task.encoded_path)])
     for first in _first_rows(task):
         samples = context.source.read(first, min(first + ROWS, task.stop))
         readable = [sample for sample in samples if isinstance(sample, Sample)]
-        results = context.encoder.reference.encode_batch(readable)
+        results = context.encoder.engine.reference.encode_batch(readable)
         for sample, expected in zip(readable, results, strict=True):
             length = int(tokens[sample.sample_id - task.start])
             difference = _difference(sample, expected, length, stored)
@@ -73,9 +73,10 @@ def _difference(
 def _refusal(context: BlockContext, sample: Sample, difference: str) -> EncodersDifferError:
     """Return the error for a difference, after it was remembered."""
     engine, place = context.encoder.engine, context.source.where(sample.sample_id)
-    context.encoder.distrust(f"it differed from the reference on {place}")
+    name = engine.name  # afterwards it names those that take its place
+    engine.distrust(f"it differed from the reference on {place}")
     return EncodersDifferError(
-        f"{place} (sample {sample.sample_id}): {engine} encodes it otherwise than the libraries that it stands for: "
+        f"{place} (sample {sample.sample_id}): {name} encodes it otherwise than the libraries that it stands for: "
         f"{difference}. Nothing that it encoded is used; run the same command again: it goes on without it, as with "
         f"{setting('fast', False)}"
     )
