@@ -23,7 +23,7 @@ def test_an_encoder_without_faster_libraries_says_so():
     engine.load()
     engine.warm_up()
     with pytest.raises(NotImplementedError, match="Engine has none"):
-        engine.distrust("planted")
+        engine.distrust("a library 1.0", "planted")
 
 
 @pytest.mark.parametrize("kind", [ChatEncoder, CompletionEncoder, TextEncoder])

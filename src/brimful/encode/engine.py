@@ -42,8 +42,8 @@ class Engine:
         """Return false for faster libraries that were found to encode otherwise than the reference."""
         return True
 
-    def distrust(self, reason: str) -> None:
-        """Never encode with the faster libraries again, in their present versions."""
+    def distrust(self, engine_id: str, reason: str) -> None:
+        """Never encode with faster libraries of these versions again, nor use what they encoded."""
         raise NotImplementedError(f"{type(self).__name__} has none")
 
     def load(self) -> None:

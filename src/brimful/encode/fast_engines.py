@@ -37,8 +37,8 @@ class TokenizerEngine(Engine):
     def trusts(self, engine_id: str) -> bool:
         return not engine_id or self._tokenizer.trusts(engine_id)
 
-    def distrust(self, reason: str) -> None:
-        self._tokenizer.distrust(reason)
+    def distrust(self, engine_id: str, reason: str) -> None:
+        self._tokenizer.distrust(engine_id, reason)
 
     def load(self) -> None:
         self._tokenizer.tokenize(["a"])
@@ -77,14 +77,17 @@ class ChatEngine(TokenizerEngine):
 
     def trusts(self, engine_id: str) -> bool:
         return all(
-            self._template().trusts(name) if name.startswith("templates") else super(ChatEngine, self).trusts(name)
+            self._template().trusts(name) if _is_of_templates(name) else super(ChatEngine, self).trusts(name)
             for name in engine_id.split("; ")
         )
 
-    def distrust(self, reason: str) -> None:
-        self._template().distrust(reason)
-        if self._tokenizer.is_fast:
-            super().distrust(reason)
+    def distrust(self, engine_id: str, reason: str) -> None:
+        # Nobody knows which of them is to blame.
+        for name in engine_id.split("; "):
+            if _is_of_templates(name):
+                self._template().distrust(name, reason)
+            else:
+                super().distrust(name, reason)
 
     @property
     def preload(self) -> Mapping[str, Mapping[str, str]]:
@@ -92,3 +95,7 @@ class ChatEngine(TokenizerEngine):
         if self._template().needs_transformers:
             modules = {name: {**variables, TRANSFORMERS: "1"} for name, variables in modules.items()}
         return modules
+
+
+def _is_of_templates(name: str) -> bool:
+    return name.startswith("templates")

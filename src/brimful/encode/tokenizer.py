@@ -206,10 +206,11 @@ class Tokenizer:
         result = recall(self._proof_of(engine_id))
         return result is None or not result["reason"]
 
-    def distrust(self, reason: str) -> None:
-        """Never take the fast library for this tokenizer again, in its present version."""
-        remember(self._proof_subject, {"reason": reason})
-        self._reason_against_fast = reason
+    def distrust(self, engine_id: str, reason: str) -> None:
+        """Never take the fast library of these versions for this tokenizer again."""
+        remember(self._proof_of(engine_id), {"reason": reason})
+        if engine_id == self.engine_id:
+            self._reason_against_fast = reason
 
     def _difference(self, fast: FastTokenizer, texts: Sequence[str]) -> str:
         """Return the first text that both libraries tokenise differently, for a message; empty if there is none."""
