@@ -116,7 +116,7 @@ job_options = grouped(
         click.option(
             "--cache-dir",
             type=click.Path(file_okay=False),
-            help="Where indexes and measured lengths are kept (default: $BRIMFUL_CACHE or ~/.cache/brimful).",
+            help="Where indexes and measured lengths are kept, but not what is known of tokenizers (default: $BRIMFUL_CACHE or ~/.cache/brimful).",
         ),
     ),
 )

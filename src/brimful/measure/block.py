@@ -105,8 +105,8 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
             "kind": "length_part",
             "rejects": rejects,
             "account": account.as_dict(),
-            "engine": context.encoder.engine_id,
-            "encoded_by": context.encoder.engine,
+            "engine": context.encoder.engine.id,
+            "encoded_by": context.encoder.engine.name,
         },
     )
     return int(tokens[tokens > 0].sum(dtype=np.int64))
