@@ -85,8 +85,9 @@ def _family(options: Mapping[str, Any]) -> Family | None:
     name, directory = options.get("family"), options.get("processor")
     if name is None and directory is None:
         return None
-    if name is None:
+    if name is None and directory is not None:
         name = family_of_processor(directory)
+    assert name is not None
     return open_family(name, directory, **{name: options[name] for name in ("min_pixels", "max_pixels")})
 
 

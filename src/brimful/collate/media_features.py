@@ -36,7 +36,7 @@ class MediaFeatures:
 
     def __init__(self, processor: str | os.PathLike[str], family: str, **overrides: Any) -> None:
         self._directory = os.fspath(processor)
-        self._family = open_family(family, processor, **overrides)
+        self._family = open_family(family, self._directory, **overrides)
         self._rule = RULES.get(family)
 
     def __call__(self, pack: Pack) -> PackExtras:
@@ -71,9 +71,9 @@ class MediaFeatures:
         with optional("transformers", "text", "pixels of pictures"):
             from transformers import AutoImageProcessor
         settings = self._family.settings["image"]
-        size = {"shortest_edge": settings["min_pixels"], "longest_edge": settings["max_pixels"]}
+        limits = {name: settings[name] for name in ("min_pixels", "max_pixels")}
         # Pillow's resampling and not torch's, which gives other pixels: the same wherever the batch is made.
-        return AutoImageProcessor.from_pretrained(self._directory, backend="pil", size=size)
+        return AutoImageProcessor.from_pretrained(self._directory, backend="pil", **limits)
 
     def _images(self, pack: Pack, items: Sequence[PlacedMedium]) -> Media:
         pictures = []
