@@ -53,6 +53,7 @@ _MODULE_OF = {
     "PackedDataset": "brimful.serve",
     "PackLoader": "brimful.serve",
     "TokenBudgetBatches": "brimful.serve",
+    "EncodedSamples": "brimful.serve",
     "TokenBudget": "brimful.serve",
     "SampleCount": "brimful.serve",
     "Warmup": "brimful.serve",
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from brimful.plan import plan_packs as plan_packs
     from brimful.plan import plan_with as plan_with
     from brimful.plan import schedule_packs as schedule_packs
+    from brimful.serve import EncodedSamples as EncodedSamples
     from brimful.serve import Pack as Pack
     from brimful.serve import PackedDataset as PackedDataset
     from brimful.serve import PackLoader as PackLoader

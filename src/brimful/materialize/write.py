@@ -14,8 +14,9 @@ from brimful.blobs import BlobStore, crash_points, open_blob_store
 from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
+from brimful.encode.on_demand import encode_samples
 from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_complement
-from brimful.errors import BadSampleError, PlanMismatchError
+from brimful.errors import PlanMismatchError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
 from brimful.plan import Plan
@@ -27,9 +28,6 @@ from brimful.typing import Fingerprint, Int64Array, TokenIds
 
 SHARD_BYTES = 64 << 20
 """Target size of a shard in bytes: few enough files for any file system, small enough to build in memory."""
-
-_ENCODE_SAMPLES = 512
-"""Samples in one call of the encoder; bounds the memory of a worker."""
 
 _IN_PROCESS_TOKENS = 30_000_000
 """Tokens below which one process copies a job faster than several start."""
@@ -252,12 +250,10 @@ def _masked_runs(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
     if context.encoded is not None:
         return context.encoded.masked_runs(sample_ids.tolist())
     # A sample that was split into several of these segments is encoded once.
-    distinct_ids = np.unique(sample_ids)
-    runs: dict[int, TokenIds] = {}
-    for begin in range(0, len(distinct_ids), _ENCODE_SAMPLES):
-        batch = [context.source[sample_id] for sample_id in distinct_ids[begin : begin + _ENCODE_SAMPLES].tolist()]
-        for sample, result in zip(batch, context.encoder.encode_batch(batch), strict=True):
-            if isinstance(result, BadSampleError):
-                raise result.located(context.source.where(sample.sample_id))
-            runs[sample.sample_id] = mask_as_complement(result.input_ids, result.loss_mask)
+    distinct_ids = np.unique(sample_ids).tolist()
+    encoded = encode_samples(context.source, context.encoder, distinct_ids)
+    runs = {
+        sample_id: mask_as_complement(sample.input_ids, sample.loss_mask)
+        for sample_id, sample in zip(distinct_ids, encoded, strict=True)
+    }
     return [runs[sample_id] for sample_id in sample_ids.tolist()]

@@ -10,11 +10,14 @@ import numpy as np
 
 from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
+from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
+from brimful.encode.on_demand import encode_samples
 from brimful.errors import PlanMismatchError
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment, Plan
+from brimful.plan.plan import Segment
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
 from brimful.sources.open import open_source
@@ -39,8 +42,23 @@ class _PlannedPacks:
         return self._plan.num_packs
 
     def __getitem__(self, index: int) -> Pack:
-        plan, segments = self._plan, self._plan.pack(index)
-        samples = [self._encoder.encode(self._source[segment.sample_id]) for segment in segments]
+        return self.packs([index])[0]
+
+    def packs(self, indices: Sequence[int]) -> list[Pack]:
+        """Return several packs, whose samples are encoded together."""
+        segment_lists = [self._plan.pack(index) for index in indices]
+        # A sample that was split into two of these segments is encoded once.
+        sample_ids = list(dict.fromkeys(segment.sample_id for segments in segment_lists for segment in segments))
+        encoded = encode_samples(self._source, self._encoder, sample_ids)
+        samples = dict(zip(sample_ids, encoded, strict=True))
+        return [
+            self._assembled(index, segments, [samples[segment.sample_id] for segment in segments])
+            for index, segments in zip(indices, segment_lists, strict=True)
+        ]
+
+    def _assembled(self, index: int, segments: Sequence[Segment], samples: Sequence[EncodedSample]) -> Pack:
+        """Return the pack of these segments, given the sample of each."""
+        plan = self._plan
         first = int(plan.offsets[index % plan.num_packs])
         # A sample that changed since it was measured would be cut in the wrong place, or overfill the pack.
         sample_lengths = np.array([len(sample) for sample in samples])
@@ -115,7 +133,10 @@ class PackedDataset(IndexedPacks):
         return self._packs[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
-        return [self._packs[int(index)] for index in indices]
+        numbers = [int(index) for index in indices]
+        if isinstance(self._packs, _PlannedPacks):
+            return self._packs.packs(numbers)
+        return [self._packs[number] for number in numbers]
 
     def __repr__(self) -> str:
         return f"PackedDataset({counted(len(self), 'pack')}, {short(self.fingerprint)})"
