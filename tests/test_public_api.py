@@ -14,10 +14,10 @@ from brimful.messages import setting
 
 NAMES = [
     "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder",
-    "encoder_for", "EncodedSample", "Encoder", "TrainOn",
+    "encoder_for", "EncodedSample", "EncodedSamples", "Encoder", "TrainOn",
     "measure_lengths", "LengthTable", "plan_packs", "plan_with", "PlanSettings", "Plan", "Overflow", "CostModel", "schedule_packs",
     "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "open_packs", "Pack", "PackStore",
-    "PackedDataset", "PackLoader", "TokenBudgetBatches", "EncodedSamples", "TokenBudget", "SampleCount", "Warmup",
+    "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
     "PackedBatch",
     "Padding", "PackCollator", "Normaliser", "per_sample_loss", "collator_for", "choose_attention",
     "evaluate_samples", "one_by_one", "verify_packing", "VerifyReport", "BrimfulError", "__version__",

@@ -31,6 +31,7 @@ _MODULE_OF = {
     "TokenEncoder": "brimful.encode",
     "encoder_for": "brimful.encode",
     "EncodedSample": "brimful.encode",
+    "EncodedSamples": "brimful.encode",
     "Encoder": "brimful.encode",
     "TrainOn": "brimful.encode",
     "measure_lengths": "brimful.measure",
@@ -53,7 +54,6 @@ _MODULE_OF = {
     "PackedDataset": "brimful.serve",
     "PackLoader": "brimful.serve",
     "TokenBudgetBatches": "brimful.serve",
-    "EncodedSamples": "brimful.serve",
     "TokenBudget": "brimful.serve",
     "SampleCount": "brimful.serve",
     "Warmup": "brimful.serve",
@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from brimful.encode import ChatEncoder as ChatEncoder
     from brimful.encode import CompletionEncoder as CompletionEncoder
     from brimful.encode import EncodedSample as EncodedSample
+    from brimful.encode import EncodedSamples as EncodedSamples
     from brimful.encode import Encoder as Encoder
     from brimful.encode import TextEncoder as TextEncoder
     from brimful.encode import TokenEncoder as TokenEncoder
@@ -103,7 +104,6 @@ if TYPE_CHECKING:
     from brimful.plan import plan_packs as plan_packs
     from brimful.plan import plan_with as plan_with
     from brimful.plan import schedule_packs as schedule_packs
-    from brimful.serve import EncodedSamples as EncodedSamples
     from brimful.serve import Pack as Pack
     from brimful.serve import PackedDataset as PackedDataset
     from brimful.serve import PackLoader as PackLoader

@@ -13,8 +13,8 @@ import numpy as np
 from brimful.blobs import BlobStore, crash_points, open_blob_store
 from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
+from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.encode.on_demand import encode_samples
 from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_complement
 from brimful.errors import PlanMismatchError
 from brimful.execute import available_cores, run_tasks
@@ -44,8 +44,7 @@ class _Context:
     """None for processes that open it themselves, from ``plan_path``."""
     plan_path: str | None
     plan_fingerprint: Fingerprint
-    source: Source
-    encoder: Encoder
+    samples: EncodedSamples
     encoded: StoredSamples | None
     directory: str
     packs_per_shard: int
@@ -118,8 +117,7 @@ def write_packs(
             plan=plan if num_proc == 1 or plan.path is None else None,
             plan_path=plan.path,
             plan_fingerprint=plan.fingerprint,
-            source=source,
-            encoder=encoder,
+            samples=EncodedSamples(source, encoder),
             encoded=encoded,
             directory=str(directory),
             packs_per_shard=per_shard,
@@ -235,7 +233,7 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
     lengths = np.ascontiguousarray(plan.lengths[rows])
     samples = _masked_runs(context, sample_ids)
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
-    plan.check_sample_lengths(rows, sample_lengths, context.source.where)
+    plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
     # Most plans hold whole samples, and then nothing is cut.
     if starts.any() or not np.array_equal(sample_lengths, lengths):
         cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
@@ -251,7 +249,7 @@ def _masked_runs(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
         return context.encoded.masked_runs(sample_ids.tolist())
     # A sample that was split into several of these segments is encoded once.
     distinct_ids = np.unique(sample_ids).tolist()
-    encoded = encode_samples(context.source, context.encoder, distinct_ids)
+    encoded = context.samples.read(distinct_ids)
     runs = {
         sample_id: mask_as_complement(sample.input_ids, sample.loss_mask)
         for sample_id, sample in zip(distinct_ids, encoded, strict=True)

@@ -1,8 +1,7 @@
-"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``TokenBudgetBatches``, ``EncodedSamples``."""
+"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``TokenBudgetBatches``."""
 
 from brimful.serve.compose import BatchLedger, compose
 from brimful.serve.dataset import PackedDataset
-from brimful.serve.encoded_samples import EncodedSamples
 from brimful.serve.loader import PackLoader
 from brimful.serve.pack_store import PackStore, open_packs
 from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget, Warmup
@@ -12,7 +11,6 @@ from brimful.shards import Pack
 __all__ = [
     "BatchLedger",
     "Count",
-    "EncodedSamples",
     "Fit",
     "Pack",
     "PackLoader",
