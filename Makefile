@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := text,torch,fast,optimal,huggingface,trl,lightning,test,check
+EXTRAS := text,torch,fast,media,optimal,huggingface,trl,lightning,test,check
 
 .PHONY: help demo test test-all check bench chaos format clean
 

@@ -32,20 +32,22 @@ BASE = {
 }
 MAY_IMPORT = {
     "base": {"base"},
-    "sources": {"base"},
-    "encode": {"base", "sources"},
+    "media": {"base"},
+    "sources": {"base", "media"},
+    "encode": {"base", "media", "sources"},
     "execute": {"base"},
-    "measure": {"base", "sources", "encode", "execute"},
+    "measure": {"base", "media", "sources", "encode", "execute"},
     "plan": {"base", "measure.table"},
-    "shards": {"base"},
-    "materialize": {"base", "sources", "encode", "measure", "plan", "shards", "execute"},
-    "serve": {"base", "sources", "encode", "measure", "plan", "shards"},
-    "collate": {"base", "plan", "shards"},
+    "shards": {"base", "media"},
+    "materialize": {"base", "media", "sources", "encode", "measure", "plan", "shards", "execute"},
+    "serve": {"base", "media", "sources", "encode", "measure", "plan", "shards"},
+    "collate": {"base", "media", "plan", "shards"},
     "trainers": {"base", "plan", "serve", "collate", "shards"},
 }
 ANYTHING = {"report", "cli", "testing", "demo", "verify", "__init__", "__main__"}
 OUTSIDE = {
     "base": {"numpy", "xxhash"},
+    "media": {"numpy"},
     "sources": {"numpy", "xxhash"},
     "encode": {"numpy"},
     "execute": {"numpy", "pyarrow"},

@@ -26,6 +26,30 @@ def looks_like_hub_id(name: str) -> bool:
     return len(parts) <= 2 and all(part and part[0] not in ".~" and "\\" not in part for part in parts)
 
 
+def offline_snapshot(hub_id: str) -> str | None:
+    """Return the directory with the files of a hub id in the hub's cache; None unless ``HF_HUB_OFFLINE`` is set.
+
+    Only then do the hub's libraries take this directory without a question. Else a name may mean other files by now.
+    """
+    # Transformers before 5 may have a cache of its own.
+    if not looks_like_hub_id(hub_id) or os.environ.get("TRANSFORMERS_CACHE"):
+        return None
+    try:
+        import huggingface_hub.constants as constants
+    except ImportError:
+        return None
+    if not constants.HF_HUB_OFFLINE:
+        return None
+    repository = os.path.join(constants.HF_HUB_CACHE, f"models--{hub_id.replace('/', '--')}")
+    try:
+        with open(os.path.join(repository, "refs", "main"), encoding="utf-8") as file:
+            commit = file.read()
+    except (OSError, ValueError):
+        return None
+    directory = os.path.join(repository, "snapshots", commit)
+    return directory if commit and os.path.isdir(directory) else None
+
+
 @contextlib.contextmanager
 def offline_if_unreachable() -> Iterator[bool]:
     """Yield true if the hub can be reached; if not, its libraries use their caches alone while the block runs."""

@@ -117,14 +117,21 @@ class Table:
         path: the file.
         description: the mapping that was written beside the columns.
         checksummed: true if the file has checksums; those of earlier versions have none.
+        fingerprint: of description and columns, by their checksums; files without any have all the same.
     """
 
     def __init__(
-        self, path: str, batch: Any, description: dict[str, Any], checksums: Mapping[str, Fingerprint] | None
+        self,
+        path: str,
+        batch: Any,
+        description: dict[str, Any],
+        checksums: Mapping[str, Fingerprint] | None,
+        fingerprint: Fingerprint,
     ) -> None:
         self.path = path
         self.description = description
         self.checksummed = checksums is not None
+        self.fingerprint = fingerprint
         self._batch = batch
         self._unchecked = dict(checksums or {})
 
@@ -204,7 +211,7 @@ def open_table(path: str | os.PathLike[str]) -> Table:
         description = json.loads(metadata[_DESCRIPTION_KEY])
         batch = reader.get_batch(0)
         batch.validate()
-        return Table(name, batch, description, checksums)
+        return Table(name, batch, description, checksums, fingerprint_bytes(metadata.get(_CHECKSUMS_KEY, b"")))
     except CorruptFileError:
         raise
     except FileNotFoundError as error:

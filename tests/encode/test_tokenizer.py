@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,3 +135,54 @@ def test_special_tokens_can_be_split(qwen_tokenizer, fresh_cache):
     text = "a<|im_end|>b"
     assert tokenizer.ids([text]) == tokenizer.reference.ids([text]) == [hf(text)["input_ids"]]
     assert sys.modules["transformers"]
+
+
+@pytest.fixture
+def hub_cache(qwen_tokenizer, tmp_path, monkeypatch):
+    """The hub's cache with one tokenizer, ``owner/name``, and no network."""
+    from huggingface_hub import constants
+
+    repository = tmp_path / "models--owner--name"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("1" * 40)
+    shutil.copytree(qwen_tokenizer, repository / "snapshots" / ("1" * 40))
+    (repository / "snapshots" / ("1" * 40) / "config.json").write_text('{"model_type": "qwen2"}')
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return repository
+
+
+def test_facts_of_a_hub_id_are_kept_offline(hub_cache, fresh_cache, qwen_tokenizer):
+    """Nodes of a cluster have no network and name their tokenizer by its hub id: each job would import Transformers."""
+    code = (
+        "import sys; from brimful.encode.tokenizer import Tokenizer; "
+        "print(Tokenizer('owner/name').facts.fingerprint, 'transformers' in sys.modules)"
+    )
+    # Transformers takes the place of the hub's cache from the environment, when it is imported.
+    environment = {**os.environ, "HF_HUB_CACHE": str(hub_cache.parent), "HF_HUB_OFFLINE": "1"}
+    fingerprint = Tokenizer(qwen_tokenizer).facts.fingerprint
+    for imports_transformers in (True, False):
+        command = [sys.executable, "-c", code]
+        printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        assert printed.split() == [fingerprint, str(imports_transformers)]
+
+
+def test_facts_of_a_hub_id_are_of_its_present_files(hub_cache, fresh_cache, qwen, monkeypatch):
+    """A name of the hub means other files tomorrow: facts of those of yesterday would give their tokens."""
+    from huggingface_hub import constants
+
+    first, second = (str(hub_cache / "snapshots" / (digit * 40)) for digit in "12")
+    assert Tokenizer("owner/name")._files == (first, "owner/name")
+    qwen.facts.remember(first, "owner/name")
+    assert Tokenizer("owner/name").facts.fingerprint == qwen.fingerprint
+    # Transformers may read a directory otherwise than a hub id of the same files.
+    assert TokenizerFacts.recall(first, "another/name") is None
+    shutil.copytree(first, second)
+    (Path(second) / "config.json").write_text("{}")
+    (hub_cache / "refs" / "main").write_text("2" * 40)
+    assert Tokenizer("owner/name")._files == (second, "owner/name")
+    assert TokenizerFacts.recall(second, "owner/name") is None
+    # Where the hub can be asked, it is.
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    assert Tokenizer("owner/name")._files == (None, "owner/name")
+    assert Tokenizer("./owner")._files == (None, "./owner")

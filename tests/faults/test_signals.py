@@ -42,10 +42,16 @@ if stalling("worker importing") and __name__ == "__mp_main__":
     hold()
 
 import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.materialize.job as job, brimful.materialize.write as write
+from brimful.encode.engine import Engine
 from brimful.testing.toys import toy_chat_encoder
 
-class Encoder(type(toy_chat_encoder())):
+class Libraries(Engine):
     preload = {"transformers": {}}  # imported in the server of worker processes; here a stub
+
+class Encoder(type(toy_chat_encoder())):
+    @property
+    def engine(self):
+        return Libraries(lambda: self)
 
     def encode_batch(self, samples):
         if stalling("measuring"):
@@ -257,11 +263,17 @@ def test_a_signal_ends_the_program_at_every_stage_and_the_same_command_goes_on(
 SCRIPT = """
 import os, signal, sys
 from brimful import open_source, pack_dataset
+from brimful.encode.engine import Engine
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.stalls import stall, stalling
 
-class Encoder(type(toy_chat_encoder())):
+class Libraries(Engine):
     preload = {"transformers": {}}  # imported in the server of worker processes; here a stub
+
+class Encoder(type(toy_chat_encoder())):
+    @property
+    def engine(self):
+        return Libraries(lambda: self)
 
     def encode_batch(self, samples):
         if stalling("measuring"):

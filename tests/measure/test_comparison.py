@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,60 +12,32 @@ from brimful.encode import ChatEncoder
 from brimful.encode.fast_tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
-from brimful.measure import LengthTable, job, measure_lengths
+from brimful.measure import LengthTable, comparison, job, measure_lengths
+from brimful.measure.block import BlockContext, BlockTask, measure_block
 from brimful.sources import open_source
-from brimful.tables import Ragged
-
-
-def _rows(count=60):
-    return "".join(
-        json.dumps(
-            {"messages": [{"role": "user", "content": f"q {n}"}, {"role": "assistant", "content": "a " * (n + 1)}]}
-        )
-        + "\n"
-        for n in range(count)
-    )
+from tests.measure.planted import chats, lose_tokens, shift_targets
 
 
 @pytest.fixture
 def source(put, fresh_cache, monkeypatch):
     monkeypatch.setattr(job, "_FEW_ROWS", 0)  # however few, the fast library encodes them
-    return open_source(put("chats.jsonl", _rows()))
-
-
-def _plant(monkeypatch):
-    """Make the fast tokenizer lose the last token of texts that hold ``a a a``; its other texts stay right."""
-    real = FastTokenizer.ids
-
-    def ids(self, texts):
-        right = real(self, texts)
-        rows = [
-            row[: -1 if "a a a" in text else None]
-            for text, row in zip(texts, map(right.row, range(len(texts))), strict=True)
-        ]
-        import numpy as np
-
-        from brimful.ragged import offsets_of
-
-        return Ragged(np.concatenate([np.empty(0, np.int32), *rows]), offsets_of([len(row) for row in rows]))
-
-    monkeypatch.setattr(FastTokenizer, "ids", ids)
+    return open_source(put("chats.jsonl", chats()))
 
 
 def test_a_difference_stops_the_job_and_is_remembered(source, qwen_tokenizer, monkeypatch, tmp_path):
     """Without it a fast library with a rare fault would spoil a run in silence."""
     path = tmp_path / "lengths.arrow"
     before = measure_lengths(source, ChatEncoder(Tokenizer(qwen_tokenizer)), path=path)
-    assert "fastokens" in ChatEncoder(Tokenizer(qwen_tokenizer)).engine
-    _plant(monkeypatch)
+    assert "fastokens" in ChatEncoder(Tokenizer(qwen_tokenizer)).engine.name
+    lose_tokens(monkeypatch)
     with pytest.raises(
         EncodersDifferError, match=r"chats\.jsonl:3 \(sample 2\): fastokens .* tokens, and \d+ by the reference"
     ):
         measure_lengths(source, ChatEncoder(Tokenizer(qwen_tokenizer)), cache_dir=tmp_path / "other")
     # Never again for this tokenizer: neither the library nor what it measured.
     encoder = ChatEncoder(Tokenizer(qwen_tokenizer))
-    assert encoder.engine.startswith("tokenizers ")
-    assert "it differed from the reference on" in encoder.engine
+    assert encoder.engine.name.startswith("tokenizers ")
+    assert "it differed from the reference on" in encoder.engine.name
     with pytest.raises(CacheMismatchError, match="found to give other tokens than the reference since"):
         measure_lengths(source, encoder, path=path)
     after = measure_lengths(source, encoder, path=path, on_mismatch="rebuild")
@@ -75,16 +47,9 @@ def test_a_difference_stops_the_job_and_is_remembered(source, qwen_tokenizer, mo
 
 def test_other_targets_are_found_in_kept_tokens(source, qwen_tokenizer, monkeypatch, tmp_path):
     """Lengths may be right while a label is not."""
-    from brimful.encode import tokenized
     from brimful.materialize import pack_dataset
 
-    real = tokenized.ByteAlignedTexts.runs
-
-    def runs(self, rows, starts, ends):
-        firsts, lasts = real(self, rows, starts, ends)
-        return firsts + 1, lasts
-
-    monkeypatch.setattr(tokenized.ByteAlignedTexts, "runs", runs)
+    shift_targets(monkeypatch)
     with pytest.raises(EncodersDifferError, match=r"target \d+ is False, and True by the reference"):
         pack_dataset(source, ChatEncoder(Tokenizer(qwen_tokenizer)), tmp_path / "packs", capacity=512)
 
@@ -94,7 +59,7 @@ def test_few_rows_are_encoded_by_the_reference(put, qwen_tokenizer, monkeypatch,
     from brimful.materialize import pack_dataset
 
     monkeypatch.setattr(FastTokenizer, "ids", lambda *_: pytest.fail("loaded"))
-    summary = pack_dataset(put("a.jsonl", _rows()), Tokenizer(qwen_tokenizer), tmp_path / "packs", capacity=512)
+    summary = pack_dataset(put("a.jsonl", chats()), Tokenizer(qwen_tokenizer), tmp_path / "packs", capacity=512)
     assert "encoded by     tokenizers" in str(summary)
 
 
@@ -103,29 +68,91 @@ def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, qwen_tokeni
     monkeypatch.setattr(job, "_FEW_ROWS", 0)
     path = tmp_path / "lengths.arrow"
     tokenizer = Tokenizer(qwen_tokenizer)
-    measure_lengths(put("a.jsonl", _rows(5)), tokenizer, path=path)
+    measure_lengths(put("a.jsonl", chats(5)), tokenizer, path=path)
     monkeypatch.setattr(job, "_FEW_ROWS", 3000)
-    table = measure_lengths(put("a.jsonl", _rows(7)), tokenizer, path=path)
+    table = measure_lengths(put("a.jsonl", chats(7)), tokenizer, path=path)
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens", "tokenizers"]
     assert len(table.provenance["engines"]) == 1
-    ChatEncoder(tokenizer).distrust("planted")
+    engine = ChatEncoder(tokenizer).engine
+    engine.distrust(engine.id, "planted")
     with pytest.raises(CacheMismatchError, match="found to give other tokens"):
-        measure_lengths(put("a.jsonl", _rows(7)), ChatEncoder(Tokenizer(qwen_tokenizer)), path=path)
+        measure_lengths(put("a.jsonl", chats(7)), ChatEncoder(Tokenizer(qwen_tokenizer)), path=path)
 
 
 def test_without_fast_libraries_transformers_renders(put, fresh_cache, qwen_tokenizer):
     """``fast=False`` is for whoever suspects one of them: few rows must not bring Jinja back."""
     encoder = ChatEncoder(Tokenizer(qwen_tokenizer, fast=False))
-    assert encoder.reference is encoder
-    table = measure_lengths(put("a.jsonl", _rows(5)), encoder)
-    assert table.provenance["encoded_by"] == [encoder.engine]
-    assert encoder.engine.endswith("templates by Transformers")
+    assert encoder.engine.reference is encoder
+    table = measure_lengths(put("a.jsonl", chats(5)), encoder)
+    assert table.provenance["encoded_by"] == [encoder.engine.name]
+    assert encoder.engine.name.endswith("templates by Transformers")
 
 
 def test_a_tokenizer_whose_fast_form_is_changed_is_caught_before(fresh_cache, qwen_tokenizer, monkeypatch):
     """The hard texts are compared before the first use."""
-    _plant(monkeypatch)
+    lose_tokens(monkeypatch)
     monkeypatch.setattr("brimful.encode.tokenizer.hard_texts", lambda: iter(["x", "a a a"]))
     tokenizer = Tokenizer(qwen_tokenizer)
     assert not tokenizer.is_fast
     assert tokenizer.engine.endswith("(fastokens gives other tokens for 'a a a')")
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """First rows of the blocks that were compared."""
+    first_rows = []
+    real = comparison._first_rows
+
+    def recorded(task):
+        first_rows.append(task.start)
+        return real(task)
+
+    monkeypatch.setattr(comparison, "_first_rows", recorded)
+    return first_rows
+
+
+def test_a_block_is_compared_once(put, fresh_cache, qwen_tokenizer, compared, monkeypatch):
+    """Without a record each later job would compare all blocks anew; without the comparison old caches stay unproved."""
+    monkeypatch.setattr(job, "_FEW_ROWS", 0)
+    encoder = ChatEncoder(qwen_tokenizer)
+
+    def measured_again():
+        for table in fresh_cache.glob("lengths/*/*.arrow"):
+            table.unlink()
+        compared.clear()
+        measure_lengths(put("a.jsonl", chats()), encoder)
+        return list(compared)
+
+    assert measured_again() == [0]
+    assert measured_again() == []
+    (record,) = fresh_cache.glob("lengths/*/parts/*/*.compared")
+    for damage in (record.unlink, lambda: record.write_bytes(b"\xff"), lambda: record.write_text("of other lengths")):
+        damage()
+        assert measured_again() == [0]
+        assert measured_again() == []
+    # What the reference encoded itself needs no comparison, and no record.
+    record.unlink()
+    measure_lengths(put("a.jsonl", chats(7)), ChatEncoder(Tokenizer(qwen_tokenizer, fast=False)))
+    assert not list(fresh_cache.glob("lengths/*/parts/*/*.compared"))
+
+
+def test_tokens_that_nobody_compared_are_compared_where_their_lengths_were(
+    put, fresh_cache, qwen_tokenizer, compared, tmp_path
+):
+    """A record of lengths alone is no record of the tokens beside them, and missing tokens are no error."""
+    encoder = ChatEncoder(qwen_tokenizer)
+    source = open_source(put("a.jsonl", chats(5)))
+    context = BlockContext(source, encoder, ("tokens",), False, True, True)
+    task = BlockTask(0, 5, str(tmp_path / "part.arrow"), str(tmp_path / "tokens.arrow"))
+    lengths_alone = replace(task, encoded_path=None)
+    measure_block(context, task)
+    assert not comparison.is_compared(lengths_alone)
+    comparison.compare_block(context, lengths_alone)
+    assert comparison.is_compared(lengths_alone)
+    assert not comparison.is_compared(task)
+    comparison.compare_block(context, task)
+    assert comparison.is_compared(lengths_alone)
+    assert comparison.is_compared(task)
+    (tmp_path / "tokens.arrow").unlink()
+    assert not comparison.is_compared(task)
+    comparison.compare_block(context, task)

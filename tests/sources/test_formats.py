@@ -200,7 +200,7 @@ REFUSED = [
     (
         "messages",
         {"messages": [_user([{"type": "image_url"}])]},
-        "messages[0] holds a part of type 'image_url'; only text can be packed so far",
+        "its messages hold media, which takes the processor of a model: name it with processor",
     ),
     ("messages", {"messages": [_user([7])]}, "a part of messages[0] must be text and is int 7"),
     (

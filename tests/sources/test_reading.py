@@ -13,7 +13,10 @@ from brimful.sources import Sample, open_source
 from brimful.sources.formats import FORMATS
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
-PICTURE = "column 'images' holds pictures, which cannot be packed so far: leave it out with ignore=[\"images\"]"
+PICTURE = (
+    "column 'images' holds pictures, which takes the processor of a model: name it with processor, or leave it out with "
+    'ignore=["images"]'
+)
 
 
 def refused(row: Any, **options: Any) -> str:

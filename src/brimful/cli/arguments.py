@@ -11,6 +11,7 @@ from brimful.cli.artefacts import refuse_as_data
 from brimful.cli.flags import flag_of
 from brimful.encode import Encoder, encoder_for
 from brimful.errors import SettingsError
+from brimful.media.families import Family, family_of_processor, open_family
 from brimful.plan import Alignment, PlanSettings
 from brimful.progress import Progress, make_progress
 from brimful.sources import Source, open_source
@@ -54,11 +55,14 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
         data[0] if len(data) == 1 else [Path(path) for path in data],
         format=options["format_name"],
         fields=names_of_fields or None,
+        media=options.get("processor") is not None or options.get("family") is not None,
         **{name: options[name] for name in _SOURCE_OPTIONS},
+        **{name: options[name] for name in _MEDIA_PLACE_OPTIONS if name in options},
     )
     encoder = encoder_for(
         source,
         options["tokenizer"],
+        media=_family(options),
         template_kwargs=_template_arguments(options["template_args"]),
         **{name: options[name] for name in _ENCODER_OPTIONS},
     )
@@ -71,8 +75,19 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
 _ENCODER_OPTIONS = (
     "mode", "train_on", "chat_template", "system", "reasoning", "date", "separator", "bos", "eos", "fast",
 )  # fmt: skip
+_MEDIA_PLACE_OPTIONS = ("media_dir", "media_outside")
 _SOURCE_OPTIONS = ("ignore", "text_unit", "split", "config", "max_samples", "cache_dir")
 """Options that are arguments of the same name."""
+
+
+def _family(options: Mapping[str, Any]) -> Family | None:
+    """Return the family of the model's processor; None if no media are wanted."""
+    name, directory = options.get("family"), options.get("processor")
+    if name is None and directory is None:
+        return None
+    if name is None:
+        name = family_of_processor(directory)
+    return open_family(name, directory, **{name: options[name] for name in ("min_pixels", "max_pixels")})
 
 
 def _pairs(flag: str, texts: Sequence[str], value_pattern: str, expected_form: str) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ FLAGS = {
     "dp_world_size": "--world-size",
     "template_kwargs": "--template-arg",
     "source_names": "--source-name",
+    "family": "--encoder",
 }
 """Flags whose names differ from their arguments by more than hyphens."""
 

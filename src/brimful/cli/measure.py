@@ -7,7 +7,7 @@ import click
 from brimful.cli.arguments import open_job
 from brimful.cli.artefacts import lengths_as_dict
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
-from brimful.cli.options import bad_sample_option, encoder_options, job_options, source_options
+from brimful.cli.options import bad_sample_option, encoder_options, job_options, media_options, source_options
 from brimful.cli.terminal import show
 from brimful.measure import measure_lengths
 from brimful.report.text.lengths import describe_lengths
@@ -19,6 +19,7 @@ from brimful.report.text.lengths import describe_lengths
 @bad_sample_option
 @grouped("Source", value_option("--rejects", "FILE", "Where skipped rows are listed (default: beside the table)."))
 @encoder_options
+@media_options
 @grouped(
     "Lengths",
     value_option("--budget", "[loss_tokens]", "Also measure these, for plans.", "budgets", multiple=True),

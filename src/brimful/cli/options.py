@@ -7,6 +7,7 @@ import click
 
 from brimful.cli.command import choice_option, grouped, value_option
 from brimful.encode import Mode, Reasoning
+from brimful.media.families import FAMILIES
 from brimful.plan import ALGORITHMS, NoTarget, Overflow
 from brimful.plan.algorithms import Algorithm
 from brimful.sources.formats import FORMATS
@@ -78,6 +79,25 @@ encoder_options = grouped(
     ),
 )
 
+media_options = grouped(
+    "Media",
+    value_option(
+        "--processor",
+        "DIR",
+        "Directory of the model's processor (preprocessor_config.json): pictures are packed too.",
+    ),
+    value_option(
+        "--encoder",
+        "FAMILY",
+        f"Family of the model: {', '.join(FAMILIES)} (default: as the processor says).",
+        "family",
+    ),
+    value_option("--media-dir", "DIR", "Where rows name media (default: beside their own file)."),
+    click.option("--media-outside", is_flag=True, help="Rows may name media outside of that directory."),
+    value_option("--min-pixels", "N", "Fewest pixels of a picture, instead of the processor's.", type=int),
+    value_option("--max-pixels", "N", "Most pixels of a picture, instead of the processor's.", type=int),
+)
+
 json_option = grouped(
     "Output", click.option("--json", "as_json", is_flag=True, help="The result, progress and errors as JSON lines.")
 )
@@ -96,7 +116,7 @@ job_options = grouped(
         click.option(
             "--cache-dir",
             type=click.Path(file_okay=False),
-            help="Where indexes and measured lengths are kept (default: $BRIMFUL_CACHE or ~/.cache/brimful).",
+            help="Where indexes and measured lengths are kept, but not what is known of tokenizers (default: $BRIMFUL_CACHE or ~/.cache/brimful).",
         ),
     ),
 )

@@ -11,6 +11,7 @@ from brimful.cli.options import (
     bad_sample_option,
     encoder_options,
     job_options,
+    media_options,
     plan_options,
     source_options,
     store_options,
@@ -24,6 +25,7 @@ from brimful.materialize import pack_dataset
 @source_options
 @bad_sample_option
 @encoder_options
+@media_options
 @plan_options
 @store_options
 @job_options

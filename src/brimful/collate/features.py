@@ -1,6 +1,6 @@
 """Features of a loader as packs; features that cannot be collated are refused by sample and key."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ Feature: TypeAlias = Pack | tuple[Pack, PackExtras] | Mapping[str, Any]
 
 
 def as_packs(
-    features: Sequence[Feature], *, position_start: int = 0
+    features: Sequence[Feature], *, position_start: int = 0, media: Callable[[Pack], PackExtras] | None = None
 ) -> tuple[list[Pack], list[PackExtras | None] | None]:
     """Turn features into packs and their extras; the extras are None if no feature has any.
 
@@ -26,6 +26,7 @@ def as_packs(
     Args:
         features: packs or plain samples.
         position_start: first position that a sample's own positions may have, beside 0.
+        media: makes the features of a pack's media; None refuses packs that have some.
 
     Raises:
         CollateError: a sample cannot be read or carried; names the sample and the key.
@@ -35,6 +36,13 @@ def as_packs(
     for index, feature in enumerate(features):
         if isinstance(feature, Pack):
             packs.append(feature)
+            if media is not None:
+                extras[index] = media(feature)
+            elif feature.media:
+                raise CollateError(
+                    f"a pack holds {feature.media[0].title} and the collator makes no features of media: give it "
+                    f"PackCollator(media=MediaFeatures(…)) with the processor of the model"
+                )
         elif isinstance(feature, tuple):
             packs.append(feature[0])
             extras[index] = feature[1]

@@ -15,6 +15,7 @@ from brimful.collate.dialects import dialect_of
 from brimful.collate.features import Feature, as_packs, check_vocabulary
 from brimful.collate.layout import lay_out, policy
 from brimful.collate.loss import Normaliser, token_weights
+from brimful.collate.media import PackExtras
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
 from brimful.errors import CollateError, SettingsError
@@ -46,6 +47,7 @@ class PackCollator:
         mrope: give batches of text four rows of positions too, as models with time, height and width positions
             (Qwen2-VL and its kin) need to isolate samples: text first, then the three. Without it, packs of text leak
             in such a model.
+        media: makes the pixels, spectrograms and positions of packs with media: ``collate.media_features.MediaFeatures``.
 
     >>> import numpy as np
     >>> from brimful.testing.toys import toy_pack
@@ -69,6 +71,7 @@ class PackCollator:
         loss_weights: Callable[[PackedBatch], Float32Array] | str | None = None,
         position_start: int = 0,
         mrope: bool = False,
+        media: Callable[[Pack], PackExtras] | None = None,
     ) -> None:
         self.dialect = dialect_of(dialect)
         self.padding = policy(pad_to, padding)
@@ -80,6 +83,7 @@ class PackCollator:
         self._loss_weights = loss_weights
         self._position_start = position_start
         self._mrope = mrope
+        self._media = media
         if position_start and not self.dialect.any_start:
             raise SettingsError(
                 f"position_start={position_start} does not go with dialect {self.dialect.name!r}, whose trainer takes "
@@ -133,7 +137,7 @@ class PackCollator:
             check_type("a batch", features, (), "a list of packs or samples", "one of them goes in a list too")
         if not features:
             raise CollateError("a batch needs at least one pack and got none")
-        packs, extras = as_packs(features, position_start=self._position_start)
+        packs, extras = as_packs(features, position_start=self._position_start, media=self._media)
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
         fill, start = self.pad_token_id, self._position_start

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from brimful.checks import check_type, choice_of
 from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
+from brimful.encode.engine import Engine
+from brimful.encode.fast_engines import ChatEngine
 from brimful.encode.placeholders import examined
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.shapes import Shape, is_of_texts, shape_of
@@ -20,7 +22,6 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.turns import Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
-from brimful.preloading import TRANSFORMERS
 from brimful.sources.sample import Message, PlainMessages, Sample
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -203,38 +204,14 @@ class ChatEncoder(RenderingEncoder):
         return text
 
     @cached_property
-    def reference(self) -> RenderingEncoder:
-        copy = super().reference
+    def engine(self) -> Engine:
+        return ChatEngine(self._by_reference, self.tokenizer, lambda: self._chat_template)
+
+    def _by_reference(self) -> RenderingEncoder:
+        copy = super()._by_reference()
         if isinstance(copy, ChatEncoder) and copy is not self:
             copy._is_reference = True
         return copy
-
-    @property
-    def engine(self) -> str:
-        return f"{self.tokenizer.engine}, templates by {self._chat_template.engine}"
-
-    @property
-    def engine_id(self) -> str:
-        names = [super().engine_id, self._chat_template.engine_id]
-        return "; ".join(name for name in names if name)
-
-    def trusts(self, engine_id: str) -> bool:
-        return all(
-            self._chat_template.trusts(name) if name.startswith("templates") else super(ChatEncoder, self).trusts(name)
-            for name in engine_id.split("; ")
-        )
-
-    def distrust(self, reason: str) -> None:
-        self._chat_template.distrust(reason)
-        if self.tokenizer.is_fast:
-            super().distrust(reason)
-
-    @property
-    def preload(self) -> Mapping[str, Mapping[str, str]]:
-        modules = super().preload
-        if self._chat_template.needs_transformers:
-            modules = {name: {**variables, TRANSFORMERS: "1"} for name, variables in modules.items()}
-        return modules
 
     @property
     def all_are_targets(self) -> bool:

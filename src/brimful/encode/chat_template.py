@@ -152,10 +152,11 @@ class ChatTemplate:
         """Return false if the fast ways of this version were found to give other texts."""
         return recall(["fast template", self._source, engine_id]) is None
 
-    def distrust(self, reason: str) -> None:
-        """Never take the fast ways for this template again, in their present version."""
-        remember(["fast template", self._source, self._fast_id], {"reason": reason})
-        self._reason_for_distrust, self._fast_or_reason = reason, (None, reason)
+    def distrust(self, engine_id: str, reason: str) -> None:
+        """Never take the fast ways of this version for this template again."""
+        remember(["fast template", self._source, engine_id], {"reason": reason})
+        if engine_id == self._fast_id:
+            self._reason_for_distrust, self._fast_or_reason = reason, (None, reason)
 
     def writes_unseen(self, messages: Sequence[Message]) -> bool:
         """Return true if it is proved that the template writes the texts of such messages without looking at them."""

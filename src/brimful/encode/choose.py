@@ -10,10 +10,12 @@ from brimful.checks import choice_of
 from brimful.encode.chat import ChatEncoder, Reasoning
 from brimful.encode.completion import CompletionEncoder
 from brimful.encode.encoder import Encoder
+from brimful.encode.media_chat import MediaChatEncoder
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import SettingsError
+from brimful.media.families import Family
 from brimful.messages import setting
 from brimful.sources.source import Source
 
@@ -66,6 +68,7 @@ def encoder_for(
     bos: bool | None = None,
     eos: bool = True,
     fast: bool = True,
+    media: Family | None = None,
 ) -> Encoder:
     """Return the encoder for a source, with these settings.
 
@@ -78,6 +81,7 @@ def encoder_for(
         separator: as of ``CompletionEncoder``.
         bos, eos: as of ``TextEncoder``.
         fast: encode with faster libraries where they give the same tokens; never changes the result.
+        media: sizes of pictures, videos and sounds to tokens (``media.families.open_family``), for chats with media.
 
     Raises:
         SettingsError: no tokenizer where one is needed, or a setting that this mode does not have.
@@ -121,7 +125,11 @@ def encoder_for(
         )
     if not fast:
         tokenizer = tokenizer.reference if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer, fast=False)
-    return _ENCODERS[mode](tokenizer, **settings)
+    if media is None:
+        return _ENCODERS[mode](tokenizer, **settings)
+    if mode is not Mode.CHAT:
+        raise SettingsError(f"media are packed with {setting('mode', Mode.CHAT.value)}, and the mode is {mode.value}")
+    return MediaChatEncoder(tokenizer, media, **settings)
 
 
 def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) -> Encoder:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.errors import EncodeError
+from brimful.media import PlacedMedium
 from brimful.messages import counted
 from brimful.typing import IGNORE_INDEX, Labels, LossMask, TokenIds
 
@@ -18,6 +19,7 @@ class EncodedSample:
     Attributes:
         input_ids: ``int32[length]``.
         loss_mask: ``bool[length]``, true where the token itself is a target of the loss.
+        media: pictures, videos and sounds, in the order of their tokens.
 
     >>> sample = EncodedSample(np.array([5, 6, 7], np.int32), np.array([False, True, True]))
     >>> len(sample), sample.labels.tolist()
@@ -26,6 +28,7 @@ class EncodedSample:
 
     input_ids: TokenIds
     loss_mask: LossMask
+    media: tuple[PlacedMedium, ...] = ()
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -37,7 +40,8 @@ class EncodedSample:
 
     def __repr__(self) -> str:
         targets = int(np.count_nonzero(self.loss_mask))
-        return f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')})"
+        media = f", media: {len(self.media)}" if self.media else ""
+        return f"EncodedSample({counted(len(self), 'token')}, {counted(targets, 'loss token')}{media})"
 
     @classmethod
     def from_labels(cls, input_ids: TokenIds, labels: Labels) -> EncodedSample:

@@ -86,14 +86,14 @@ class EncodedSamples:
     @cached_property
     def _has_reference(self) -> bool:
         # Asked once: it takes as long as to encode ten samples.
-        return bool(self.encoder.engine_id)
+        return bool(self.encoder.engine.id)
 
     def _compare(self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]) -> None:
         """Compare a share of the samples with the reference; remember a difference, and raise it."""
         indices = [index for index, sample in enumerate(samples) if is_compared(sample.sample_id)]
         if not indices or not self._has_reference:
             return
-        references = self.encoder.reference.encode_batch([samples[index] for index in indices])
+        references = self.encoder.engine.reference.encode_batch([samples[index] for index in indices])
         for index, reference in zip(indices, references, strict=True):
             difference = _difference(results[index], reference)
             if difference:
@@ -101,10 +101,10 @@ class EncodedSamples:
 
     def _refusal(self, sample_id: int, difference: str) -> EncodersDifferError:
         """Return the error for a difference, after it was remembered."""
-        engine, place = self.encoder.engine, self.source.where(sample_id)
-        self.encoder.distrust(f"it differed from the reference on {place}")
+        place, name, engine = self.source.where(sample_id), self.encoder.engine.name, self.encoder.engine
+        engine.distrust(engine.id, f"it differed from the reference on {place}")
         return EncodersDifferError(
-            f"{place} (sample {sample_id}): {engine} encodes it otherwise than the libraries that it stands for: {difference}. "
+            f"{place} (sample {sample_id}): {name} encodes it otherwise than the libraries that it stands for: {difference}. "
             f"It is not taken again for this tokenizer, and what it encoded may be wrong: measure, plan and begin again, "
             f"which goes on without it, as with {setting('fast', False)}"
         )

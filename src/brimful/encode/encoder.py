@@ -1,13 +1,13 @@
 """The interface of every encoder: tokens, exact lengths, and a fingerprint of its settings."""
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from brimful.checks import check_type
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
+from brimful.encode.engine import Engine
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of
 from brimful.sources.sample import Sample
@@ -22,6 +22,14 @@ PendingLengths: TypeAlias = Callable[[], MeasuredLengths]
 
 class Encoder(abc.ABC):
     """Turns samples into tokens. Encoders are picklable: worker processes load the same one."""
+
+    takes_media = False
+    """True if it encodes pictures, videos and sounds; else samples with media are refused."""
+
+    @property
+    def budgets(self) -> tuple[str, ...]:
+        """Names of what it measures beside tokens: ``patches``, ``images``, …."""
+        return ()
 
     @property
     @abc.abstractmethod
@@ -51,41 +59,10 @@ class Encoder(abc.ABC):
         """Encode several samples into flat arrays."""
         return EncodedBatch.of(self.encode_batch(samples))
 
-    @cached_property
-    def reference(self) -> "Encoder":
-        """The same encoder by the libraries that define its tokens; itself if it uses no faster ones."""
-        return self
-
     @property
-    def engine_id(self) -> str:
-        """Versions of the faster libraries that encode; empty if there are none."""
-        return ""
-
-    def trusts(self, engine_id: str) -> bool:
-        """Return false for faster libraries that were found to encode otherwise than the reference."""
-        return True
-
-    def distrust(self, reason: str) -> None:
-        """Never encode with the faster libraries again, in their present versions."""
-        raise NotImplementedError(f"{type(self).__name__} has none")
-
-    def load(self) -> None:
-        """Load what encoding needs, now."""
-        return
-
-    def warm_up(self) -> None:
-        """Begin to load what encoding needs, if that can be done beside other work."""
-        return
-
-    @property
-    def preload(self) -> Mapping[str, Mapping[str, str]]:
-        """Modules that worker processes need, with the variables of the environment that each reads."""
-        return {}
-
-    @property
-    def engine(self) -> str:
-        """Names and versions of the libraries that encode, for people; empty if there is nothing to say."""
-        return ""
+    def engine(self) -> Engine:
+        """The libraries that encode; an encoder with faster ones than its reference says so here."""
+        return Engine(lambda: self)
 
     @abc.abstractmethod
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:

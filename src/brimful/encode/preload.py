@@ -15,7 +15,6 @@ from brimful.errors import BrimfulError
 from brimful.preloading import TOKENIZER, TRANSFORMERS
 from brimful.sources.sample import PlainMessages, Sample
 
-
 _CHAT = Sample(0, messages=PlainMessages.of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]))
 
 
@@ -30,7 +29,7 @@ def _load_tokenizer() -> None:
                 # Compiles the template, and imports the engines that render it.
                 encoder.render(_CHAT)
                 # Worker processes would each import Transformers, if its own template needs that.
-                if any(TRANSFORMERS in variables for variables in encoder.preload.values()):
+                if any(TRANSFORMERS in variables for variables in encoder.engine.preload.values()):
                     _import_transformers()
             tokenizer.tokenize(["a"])
 

@@ -13,15 +13,19 @@ import numpy as np
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
+from brimful.encode.engine import Engine
+from brimful.encode.fast_engines import TokenizerEngine
 from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
-from brimful.preloading import TOKENIZER
+from brimful.messages import setting
 from brimful.ragged import offsets_of, ranges
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
 from brimful.typing import Int64Array, LossMask, Offsets
+
+_NO_MEDIA = f"holds media, which takes the processor of a model: name it with {setting('processor')}"
 
 
 class RenderingEncoder(Encoder):
@@ -58,39 +62,18 @@ class RenderingEncoder(Encoder):
         return [], []
 
     @cached_property
-    def reference(self) -> RenderingEncoder:
+    def engine(self) -> Engine:
+        return TokenizerEngine(self._by_reference, self.tokenizer)
+
+    def _by_reference(self) -> RenderingEncoder:
+        """Return the same encoder by the libraries that define its tokens; itself if it uses no faster ones."""
         if not self.tokenizer.fast:
             return self
         copy = object.__new__(type(self))
         copy.__dict__ |= {**self.__getstate__(), "tokenizer": self.tokenizer.reference}
         if isinstance(copy.__dict__.get("_documents"), RenderingEncoder):
-            copy.__dict__["_documents"] = copy.__dict__["_documents"].reference
+            copy.__dict__["_documents"] = copy.__dict__["_documents"].engine.reference
         return copy
-
-    @property
-    def engine(self) -> str:
-        return self.tokenizer.engine
-
-    @property
-    def engine_id(self) -> str:
-        return self.tokenizer.engine_id if self.tokenizer.is_fast else ""
-
-    def trusts(self, engine_id: str) -> bool:
-        return not engine_id or self.tokenizer.trusts(engine_id)
-
-    def distrust(self, reason: str) -> None:
-        self.tokenizer.distrust(reason)
-
-    def load(self) -> None:
-        self.tokenizer.tokenize(["a"])
-
-    def warm_up(self) -> None:
-        self.tokenizer.warm_up()
-
-    @property
-    def preload(self) -> Mapping[str, Mapping[str, str]]:
-        place = self.tokenizer.place
-        return {} if place is None else {"brimful.encode.preload": {TOKENIZER: place}}
 
     def __getstate__(self) -> dict[str, Any]:
         # Only settings travel to worker processes, and the tokenizer, which is loaded there by its name.
@@ -154,6 +137,8 @@ class RenderingEncoder(Encoder):
         errors: dict[int, BadSampleError] = {}
         for index, sample in enumerate(samples):
             try:
+                if sample.media and not self.takes_media:
+                    raise BadSampleError(_NO_MEDIA, sample_id=sample.sample_id)
                 context, text = self._render_sample(sample)
             except BadSampleError as error:
                 errors[index] = error

@@ -19,7 +19,7 @@ from brimful.encode.proofs import recall, remember
 from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts, TokenizedTexts
 from brimful.encode.tokenizer_facts import TokenizerFacts
 from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
-from brimful.hub import looks_like_hub_id, offline_if_unreachable
+from brimful.hub import looks_like_hub_id, offline_if_unreachable, offline_snapshot
 from brimful.messages import setting
 from brimful.optional import optional
 from brimful.ragged import offsets_of
@@ -98,15 +98,25 @@ class Tokenizer:
 
     @cached_property
     def facts(self) -> TokenizerFacts:
-        """All that encoding needs to know of it; from the cache if an earlier job loaded it from the same directory."""
-        directory = None if self.name is None else os.path.expanduser(self.name)
-        if directory is None or not os.path.isdir(directory):
+        """All that encoding needs to know of it; from the cache if an earlier job loaded it from the same files."""
+        directory, hub_id = self._files
+        if directory is None:
             return TokenizerFacts.of(self.hf)
-        facts = TokenizerFacts.recall(directory)
+        facts = TokenizerFacts.recall(directory, hub_id)
         if facts is None:
             facts = TokenizerFacts.of(self.hf)
-            facts.remember(directory)
+            # Another process may have given a hub id other files meanwhile.
+            if self._files == (directory, hub_id):
+                facts.remember(directory, hub_id)
         return facts
+
+    @property
+    def _files(self) -> tuple[str | None, str]:
+        """Directory of its files, None if only the hub knows; and the hub id, empty for a directory of the caller."""
+        if self.name is None:
+            return None, ""
+        path = os.path.expanduser(self.name)
+        return (path, "") if os.path.isdir(path) else (offline_snapshot(self.name), self.name)
 
     @cached_property
     def backend(self) -> Any:
@@ -176,10 +186,10 @@ class Tokenizer:
 
         Only if an earlier job left all that is to be known before; else loading waits for the first text.
         """
-        directory = os.path.expanduser(self.name) if self.name is not None else ""
-        if not self.fast or FastTokenizer.version() is None or not os.path.isdir(directory):
+        directory, hub_id = self._files
+        if not self.fast or FastTokenizer.version() is None or directory is None:
             return
-        facts = TokenizerFacts.recall(directory)
+        facts = TokenizerFacts.recall(directory, hub_id)
         if facts is not None:
             self.facts = facts
             if facts.state is not None and recall(self._proof_subject) == {"reason": ""}:
@@ -207,10 +217,11 @@ class Tokenizer:
         result = recall(self._proof_of(engine_id))
         return result is None or not result["reason"]
 
-    def distrust(self, reason: str) -> None:
-        """Never take the fast library for this tokenizer again, in its present version."""
-        remember(self._proof_subject, {"reason": reason})
-        self._reason_against_fast = reason
+    def distrust(self, engine_id: str, reason: str) -> None:
+        """Never take the fast library of these versions for this tokenizer again."""
+        remember(self._proof_of(engine_id), {"reason": reason})
+        if engine_id == self.engine_id:
+            self._reason_against_fast = reason
 
     def _difference(self, fast: FastTokenizer, texts: Sequence[str]) -> str:
         """Return the first text that both libraries tokenise differently, for a message; empty if there is none."""

@@ -93,9 +93,15 @@ class TokenizerFacts:
         )
 
     @classmethod
-    def recall(cls, directory: str) -> TokenizerFacts | None:
-        """Return the facts that an earlier job kept of the tokenizer in a directory; None if there are none."""
-        folder = _folder(directory)
+    def recall(cls, directory: str, hub_id: str = "") -> TokenizerFacts | None:
+        """Return the facts that an earlier job kept of the tokenizer in a directory; None if there are none.
+
+        Args:
+            directory: of its files.
+            hub_id: name by which it is loaded from there; empty if that is the directory. Transformers asks other
+                questions of either.
+        """
+        folder = _folder(directory, hub_id)
         try:
             table = open_table(folder / "facts.arrow")
             facts = dict(table.description["facts"])
@@ -111,9 +117,9 @@ class TokenizerFacts:
         except (OSError, KeyError, TypeError, ValueError, BrimfulError):
             return None
 
-    def remember(self, directory: str) -> None:
+    def remember(self, directory: str, hub_id: str = "") -> None:
         """Keep the facts of the tokenizer in a directory; a cache that cannot be written only costs time."""
-        folder = _folder(directory)
+        folder = _folder(directory, hub_id)
         facts = {key: value for key, value in vars(self).items() if key not in ("sizes", "state")}
         state = None if self.state is None else self.state.encode()
         facts |= {"state": state and fingerprint_bytes(state), "form": self.sizes and self.sizes.form}
@@ -140,8 +146,9 @@ def _note_state(directory: str, folder: Path) -> None:
             file.write(content.encode())
 
 
-def _folder(directory: str) -> Path:
-    return cache_dir() / "tokenizers" / _directory_fingerprint(directory)[:16]
+def _folder(directory: str, hub_id: str) -> Path:
+    fingerprint = _directory_fingerprint(directory)
+    return cache_dir() / "tokenizers" / (fingerprint_of([hub_id, fingerprint]) if hub_id else fingerprint)[:16]
 
 
 def _directory_fingerprint(directory: str) -> Fingerprint:

@@ -31,7 +31,7 @@ from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard,
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.messages import setting
-from brimful.plan import Plan, PlanSettings
+from brimful.plan import Overflow, Plan, PlanSettings
 from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups
@@ -107,10 +107,10 @@ def pack_dataset(
             as_groups(groups, num_samples=len(source), policy=settings.overflow_policy)
         )
     for name in settings.budgets or ():
-        if name not in (*DERIVED, _LOSS_TOKENS):
+        if name not in (*DERIVED, _LOSS_TOKENS, *encoder.budgets):
+            known = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
             raise SettingsError(
-                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure {_LOSS_TOKENS}, "
-                f"{', '.join(DERIVED)}"
+                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure {known}"
             )
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
@@ -128,13 +128,15 @@ def pack_dataset(
             rejects_path=home / "rejects.jsonl",
             on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
             progress=progress,
-            encoded_dir=None if is_finished else encoded_dir,
+            # Tokens are kept without their media, so samples with media are encoded again where they are written.
+            encoded_dir=None if is_finished or encoder.takes_media else encoded_dir,
         )
         table = measurement.table
         if not np.any(table.tokens > 0):
             raise SourceError(
                 f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
             )
+        _check_media_fit(table, settings, source, encoder)
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
             is_claimed = log.is_begun()
@@ -225,6 +227,21 @@ def _make_plan(
             f"{setting('overflow', 'split')}, a larger {setting('capacity')}{hint}"
         )
     return plan
+
+
+def _check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder) -> None:
+    """Refuse to cut a sample with media: a picture of which a part is missing has no meaning."""
+    if not encoder.takes_media or settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
+        return
+    has_media = np.any([table.budgets[name] > 0 for name in encoder.budgets], axis=0)
+    too_long = np.flatnonzero(has_media & (table.tokens > settings.usable))
+    if len(too_long):
+        sample_id = int(too_long[0])
+        raise OversizedSampleError(
+            f"{source.where(sample_id)} (sample {sample_id}) has media and {int(table.tokens[sample_id]):,} tokens, and a "
+            f"pack holds {settings.usable:,}: samples with media are not cut, so choose {setting('overflow', 'drop')} or a "
+            f"larger {setting('capacity')}"
+        )
 
 
 def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:

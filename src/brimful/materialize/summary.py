@@ -57,6 +57,7 @@ class PackSummary:
             f"samples        {ledger.samples_in:,} in {self.source} (format {self.format}{unit})",
             f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a sample",
             *(f"encoded by     {libraries}" for libraries in self.table.provenance.get("encoded_by", ())),
+            *self._media_lines(),
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",
@@ -74,6 +75,13 @@ class PackSummary:
             f"time           {stages or 'nothing to do: all was there'}",
             *self.warnings(),
         ]
+
+    def _media_lines(self) -> list[str]:
+        """Return a line on what was measured of media, if there are any."""
+        names = [name for name in self.table.budgets if name not in ("tokens", "loss_tokens")]
+        totals = {name: int(self.table.budgets[name].clip(min=0).sum(dtype=np.int64)) for name in names}
+        counts = [f"{total:,} {name.replace('_', ' ')}" for name, total in totals.items() if total]
+        return [f"media          {', '.join(counts)}"] if counts else []
 
     def warnings(self) -> list[str]:
         """Return a line for each large loss."""

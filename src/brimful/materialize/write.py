@@ -19,6 +19,8 @@ from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_
 from brimful.errors import PlanMismatchError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
+from brimful.materialize.media import media_of_packs
+from brimful.media import PlacedMedium
 from brimful.plan import Plan
 from brimful.progress import Progress
 from brimful.shards import BATCH_ROWS, LANES, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
@@ -175,7 +177,7 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
     end = min(first + context.packs_per_shard, plan.num_packs)
     store: BlobStore = open_blob_store(context.directory)
     with store.blob(f"shards/{seq:08d}") as blob:
-        writer = ShardWriter(blob)
+        writer = ShardWriter(blob, with_media=context.samples.encoder.takes_media)
         for begin in range(first, end, BATCH_ROWS):
             writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end)))
         writer.close()
@@ -231,7 +233,7 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
     sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
     lengths = np.ascontiguousarray(plan.lengths[rows])
-    samples = _masked_runs(context, sample_ids)
+    samples, media = _masked_runs(context, sample_ids)
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
     # Most plans hold whole samples, and then nothing is cut.
@@ -240,18 +242,23 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
         samples = [sample[start:stop] for sample, start, stop in cuts]
     input_ids, loss_mask = unmask_complement(np.concatenate(samples))
     segments = plan.offsets[first : end + 1] - plan.offsets[first]
-    return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments)
+    pack_media = None
+    if context.samples.encoder.takes_media:
+        pack_media = media_of_packs(media, sample_ids, starts, lengths, segments, context.samples.source.where)
+    return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
 
 
-def _masked_runs(context: _Context, sample_ids: Int64Array) -> list[TokenIds]:
-    """Return the tokens of each segment's sample with their mask, kept by measuring or encoded now."""
+def _masked_runs(
+    context: _Context, sample_ids: Int64Array
+) -> tuple[list[TokenIds], dict[int, tuple[PlacedMedium, ...]]]:
+    """Return the tokens of each segment's sample with their mask, kept by measuring or encoded now; and media by sample."""
     if context.encoded is not None:
-        return context.encoded.masked_runs(sample_ids.tolist())
+        return context.encoded.masked_runs(sample_ids.tolist()), {}
+    media: dict[int, tuple[PlacedMedium, ...]] = {}
     # A sample that was split into several of these segments is encoded once.
     distinct_ids = np.unique(sample_ids).tolist()
-    encoded = context.samples.read(distinct_ids)
-    runs = {
-        sample_id: mask_as_complement(sample.input_ids, sample.loss_mask)
-        for sample_id, sample in zip(distinct_ids, encoded, strict=True)
-    }
-    return [runs[sample_id] for sample_id in sample_ids.tolist()]
+    runs: dict[int, TokenIds] = {}
+    for sample_id, sample in zip(distinct_ids, context.samples.read(distinct_ids), strict=True):
+        runs[sample_id] = mask_as_complement(sample.input_ids, sample.loss_mask)
+        media[sample_id] = sample.media
+    return [runs[sample_id] for sample_id in sample_ids.tolist()], media

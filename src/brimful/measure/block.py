@@ -1,7 +1,7 @@
 """Measuring one block of rows, in any process: lengths, targets, the account and the rejected rows."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from brimful.encode.encoder import Encoder, MeasuredLengths
+from brimful.encode.media_chat import media_sizes
 from brimful.encode.token_runs import write_stored
 from brimful.errors import BadSampleError
 from brimful.measure.account import Account
 from brimful.measure.table import REJECTED
 from brimful.measure.targets import runs_of_masks
+from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
 from brimful.sources.sample import PlainMessages, Sample
 from brimful.sources.source import Source
@@ -25,6 +27,9 @@ RUNS = "target_runs"
 
 _BATCH_SAMPLES = 256
 _BATCH_CHARACTERS = 1 << 20
+_PART_CHARACTERS = 1 << 10
+"""Characters that a content with media counts for: it opens files, which takes the time of some text."""
+
 _BATCHES_AHEAD = 2
 """Batches that wait for the tokenizer while one is rendered."""
 
@@ -48,7 +53,7 @@ class BlockContext:
     @property
     def needs_labels(self) -> bool:
         """True if lengths alone are not enough."""
-        return self.keep_encoded or self.needs_runs or "loss_tokens" in self.budgets
+        return self.keep_encoded or self.needs_runs or set(self.budgets) != {"tokens"}
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,9 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     batches = _batches(context.source.read(task.start, task.stop), errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
-        ids, mask = _encode(context, task, batches, errors, account)
+        ids, mask, media = _encode(context, task, batches, errors, account)
         tokens = np.diff(ids.offsets).astype(np.int32)
+        columns |= _sizes_of_media(context, media, len(task))
         if "loss_tokens" in context.budgets:
             columns["loss_tokens"] = np.diff(offsets_of(mask)[ids.offsets]).astype(np.int32)
         # The file of lengths is written last: a job that is killed between the two measures the block again.
@@ -99,8 +105,8 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
             "kind": "length_part",
             "rejects": rejects,
             "account": account.as_dict(),
-            "engine": context.encoder.engine_id,
-            "encoded_by": context.encoder.engine,
+            "engine": context.encoder.engine.id,
+            "encoded_by": context.encoder.engine.name,
         },
     )
     return int(tokens[tokens > 0].sum(dtype=np.int64))
@@ -112,11 +118,12 @@ def _encode(
     batches: Iterable[list[Sample]],
     errors: list[BadSampleError],
     account: Account,
-) -> tuple[Ragged, LossMask]:
-    """Return the tokens and the loss mask of all rows, none for those that cannot be encoded."""
+) -> tuple[Ragged, LossMask, dict[int, tuple[PlacedMedium, ...]]]:
+    """Return the tokens and the loss mask of all rows, none for those that cannot be encoded, and the media by row."""
     sizes = np.zeros(len(task), dtype=np.int64)
     values: list[TokenIds] = [np.empty(0, dtype=np.int32)]
     masks: list[LossMask] = [np.empty(0, dtype=bool)]
+    media: dict[int, tuple[PlacedMedium, ...]] = {}
     for samples in batches:
         batch = context.encoder.encode_together(samples)
         lengths, offsets = batch.lengths, batch.ids.offsets
@@ -125,11 +132,25 @@ def _encode(
         values.append(batch.ids.values)
         masks.append(batch.loss_mask)
         errors += batch.errors.values()
+        media |= {samples[index].sample_id - task.start: items for index, items in batch.media.items()}
         # The first token of a sample is no target: nothing stands before it from which it could be predicted.
         num_targets = np.diff(offsets_of(batch.loss_mask)[offsets])
         num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
         _count(context, account, samples, lengths > 0, num_targets > 0)
-    return Ragged(np.concatenate(values), offsets_of(sizes)), np.concatenate(masks)
+    return Ragged(np.concatenate(values), offsets_of(sizes)), np.concatenate(masks), media
+
+
+def _sizes_of_media(
+    context: BlockContext, media: Mapping[int, Sequence[PlacedMedium]], num_rows: int
+) -> dict[str, Lengths]:
+    """Return the columns of what media take of each budget, 0 for rows without."""
+    names = [name for name in context.budgets if name in context.encoder.budgets]
+    columns = {name: np.zeros(num_rows, dtype=np.int32) for name in names}
+    for row, items in media.items():
+        sizes = media_sizes(items)
+        for name in names:
+            columns[name][row] = sizes[name]
+    return columns
 
 
 def _measure(
@@ -209,4 +230,5 @@ def _num_characters(sample: Sample) -> int:
     messages = sample.messages
     if type(messages) is PlainMessages:
         return sum(map(len, messages.texts))
-    return len(sample.text or "") + sum(len(turn.get("content") or "") for turn in messages or ())
+    texts = (turn.get("content") or "" for turn in messages or ())
+    return len(sample.text or "") + sum(len(text) if type(text) is str else _PART_CHARACTERS for text in texts)

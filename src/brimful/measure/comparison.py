@@ -4,41 +4,81 @@ Faster libraries encode because they gave the reference's tokens on hard texts; 
 both all the same. One difference stops the job: what those libraries encoded is not used any more.
 """
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from brimful.blobs import atomic_file
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import StoredSamples
-from brimful.errors import BadSampleError, EncodersDifferError
+from brimful.errors import BadSampleError, BrimfulError, EncodersDifferError, SourceNotFoundError
 from brimful.measure.block import BlockContext, BlockTask
 from brimful.messages import setting
 from brimful.sources.sample import Sample
-from brimful.tables import open_table
+from brimful.tables import Table, open_table
+from brimful.typing import Fingerprint
 
 ROWS = 16
 """Rows of a block that are compared: of 4,096, a share that costs less than a tenth of the time."""
 
 
 def compare_block(context: BlockContext, task: BlockTask) -> None:
-    """Compare a few rows of a measured block with the reference.
+    """Compare a few rows of a measured block with the reference, and record that it was done.
 
     Raises:
         EncodersDifferError: one has other tokens or other targets.
     """
-    if not context.encoder.engine_id:
+    part = open_table(task.part_path)
+    if not part.description.get("engine"):
         return
-    tokens = open_table(task.part_path).flat("tokens")
-    stored = None if task.encoded_path is None else StoredSamples([(task.start, task.encoded_path)])
+    tokens = part.flat("tokens")
+    fingerprints = _fingerprints(task, part)
+    # Tokens are temporary: whoever takes them later says that they are missing.
+    stored = None
+    if task.encoded_path is not None and None not in fingerprints:
+        stored = StoredSamples([(task.start, task.encoded_path)])
     for first in _first_rows(task):
         samples = context.source.read(first, min(first + ROWS, task.stop))
         readable = [sample for sample in samples if isinstance(sample, Sample)]
-        results = context.encoder.reference.encode_batch(readable)
+        results = context.encoder.engine.reference.encode_batch(readable)
         for sample, expected in zip(readable, results, strict=True):
             length = int(tokens[sample.sample_id - task.start])
             difference = _difference(sample, expected, length, stored)
             if difference:
-                raise _refusal(context, sample, difference)
+                raise _refusal(context, part.description, sample, difference)
+    # Behind the comparison: a job that is killed before compares the block when it goes on.
+    with contextlib.suppress(OSError, BrimfulError), atomic_file(_record(task)) as file:
+        file.write("\n".join(name for name in fingerprints if name is not None).encode())
+
+
+def is_compared(task: BlockTask) -> bool:
+    """Return true if a record says that the files of a block were compared, or no fast library made them."""
+    part = open_table(task.part_path)
+    if not part.description.get("engine"):
+        return True
+    try:
+        compared = _record(task).read_text(encoding="utf-8").split()
+    except (OSError, ValueError):
+        return False
+    return all(fingerprint in compared for fingerprint in _fingerprints(task, part))
+
+
+def _record(task: BlockTask) -> Path:
+    """Return the file beside the lengths of a block that names the files which were compared, by their content."""
+    return Path(task.part_path).with_suffix(".compared")
+
+
+def _fingerprints(task: BlockTask, part: Table) -> list[Fingerprint | None]:
+    """Return the fingerprints of a block's lengths and, if the job keeps them, of its tokens; None for a missing file."""
+    if task.encoded_path is None:
+        return [part.fingerprint]
+    try:
+        return [part.fingerprint, open_table(task.encoded_path).fingerprint]
+    except SourceNotFoundError:
+        return [part.fingerprint, None]
 
 
 def _first_rows(task: BlockTask) -> Iterator[int]:
@@ -70,12 +110,16 @@ def _difference(
     return ""
 
 
-def _refusal(context: BlockContext, sample: Sample, difference: str) -> EncodersDifferError:
-    """Return the error for a difference, after it was remembered."""
-    engine, place = context.encoder.engine, context.source.where(sample.sample_id)
-    context.encoder.distrust(f"it differed from the reference on {place}")
+def _refusal(
+    context: BlockContext, description: Mapping[str, Any], sample: Sample, difference: str
+) -> EncodersDifferError:
+    """Return the error for a difference, after it was remembered; ``description`` is that of the block's lengths."""
+    place = context.source.where(sample.sample_id)
+    # By the libraries that encoded the block: a job that goes on may have others.
+    engine_id = description["engine"]
+    context.encoder.engine.distrust(engine_id, f"it differed from the reference on {place}")
     return EncodersDifferError(
-        f"{place} (sample {sample.sample_id}): {engine} encodes it otherwise than the libraries that it stands for: "
-        f"{difference}. Nothing that it encoded is used; run the same command again: it goes on without it, as with "
-        f"{setting('fast', False)}"
+        f"{place} (sample {sample.sample_id}): {description.get('encoded_by', engine_id)} encodes it otherwise than the libraries that "
+        f"it stands for: {difference}. Nothing that it encoded is used; run the same command again: it goes on without "
+        f"it, as with {setting('fast', False)}"
     )

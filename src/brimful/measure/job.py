@@ -21,7 +21,7 @@ from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import differing_keys, fingerprint_of, short
 from brimful.measure.account import Account
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
-from brimful.measure.comparison import compare_block
+from brimful.measure.comparison import compare_block, is_compared
 from brimful.measure.table import LengthTable
 from brimful.measure.targets import Targets, joined_rows
 from brimful.messages import setting
@@ -136,7 +136,7 @@ def measure_and_keep(
     encoded_dir: str | os.PathLike[str] | None,
 ) -> Measurement:
     """Measure lengths and leave the tokens in ``encoded_dir``, so that writing need not make them again."""
-    names = _checked_budgets(budgets)
+    names = (*_checked_budgets(budgets), *encoder.budgets)
     if on_bad_sample not in ("error", "skip"):
         raise SettingsError(f"{setting('on_bad_sample', on_bad_sample)} is unknown: use error or skip")
     if on_mismatch not in ("error", "rebuild"):
@@ -170,8 +170,6 @@ def measure_and_keep(
             for block in source.blocks
             if block.stop > first_new
         ]
-        if sum(map(len, tasks)) <= _FEW_ROWS:
-            encoder = encoder.reference
         context = BlockContext(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
         # All lengths are there from an earlier job and no tokens: then writing makes the tokens, once.
         lacks_tokens = encoded_dir is not None and not any(map(_has_tokens, tasks))
@@ -235,7 +233,7 @@ def _open_earlier(
     differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
     if "labels" in provenance and "labels" in table.provenance:
         differences += differing_keys(table.provenance["labels"], provenance["labels"])
-    if not all(map(encoder.trusts, table.provenance.get("engines", ()))):
+    if not all(map(encoder.engine.trusts, table.provenance.get("engines", ()))):
         differences.append("libraries that encoded it, which were found to give other tokens than the reference since")
     if not differences and len(table) > len(source):
         differences = [f"source ({len(table):,} samples there, {len(source):,} here)"]
@@ -260,11 +258,13 @@ def _task_for(
 
 
 def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | None, progress: Progress) -> None:
-    """Run the tasks whose files do not exist yet, or are of no use."""
-    pending_tasks = []
+    """Run the tasks whose files do not exist yet, or are of no use, and compare what nobody compared."""
+    pending_tasks, uncompared_tasks = [], []
     for task in tasks:
         if (task.encoded_path is None or _has_tokens(task)) and _has_lengths(task, context):
             progress.advance(len(task), resumed=True)
+            if not is_compared(task):
+                uncompared_tasks.append(task)
         else:
             pending_tasks.append(task)
     if num_proc is None:
@@ -273,20 +273,26 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
         num_proc = 1 if len(pending_tasks) <= limit else available_cores()
     encoder = context.encoder
+    if sum(map(len, tasks)) <= _FEW_ROWS:
+        encoder = encoder.engine.reference
+    engine = encoder.engine
     if num_proc == 1 and pending_tasks:
-        encoder.warm_up()
+        engine.warm_up()
     tasks_done = run_tasks(
         measure_block,
         pending_tasks,
-        context=context,
+        context=replace(context, encoder=encoder),
         num_proc=num_proc,
-        preload={**encoder.preload, measure_block.__module__: {}},
+        preload={**engine.preload, measure_block.__module__: {}},
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(tasks_done) as results:
-        if num_proc > 1 and pending_tasks and encoder.engine_id:
+        if num_proc > 1 and pending_tasks and engine.id:
             # Loaded while other processes start, and not when they need the cores.
-            encoder.reference.load()
+            engine.reference.engine.load()
+        # Those of a job that was killed before it compared them.
+        for task in uncompared_tasks:
+            compare_block(context, task)
         for task, num_tokens in results:
             compare_block(context, task)
             progress.advance(len(task), tokens=num_tokens)
@@ -308,7 +314,9 @@ def _has_lengths(task: BlockTask, context: BlockContext) -> bool:
             part.ragged(RUNS)
     except (FileNotFoundError, KeyError, BrimfulError):
         return False
-    if not part.checksummed or len(part) != len(task) or not context.encoder.trusts(part.description.get("engine", "")):
+    if not part.checksummed or len(part) != len(task):
+        return False
+    if not context.encoder.engine.trusts(part.description.get("engine", "")):
         return False
     return context.skip_bad or not part.description["rejects"]
 

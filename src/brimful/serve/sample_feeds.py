@@ -349,6 +349,8 @@ def _to_json(item: EncodedSample | Pack) -> dict[str, Any]:
     arrays = {}
     for field in fields(item):
         array = getattr(item, field.name)
+        if field.name == "media" and not array:
+            continue
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
             raise StateError(
                 f"{type(item).__name__}.{field.name} of a sample that waits is no array and cannot be saved"

@@ -6,13 +6,16 @@
 ``lengths``      list<int32>         tokens of each segment
 ``sample_ids``   list<int64>         sample of each segment
 ``starts``       list<int32>         first token of the sample in each segment
+``media``        binary              JSON of the pack's media (``shards/pack_media.py``); version 2 alone
+``blobs``        list<large_binary>  bytes of media that are in no file; version 2 alone
 ``checksum``     uint64              XXH3-64 of the row, checked at every read
 ===============  ==================  ==========================================================
 
-A reader ignores columns that it does not know: media will have one of their own.
+Packs with media are version 2: a reader that does not know media must not serve their tokens without them.
 """
 
 import os
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,9 +26,13 @@ from brimful.arrow_arrays import to_arrow, to_numpy
 from brimful.errors import CorruptFileError
 from brimful.ragged import offsets_of
 from brimful.shards.pack import Pack, PackRows
+from brimful.shards.pack_media import media_from_json, media_to_json
 
 SHARD_VERSION = 1
-"""Version in the metadata of a shard; a reader refuses every other."""
+"""Version in the metadata of a shard of text."""
+
+MEDIA_VERSION = 2
+"""Version of a shard of packs with media. A reader refuses every other version."""
 
 BATCH_ROWS = 64
 """Rows in a record batch. A reader parses a shard batch by batch, and finds row ``r`` in batch ``r // BATCH_ROWS``."""
@@ -33,17 +40,18 @@ BATCH_ROWS = 64
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def _checksum(*columns: _Array) -> int:
+def _checksum(*columns: Any) -> int:
     """Return XXH3-64 over the columns of one row, in file order."""
     hasher = xxhash.xxh3_64()
     for column in columns:
-        hasher.update(column.data)
+        hasher.update(column.data if isinstance(column, np.ndarray) else column)
     return hasher.intdigest()
 
 
-def _schema() -> Any:
+def _schema(*, with_media: bool) -> Any:
     import pyarrow as pa
 
+    media = [("media", pa.binary()), ("blobs", pa.list_(pa.large_binary()))]
     return pa.schema(
         [
             ("input_ids", pa.list_(pa.int32())),
@@ -51,9 +59,10 @@ def _schema() -> Any:
             ("lengths", pa.list_(pa.int32())),
             ("sample_ids", pa.list_(pa.int64())),
             ("starts", pa.list_(pa.int32())),
+            *(media if with_media else ()),
             ("checksum", pa.uint64()),
         ],
-        metadata={"brimful_shard": str(SHARD_VERSION)},
+        metadata={"brimful_shard": str(MEDIA_VERSION if with_media else SHARD_VERSION)},
     )
 
 
@@ -62,12 +71,14 @@ class ShardWriter:
 
     Args:
         sink: anything with ``write``.
+        with_media: packs have media, or may have.
     """
 
-    def __init__(self, sink: Any) -> None:
+    def __init__(self, sink: Any, *, with_media: bool = False) -> None:
         import pyarrow as pa
 
-        self._schema = _schema()
+        self._with_media = with_media
+        self._schema = _schema(with_media=with_media)
         self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), self._schema)
 
     def add(self, rows: PackRows) -> None:
@@ -79,9 +90,15 @@ class ShardWriter:
         tokens, segments = rows.tokens.tolist(), rows.segments.tolist()
         # Every mask begins at a byte of its own, so a row can be read without its neighbours.
         bits = [np.packbits(rows.loss_mask[a:b], bitorder="little") for a, b in pairwise(tokens)]
+        media = [media_to_json(items) for items in rows.media or [()] * len(rows)]
         checksums = [
-            _checksum(rows.input_ids[a:b], mask, rows.lengths[c:d], rows.sample_ids[c:d], rows.starts[c:d])
-            for (a, b), (c, d), mask in zip(pairwise(tokens), pairwise(segments), bits, strict=True)
+            _checksum(
+                *(rows.input_ids[a:b], mask, rows.lengths[c:d], rows.sample_ids[c:d], rows.starts[c:d]),
+                *((text, *blobs) if self._with_media else ()),
+            )
+            for (a, b), (c, d), mask, (text, blobs) in zip(
+                pairwise(tokens), pairwise(segments), bits, media, strict=True
+            )
         ]
         # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of whole plans.
         segment_offsets = to_arrow(rows.segments.astype(np.int32))
@@ -94,6 +111,7 @@ class ShardWriter:
                 pa.ListArray.from_arrays(segment_offsets, to_arrow(values))
                 for values in (rows.lengths, rows.sample_ids, rows.starts)
             ),
+            *(_media_columns(media) if self._with_media else ()),
             to_arrow(np.array(checksums, dtype=np.uint64)),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
@@ -101,6 +119,24 @@ class ShardWriter:
     def close(self) -> None:
         """Write the footer."""
         self._writer.close()
+
+
+def _media_columns(media: Sequence[tuple[bytes, list[bytes]]]) -> tuple[Any, Any]:
+    """Return the columns of the media of some packs: their JSON, and their bytes."""
+    import pyarrow as pa
+
+    texts = b"".join(text for text, _ in media)
+    text_offsets = offsets_of([len(text) for text, _ in media]).astype(np.int32)
+    blobs = [blob for _, of_pack in media for blob in of_pack]
+    blob_offsets = offsets_of([len(blob) for blob in blobs])
+    buffers = [None, pa.py_buffer(blob_offsets), pa.py_buffer(b"".join(blobs))]
+    return (
+        pa.Array.from_buffers(pa.binary(), len(media), [None, pa.py_buffer(text_offsets), pa.py_buffer(texts)]),
+        pa.ListArray.from_arrays(
+            to_arrow(offsets_of([len(of_pack) for _, of_pack in media]).astype(np.int32)),
+            pa.Array.from_buffers(pa.large_binary(), len(blobs), buffers),
+        ),
+    )
 
 
 class _BatchViews:
@@ -118,6 +154,14 @@ class _BatchViews:
         self.mask_offsets = np.frombuffer(offsets, dtype=np.int32, count=len(masks) + 1)
         self.bits = np.frombuffer(data, dtype=np.uint8)
         self.checksums = to_numpy(batch.column("checksum"))
+        self.media = batch.column("media") if "media" in batch.schema.names else None
+        self.blobs = batch.column("blobs") if self.media is not None else None
+
+    def media_of(self, row: int) -> tuple[bytes, list[bytes]] | None:
+        """Return the media of a pack as they are stored; None in a shard without."""
+        if self.media is None or self.blobs is None:
+            return None
+        return self.media[row].as_py(), self.blobs[row].as_py()
 
 
 def _list_views(column: Any) -> tuple[_Array, _Array]:
@@ -152,9 +196,11 @@ class ShardReader:
             version = (self._reader.schema.metadata or {}).get(b"brimful_shard")
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise CorruptFileError(f"{path} cannot be read as a shard: {str(error).splitlines()[0]}") from error
-        if version != str(SHARD_VERSION).encode():
-            raise CorruptFileError(f"{path} has shard version {version!r}; this brimful reads {SHARD_VERSION}")
-        for field in _schema():
+        versions = {str(number).encode(): number for number in (SHARD_VERSION, MEDIA_VERSION)}
+        if version not in versions:
+            known = " and ".join(map(str, versions.values()))
+            raise CorruptFileError(f"{path} has shard version {version!r}; this brimful reads {known}")
+        for field in _schema(with_media=versions[version] == MEDIA_VERSION):
             if field not in list(self._reader.schema):
                 raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
         self._batches: dict[int, _BatchViews] = {}
@@ -186,10 +232,12 @@ class ShardReader:
         begin, end = batch.segment_offsets[i], batch.segment_offsets[i + 1]
         lengths, sample_ids, starts = batch.lengths[begin:end], batch.sample_ids[begin:end], batch.starts[begin:end]
         # The views share the mapped file, which may change under an open reader: check at every read.
-        if _checksum(ids, bits, lengths, sample_ids, starts) != batch.checksums[i]:
+        media = batch.media_of(i)
+        stored_media = () if media is None else (media[0], *media[1])
+        if _checksum(ids, bits, lengths, sample_ids, starts, *stored_media) != batch.checksums[i]:
             raise CorruptFileError(f"{self.path}: row {row} has other bytes than were written: write the shard again")
         # Summed in int32 at once: every read comes through here.
         cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=cu_seqlens[1:])
         mask = np.unpackbits(bits, count=len(ids), bitorder="little").view(np.bool_)
-        return Pack(ids, mask, cu_seqlens, sample_ids, starts)
+        return Pack(ids, mask, cu_seqlens, sample_ids, starts, () if media is None else media_from_json(*media))

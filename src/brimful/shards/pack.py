@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from brimful.errors import CollateError
+from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Fingerprint, Labels, Lengths, LossMask, Offsets, SampleIds, TokenIds
 
@@ -39,6 +40,7 @@ class Pack(_NoDictionary):
         cu_seqlens: ``int32[num_segments + 1]``, where segments begin, and the end.
         sample_ids: ``int64[num_segments]``, the sample of each segment.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the sample was cut.
+        media: pictures, videos and sounds, in the order of their tokens.
 
     >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
     >>> pack.labels.tolist(), pack.cu_seqlens.tolist(), len(pack)
@@ -50,6 +52,7 @@ class Pack(_NoDictionary):
     cu_seqlens: CuSeqlens
     sample_ids: SampleIds
     starts: TokenIds
+    media: tuple[PlacedMedium, ...] = ()
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -79,13 +82,16 @@ class Pack(_NoDictionary):
             raise _wrong_collator()
         if not isinstance(other, Pack):
             return NotImplemented
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__)
+        arrays = (name for name in self.__slots__ if name != "media")
+        is_equal = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+        return is_equal and self.media == other.media
 
     def __dir__(self) -> list[str]:
         return dir(type(self))
 
     def __repr__(self) -> str:
-        return f"Pack({len(self):,} tokens, {self.num_segments} segments, {self.num_loss_tokens:,} loss tokens)"
+        media = f", media: {len(self.media)}" if self.media else ""
+        return f"Pack({len(self):,} tokens, {self.num_segments} segments, {self.num_loss_tokens:,} loss tokens{media})"
 
 
 class PackSequence(Protocol):
@@ -140,6 +146,7 @@ class PackRows:
         sample_ids: ``int64[num_segments]``.
         starts: ``int32[num_segments]``.
         segments: ``int64[num_packs + 1]``, first segment of each pack, and the end.
+        media: of each pack; None if the packs of this store have none.
 
     >>> rows = PackRows(np.array([5, 6, 7], np.int32), np.ones(3, bool), np.array([2, 1], np.int32),
     ...                 np.array([4, 2]), np.zeros(2, np.int32), np.array([0, 2]))
@@ -153,6 +160,7 @@ class PackRows:
     sample_ids: SampleIds
     starts: Lengths
     segments: Offsets
+    media: Sequence[Sequence[PlacedMedium]] | None = None
 
     def __post_init__(self) -> None:
         assert self._token_offsets[-1] == len(self.input_ids)

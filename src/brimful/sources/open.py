@@ -16,6 +16,7 @@ from brimful.remote import is_remote
 from brimful.sources.directory import data_files
 from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
+from brimful.sources.media import MediaPlace
 from brimful.sources.memory import MemoryRows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import ChainedRows, FirstRows, Rows
@@ -65,6 +66,9 @@ def open_source(
     split: str | None = None,
     config: str | None = None,
     max_samples: int | None = None,
+    media: bool = False,
+    media_dir: str | os.PathLike[str] | None = None,
+    media_outside: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> Source:
     """Open a data set by index.
@@ -96,6 +100,9 @@ def open_source(
         split: of a data set that has several; ``all`` in a directory.
         config: of a data set that has several configurations.
         max_samples: number of samples to take, from the first on; None takes all.
+        media: take rows with pictures, videos and sounds, for an encoder that packs them; else they are refused.
+        media_dir: directory in which rows name media; that of their own file if None. Implies ``media``.
+        media_outside: let rows name files outside of that directory.
         cache_dir: directory of line indexes and unpacked copies.
 
     Raises:
@@ -124,7 +131,8 @@ def open_source(
     rows = _rows(data, _Options(text_unit, split, config, Path(cache_dir) if cache_dir is not None else None))
     if max_samples is not None:
         rows = _first_rows(rows, max_samples)
-    return Source(rows, format, fields, ignore)
+    place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None
+    return Source(rows, format, fields, ignore, place)
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:

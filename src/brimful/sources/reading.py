@@ -17,23 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brimful.media import MediaKind
 from brimful.messages import setting
 from brimful.sources.formats import RowFormat
+from brimful.sources.media import MEDIA_COLUMNS, MediaPlace, place_media
 from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample
 
 _REASONS = {
-    **dict.fromkeys(
-        ("image", "images", "image_path", "image_paths", "image_url"),
-        "holds pictures, which cannot be packed so far: ",
-    ),
-    **dict.fromkeys(
-        ("video", "videos", "video_path", "video_paths"),
-        "holds video, which cannot be packed so far: ",
-    ),
-    **dict.fromkeys(
-        ("audio", "audios", "audio_path", "audio_paths", "speech"),
-        "holds sound, which cannot be packed so far: ",
-    ),
     **dict.fromkeys(
         ("chosen", "rejected", "chosen_messages", "rejected_messages"),
         "is half of a preference, and pairs cannot be packed so far: make rows of the answers you want, or ",
@@ -47,12 +37,17 @@ MESSAGE_KEYS = frozenset(
 )
 """Keys of a message that are read: by the chat template, or by the search for targets."""
 
+_NEEDS_MEDIA = f"which takes the processor of a model: name it with {setting('processor')}"
+"""Way out for rows with media, where they are not wanted."""
+
+_MEDIA_WORDS = {MediaKind.IMAGE: "pictures", MediaKind.VIDEO: "video", MediaKind.AUDIO: "sound"}
+
 _PLACEHOLDER = re.compile(r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A format, and the columns and marks that the caller does not want.
+    """A format, the columns and marks that the caller does not want, and the place of media if they are wanted.
 
     >>> from brimful.sources.formats import format_named
     >>> Reading(format_named("text")).sample(3, {"text": "a", "id": 7}).unread
@@ -61,12 +56,15 @@ class Reading:
 
     format: RowFormat
     ignore: frozenset[str] = frozenset()
+    media: MediaPlace | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that decide, beside a row, the content of its sample."""
         settings = {"format": self.format.name, "fields": dict(self.format.fields)}
-        return {**settings, **({"ignore": sorted(self.ignore)} if self.ignore else {})}
+        # The directory of the media is no part of it: a copy elsewhere holds the same samples.
+        optional = {"ignore": sorted(self.ignore), "media": self.media is not None}
+        return {**settings, **{name: value for name, value in optional.items() if value}}
 
     def sample(self, sample_id: int, row: Any) -> Sample:
         """Convert a row to a sample.
@@ -75,14 +73,22 @@ class Reading:
             MalformedRowError: it is no row of this format, or says something that cannot be packed.
         """
         unread = unread_columns(row, self.format.columns, ignore=self.ignore)
+        media_columns = [column for column in unread if column in MEDIA_COLUMNS] if unread else unread
+        if self.media is not None:
+            unread = [column for column in unread if column not in media_columns]
         reason = refusal(unread)
         if reason is not None:
             raise MalformedRowError(reason)
         content = self.format.convert(row)
         messages = content.get("messages")
+        if self.media is not None:
+            self._place_media(row, media_columns, content, self.media)
+            messages = content.get("messages")
         if messages is not None and type(messages) is not PlainMessages:
             plain = PlainMessages.of(messages)
             if plain is None:
+                if self.media is None and any(type(message.get("content")) is list for message in messages):
+                    raise MalformedRowError(f"its messages hold media, {_NEEDS_MEDIA}")
                 unread += sorted(unread_of_messages(messages) - self.ignore)
             else:
                 messages = content["messages"] = plain
@@ -91,12 +97,29 @@ class Reading:
                 self._check_placeholder(text)
         return Sample(sample_id, **content, unread=tuple(unread))
 
+    def _place_media(self, row: Any, columns: Sequence[str], content: dict[str, Any], place: MediaPlace) -> None:
+        """Put the media of a row where they belong in its messages."""
+        messages = content.get("messages")
+        if messages is None:
+            if columns:
+                raise MalformedRowError(
+                    f"column {columns[0]!r} holds media beside a text that is no chat: make messages of it"
+                )
+            return
+        marked = any(
+            type(turn.get("content")) is list or placeholder(turn.get("content") or "", ignore=self.ignore)
+            for turn in messages
+        )
+        if columns or marked:
+            values = {column: row[column] for column in columns}
+            content["messages"], content["media"] = place_media(messages, values, place)
+
     def _check_placeholder(self, text: str) -> None:
         """Refuse a text with the mark of a medium, which comes without one."""
         mark = placeholder(text, ignore=self.ignore)
         if mark is not None:
             raise MalformedRowError(
-                f"its text holds {mark} where a medium belongs, and media cannot be packed so far: if it is plain "
+                f"its text holds {mark} where a medium belongs, {_NEEDS_MEDIA if self.media is None else 'and there is none'}: if it is plain "
                 f"text, say so with {setting('ignore', [mark])}"
             )
 
@@ -104,6 +127,11 @@ class Reading:
 def refusal(columns: Sequence[str]) -> str | None:
     """Return the reason to refuse a row with these unread columns; None if it can be packed without them."""
     for column in columns:
+        if column in MEDIA_COLUMNS:
+            words = _MEDIA_WORDS[MEDIA_COLUMNS[column]]
+            return (
+                f"column {column!r} holds {words}, {_NEEDS_MEDIA}, or leave it out with {setting('ignore', [column])}"
+            )
         if column in _REASONS:
             return f"column {column!r} {_REASONS[column]}leave it out with {setting('ignore', [column])}"
     return None
@@ -147,7 +175,13 @@ def _texts_of(messages: Sequence[Message] | None, text: str | None) -> Sequence[
     """Return the contents of messages, or the one text of a row without."""
     if type(messages) is PlainMessages:
         return messages.texts
-    return [text] if messages is None else [message.get("content") for message in messages]
+    if messages is None:
+        return [text]
+    texts: list[str | None] = []
+    for message in messages:
+        content = message.get("content")
+        texts += [part.get("text") for part in content] if type(content) is list else [content]
+    return texts
 
 
 def unread_of_messages(messages: Sequence[Message]) -> set[str]:

@@ -2,6 +2,7 @@
 
 import abc
 import bisect
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,6 +93,12 @@ class Rows(abc.ABC):
     def get(self, index: int) -> Any:
         """Return one row."""
         return next(self.read(index, index + 1))
+
+    @property
+    def directory(self) -> str:
+        """Absolute path of the directory in which rows name other files: that of their own, else the present one."""
+        path = os.path.abspath(self.title)
+        return os.path.dirname(path) if os.path.isfile(path) else os.getcwd()
 
     def prefix_fingerprints(self, count: int) -> Sequence[Fingerprint]:
         """Return the possible fingerprints of an earlier state that held only the first ``count`` rows."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from brimful.media import Medium
 from brimful.messages import counted
 
 Message: TypeAlias = dict[str, Any]
@@ -61,11 +62,13 @@ class Sample:
 
     Attributes:
         sample_id: index in the source, from 0.
-        messages: the turns of a chat.
+        messages: the turns of a chat. The content of a turn with media is a list of parts, ``{"type": "text", "text": …}``
+            and ``{"type": "image"}`` (``video``, ``audio``), else a text.
         text: a document.
         tools: JSON schemas of the tools that the chat may call, as the template wants them.
         input_ids: tokens of a row that was tokenised before.
         labels: its targets: the token at each target, else -100; None if every token is one.
+        media: pictures, videos and sounds, one for each such part, in the order of the parts.
         unread: columns of the row that hold a value and were not read, such as ``id``; those of messages as
             ``messages[].name``.
 
@@ -79,6 +82,7 @@ class Sample:
     tools: Sequence[dict[str, Any]] | None = None
     input_ids: Sequence[int] | None = None
     labels: Sequence[int] | None = None
+    media: tuple[Medium, ...] = ()
     unread: tuple[str, ...] = ()
 
     @property
@@ -92,7 +96,8 @@ class Sample:
         if self.messages is None:
             return f"Sample({self.sample_id}, text of {counted(len(self.text or ''), 'character')})"
         tools = f", {counted(len(self.tools), 'tool')}" if self.tools else ""
-        return f"Sample({self.sample_id}, {counted(len(self.messages), 'message')}{tools})"
+        media = f", media: {len(self.media)}" if self.media else ""
+        return f"Sample({self.sample_id}, {counted(len(self.messages), 'message')}{tools}{media})"
 
 
 class MalformedRowError(ValueError):

@@ -12,6 +12,7 @@ from brimful.checks import index_of
 from brimful.errors import BadSampleError, SourceError, UnknownFormatError
 from brimful.fingerprint import fingerprint_of, short
 from brimful.sources.formats import RowFormat, detect, format_named
+from brimful.sources.media import MediaPlace
 from brimful.sources.reading import Reading
 from brimful.sources.rows import Block, ChainedRows, Rows
 from brimful.sources.sample import MalformedRowError, Sample
@@ -34,6 +35,8 @@ class Source:
         format: name of the format of all rows; detected for each file if None.
         fields: keys of the rows, by the format's own names.
         ignore: columns, and marks such as ``<image>``, that may be left out though they say something.
+        media: place of the pictures, videos and sounds of rows; beside each file if it names no directory. None refuses
+            rows with media.
 
     >>> from brimful.sources.memory import MemoryRows
     >>> source = Source(MemoryRows([{"question": "1+1?", "answer": "2"}]))
@@ -47,12 +50,16 @@ class Source:
         format: str | None = None,
         fields: Mapping[str, str] | None = None,
         ignore: Sequence[str] = (),
+        media: MediaPlace | None = None,
     ) -> None:
         parts = rows.parts if isinstance(rows, ChainedRows) else [rows]
         if len(rows) == 0:
             raise SourceError(f"{rows.title} is empty: there is no sample to pack")
         formats = [format_named(format, fields)] * len(parts) if format is not None else _detect_all(parts, fields)
-        readings = [Reading(row_format, frozenset(ignore)) for row_format in formats]
+        places = [None if media is None else media.beside(part.directory) for part in parts]
+        readings = [
+            Reading(row_format, frozenset(ignore), place) for row_format, place in zip(formats, places, strict=True)
+        ]
         self._set_rows(rows, list(zip(map(len, parts), readings, strict=True)))
         self.detected = format is None
 

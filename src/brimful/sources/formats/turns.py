@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brimful.sources.media import is_media_part
 from brimful.sources.sample import MalformedRowError, Message
 
 _MEDIA_PARTS = ("image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio", "file")
@@ -36,6 +37,8 @@ def is_plain(turn: Any) -> bool:
 
 def as_message(value: Any, name: str) -> Message:
     """Return one turn in OpenAI's words, checked; parts of text are joined and JSON arguments parsed.
+
+    A content that holds media stays a list: texts, and the parts of media as they are (``brimful.sources.media``).
 
     Chat templates expect the arguments of a tool call as an object; OpenAI's API writes them as JSON text. Parts of
     type ``reasoning`` or ``thinking`` become ``reasoning_content``, parts of type ``tool_call`` become calls.
@@ -133,12 +136,17 @@ def _as_call(value: Any, name: str) -> dict[str, Any]:
     return call
 
 
-def _join_parts(parts: Sequence[Any], name: str) -> tuple[str, str, list[Any]]:
-    """Return the text, the reasoning and the tool calls in the parts of one content."""
+def _join_parts(parts: Sequence[Any], name: str) -> tuple[str | list[dict[str, Any]], str, list[Any]]:
+    """Return the text (or its parts, among media), the reasoning and the tool calls in the parts of one content."""
+    content: list[dict[str, Any]] = []
     text, reasoning, calls = "", "", []
     for part in parts:
         if isinstance(part, str):
             text += part
+            continue
+        if is_media_part(part):
+            content += [{"type": "text", "text": text}, dict(part)] if text else [dict(part)]
+            text = ""
             continue
         if not isinstance(part, Mapping):
             raise MalformedRowError(f"a part of {name} must be text and is {preview(part)}")
@@ -157,4 +165,6 @@ def _join_parts(parts: Sequence[Any], name: str) -> tuple[str, str, list[Any]]:
             reasoning += part_text
         else:
             text += part_text
-    return text, reasoning, calls
+    if content and text:
+        content.append({"type": "text", "text": text})
+    return content or text, reasoning, calls

@@ -1,0 +1,98 @@
+"""What the towers of a model are given of a pack's media: pixels, by the model's own processor, and positions."""
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from brimful.collate.media import Media, PackExtras
+from brimful.errors import CollateError
+from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
+from brimful.media.families import open_family
+from brimful.media.images import load_image
+from brimful.media.rope_positions import RULES, RopeMedium, rope_positions
+from brimful.optional import optional
+from brimful.shards import Pack
+from brimful.typing import Int64Array
+
+
+class MediaFeatures:
+    """Features of the media of a pack, made where the batch is made: in the workers of a data loader.
+
+    Pixels are those of the processor of Transformers, one picture after the other in the order of their tokens.
+    Positions are those of the model (mRoPE), made sample by sample.
+
+    Args:
+        processor: directory of the model's processor (``preprocessor_config.json``).
+        family: name of the family of models (``media.families``), as the packs were encoded with.
+        overrides: settings that the packs were encoded with, such as ``max_pixels``.
+
+    Raises:
+        SettingsError: no such family, setting or file.
+    """
+
+    def __init__(self, processor: str | os.PathLike[str], family: str, **overrides: Any) -> None:
+        self._directory = os.fspath(processor)
+        self._family = open_family(family, processor, **overrides)
+        self._rule = RULES.get(family)
+
+    def __call__(self, pack: Pack) -> PackExtras:
+        """Return the features of a pack, and positions for models that have them in space.
+
+        Raises:
+            CollateError: a medium that cannot be decoded, or was changed since it was packed; names sample and medium.
+        """
+        positions = None if self._rule is None else self._positions(pack)
+        others = [item for item in pack.media if item.medium.kind is not MediaKind.IMAGE]
+        if others:
+            raise CollateError(f"{_place(pack, others[0])}: only pictures can be decoded so far")
+        images = [item for item in pack.media if item.medium.kind is MediaKind.IMAGE]
+        return PackExtras(rope_positions=positions, media=(self._images(pack, images),) if images else ())
+
+    def _positions(self, pack: Pack) -> Int64Array:
+        """Return time, height and width of all tokens of a pack, ``int64[3, num_tokens]``."""
+        assert self._rule is not None
+        result: Int64Array = np.empty((3, len(pack)), dtype=np.int64)
+        edges = pack.cu_seqlens.tolist()
+        media: list[list[RopeMedium]] = [[] for _ in range(pack.num_segments)]
+        for item in pack.media:
+            if item.grid is not None:
+                start = item.start - edges[item.segment]
+                media[item.segment].append(RopeMedium(item.medium.kind, [start], item.grid))
+        for segment, (begin, end) in enumerate(pairwise(edges)):
+            result[:, begin:end] = rope_positions(end - begin, media[segment], self._rule)
+        return result
+
+    @cached_property
+    def _image_processor(self) -> Any:
+        with optional("transformers", "text", "pixels of pictures"):
+            from transformers import AutoImageProcessor
+        settings = self._family.settings["image"]
+        size = {"shortest_edge": settings["min_pixels"], "longest_edge": settings["max_pixels"]}
+        # Pillow's resampling and not torch's, which gives other pixels: the same wherever the batch is made.
+        return AutoImageProcessor.from_pretrained(self._directory, backend="pil", size=size)
+
+    def _images(self, pack: Pack, items: Sequence[PlacedMedium]) -> Media:
+        pictures = []
+        for item in items:
+            try:
+                pictures.append(load_image(Medium(MediaKind.IMAGE, item.medium.name, data=item.read())))
+            except BadMediumError as error:
+                raise CollateError(f"{_place(pack, item)}: {error}") from error
+        features = self._image_processor(images=pictures, return_tensors="np")
+        grids = np.asarray(features["image_grid_thw"], dtype=np.int64)
+        for item, grid in zip(items, grids.tolist(), strict=True):
+            if tuple(grid) != item.grid:
+                raise CollateError(
+                    f"{_place(pack, item)}: the processor makes the grid {tuple(grid)} and {item.grid} was packed: its "
+                    f"settings are not those of the job"
+                )
+        segments = np.array([item.segment for item in items], dtype=np.int32)
+        return Media("image", segments, {"pixel_values": np.asarray(features["pixel_values"]), "image_grid_thw": grids})
+
+
+def _place(pack: Pack, item: PlacedMedium) -> str:
+    return f"sample {int(pack.sample_ids[item.segment])}, {item.title}"

@@ -1,0 +1,239 @@
+"""Chats with pictures, videos and sounds: text through the chat template, media by their headers."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from brimful.encode.batch import EncodedBatch
+from brimful.encode.chat import ChatEncoder
+from brimful.encode.encoder import PendingLengths
+from brimful.encode.tokenizer import Tokenizer
+from brimful.errors import BadSampleError, SettingsError
+from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
+from brimful.media.families import Expansion, Family, Piece
+from brimful.messages import setting
+from brimful.ragged import offsets_of
+from brimful.sources.sample import Message, Sample
+from brimful.tables import Ragged
+from brimful.typing import AnyIntArray, LossMask, TokenIds
+
+_TEMPLATE_OF_MODEL = f"name the template of the model with {setting('chat_template')}"
+_BEFORE, _BEHIND = "brimful-before", "brimful-behind"
+
+
+class MediaChatEncoder(ChatEncoder):
+    """The tokens that a model's processor gives for chats with media, one for one, without opening more than headers.
+
+    A chat template writes one placeholder for a medium, and the processor replaces it by as many tokens as the medium
+    has features. Here the placeholder is written into the text, which then is a chat like any other; its token is
+    replaced by those of the medium behind the tokenizer. Tokens of media are no targets.
+
+    Args:
+        tokenizer: as of ``ChatEncoder``.
+        family: sizes of media to tokens, as the model's processor makes them (``media.families.open_family``).
+        settings: further arguments of ``ChatEncoder``.
+
+    Raises:
+        SettingsError: as of ``ChatEncoder``.
+    """
+
+    takes_media = True
+
+    def __init__(self, tokenizer: str | os.PathLike[str] | Any, family: Family, **settings: Any) -> None:
+        super().__init__(tokenizer, **settings)
+        self.tokenizer: Tokenizer
+        self.family = family
+
+    @property
+    def length_settings(self) -> dict[str, Any]:
+        return {**super().length_settings, "media": self.family.settings}
+
+    @property
+    def budgets(self) -> tuple[str, ...]:
+        kinds = self.family.placeholders
+        names = ("patches", "images", "frames") if MediaKind.IMAGE in kinds or MediaKind.VIDEO in kinds else ()
+        return (*names, "audio_frames") if MediaKind.AUDIO in kinds else names
+
+    def _prepare(self, sample: Sample) -> Sample:
+        prepared = super()._prepare(sample)
+        if not sample.media:
+            return prepared
+        messages = [self._with_placeholders(message, sample) for message in prepared.messages or ()]
+        return Sample(
+            sample.sample_id, messages=messages, tools=prepared.tools, media=sample.media, unread=sample.unread
+        )
+
+    def _with_placeholders(self, message: Message, sample: Sample) -> Message:
+        """Return a message whose content is a text, with the placeholders that the template writes for media."""
+        content = message.get("content")
+        if not isinstance(content, list):
+            return message
+        texts = [
+            part["text"] if part["type"] == "text" else self._placeholder(MediaKind(part["type"]), sample)
+            for part in content
+        ]
+        return {**message, "content": "".join(texts)}
+
+    def _placeholder(self, kind: MediaKind, sample: Sample) -> str:
+        if kind not in self.family.placeholders:
+            known = ", ".join(known.value for known in self.family.placeholders)
+            raise BadSampleError(
+                f"holds {kind.value}, which {self.family.name} does not know (it knows {known})",
+                sample_id=sample.sample_id,
+            )
+        return self._written[kind]
+
+    @cached_property
+    def _written(self) -> Mapping[MediaKind, str]:
+        """Text that the template writes for a medium of each kind."""
+        return {kind: self._written_for(kind) for kind in self.family.placeholders}
+
+    def _written_for(self, kind: MediaKind) -> str:
+        """Return what stands between two texts in which a medium of a kind belongs.
+
+        Raises:
+            SettingsError: the template knows no media, or numbers them.
+        """
+        token = self.family.placeholders[kind].token
+
+        def between(num_media: int) -> str:
+            parts: list[dict[str, Any]] = [{"type": "text", "text": _BEFORE}]
+            parts += [{"type": kind.value}] * num_media
+            text = self._chat_template.by_reference(
+                [{"role": "user", "content": [*parts, {"type": "text", "text": _BEHIND}]}], None
+            )
+            return text.partition(_BEFORE)[2].rpartition(_BEHIND)[0]
+
+        try:
+            once, twice = between(1), between(2)
+        except Exception as error:  # templates raise exceptions of any class
+            raise SettingsError(f"the chat template cannot write media ({error}): {_TEMPLATE_OF_MODEL}") from error
+        if once.count(token) != 1:
+            raise SettingsError(f"the chat template writes no {token} for a medium: {_TEMPLATE_OF_MODEL}")
+        if twice != 2 * once:
+            raise SettingsError(
+                "the chat template writes media otherwise when there are several, which cannot be packed so far"
+            )
+        return once
+
+    @cached_property
+    def _token_ids(self) -> dict[int, MediaKind]:
+        """Kind of medium by the id of its placeholder's token."""
+        ids = {}
+        for kind, placeholder in self.family.placeholders.items():
+            tokens = self.tokenizer.ids([placeholder.token])[0]
+            if len(tokens) != 1:
+                raise SettingsError(
+                    f"{self.tokenizer} has no token {placeholder.token}: it is not the tokenizer of {self.family.name}"
+                )
+            ids[tokens[0]] = kind
+        return ids
+
+    def _encode_rendered(self, samples: Sequence[Sample]) -> EncodedBatch:
+        batch = super()._encode_rendered(samples)
+        if not any(sample.media for sample in samples):
+            return batch
+        rows: list[TokenIds] = []
+        masks: list[LossMask] = []
+        errors = dict(batch.errors)
+        media: dict[int, tuple[PlacedMedium, ...]] = {}
+        for index, sample in enumerate(samples):
+            span = slice(int(batch.ids.offsets[index]), int(batch.ids.offsets[index + 1]))
+            ids, mask = batch.ids.values[span], batch.loss_mask[span]
+            if sample.media and index not in errors:
+                try:
+                    ids, mask, media[index] = self._with_media(sample, ids, mask)
+                except BadSampleError as error:
+                    errors[index] = error
+                    ids, mask = ids[:0], mask[:0]
+            rows.append(ids)
+            masks.append(mask)
+        offsets = offsets_of([len(row) for row in rows])
+        return EncodedBatch(Ragged(np.concatenate(rows), offsets), np.concatenate(masks), errors, media)
+
+    def _with_media(
+        self, sample: Sample, ids: TokenIds, mask: LossMask
+    ) -> tuple[TokenIds, LossMask, tuple[PlacedMedium, ...]]:
+        """Return a sample's tokens and mask with those of its media in the place of their placeholders."""
+        places = self._places(sample, ids)
+        pieces: list[TokenIds] = []
+        masks: list[LossMask] = []
+        media = []
+        begin = num_tokens = 0
+        for medium, place in zip(sample.media, places.tolist(), strict=True):
+            expansion = self._expand(medium, sample)
+            tokens = self._ids_of(expansion)
+            pieces += [ids[begin:place], tokens]
+            masks += [mask[begin:place], np.zeros(len(tokens), dtype=bool)]
+            num_tokens += place - begin
+            media.append(_placed(medium, num_tokens, len(tokens), expansion))
+            num_tokens += len(tokens)
+            begin = place + 1
+        return np.concatenate([*pieces, ids[begin:]]), np.concatenate([*masks, mask[begin:]]), tuple(media)
+
+    def _places(self, sample: Sample, ids: TokenIds) -> AnyIntArray:
+        """Return the places of the placeholders' tokens; refuse a sample that has others than its media."""
+        places = np.flatnonzero(np.isin(ids, list(self._token_ids)))
+        kinds = [self._token_ids[token] for token in ids[places].tolist()]
+        if kinds != [medium.kind for medium in sample.media]:
+            raise BadSampleError(
+                f"has {len(sample.media)} media and {len(kinds)} placeholders in its text", sample_id=sample.sample_id
+            )
+        return places
+
+    def _expand(self, medium: Medium, sample: Sample) -> Expansion:
+        try:
+            return self.family.expand(medium)
+        except BadMediumError as error:
+            raise BadSampleError(
+                f"{medium.kind.value} {medium.name[:200]!r}: {error}", sample_id=sample.sample_id
+            ) from error
+
+    def _ids_of(self, expansion: Expansion) -> TokenIds:
+        """Return the tokens of a medium."""
+        return np.concatenate([self._ids_of_piece(piece) for piece in expansion.pieces])
+
+    def _ids_of_piece(self, piece: Piece) -> TokenIds:
+        if not piece.is_token:
+            return np.array(self.tokenizer.ids([piece.text * piece.repetitions])[0], dtype=np.int32)
+        if piece.text not in self._ids_by_token:
+            self._ids_by_token[piece.text] = self.tokenizer.ids([piece.text])[0][0]
+        return np.full(piece.repetitions, self._ids_by_token[piece.text], dtype=np.int32)
+
+    @cached_property
+    def _ids_by_token(self) -> dict[str, int]:
+        return {}
+
+    def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
+        if not any(sample.media for sample in samples):
+            return super()._begin_rendered_lengths(samples)
+        batch = self._encode_rendered(samples)
+        lengths = batch.lengths.astype(np.int32)
+        lengths[list(batch.errors)] = -1
+        return lambda: (lengths, list(batch.errors.values()))
+
+
+def _placed(medium: Medium, start: int, length: int, expansion: Expansion) -> PlacedMedium:
+    return PlacedMedium(
+        medium,
+        start,
+        length,
+        num_tokens=expansion.num_tokens,
+        num_patches=expansion.num_patches,
+        grid=expansion.grid,
+        num_frames=expansion.num_frames,
+        num_mel_frames=expansion.num_mel_frames,
+    )
+
+
+def media_sizes(media: Sequence[PlacedMedium]) -> dict[str, int]:
+    """Return what the media of one sample take of each budget, by its name."""
+    return {
+        "patches": sum(item.num_patches for item in media),
+        "images": sum(item.medium.kind is MediaKind.IMAGE for item in media),
+        "frames": sum(item.num_frames for item in media if item.medium.kind is MediaKind.VIDEO),
+        "audio_frames": sum(item.num_mel_frames for item in media),
+    }

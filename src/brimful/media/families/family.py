@@ -1,0 +1,133 @@
+"""A family of models: what its processor makes of the placeholder of one picture, video or sound."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from brimful.errors import SettingsError
+from brimful.media.audio import AudioHeader, audio_header
+from brimful.media.families.processor_files import ProcessorFiles
+from brimful.media.images import ImageSize, image_size
+from brimful.media.reference import MediaKind, Medium
+from brimful.media.videos import VideoHeader, video_header
+
+
+class Placeholder(NamedTuple):
+    """The words that stand for one medium in a prompt.
+
+    Attributes:
+        text: as a chat template writes it.
+        token: the part of it that the processor replaces by the pieces of an ``Expansion``.
+    """
+
+    text: str
+    token: str
+
+
+class Piece(NamedTuple):
+    """A token that is repeated, or a text that the tokenizer has to cut.
+
+    Attributes:
+        text: of one token, or of several.
+        repetitions: how often it stands there.
+        is_token: ``text`` is one token of the vocabulary; else it is encoded as any text.
+    """
+
+    text: str
+    repetitions: int = 1
+    is_token: bool = True
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The tokens of one medium, and what its encoder will be given.
+
+    Attributes:
+        pieces: texts and tokens that replace the placeholder's token, in order.
+        num_tokens: tokens whose embeddings come from the encoder.
+        num_patches: patches of the vision encoder, of tiles or of a grid; 0 for a sound.
+        grid: patches along time, height and width, if the family has such a grid.
+        num_frames: frames that are taken from a video; 1 for a picture.
+        num_mel_frames: columns of the spectrogram of a sound, without padding.
+
+    >>> Expansion((Piece("<a>"), Piece("<b>", 3)), num_tokens=3).text
+    '<a><b><b><b>'
+    """
+
+    pieces: tuple[Piece, ...]
+    num_tokens: int
+    num_patches: int = 0
+    grid: tuple[int, int, int] | None = None
+    num_frames: int = 0
+    num_mel_frames: int = 0
+
+    @property
+    def text(self) -> str:
+        """All pieces as the text that the processor hands to the tokenizer."""
+        return "".join(piece.text * piece.repetitions for piece in self.pieces)
+
+
+class Family(ABC):
+    """Sizes of media to tokens, patches and texts, as the processor of a family of models makes them.
+
+    An instance has its settings, which are read from the processor's own files: ``open_family``.
+    """
+
+    name: ClassVar[str]
+    placeholders: ClassVar[Mapping[MediaKind, Placeholder]]
+
+    @classmethod
+    @abstractmethod
+    def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Family:
+        """Return the family with the settings of a processor, or with those of the published model if it is None.
+
+        Raises:
+            SettingsError: a setting of the processor or an override that the family does not know or cannot have.
+        """
+
+    @property
+    @abstractmethod
+    def _settings(self) -> tuple[Any, ...]:
+        """Frozen dataclasses that decide everything."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides tokens, as JSON, for fingerprints."""
+        return {"family": self.name, **{type(part).kind: asdict(part) for part in self._settings}}
+
+    def expand(self, medium: Medium) -> Expansion:
+        """Return the expansion of a medium, from its header alone.
+
+        Raises:
+            BadMediumError: the medium cannot be used.
+            SettingsError: the family knows no such media.
+            MissingExtraError: the library that reads the header is not installed.
+        """
+        if medium.kind is MediaKind.IMAGE:
+            return self.image(image_size(medium))
+        if medium.kind is MediaKind.VIDEO:
+            return self.video(video_header(medium))
+        return self.audio(audio_header(medium))
+
+    def image(self, size: ImageSize) -> Expansion:
+        """Return the expansion of a picture of this size; ``BadMediumError`` if the processor refuses it."""
+        raise self._unknown(MediaKind.IMAGE)
+
+    def video(self, header: VideoHeader) -> Expansion:
+        """Return the expansion of a video of this header; ``BadMediumError`` if the processor refuses it."""
+        raise self._unknown(MediaKind.VIDEO)
+
+    def frame_indices(self, header: VideoHeader) -> list[int]:
+        """Return the numbers of the frames that the processor takes from a video, ascending."""
+        raise self._unknown(MediaKind.VIDEO)
+
+    def audio(self, header: AudioHeader) -> Expansion:
+        """Return the expansion of a sound of this header; ``BadMediumError`` if the processor refuses it."""
+        raise self._unknown(MediaKind.AUDIO)
+
+    def _unknown(self, kind: MediaKind) -> SettingsError:
+        kinds = ", ".join(known.value for known in self.placeholders)
+        return SettingsError(f"the family {self.name} has no placeholder for {kind.value}: it knows {kinds}")

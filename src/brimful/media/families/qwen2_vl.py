@@ -1,0 +1,196 @@
+"""Qwen2-VL: a token for every 2 x 2 patches of a picture, and of every two frames of a video."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from brimful.errors import SettingsError
+from brimful.media.families.family import Expansion, Family, Piece, Placeholder
+from brimful.media.families.patches import PatchSettings, patch_settings, smart_resize
+from brimful.media.families.processor_files import ProcessorFiles
+from brimful.media.images import ImageSize
+from brimful.media.reference import BadMediumError, MediaKind
+from brimful.media.videos import VideoHeader
+
+_Settings = TypeVar("_Settings", bound=PatchSettings)
+
+
+@dataclass(frozen=True)
+class VideoSettings(PatchSettings):
+    """Settings of a video: which frames are taken, and how each is cut into patches.
+
+    Attributes:
+        do_sample_frames: frames are chosen by ``fps`` or ``num_frames``; else all are taken.
+        fps: frames taken of each second.
+        num_frames: frames taken, however long the video is.
+        min_frames, max_frames: bounds of the frames that ``fps`` takes.
+        cap_pixels_per_frame: long videos have smaller frames, so that they share ``max_video_tokens``.
+        max_video_tokens: tokens of that bound: of the whole video in Qwen2-VL, of one frame in Qwen3-VL.
+    """
+
+    kind: ClassVar[str] = "video"
+
+    min_pixels: int = 128 * 28 * 28
+    max_pixels: int = 28 * 28 * 768
+    do_sample_frames: bool = False
+    fps: float | None = None
+    num_frames: int | None = None
+    min_frames: int = 4
+    max_frames: int = 768
+    cap_pixels_per_frame: bool = False
+    max_video_tokens: int = 128_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fps is not None and not self.fps > 0:
+            raise SettingsError(f"fps of videos has to be above 0 and is {self.fps}")
+        if min(self.min_frames, self.max_frames) < 1:
+            raise SettingsError(f"min_frames and max_frames have to be positive: {self.min_frames}, {self.max_frames}")
+        if self.do_sample_frames and self.fps is not None and self.num_frames is not None:
+            raise SettingsError("fps and num_frames of videos contradict each other: keep one")
+
+
+class Qwen2VL(Family):
+    """Qwen2-VL: pictures, and videos whose frames go in pairs."""
+
+    name = "qwen2-vl"
+    placeholders = {
+        MediaKind.IMAGE: Placeholder("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"),
+        MediaKind.VIDEO: Placeholder("<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>"),
+    }
+
+    published_image: ClassVar[PatchSettings] = PatchSettings(max_pixels=12_845_056)
+    """Settings of the published model, for a family without a processor's files."""
+
+    default_image: ClassVar[PatchSettings] = PatchSettings()
+    """Settings that the processor has where its files are silent."""
+
+    published_video: ClassVar[VideoSettings] = VideoSettings(min_pixels=3136, max_pixels=12_845_056)
+    default_video: ClassVar[VideoSettings] = VideoSettings()
+
+    def __init__(self, image: PatchSettings, video: VideoSettings) -> None:
+        self._image, self._video = image, video
+
+    @classmethod
+    def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen2VL:
+        """Return the family with its settings.
+
+        Overrides are ``min_pixels`` and ``max_pixels`` of pictures, ``video_min_pixels`` and ``video_max_pixels``, and
+        ``fps``, ``num_frames``, ``min_frames``, ``max_frames`` and ``cap_pixels_per_frame`` of videos. ``fps`` and
+        ``num_frames`` make the processor sample frames.
+        """
+        image = {name: overrides.get(name) for name in ("min_pixels", "max_pixels")}
+        video = {name: overrides.get(f"video_{name}") for name in ("min_pixels", "max_pixels")}
+        sampling = ("fps", "num_frames", "min_frames", "max_frames", "cap_pixels_per_frame")
+        video |= {name: overrides.get(name) for name in sampling}
+        if unknown := overrides.keys() - {
+            "min_pixels",
+            "max_pixels",
+            "video_min_pixels",
+            "video_max_pixels",
+            *sampling,
+        }:
+            raise SettingsError(f"the family {cls.name} has no setting {', '.join(sorted(unknown))}")
+        # One way of choosing frames goes in place of the other, which the file may have.
+        if video["fps"] is not None or video["num_frames"] is not None:
+            video["do_sample_frames"] = True
+        if files is None:
+            return cls(
+                _with_values(cls.published_image, {}, image),
+                _with_values(cls.published_video, {}, video),
+            )
+        return cls(
+            _with_values(cls.default_image, files.image, image),
+            _with_values(cls.default_video, files.video, video),
+        )
+
+    @property
+    def _settings(self) -> tuple[PatchSettings, VideoSettings]:
+        return self._image, self._video
+
+    def image(self, size: ImageSize) -> Expansion:
+        """Return the expansion of a picture of this size.
+
+        >>> from brimful.media.families import open_family
+        >>> expansion = open_family("qwen2-vl").image(ImageSize(640, 480))
+        >>> expansion.grid, expansion.num_patches, expansion.pieces
+        ((1, 34, 46), 1564, (Piece(text='<|image_pad|>', repetitions=391, is_token=True),))
+        """
+        settings = self._image
+        width, height = smart_resize(*size, settings.factor, settings.min_pixels, settings.max_pixels)
+        grid = (1, height // settings.patch_size, width // settings.patch_size)
+        num_tokens = math.prod(grid) // settings.merge_size**2
+        pieces = (Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens),)
+        return Expansion(pieces, num_tokens, num_patches=math.prod(grid), grid=grid, num_frames=1)
+
+    def video(self, header: VideoHeader) -> Expansion:
+        """Return the expansion of a video of this header.
+
+        Raises:
+            BadMediumError: too few frames, or sides that are too unlike.
+        """
+        indices = self.frame_indices(header)
+        grid = self._video_grid(len(indices), header.width, header.height)
+        num_tokens = math.prod(grid) // self._video.merge_size**2
+        pieces = self._video_pieces(header, indices, grid)
+        return Expansion(pieces, num_tokens, num_patches=math.prod(grid), grid=grid, num_frames=len(indices))
+
+    def _video_pieces(self, header: VideoHeader, indices: list[int], grid: tuple[int, int, int]) -> tuple[Piece, ...]:
+        """Return what replaces the placeholder's token."""
+        return (Piece(self.placeholders[MediaKind.VIDEO].token, math.prod(grid) // self._video.merge_size**2),)
+
+    def frame_indices(self, header: VideoHeader) -> list[int]:
+        """Return the numbers of the frames that the processor takes from a video, ascending.
+
+        >>> from brimful.media.families import open_family
+        >>> open_family("qwen2-vl", fps=1).frame_indices(VideoHeader(100, 25.0, 640, 480, 0))
+        [0, 25, 50, 75]
+        """
+        settings, total = self._video, header.num_frames
+        if not settings.do_sample_frames:
+            return list(range(total))
+        pair = settings.temporal_patch_size
+        if settings.num_frames is not None:
+            num_frames = round(settings.num_frames / pair) * pair
+        elif settings.fps is not None:
+            max_frames = math.floor(min(settings.max_frames, total) / pair) * pair
+            wish = min(max(total / header.fps * settings.fps, settings.min_frames), max_frames, total)
+            num_frames = math.floor(wish / pair) * pair
+        else:
+            raise SettingsError("do_sample_frames of the processor is true: choose fps or num_frames")
+        if not 0 < num_frames <= total:
+            raise BadMediumError(f"has {total} frames, and {num_frames} are to be taken")
+        # As ``torch.arange`` of two integers and a float: float32, then cut off; it can have one number more than asked.
+        step = total / num_frames
+        steps = np.arange(math.ceil(total / step), dtype=np.float64)
+        return [int(index) for index in (steps * step).astype(np.float32)]
+
+    def _video_grid(self, num_frames: int, width: int, height: int) -> tuple[int, int, int]:
+        """Return patches along time, height and width of frames of this size."""
+        settings = self._video
+        max_pixels = settings.max_pixels
+        if settings.cap_pixels_per_frame:
+            total_pixels = int(settings.max_video_tokens * settings.factor * settings.factor * 0.9)
+            share = total_pixels * settings.temporal_patch_size // num_frames
+            max_pixels = max(min(max_pixels, share), int(settings.min_pixels * 1.05))
+        width, height = smart_resize(width, height, settings.factor, settings.min_pixels, max_pixels)
+        # The last frame is repeated until the last patch is full.
+        num_pairs = -(-num_frames // settings.temporal_patch_size)
+        return num_pairs, height // settings.patch_size, width // settings.patch_size
+
+
+def _with_values(defaults: _Settings, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> _Settings:
+    """Return settings with the values of a processor's file, and with overrides before them."""
+    names = {field.name for field in fields(defaults)}
+    settings = {field.name: getattr(defaults, field.name) for field in fields(defaults)}
+    settings |= patch_settings(values, overrides, names)
+    # ``fps`` asked for goes in place of ``num_frames`` of the file, and the other way round.
+    for name, other in (("fps", "num_frames"), ("num_frames", "fps")):
+        if overrides.get(name) is not None and overrides.get(other) is None and other in settings:
+            settings[other] = None
+    return type(defaults)(**settings)

@@ -1,0 +1,160 @@
+"""Pictures: their sizes from headers, and their pixels."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from io import SEEK_CUR, SEEK_END, BytesIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from brimful.media.reference import BadMediumError, Medium
+from brimful.optional import optional
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFile
+
+_SIZE_IN_HEADER = frozenset({"BMP", "DIB", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"})
+"""Formats whose decoded picture has the size that the header states; of any other the pixels are decoded to be sure."""
+
+_SIDEWAYS = frozenset({5, 6, 7, 8})
+"""Values of the EXIF tag Orientation that exchange width and height."""
+
+_ORIENTATION, _TIFF_WIDTH, _TIFF_HEIGHT = 0x0112, 0x0100, 0x0101
+"""Tags of EXIF and TIFF."""
+
+_PNG_TEXTS = frozenset({b"eXIf", b"iTXt", b"tEXt", b"zTXt"})
+"""Chunks of a PNG that can hold an orientation: EXIF, XMP, and EXIF as text of ImageMagick."""
+
+
+class ImageSize(NamedTuple):
+    """Width and height in pixels, after the orientation is applied."""
+
+    width: int
+    height: int
+
+
+def image_size(medium: Medium) -> ImageSize:
+    """Return the size of the picture that ``transformers.image_utils.load_image`` makes, without its pixels.
+
+    That picture is turned as its EXIF or XMP orientation says; of an animation it is the first frame. Formats other than
+    BMP, GIF, JPEG, PNG, PPM, TIFF and WebP are decoded, as their headers do not bind the decoder.
+
+    Raises:
+        BadMediumError: there is no such file, it is no picture, its header is cut, or it states an impossible size.
+        MissingExtraError: Pillow is not installed.
+    """
+    with _pillow_errors(), medium.open() as file, _opened(file) as image:
+        if image.format not in _SIZE_IN_HEADER:
+            size = _transposed(image).size
+        else:
+            size = _stated_size(image)
+            if _orientation(image) in _SIDEWAYS:
+                size = size[::-1]
+    if not min(size) > 0:
+        raise BadMediumError(f"states {size[0]} x {size[1]} pixels")
+    return ImageSize(*size)
+
+
+def load_image(medium: Medium) -> Image.Image:
+    """Return the picture as ``transformers.image_utils.load_image`` does: turned as it says, in RGB.
+
+    Raises:
+        BadMediumError: as ``image_size``, and pixels that are cut or damaged.
+        MissingExtraError: Pillow is not installed.
+    """
+    with _pillow_errors(), medium.open() as file, _opened(file) as image:
+        return _transposed(image).convert("RGB")
+
+
+def _transposed(image: Image.Image) -> Image.Image:
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(image)
+
+
+@contextlib.contextmanager
+def _opened(file: BinaryIO) -> Iterator[ImageFile.ImageFile]:
+    """Open a picture without decoding it."""
+    with optional("PIL", "media", "a picture"):
+        from PIL import Image, UnidentifiedImageError
+    if not file.read(1):
+        raise BadMediumError("is empty")
+    file.seek(0)
+    try:
+        image = Image.open(file)
+    except UnidentifiedImageError as error:
+        raise BadMediumError("is no picture that Pillow can read, or its header is cut") from error
+    with image:
+        yield image
+
+
+@contextlib.contextmanager
+def _pillow_errors() -> Iterator[None]:
+    """Turn all that Pillow raises into ``BadMediumError``, and keep its warnings to ourselves."""
+    with warnings.catch_warnings():
+        # Of pictures of more than 89 million pixels, and of damaged metadata: the processor goes on, and so do we.
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except (BadMediumError, ImportError, MemoryError):
+            raise
+        except (
+            Exception
+        ) as error:  # its readers raise OSError, SyntaxError, struct.error, KeyError, DecompressionBombError
+            raise BadMediumError(f"Pillow cannot read it: {' '.join(str(error).split())[:200]}") from error
+
+
+def _stated_size(image: ImageFile.ImageFile) -> tuple[int, int]:
+    """Return width and height as they are stored, before any orientation."""
+    # Pillow exchanges them when it opens a TIFF with the tag, and not when it opens one whose XMP says the same.
+    tags = getattr(image, "tag_v2", None)
+    if image.format == "TIFF" and tags is not None:
+        return int(tags[_TIFF_WIDTH]), int(tags[_TIFF_HEIGHT])
+    return image.size
+
+
+def _orientation(image: ImageFile.ImageFile) -> Any:
+    """Return the orientation that ``exif_transpose`` obeys: 1 to 8, or anything else that damaged metadata hold."""
+    from PIL import Image
+
+    if image.format == "PNG":
+        image = _with_texts_before_pixels(image)
+    # The method of PNG itself decodes the pixels to see all chunks behind them.
+    return Image.Image.getexif(image).get(_ORIENTATION, 1)
+
+
+def _with_texts_before_pixels(image: ImageFile.ImageFile) -> ImageFile.ImageFile:
+    """Return the picture, or, if metadata lie behind its pixels, one without pixels that has them all in its header."""
+    from PIL import Image
+
+    file = image.fp
+    assert file is not None
+    start_of_pixels = image.tile[0][2] - 8
+    num_bytes = file.seek(0, SEEK_END)
+    file.seek(0)
+    header = file.read(start_of_pixels)
+    chunks = []
+    # Invariant: the file stands at the length of a chunk. Chunks of pixels are passed over, never read.
+    while len(start := file.read(8)) == 8:
+        length, kind = struct.unpack(">I4s", start)
+        # The first picture of an animation ends at the control chunk of the second, and so does Pillow's reading.
+        if kind == b"IEND" or (kind == b"fcTL" and getattr(image, "is_animated", False)):
+            break
+        # A file that was cut has no size to find here: reading its pixels will say so.
+        if file.tell() + length > num_bytes:
+            break
+        if kind in _PNG_TEXTS:
+            chunks.append(_png_chunk(kind, file.read(length)))
+            file.seek(4, SEEK_CUR)
+        else:
+            file.seek(length + 4, SEEK_CUR)
+    if not chunks:
+        return image
+    return Image.open(BytesIO(header + b"".join(chunks) + _png_chunk(b"IDAT", b"")))
+
+
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

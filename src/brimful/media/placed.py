@@ -1,0 +1,85 @@
+"""A medium among tokens: those that stand for it, in a sample or in a pack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from brimful.media.reference import BadMediumError, Medium
+from brimful.typing import Fingerprint
+
+
+@dataclass(frozen=True)
+class PlacedMedium:
+    """One picture, video or sound of an encoded sample, or of a pack.
+
+    Attributes:
+        medium: where its bytes are.
+        start: first of its tokens, counted in the sample or in the pack.
+        length: its tokens, all that stand in the place of its placeholder.
+        num_tokens: those of them whose embeddings come from a tower.
+        num_patches: patches of the vision tower.
+        grid: patches along time, height and width; None for sounds, and for models without a grid.
+        num_frames: frames taken from a video; 1 for a picture.
+        num_mel_frames: columns of the spectrogram of a sound.
+        segment: number of the segment that it belongs to; 0 in a sample.
+        fingerprint: of its bytes when it was packed; empty before.
+    """
+
+    medium: Medium
+    start: int
+    length: int
+    num_tokens: int
+    num_patches: int = 0
+    grid: tuple[int, int, int] | None = None
+    num_frames: int = 0
+    num_mel_frames: int = 0
+    segment: int = 0
+    fingerprint: Fingerprint = ""
+
+    @property
+    def title(self) -> str:
+        """Kind and name, for messages."""
+        return f"{self.medium.kind.value} {self.medium.name[:200]!r}"
+
+    def read(self) -> bytes:
+        """Return the medium's bytes, which must be those that were packed.
+
+        Raises:
+            BadMediumError: it is gone, or was changed since.
+        """
+        content = self.medium.read()
+        if self.fingerprint and Medium(self.medium.kind, "", data=content).fingerprint() != self.fingerprint:
+            raise BadMediumError("was changed since it was packed: restore it, or pack the data anew")
+        return content
+
+
+def media_of_segment(
+    media: Iterable[PlacedMedium], *, start: int, length: int, segment: int = 0, offset: int = 0
+) -> Iterator[PlacedMedium]:
+    """Yield the media of a part of a sample, placed in a pack.
+
+    Args:
+        media: of the whole sample.
+        start: first token of the sample in the segment.
+        length: tokens of the segment.
+        segment: its number in the pack.
+        offset: its first token in the pack.
+
+    Raises:
+        BadMediumError: the segment holds a part of a medium.
+
+    >>> from brimful.media import MediaKind
+    >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=5, length=4, num_tokens=4)
+    >>> [(item.segment, item.start) for item in media_of_segment([picture], start=2, length=8, segment=1, offset=100)]
+    [(1, 103)]
+    >>> list(media_of_segment([picture], start=9, length=8))
+    []
+    """
+    for item in media:
+        place = item.start - start
+        if place >= length or place + item.length <= 0:
+            continue  # in another part of the sample
+        if place < 0 or place + item.length > length:
+            raise BadMediumError(f"the sample was cut within {item.title}")
+        yield replace(item, start=offset + place, segment=segment)

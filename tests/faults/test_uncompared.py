@@ -1,0 +1,83 @@
+"""Blocks that a killed job measured and did not compare with the reference are compared when the job goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
+
+from brimful import measure_lengths, pack_dataset
+from brimful.encode import ChatEncoder
+from brimful.errors import EncodersDifferError
+from brimful.measure import job
+from tests.measure.planted import chats
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+
+SCRIPT = """
+import os, signal, sys
+import pytest
+from brimful import measure_lengths, pack_dataset
+from brimful.encode import ChatEncoder
+from brimful.measure import job
+from tests.measure import planted
+
+rows, tokenizer, home, fault = sys.argv[1:]
+encoder = ChatEncoder(tokenizer)
+assert "fastokens" in encoder.engine.name  # it was compared on hard texts before the fault is planted
+getattr(planted, fault)(pytest.MonkeyPatch())
+job._FEW_ROWS = 0
+job.compare_block = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if fault == "lose_tokens":
+    measure_lengths(rows, encoder)
+else:
+    pack_dataset(rows, encoder, home, capacity=512)
+"""
+
+
+@pytest.fixture
+def killed(put, fresh_cache, qwen_tokenizer, tmp_path):
+    """``killed(fault)`` runs a job with a fault until it is killed between measuring and comparing; returns its rows."""
+
+    def run(fault):
+        rows = put("chats.jsonl", chats())
+        (tmp_path / "job.py").write_text(SCRIPT)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        command = [sys.executable, tmp_path / "job.py", rows, qwen_tokenizer, tmp_path / "packs", fault]
+        ended = subprocess.run(command, env=environment, cwd=ROOT, timeout=300, check=False)
+        assert ended.returncode == -signal.SIGKILL, "the fault was not hit: the test proves nothing"
+        assert list(fresh_cache.glob("lengths/*/parts/*/*.arrow"))
+        return rows
+
+    return run
+
+
+@pytest.mark.parametrize("few_rows", [0, 3000])
+def test_lengths(killed, qwen_tokenizer, monkeypatch, tmp_path, few_rows):
+    """Without it a killed job is the way in which wrong lengths come into a table, also into that of a small job."""
+    rows = killed("lose_tokens")
+    monkeypatch.setattr(job, "_FEW_ROWS", few_rows)
+    encoder = ChatEncoder(qwen_tokenizer)
+    with pytest.raises(
+        EncodersDifferError, match=r"chats\.jsonl:3 \(sample 2\): fastokens .* tokens, and \d+ by the reference"
+    ):
+        measure_lengths(rows, encoder)
+    assert encoder.engine.name.startswith("tokenizers ")
+    right = measure_lengths(rows, ChatEncoder(qwen_tokenizer).engine.reference, cache_dir=tmp_path / "other")
+    assert measure_lengths(rows, encoder).tokens.tolist() == right.tokens.tolist()
+
+
+def test_targets(killed, qwen_tokenizer, tmp_path):
+    """Lengths of the killed job are right; only its tokens, which the job takes up again, tell of the fault."""
+    rows = killed("shift_targets")
+    with pytest.raises(EncodersDifferError, match=r"target \d+ is False, and True by the reference"):
+        pack_dataset(rows, ChatEncoder(qwen_tokenizer), tmp_path / "packs", capacity=512)
+    pack_dataset(rows, ChatEncoder(qwen_tokenizer), tmp_path / "packs", capacity=512)
