@@ -14,10 +14,11 @@ from brimful.messages import setting
 
 NAMES = [
     "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder",
-    "encoder_for", "EncodedSample", "Encoder", "TrainOn",
+    "encoder_for", "EncodedSample", "EncodedSamples", "Encoder", "TrainOn",
     "measure_lengths", "LengthTable", "plan_packs", "plan_with", "PlanSettings", "Plan", "Overflow", "CostModel", "schedule_packs",
     "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "open_packs", "Pack", "PackStore",
-    "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup", "PackedBatch",
+    "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
+    "PackedBatch",
     "Padding", "PackCollator", "Normaliser", "per_sample_loss", "collator_for", "choose_attention",
     "evaluate_samples", "one_by_one", "verify_packing", "VerifyReport", "BrimfulError", "__version__",
 ]  # fmt: skip
@@ -73,6 +74,7 @@ def instances(tmp_path_factory):
         "Pack": store[0], "PackStore": store, "PackedDataset": brimful.PackedDataset(store),
         "PackLoader": brimful.PackLoader(store, dp_world_size=2),
         "TokenBudgetBatches": brimful.TokenBudgetBatches([store[0]], brimful.TokenBudget(64)),
+        "EncodedSamples": brimful.EncodedSamples(source, encoder),
         "TokenBudget": brimful.TokenBudget(64, warmup=brimful.Warmup(steps=3, start=2)),
         "SampleCount": brimful.SampleCount(2), "Warmup": brimful.Warmup(steps=3),
         "PackedBatch": brimful.PackCollator().rows([toy_pack([3, 2])])[0], "Padding": brimful.Padding(to=8),

@@ -31,6 +31,7 @@ _MODULE_OF = {
     "TokenEncoder": "brimful.encode",
     "encoder_for": "brimful.encode",
     "EncodedSample": "brimful.encode",
+    "EncodedSamples": "brimful.encode",
     "Encoder": "brimful.encode",
     "TrainOn": "brimful.encode",
     "measure_lengths": "brimful.measure",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from brimful.encode import ChatEncoder as ChatEncoder
     from brimful.encode import CompletionEncoder as CompletionEncoder
     from brimful.encode import EncodedSample as EncodedSample
+    from brimful.encode import EncodedSamples as EncodedSamples
     from brimful.encode import Encoder as Encoder
     from brimful.encode import TextEncoder as TextEncoder
     from brimful.encode import TokenEncoder as TokenEncoder

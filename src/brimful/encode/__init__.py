@@ -4,6 +4,7 @@ from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
 from brimful.encode.choose import Mode, as_encoder, encoder_for
 from brimful.encode.completion import CompletionEncoder
 from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokens import TokenEncoder
@@ -12,6 +13,7 @@ __all__ = [
     "ChatEncoder",
     "CompletionEncoder",
     "EncodedSample",
+    "EncodedSamples",
     "Encoder",
     "Mode",
     "Reasoning",

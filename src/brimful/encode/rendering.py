@@ -198,7 +198,7 @@ class RenderingEncoder(Encoder):
         num_marks = sum(map(len, self.marks))
 
         def finish() -> MeasuredLengths:
-            lengths = np.diff(self.tokenizer.tokenize(texts).ids.offsets).astype(np.int32) + np.int32(num_marks)
+            lengths = self.tokenizer.counts(texts).astype(np.int32) + np.int32(num_marks)
             lengths[list(errors)] = -1
             return lengths, list(errors.values())
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from brimful.optional import optional
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
-from brimful.typing import Fingerprint
+from brimful.typing import Fingerprint, Int64Array
 
 
 class Tokenizer:
@@ -272,8 +273,16 @@ class Tokenizer:
         ids = self.tokenize(texts).ids
         return [ids.row(index).tolist() for index in range(len(texts))]
 
+    def counts(self, texts: Sequence[str]) -> Int64Array:
+        """Return the number of tokens of each text, ``int64``, with no special tokens added."""
+        if self.is_fast or self.backend is None:
+            return np.diff(self.tokenize(texts).ids.offsets)
+        # Without Python numbers of the tokens, which would keep other threads from rendering.
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return np.fromiter(map(len, encodings), dtype=np.int64, count=len(texts))
+
     def _count_tokens(self, text: str) -> int:
-        return len(self.tokenize([text]).ids.values)
+        return int(self.counts([text])[0])
 
     def _reference_tokens(self, texts: Sequence[str], aligned: bool) -> TokenizedTexts:
         if self.backend is None or not aligned:
@@ -308,5 +317,5 @@ def _rebuilt(name_or_tokenizer: Any, fast: bool) -> Tokenizer:
 
 def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
     sizes = [len(row) for row in rows]
-    ids = np.fromiter((token for row in rows for token in row), dtype=np.int32, count=sum(sizes))
+    ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=sum(sizes))
     return Ragged(ids, offsets_of(sizes))

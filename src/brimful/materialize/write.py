@@ -13,9 +13,10 @@ import numpy as np
 from brimful.blobs import BlobStore, crash_points, open_blob_store
 from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
+from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_complement
-from brimful.errors import BadSampleError, PlanMismatchError
+from brimful.errors import PlanMismatchError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
 from brimful.materialize.media import media_of_packs
@@ -29,9 +30,6 @@ from brimful.typing import Fingerprint, Int64Array, TokenIds
 
 SHARD_BYTES = 64 << 20
 """Target size of a shard in bytes: few enough files for any file system, small enough to build in memory."""
-
-_ENCODE_SAMPLES = 512
-"""Samples in one call of the encoder; bounds the memory of a worker."""
 
 _IN_PROCESS_TOKENS = 30_000_000
 """Tokens below which one process copies a job faster than several start."""
@@ -48,8 +46,7 @@ class _Context:
     """None for processes that open it themselves, from ``plan_path``."""
     plan_path: str | None
     plan_fingerprint: Fingerprint
-    source: Source
-    encoder: Encoder
+    samples: EncodedSamples
     encoded: StoredSamples | None
     directory: str
     packs_per_shard: int
@@ -122,8 +119,7 @@ def write_packs(
             plan=plan if num_proc == 1 or plan.path is None else None,
             plan_path=plan.path,
             plan_fingerprint=plan.fingerprint,
-            source=source,
-            encoder=encoder,
+            samples=EncodedSamples(source, encoder),
             encoded=encoded,
             directory=str(directory),
             packs_per_shard=per_shard,
@@ -181,7 +177,7 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
     end = min(first + context.packs_per_shard, plan.num_packs)
     store: BlobStore = open_blob_store(context.directory)
     with store.blob(f"shards/{seq:08d}") as blob:
-        writer = ShardWriter(blob, with_media=context.encoder.takes_media)
+        writer = ShardWriter(blob, with_media=context.samples.encoder.takes_media)
         for begin in range(first, end, BATCH_ROWS):
             writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end)))
         writer.close()
@@ -239,7 +235,7 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
     lengths = np.ascontiguousarray(plan.lengths[rows])
     samples, media = _masked_runs(context, sample_ids)
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
-    plan.check_sample_lengths(rows, sample_lengths, context.source.where)
+    plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
     # Most plans hold whole samples, and then nothing is cut.
     if starts.any() or not np.array_equal(sample_lengths, lengths):
         cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
@@ -247,8 +243,8 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
     input_ids, loss_mask = unmask_complement(np.concatenate(samples))
     segments = plan.offsets[first : end + 1] - plan.offsets[first]
     pack_media = None
-    if context.encoder.takes_media:
-        pack_media = media_of_packs(media, sample_ids, starts, lengths, segments, context.source.where)
+    if context.samples.encoder.takes_media:
+        pack_media = media_of_packs(media, sample_ids, starts, lengths, segments, context.samples.source.where)
     return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
 
 
@@ -260,13 +256,9 @@ def _masked_runs(
         return context.encoded.masked_runs(sample_ids.tolist()), {}
     media: dict[int, tuple[PlacedMedium, ...]] = {}
     # A sample that was split into several of these segments is encoded once.
-    distinct_ids = np.unique(sample_ids)
+    distinct_ids = np.unique(sample_ids).tolist()
     runs: dict[int, TokenIds] = {}
-    for begin in range(0, len(distinct_ids), _ENCODE_SAMPLES):
-        batch = [context.source[sample_id] for sample_id in distinct_ids[begin : begin + _ENCODE_SAMPLES].tolist()]
-        for sample, result in zip(batch, context.encoder.encode_batch(batch), strict=True):
-            if isinstance(result, BadSampleError):
-                raise result.located(context.source.where(sample.sample_id))
-            runs[sample.sample_id] = mask_as_complement(result.input_ids, result.loss_mask)
-            media[sample.sample_id] = result.media
+    for sample_id, sample in zip(distinct_ids, context.samples.read(distinct_ids), strict=True):
+        runs[sample_id] = mask_as_complement(sample.input_ids, sample.loss_mask)
+        media[sample_id] = sample.media
     return [runs[sample_id] for sample_id in sample_ids.tolist()], media

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type
-from brimful.encode.choose import as_encoder
+from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.errors import PlanMismatchError
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment, Plan
+from brimful.plan.plan import Segment
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
 from brimful.shards import Pack, assemble_pack
-from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint
 
@@ -25,26 +26,41 @@ from brimful.typing import Fingerprint
 class _PlannedPacks:
     """Packs that are encoded at each access. Picklable, for the workers of a loader."""
 
-    def __init__(self, source: Source, encoder: Encoder, plan: Plan) -> None:
+    def __init__(self, samples: EncodedSamples, plan: Plan) -> None:
+        source = samples.source
         if plan.ledger.samples_in != len(source):
             raise PlanMismatchError(
                 f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
             )
         # Segments of a damaged plan would be served twice, or never.
         plan.check_fingerprint()
-        self._source, self._encoder, self._plan = source, encoder, plan
+        self._samples, self._plan = samples, plan
         self.fingerprint, self.alignment = plan.fingerprint, plan.alignment
 
     def __len__(self) -> int:
         return self._plan.num_packs
 
     def __getitem__(self, index: int) -> Pack:
-        plan, segments = self._plan, self._plan.pack(index)
-        samples = [self._encoder.encode(self._source[segment.sample_id]) for segment in segments]
+        return self.packs([index])[0]
+
+    def packs(self, indices: Sequence[int]) -> list[Pack]:
+        """Return several packs, whose samples are encoded together."""
+        segment_lists = [self._plan.pack(index) for index in indices]
+        # A sample that was split into two of these segments is encoded once.
+        sample_ids = list(dict.fromkeys(segment.sample_id for segments in segment_lists for segment in segments))
+        samples = dict(zip(sample_ids, self._samples.read(sample_ids), strict=True))
+        return [
+            self._assembled(index, segments, [samples[segment.sample_id] for segment in segments])
+            for index, segments in zip(indices, segment_lists, strict=True)
+        ]
+
+    def _assembled(self, index: int, segments: Sequence[Segment], samples: Sequence[EncodedSample]) -> Pack:
+        """Return the pack of these segments, given the sample of each."""
+        plan = self._plan
         first = int(plan.offsets[index % plan.num_packs])
         # A sample that changed since it was measured would be cut in the wrong place, or overfill the pack.
         sample_lengths = np.array([len(sample) for sample in samples])
-        plan.check_sample_lengths(slice(first, first + len(segments)), sample_lengths, self._source.where)
+        plan.check_sample_lengths(slice(first, first + len(segments)), sample_lengths, self._samples.source.where)
         slices = [slice(segment.start, segment.start + segment.length) for segment in segments]
         return assemble_pack(
             [sample.input_ids[tokens] for sample, tokens in zip(samples, slices, strict=True)],
@@ -93,9 +109,8 @@ class PackedDataset(IndexedPacks):
             CorruptFileError: the plan was damaged since it was saved.
         """
         check_type("plan", plan, Plan, "a Plan", "open a file by Plan.open")
-        source = open_source(source)
         dataset = cls.__new__(cls)
-        dataset._packs = _PlannedPacks(source, as_encoder(source, encoder), plan)
+        dataset._packs = _PlannedPacks(EncodedSamples(source, encoder), plan)
         return dataset
 
     @property
@@ -115,7 +130,10 @@ class PackedDataset(IndexedPacks):
         return self._packs[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
-        return [self._packs[int(index)] for index in indices]
+        numbers = [int(index) for index in indices]
+        if isinstance(self._packs, _PlannedPacks):
+            return self._packs.packs(numbers)
+        return [self._packs[number] for number in numbers]
 
     def __repr__(self) -> str:
         return f"PackedDataset({counted(len(self), 'pack')}, {short(self.fingerprint)})"

@@ -159,7 +159,11 @@ class IndexedSampleFeed(SampleFeed):
         Raises:
             LengthChangedError: a sample has another length than was measured.
         """
-        items = [_item_of(self._source[segment.key], segment.key) for segment in segments]
+        keys = [segment.key for segment in segments]
+        # Sources of PyTorch's kind give several samples at once, which may be encoded together.
+        get_items = getattr(self._source, "__getitems__", None)
+        samples = [self._source[key] for key in keys] if get_items is None else get_items(keys)
+        items = [_item_of(sample, key) for sample, key in zip(samples, keys, strict=True)]
         for segment, item in zip(segments, items, strict=True):
             length = int(self._lengths[segment.key])
             if len(item.input_ids) != length:

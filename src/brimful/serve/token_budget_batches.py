@@ -42,7 +42,8 @@ class TokenBudgetBatches(RankLoader):
     Three kinds of source:
 
     * By index, with ``lengths``: ``source[i]`` gives an ``EncodedSample``; a rank encodes only what it serves. Each epoch
-      has an order of its own. A saved state holds numbers of samples and no tokens.
+      has an order of its own. A saved state holds numbers of samples and no tokens. ``source.__getitems__`` is asked for
+      the samples of a micro-batch together, if there is one: ``EncodedSamples`` encodes them at once.
     * A stream that all ranks read: an iterable of ``EncodedSample`` or ``Pack``. Every rank reads all of it. To save a
       state, the stream needs ``state_dict`` and ``load_state_dict``; the state holds the tokens of waiting samples.
     * A separate stream on every rank: leave ``dp_world_size`` at 1 and give ``agree``.

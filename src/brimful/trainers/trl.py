@@ -49,7 +49,9 @@ class SFTPacks(datasets.Dataset):  # type: ignore[misc]  # datasets is not typed
         return self._packs[int(key)]
 
     def __getitems__(self, keys: Sequence[int]) -> list[Pack]:
-        return [self[key] for key in keys]
+        # Packs that are encoded on the fly are encoded together.
+        get_items = getattr(self._packs, "__getitems__", None)
+        return [self[key] for key in keys] if get_items is None else list(get_items([int(key) for key in keys]))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for index in range(len(self)):

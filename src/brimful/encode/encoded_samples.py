@@ -1,0 +1,138 @@
+"""Samples of a source in their encoded form, made when they are asked for; a share of them by the reference too.
+
+While lengths are measured some rows of every block are compared with the reference (``measure/comparison.py``). Whoever
+encodes later does it by this class, on the fly or to write packs: tokens of a right number may still be wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from brimful.checks import position
+from brimful.encode.choose import as_encoder
+from brimful.encode.encoded import EncodedSample
+from brimful.encode.encoder import Encoder
+from brimful.errors import BadSampleError, EncodersDifferError
+from brimful.messages import counted, setting
+from brimful.sources.open import open_source
+from brimful.sources.sample import Sample
+from brimful.sources.source import Source
+
+_BATCH_SAMPLES = 256
+"""Samples in one call of the encoder: more are no faster, and need more memory."""
+
+_COMPARED_ONE_OF = 1024
+"""One sample of so many is compared: the reference takes some ten times as long, which costs one or two percent."""
+
+
+class EncodedSamples:
+    """Samples that are encoded at access, several together, for ``TokenBudgetBatches`` and any map-style loader.
+
+    A loader asks for several at once by ``__getitems__``, as PyTorch's do, which is three times faster than one by one.
+    Iterating encodes some hundred ahead. Picklable, for the workers of a loader.
+
+    Args:
+        source: the samples, or anything that ``open_source`` takes.
+        encoder: turns them into tokens; or a tokenizer, or its name.
+
+    Raises:
+        BadSampleError: at access; the row cannot be read or encoded; names file, line and reason.
+        EncodersDifferError: at access; a fast library gave other tokens or targets than its reference.
+
+    >>> from brimful import open_source
+    >>> from brimful.testing.toys import toy_chat_encoder
+    >>> samples = EncodedSamples(open_source([{"prompt": "1+1?", "completion": "2"}]), toy_chat_encoder())
+    >>> len(samples), samples[0]
+    (1, EncodedSample(22 tokens, 2 loss tokens))
+    """
+
+    def __init__(self, source: Source | Any, encoder: Encoder | str | os.PathLike[str] | Any) -> None:
+        self.source = open_source(source)
+        self.encoder = as_encoder(self.source, encoder)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> EncodedSample:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[EncodedSample]:
+        """Return several samples, which are encoded together."""
+        return list(self.read([position(index, len(self), "sample") for index in indices]))
+
+    def __iter__(self) -> Iterator[EncodedSample]:
+        return self.read(range(len(self)))
+
+    def read(self, sample_ids: Sequence[int]) -> Iterator[EncodedSample]:
+        """Yield samples in the order of their ids, some hundred read ahead."""
+        for begin in range(0, len(sample_ids), _BATCH_SAMPLES):
+            samples = [self.source[sample_id] for sample_id in sample_ids[begin : begin + _BATCH_SAMPLES]]
+            results = self.encoder.encode_batch(samples)
+            # Before the first of them leaves: one that differs puts all in doubt.
+            self._compare(samples, results)
+            for sample, result in zip(samples, results, strict=True):
+                if isinstance(result, BadSampleError):
+                    raise result.located(self.source.where(sample.sample_id))
+                yield result
+
+    def __repr__(self) -> str:
+        return f"EncodedSamples({counted(len(self), 'sample')} of {self.source.title!r})"
+
+    @cached_property
+    def _has_reference(self) -> bool:
+        # Asked once: it takes as long as to encode ten samples.
+        return bool(self.encoder.engine.id)
+
+    def _compare(self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]) -> None:
+        """Compare a share of the samples with the reference; remember a difference, and raise it."""
+        indices = [index for index, sample in enumerate(samples) if is_compared(sample.sample_id)]
+        if not indices or not self._has_reference:
+            return
+        references = self.encoder.engine.reference.encode_batch([samples[index] for index in indices])
+        for index, reference in zip(indices, references, strict=True):
+            difference = _difference(results[index], reference)
+            if difference:
+                raise self._refusal(samples[index].sample_id, difference)
+
+    def _refusal(self, sample_id: int, difference: str) -> EncodersDifferError:
+        """Return the error for a difference, after it was remembered."""
+        place, name, engine = self.source.where(sample_id), self.encoder.engine.name, self.encoder.engine
+        engine.distrust(engine.id, f"it differed from the reference on {place}")
+        return EncodersDifferError(
+            f"{place} (sample {sample_id}): {name} encodes it otherwise than the libraries that it stands for: {difference}. "
+            f"It is not taken again for this tokenizer, and what it encoded may be wrong: measure, plan and begin again, "
+            f"which goes on without it, as with {setting('fast', False)}"
+        )
+
+
+def is_compared(sample_id: int) -> bool:
+    """Return true for samples that are compared: the same ones in every epoch, process and run.
+
+    >>> [sample_id for sample_id in range(2000) if is_compared(sample_id)]
+    [0, 610, 1597]
+    """
+    # Multiples of the golden ratio are spread evenly, and keep no step with rows of several kinds by turns.
+    return (sample_id * 2_654_435_769 & 0xFFFF_FFFF) < (1 << 32) // _COMPARED_ONE_OF
+
+
+def _difference(result: EncodedSample | BadSampleError, reference: EncodedSample | BadSampleError) -> str:
+    """Describe the difference between a sample and that of the reference; empty if there is none."""
+    if isinstance(result, BadSampleError):
+        return "" if isinstance(reference, BadSampleError) else f"refused ({result.reason}), and not by the reference"
+    if isinstance(reference, BadSampleError):
+        return f"the reference refuses it: {reference.reason}"
+    if len(result) != len(reference):
+        return f"{len(result):,} tokens, and {len(reference):,} by the reference"
+    for name, ours, theirs in (
+        ("token", result.input_ids, reference.input_ids),
+        ("target", result.loss_mask, reference.loss_mask),
+    ):
+        if not np.array_equal(ours, theirs):
+            index = int(np.flatnonzero(ours != theirs)[0])
+            return f"{name} {index} is {ours[index]}, and {theirs[index]} by the reference"
+    return ""
