@@ -31,6 +31,7 @@ def clip(container="mp4", num_frames=50, rate=25, size=(64, 48), rotation=None):
         path = os.path.join(folder, "clip")
         with av.open(path, "w", format=format, options=options) as output:
             stream = output.add_stream(codec, rate=rate)
+            assert isinstance(stream, av.VideoStream)
             stream.width, stream.height = size
             stream.pix_fmt = "rgb8" if codec == "gif" else "yuv420p"
             if rotation is not None:

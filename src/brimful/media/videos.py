@@ -80,7 +80,7 @@ def load_frames(medium: Medium, indices: Sequence[int]) -> npt.NDArray[np.uint8]
         # From the beginning, as Transformers: to seek and to count from there is not exact in every container.
         for number, frame in enumerate(container.decode(video=0)):
             if number in numbers:
-                frames[number] = frame.to_ndarray(format="rgb24")
+                frames[number] = frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
             if len(frames) == len(numbers):
                 break
     if len(frames) < len(numbers):
@@ -97,7 +97,7 @@ def _opened(medium: Medium) -> Iterator[tuple[BinaryIO, InputContainer]]:
         raise BadMediumError("is empty")
     with medium.open() as file:
         try:
-            with av.open(file) as container:
+            with av.open(file, "r") as container:
                 if not container.streams.video:
                     raise BadMediumError("has no video stream")
                 # A codec that this build cannot decode, or a stream whose kind was never found.
