@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported:
 # times the processor time that they need. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,26 @@ def put(tmp_path: Path) -> Callable[[str, bytes | str], str]:
         return str(path)
 
     return write
+
+
+_TORCHVISION: list[Any] = []
+"""What keeps the operators of a copied torchvision alive."""
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    """The library torchvision, or the copy for another torch in the folder BRIMFUL_TORCHVISION: enough for processors."""
+    torch = pytest.importorskip("torch", reason="video processors need torch")
+    folder = os.environ.get("BRIMFUL_TORCHVISION")
+    if folder and not _TORCHVISION:
+        # Its compiled operators do not load with another torch; it asks only that these two are known by name.
+        library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _TORCHVISION.append(library)
+        sys.path.append(folder)
+    return pytest.importorskip(
+        "torchvision",
+        reason="video processors need torchvision, or a copy in BRIMFUL_TORCHVISION",
+        exc_type=ImportError,
+    )

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
-from brimful.media.reference import Medium
+import numpy as np
+import numpy.typing as npt
+
+from brimful.media.reference import BadMediumError, Medium
+from brimful.optional import optional
+
+if TYPE_CHECKING:
+    from soundfile import SoundFile
+
+_BLOCK = 1 << 20
+"""Samples of each channel that are decoded at a time to be counted."""
+
+
+_TRUSTED = frozenset({"FLAC", "OGG"})
+"""Formats whose number of samples is not tried out: of an Ogg it is counted, and a FLAC that was cut is never decoded."""
 
 
 class AudioHeader(NamedTuple):
@@ -16,5 +33,110 @@ class AudioHeader(NamedTuple):
 
 
 def audio_header(medium: Medium) -> AudioHeader:
-    """Return samples, rate and channels of a sound."""
-    raise NotImplementedError
+    """Return samples, rate and channels of a sound as decoding would give them, without decoding it.
+
+    ``libsndfile`` counts the samples of most formats by what the file holds, but believes the header of an MP3, and
+    estimates an MP3 without one from its first frames. So the last sample that it promises is read, for which an MP3 is
+    passed over frame by frame. If it is missing, the file was cut or its header lies, and the sound is decoded to be
+    counted. If the header promises too few, decoding stops there too, and so does the count. A FLAC that was cut has the
+    count of its header and cannot be decoded.
+
+    Raises:
+        BadMediumError: there is no such file, it is no sound, or it is damaged.
+        MissingExtraError: soundfile is not installed.
+    """
+    with _opened(medium) as sound:
+        num_frames = sound.frames
+        if num_frames and sound.format not in _TRUSTED and not _has_last_frame(sound):
+            num_frames = _count_frames(sound)
+        return AudioHeader(num_frames, sound.samplerate, sound.channels)
+
+
+def num_samples_after_resampling(header: AudioHeader, sampling_rate: int) -> int:
+    """Return the samples of ``load_audio`` at a rate.
+
+    >>> num_samples_after_resampling(AudioHeader(44_101, 44_100, 2), 16_000)
+    16001
+    """
+    if header.sampling_rate == sampling_rate:
+        return header.num_frames
+    # In floats, in this order, as ``transformers.audio_utils``.
+    return math.ceil(header.num_frames * sampling_rate / header.sampling_rate)
+
+
+def load_audio(medium: Medium, sampling_rate: int) -> npt.NDArray[np.float32]:
+    """Return the waveform: the mean of all channels at a rate, as float32 of ``[num_samples]``.
+
+    Source: ``transformers.audio_utils.load_audio(backend="soundfile")``, bit by bit.
+
+    Raises:
+        BadMediumError: as ``audio_header``.
+        MissingExtraError: soundfile is not installed, or soxr if the rate is another.
+    """
+    header = audio_header(medium)
+    with _opened(medium) as sound:
+        # The number that is there: memory for all that a header promises may be terabytes.
+        channels = sound.read(header.num_frames, dtype="float32", always_2d=True).T
+    waveform = channels.mean(axis=0) if len(channels) > 1 else channels[0]
+    if header.sampling_rate != sampling_rate:
+        with optional("soxr", "media", f"a sound at {sampling_rate} samples a second"):
+            import soxr
+        num_samples = num_samples_after_resampling(header, sampling_rate)
+        waveform = soxr.resample(waveform, header.sampling_rate, sampling_rate, quality="soxr_hq")
+        # soxr rounds to the nearest number of samples, and librosa up: one zero more, or one sample less.
+        waveform = np.pad(waveform, (0, max(0, num_samples - len(waveform))))[:num_samples]
+    return np.ascontiguousarray(waveform, dtype=np.float32)
+
+
+@contextlib.contextmanager
+def _opened(medium: Medium) -> Iterator[SoundFile]:
+    """Open a sound, and turn all that soundfile raises into ``BadMediumError``."""
+    with optional("soundfile", "media", "a sound"):
+        import soundfile
+    if not medium.num_bytes:
+        raise BadMediumError("is empty")
+    is_file = medium.data is None and medium.size is None and not medium.offset
+    # A whole file is read by libsndfile itself, several times as fast as through a Python file.
+    with contextlib.nullcontext(medium.path) if is_file else medium.open() as file:
+        try:
+            with soundfile.SoundFile(file) as sound:
+                yield sound
+        except (soundfile.SoundFileError, TypeError) as error:  # TypeError: raw samples, whose rate nobody knows
+            raise BadMediumError(f"libsndfile cannot read it: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason in one line, without the name of a buffer in memory."""
+    return " ".join(str(getattr(error, "error_string", error)).split()) or "it is damaged"
+
+
+def _has_last_frame(sound: SoundFile) -> bool:
+    """Return whether the last sample that the header promises is there; afterwards the sound stands at its beginning."""
+    import soundfile
+
+    try:
+        sound.seek(sound.frames - 1)
+        is_there = len(sound.read(1, dtype="float32", always_2d=True)) == 1
+        sound.seek(0)
+    except soundfile.SoundFileError:
+        return False
+    return is_there
+
+
+def _count_frames(sound: SoundFile) -> int:
+    """Return the samples of each channel that decoding gives, up to the number that the header promises."""
+    import soundfile
+
+    # Anew: after a failed search the decoder may not find the beginning again.
+    file = sound.name
+    if not isinstance(file, str):
+        file.seek(0)
+    with soundfile.SoundFile(file) as sound_again:
+        # Not through ``SoundFile.read``, which asks for the promised number at once: a header may promise terabytes.
+        num_frames = 0
+        while num_frames < sound_again.frames:
+            block = sound_again.read(min(_BLOCK, sound_again.frames - num_frames), dtype="float32", always_2d=True)
+            if not len(block):
+                break
+            num_frames += len(block)
+        return num_frames

@@ -53,8 +53,6 @@ def image_size(medium: Medium) -> ImageSize:
             size = _stated_size(image)
             if _orientation(image) in _SIDEWAYS:
                 size = size[::-1]
-    if not min(size) > 0:
-        raise BadMediumError(f"states {size[0]} x {size[1]} pixels")
     return ImageSize(*size)
 
 
@@ -84,7 +82,7 @@ def _opened(file: BinaryIO) -> Iterator[ImageFile.ImageFile]:
         raise BadMediumError("is empty")
     file.seek(0)
     try:
-        image = Image.open(file)
+        image = Image.open(file)  # which knows no picture without width or height
     except UnidentifiedImageError as error:
         raise BadMediumError("is no picture that Pillow can read, or its header is cut") from error
     with image:

@@ -5,15 +5,21 @@ from typing import Any
 
 from brimful.errors import SettingsError
 from brimful.media.families.family import Expansion, Family, Piece, Placeholder
+from brimful.media.families.internvl import InternVL
+from brimful.media.families.llava import Llava
 from brimful.media.families.processor_files import read_processor_files
+from brimful.media.families.qwen2_5_omni import Qwen25Omni
 from brimful.media.families.qwen2_5_vl import Qwen25VL
+from brimful.media.families.qwen2_audio import Qwen2Audio
 from brimful.media.families.qwen2_vl import Qwen2VL
 from brimful.media.families.qwen3_vl import Qwen3VL
 from brimful.messages import setting
 
 __all__ = ["FAMILIES", "Expansion", "Family", "Piece", "Placeholder", "family_of_processor", "open_family"]
 
-FAMILIES: dict[str, type[Family]] = {family.name: family for family in (Qwen2VL, Qwen25VL, Qwen3VL)}
+FAMILIES: dict[str, type[Family]] = {
+    family.name: family for family in (Qwen2VL, Qwen25VL, Qwen3VL, Qwen2Audio, Qwen25Omni, Llava, InternVL)
+}
 """Every family by its name."""
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, TypeVar
 
 from brimful.errors import SettingsError
+from brimful.media.families.family import Expansion, Piece
+from brimful.media.images import ImageSize
 from brimful.media.reference import BadMediumError
+
+Settings = TypeVar("Settings", bound="PatchSettings")
 
 MAX_ASPECT_RATIO = 200
 """Longer side by shorter side, at most: the processors refuse what is longer."""
@@ -45,18 +49,19 @@ class PatchSettings:
         return self.patch_size * self.merge_size
 
 
-def patch_settings(values: Mapping[str, Any], overrides: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """Return those settings of a processor that are named, with the limits of pixels by our names.
+def patch_settings(defaults: Settings, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> Settings:
+    """Return settings with the values of a processor's file, and with overrides that are not None before them.
 
-    The limits are ``shortest_edge`` and ``longest_edge`` of ``size``, or ``min_pixels`` and ``max_pixels``, which go
-    before them, as in the processor.
+    The limits of pixels are ``shortest_edge`` and ``longest_edge`` of ``size``, or ``min_pixels`` and ``max_pixels``,
+    which go before them, as in the processor.
 
     Raises:
         SettingsError: the processor does not resize, or a size without both limits.
     """
     if not values.get("do_resize", True):
         raise SettingsError("do_resize of the processor is false: only pictures that are resized are measured")
-    settings = {name: value for name, value in values.items() if name in names and value is not None}
+    names = [field.name for field in fields(defaults)]
+    settings = {name: values[name] for name in names if values.get(name) is not None}
     size = values.get("size")
     if isinstance(size, Mapping):
         for limit, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
@@ -64,7 +69,20 @@ def patch_settings(values: Mapping[str, Any], overrides: Mapping[str, Any], name
                 if edge not in size:
                     raise SettingsError(f"size of the processor has no {edge}, and there is no {limit}")
                 settings[limit] = size[edge]
-    return settings | {name: value for name, value in overrides.items() if value is not None}
+    settings |= {name: value for name, value in overrides.items() if value is not None}
+    # One way of choosing frames that is asked for goes in place of the other one.
+    for name, other in (("fps", "num_frames"), ("num_frames", "fps")):
+        if overrides.get(name) is not None and overrides.get(other) is None:
+            settings[other] = None
+    return replace(defaults, **settings)
+
+
+def expand_picture(size: ImageSize, settings: PatchSettings, token: str) -> Expansion:
+    """Return the expansion of a picture: a token for each square of ``merge_size`` patches."""
+    width, height = smart_resize(*size, settings.factor, settings.min_pixels, settings.max_pixels)
+    grid = (1, height // settings.patch_size, width // settings.patch_size)
+    num_tokens = math.prod(grid) // settings.merge_size**2
+    return Expansion((Piece(token, num_tokens),), num_tokens, num_patches=math.prod(grid), grid=grid, num_frames=1)
 
 
 def smart_resize(width: int, height: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:

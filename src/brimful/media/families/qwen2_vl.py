@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from brimful.errors import SettingsError
 from brimful.media.families.family import Expansion, Family, Piece, Placeholder
-from brimful.media.families.patches import PatchSettings, patch_settings, smart_resize
+from brimful.media.families.patches import PatchSettings, expand_picture, patch_settings, smart_resize
 from brimful.media.families.processor_files import ProcessorFiles
 from brimful.media.images import ImageSize
 from brimful.media.reference import BadMediumError, MediaKind
 from brimful.media.videos import VideoHeader
-
-_Settings = TypeVar("_Settings", bound=PatchSettings)
 
 
 @dataclass(frozen=True)
@@ -101,12 +99,12 @@ class Qwen2VL(Family):
             video["do_sample_frames"] = True
         if files is None:
             return cls(
-                _with_values(cls.published_image, {}, image),
-                _with_values(cls.published_video, {}, video),
+                patch_settings(cls.published_image, {}, image),
+                patch_settings(cls.published_video, {}, video),
             )
         return cls(
-            _with_values(cls.default_image, files.image, image),
-            _with_values(cls.default_video, files.video, video),
+            patch_settings(cls.default_image, files.image, image),
+            patch_settings(cls.default_video, files.video, video),
         )
 
     @property
@@ -121,12 +119,7 @@ class Qwen2VL(Family):
         >>> expansion.grid, expansion.num_patches, expansion.pieces
         ((1, 34, 46), 1564, (Piece(text='<|image_pad|>', repetitions=391, is_token=True),))
         """
-        settings = self._image
-        width, height = smart_resize(*size, settings.factor, settings.min_pixels, settings.max_pixels)
-        grid = (1, height // settings.patch_size, width // settings.patch_size)
-        num_tokens = math.prod(grid) // settings.merge_size**2
-        pieces = (Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens),)
-        return Expansion(pieces, num_tokens, num_patches=math.prod(grid), grid=grid, num_frames=1)
+        return expand_picture(size, self._image, self.placeholders[MediaKind.IMAGE].token)
 
     def video(self, header: VideoHeader) -> Expansion:
         """Return the expansion of a video of this header.
@@ -182,15 +175,3 @@ class Qwen2VL(Family):
         # The last frame is repeated until the last patch is full.
         num_pairs = -(-num_frames // settings.temporal_patch_size)
         return num_pairs, height // settings.patch_size, width // settings.patch_size
-
-
-def _with_values(defaults: _Settings, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> _Settings:
-    """Return settings with the values of a processor's file, and with overrides before them."""
-    names = {field.name for field in fields(defaults)}
-    settings = {field.name: getattr(defaults, field.name) for field in fields(defaults)}
-    settings |= patch_settings(values, overrides, names)
-    # ``fps`` asked for goes in place of ``num_frames`` of the file, and the other way round.
-    for name, other in (("fps", "num_frames"), ("num_frames", "fps")):
-        if overrides.get(name) is not None and overrides.get(other) is None and other in settings:
-            settings[other] = None
-    return type(defaults)(**settings)

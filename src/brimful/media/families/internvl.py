@@ -1,0 +1,117 @@
+"""InternVL: a picture is cut into up to twelve tiles of one size, and a small copy of the whole goes last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from brimful.errors import SettingsError
+from brimful.media.families.family import Expansion, Family, Piece, Placeholder
+from brimful.media.families.processor_files import ProcessorFiles
+from brimful.media.images import ImageSize
+from brimful.media.reference import MediaKind
+
+_PATCHES_OF_TOKEN = 4
+"""Patches that become one token: published models halve both sides, which no file of the processor says."""
+
+
+@dataclass(frozen=True)
+class InternVLSettings:
+    """Settings of a picture that is cut into tiles.
+
+    Attributes:
+        width, height: pixels of a tile.
+        min_patches, max_patches: bounds of the number of tiles, which the processor calls patches.
+        image_seq_length: tokens of a tile.
+    """
+
+    kind: ClassVar[str] = "image"
+
+    width: int = 448
+    height: int = 448
+    min_patches: int = 1
+    max_patches: int = 12
+    image_seq_length: int = 256
+
+
+class InternVL(Family):
+    """InternVL 2.5 and 3 with the processor of Transformers: pictures. Videos are not measured yet."""
+
+    name = "internvl"
+    placeholders = {MediaKind.IMAGE: Placeholder("<IMG_CONTEXT>", "<IMG_CONTEXT>")}
+
+    def __init__(self, image: InternVLSettings) -> None:
+        self._image = image
+
+    @classmethod
+    def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> InternVL:
+        """Return the family with its settings; the override is ``max_patches``, the most tiles of a picture."""
+        if unknown := overrides.keys() - {"max_patches"}:
+            raise SettingsError(f"the family {cls.name} has no setting {', '.join(sorted(unknown))}")
+        settings: dict[str, Any] = {}
+        if files is not None:
+            size = files.image.get("size", {"height": 384, "width": 384})
+            # A number alone is both sides.
+            size = {"height": size, "width": size} if isinstance(size, int) else size
+            if "height" not in size or "width" not in size:
+                raise SettingsError("size of the processor has no height and width")
+            settings = {
+                "width": size["width"],
+                "height": size["height"],
+                "min_patches": files.image.get("min_patches", 1),
+                "max_patches": files.image.get("max_patches", 12),
+                "image_seq_length": files.processor.get("image_seq_length", 256),
+            }
+        return cls(InternVLSettings(**settings | dict(overrides)))
+
+    @property
+    def _settings(self) -> tuple[InternVLSettings]:
+        return (self._image,)
+
+    def image(self, size: ImageSize) -> Expansion:
+        """Return the expansion of a picture of this size.
+
+        >>> from brimful.media.families import open_family
+        >>> open_family("internvl").image(ImageSize(1600, 800)).pieces[1]
+        Piece(text='<IMG_CONTEXT>', repetitions=2304, is_token=True)
+        """
+        settings = self._image
+        num_tiles = 1
+        if settings.max_patches > 1:
+            columns, rows = tiles(size, settings)
+            # One tile is the whole already.
+            num_tiles = columns * rows + (columns * rows > 1)
+        num_tokens = num_tiles * settings.image_seq_length
+        pieces = (Piece("<img>"), Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens), Piece("</img>"))
+        return Expansion(pieces, num_tokens, num_patches=num_tokens * _PATCHES_OF_TOKEN, num_frames=1)
+
+
+def tiles(size: ImageSize, settings: InternVLSettings) -> tuple[int, int]:
+    """Return columns and rows of tiles whose shape is nearest to the picture's.
+
+    Of two that are as near, the one with more tiles, unless the tiles have more than twice the picture's pixels.
+
+    Source: ``get_optimal_tiled_canvas`` of Transformers, ``models/got_ocr2``, to the last bit of its floats.
+
+    >>> tiles(ImageSize(1600, 800), InternVLSettings())
+    (4, 2)
+    """
+    ratio, area = size.width / size.height, size.width * size.height
+    best, smallest_difference = (1, 1), float("inf")
+    for columns, rows in _arrangements(settings.min_patches, settings.max_patches):
+        difference = abs(ratio - columns / rows)
+        if difference < smallest_difference:
+            best, smallest_difference = (columns, rows), difference
+        elif difference == smallest_difference and area > 0.5 * settings.height * settings.width * columns * rows:
+            best = (columns, rows)
+    return best
+
+
+@cache
+def _arrangements(min_tiles: int, max_tiles: int) -> tuple[tuple[int, int], ...]:
+    """Return columns and rows of every allowed number of tiles, few tiles first."""
+    sides = range(1, max_tiles + 1)
+    pairs = [(columns, rows) for columns in sides for rows in sides if min_tiles <= columns * rows <= max_tiles]
+    return tuple(sorted(pairs, key=lambda pair: pair[0] * pair[1]))

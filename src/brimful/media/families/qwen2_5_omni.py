@@ -1,0 +1,54 @@
+"""Qwen2.5-Omni: the sounds of Qwen2-Audio, up to 300 seconds, and the pictures of Qwen2-VL, by names of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.errors import SettingsError
+from brimful.media.audio import AudioHeader
+from brimful.media.families.family import Expansion, Family, Placeholder
+from brimful.media.families.patches import PatchSettings, expand_picture, patch_settings
+from brimful.media.families.processor_files import ProcessorFiles
+from brimful.media.families.qwen2_audio import SpectrogramSettings, expand_sound, spectrogram_settings
+from brimful.media.images import ImageSize
+from brimful.media.reference import MediaKind
+
+
+class Qwen25Omni(Family):
+    """Qwen2.5-Omni: sounds and pictures. Videos, whose sound is woven into their frames, are not measured yet."""
+
+    name = "qwen2.5-omni"
+    placeholders = {
+        MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>"),
+        MediaKind.IMAGE: Placeholder("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
+    }
+
+    def __init__(self, image: PatchSettings, audio: SpectrogramSettings) -> None:
+        self._image, self._audio = image, audio
+
+    @classmethod
+    def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen25Omni:
+        """Return the family with its settings; overrides are ``min_pixels``, ``max_pixels`` and ``sampling_rate``."""
+        if unknown := overrides.keys() - {"min_pixels", "max_pixels", "sampling_rate"}:
+            raise SettingsError(f"the family {cls.name} has no setting {', '.join(sorted(unknown))}")
+        published = PatchSettings(max_pixels=12_845_056)
+        limits = {name: overrides[name] for name in ("min_pixels", "max_pixels") if name in overrides}
+        return cls(
+            patch_settings(published, {}, limits)
+            if files is None
+            else patch_settings(PatchSettings(), files.image, limits),
+            spectrogram_settings(SpectrogramSettings(chunk_length=300), files, overrides),
+        )
+
+    @property
+    def _settings(self) -> tuple[PatchSettings, SpectrogramSettings]:
+        return self._image, self._audio
+
+    def image(self, size: ImageSize) -> Expansion:
+        """Return the expansion of a picture of this size."""
+        return expand_picture(size, self._image, self.placeholders[MediaKind.IMAGE].token)
+
+    def audio(self, header: AudioHeader) -> Expansion:
+        """Return the expansion of a sound of this header."""
+        return expand_sound(header, self._audio, self.placeholders[MediaKind.AUDIO].token)

@@ -1,0 +1,96 @@
+"""Qwen2-Audio: a token for every four columns of a spectrogram of 10 ms each, 30 seconds at most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from brimful.errors import SettingsError
+from brimful.media.audio import AudioHeader, num_samples_after_resampling
+from brimful.media.families.family import Expansion, Family, Piece, Placeholder
+from brimful.media.families.processor_files import ProcessorFiles
+from brimful.media.reference import MediaKind
+
+
+@dataclass(frozen=True)
+class SpectrogramSettings:
+    """Settings of a sound that becomes a spectrogram, as those of ``WhisperFeatureExtractor``.
+
+    Attributes:
+        sampling_rate: samples per second.
+        hop_length: samples from one column to the next.
+        chunk_length: seconds at most: the rest is cut off.
+    """
+
+    kind: ClassVar[str] = "audio"
+
+    sampling_rate: int = 16_000
+    hop_length: int = 160
+    chunk_length: int = 30
+
+    def __post_init__(self) -> None:
+        for name in ("sampling_rate", "hop_length", "chunk_length"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SettingsError(f"{name} of sounds has to be a positive whole number and is {value!r}")
+
+    def num_columns(self, header: AudioHeader) -> int:
+        """Return the columns of a sound's spectrogram, without those of padding.
+
+        >>> SpectrogramSettings().num_columns(AudioHeader(16_001, 16_000, 1))
+        101
+        """
+        longest = self.chunk_length * self.sampling_rate
+        num_samples = min(num_samples_after_resampling(header, self.sampling_rate), longest)
+        # A column begins at each hop; the one that begins behind the last whole hop of the longest sound is not made.
+        return min(-(-num_samples // self.hop_length), longest // self.hop_length)
+
+
+def spectrogram_settings(
+    published: SpectrogramSettings, files: ProcessorFiles | None, overrides: Mapping[str, Any]
+) -> SpectrogramSettings:
+    """Return the settings of a processor's file, or the published ones without files, with overrides before them."""
+    defaults = published if files is None else SpectrogramSettings()
+    values: Mapping[str, Any] = {} if files is None else files.audio
+    names = ("sampling_rate", "hop_length", "chunk_length")
+    settings = {name: values.get(name, getattr(defaults, name)) for name in names}
+    return SpectrogramSettings(**settings | {name: overrides[name] for name in names if name in overrides})
+
+
+def expand_sound(header: AudioHeader, settings: SpectrogramSettings, token: str) -> Expansion:
+    """Return the expansion of a sound: two layers of the encoder each keep every other column."""
+    num_columns = settings.num_columns(header)
+    num_tokens = ((num_columns - 1) // 2 + 1 - 2) // 2 + 1
+    return Expansion((Piece(token, num_tokens),), num_tokens, num_mel_frames=num_columns)
+
+
+class Qwen2Audio(Family):
+    """Qwen2-Audio: sounds alone."""
+
+    name = "qwen2-audio"
+    placeholders = {MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>")}
+
+    def __init__(self, audio: SpectrogramSettings) -> None:
+        self._audio = audio
+
+    @classmethod
+    def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen2Audio:
+        """Return the family with its settings; the override is ``sampling_rate``."""
+        if unknown := overrides.keys() - {"sampling_rate"}:
+            raise SettingsError(f"the family {cls.name} has no setting {', '.join(sorted(unknown))}")
+        return cls(spectrogram_settings(SpectrogramSettings(), files, overrides))
+
+    @property
+    def _settings(self) -> tuple[SpectrogramSettings]:
+        return (self._audio,)
+
+    def audio(self, header: AudioHeader) -> Expansion:
+        """Return the expansion of a sound of this header.
+
+        >>> from brimful.media.families import open_family
+        >>> expansion = open_family("qwen2-audio").audio(AudioHeader(44_100, 44_100, 2))
+        >>> expansion.num_mel_frames, expansion.num_tokens
+        (100, 25)
+        """
+        return expand_sound(header, self._audio, self.placeholders[MediaKind.AUDIO].token)

@@ -1,0 +1,154 @@
+"""A sound's header has the number of samples that decoding gives, and the waveform is that of Transformers."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+
+soundfile = pytest.importorskip("soundfile", reason="sounds need the extra brimful[media]")
+
+from brimful.media import BadMediumError, MediaKind, Medium  # noqa: E402
+from brimful.media.audio import audio_header, load_audio, num_samples_after_resampling  # noqa: E402
+
+NOISE = (np.random.default_rng(0).standard_normal((48_000, 2)) * 0.1).astype(np.float32)
+
+
+def of(data):
+    return Medium(MediaKind.AUDIO, "a sound", data=data)
+
+
+def sound(format="WAV", rate=48_000, waveform=NOISE, **options):
+    file = io.BytesIO()
+    soundfile.write(file, waveform, rate, format=format, **options)
+    return file.getvalue()
+
+
+def liar(num_frames, data=None):
+    """An MP3 whose header promises another number of frames of 1,152 samples."""
+    data = bytearray(sound("MP3") if data is None else data)
+    place = max(data.find(b"Xing"), data.find(b"Info")) + 8
+    data[place : place + 4] = struct.pack(">I", num_frames)
+    return bytes(data)
+
+
+def without_header():
+    """An MP3 whose number of samples can only be estimated."""
+    data = sound("MP3")
+    return data.replace(b"Xing", b"none", 1).replace(b"Info", b"none", 1)
+
+
+SOUNDS = {
+    "WAV": sound(),
+    "WAV float": sound(subtype="FLOAT"),
+    "WAV ADPCM": sound(subtype="IMA_ADPCM"),
+    "WAV mono": sound(waveform=NOISE[:, 0]),
+    "WAV cut": sound()[:-1_001],
+    "AIFF": sound("AIFF"),
+    "FLAC": sound("FLAC"),
+    "Vorbis": sound("OGG"),
+    "Vorbis cut": sound("OGG")[:-1_000],
+    "Opus": sound("OGG", subtype="OPUS"),
+    "Opus cut": sound("OGG", subtype="OPUS")[:-1_000],
+    "MP3": sound("MP3"),
+    "MP3 mono": sound("MP3", waveform=NOISE[:, 0]),
+    "MP3 with ID3": b"ID3\x03\0\0\0\0\x07\x76" + bytes(1_014) + sound("MP3"),
+    "MP3 cut": sound("MP3")[:-500],
+    "MP3 half": sound("MP3")[: len(sound("MP3")) // 2],
+    "MP3 twice": sound("MP3") * 2,
+    "MP3 that promises less": liar(10),
+    "MP3 that promises more": liar(1_000),
+    "MP3 without header": without_header(),
+    "MP3 without its first frame": sound("MP3")[sound("MP3").find(sound("MP3")[:2], 4) :],
+    "nothing": sound(waveform=NOISE[:0]),
+}
+
+
+@pytest.mark.parametrize("name", SOUNDS)
+def test_a_header_tells_what_decoding_gives(name, tmp_path):
+    """From a file, from bytes, and from a member of a tar."""
+    data = SOUNDS[name]
+    decoded, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    path = tmp_path / "sound"
+    path.write_bytes(b"..." + data + b"...")
+    whole = tmp_path / "whole"
+    whole.write_bytes(data)
+    for medium in (
+        of(data),
+        Medium(MediaKind.AUDIO, name, str(whole)),
+        Medium(MediaKind.AUDIO, name, str(path), offset=3, size=len(data)),
+    ):
+        assert audio_header(medium) == (len(decoded), rate, decoded.shape[1])
+
+
+def test_headers_do_lie():
+    """The test above would pass without looking at anything if ``libsndfile`` were right about each of them."""
+    lies = {
+        name
+        for name, data in SOUNDS.items()
+        if soundfile.info(io.BytesIO(data)).frames != len(soundfile.read(io.BytesIO(data))[0])
+    }
+    assert lies == {"MP3 cut", "MP3 half", "MP3 that promises more", "MP3 without header"}
+
+
+@pytest.mark.parametrize("rate", [16_000, 24_000, 44_100, 48_000])
+@pytest.mark.parametrize("name", ["WAV", "WAV mono", "FLAC", "MP3", "MP3 half", "Opus"])
+def test_waveforms_are_those_of_transformers(name, rate, tmp_path):
+    """The same samples to the last bit, and as many as the header says."""
+    pytest.importorskip("soxr", reason="other rates need the extra brimful[media]")
+    reference = pytest.importorskip("transformers.audio_utils", reason="needs the extra brimful[text]")
+    path = tmp_path / "sound"
+    path.write_bytes(SOUNDS[name])
+    due = reference.load_audio(str(path), rate, backend="soundfile")
+    waveform = load_audio(of(SOUNDS[name]), rate)
+    assert waveform.dtype == np.float32
+    np.testing.assert_array_equal(waveform, due)
+    assert num_samples_after_resampling(audio_header(of(SOUNDS[name])), rate) == len(due)
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, 3, 159, 1_001, 44_099, 44_100, 44_101])
+@pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100])
+def test_samples_after_resampling(num_samples, rate, tmp_path):
+    """Rounded up, where the resampler itself rounds to the nearest."""
+    pytest.importorskip("soxr", reason="other rates need the extra brimful[media]")
+    reference = pytest.importorskip("transformers.audio_utils", reason="needs the extra brimful[text]")
+    data = sound(rate=rate, waveform=NOISE[:num_samples, 0])
+    (tmp_path / "sound").write_bytes(data)
+    due = reference.load_audio(str(tmp_path / "sound"), 16_000, backend="soundfile")
+    assert num_samples_after_resampling(audio_header(of(data)), 16_000) == len(due)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "is empty"),
+        (b"<html>404</html>", "libsndfile cannot read it: "),
+        (sound()[:30], "libsndfile cannot read it: "),
+    ],
+)
+def test_what_is_damaged_says_so_in_a_line(data, reason):
+    """Whoever knows the sample names it."""
+    for use in (audio_header, lambda medium: load_audio(medium, 16_000)):
+        with pytest.raises(BadMediumError, match=reason) as raised:
+            use(of(data))
+        assert "\n" not in str(raised.value)
+        assert "object at" not in str(raised.value)
+
+
+def test_a_flac_that_was_cut_is_found_by_loading():
+    """Its header is whole, as that of a picture whose pixels are cut."""
+    data = SOUNDS["FLAC"][:-1_000]
+    assert audio_header(of(data)).num_frames == 48_000
+    with pytest.raises(BadMediumError, match="libsndfile cannot read it"):
+        load_audio(of(data), 48_000)
+
+
+def test_shipped_sounds(data_dir):
+    """Real speech, whose numbers of samples the list beside it knows too."""
+    folder = data_dir / "audio"
+    paths = [*sorted(folder.glob("*/*.*")), *(data_dir / "multimodal/llama_factory_demo/mllm_demo_data").glob("*")]
+    paths = [path for path in paths if path.suffix in (".wav", ".flac", ".mp3")]
+    assert len(paths) == 33
+    for path in paths:
+        header = audio_header(Medium(MediaKind.AUDIO, path.name, str(path)))
+        assert header.num_frames == len(soundfile.read(path)[0]), path.name
