@@ -26,12 +26,22 @@ _CHUNK = 1 << 20
 def canonical_json(value: Any) -> bytes:
     """Return JSON with sorted keys and no spaces, so that equal values have equal bytes.
 
+    Bytes, such as those of a picture in a row, are named by their fingerprint.
+
     >>> canonical_json({"b": 1, "a": [True, None]})
     b'{"a":[true,null],"b":1}'
     """
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_named_bytes
+    )
     # Half of a surrogate pair, which JSON can hold, is no UTF-8 but has to have a fingerprint too.
     return text.encode("utf-8", "surrogatepass")
+
+
+def _named_bytes(value: Any) -> dict[str, str]:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"bytes": fingerprint_bytes(bytes(value))}
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def fingerprint_of(value: Any) -> Fingerprint:

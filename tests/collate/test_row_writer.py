@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,7 +95,8 @@ def test_targets_are_counted_whatever_packs_say_of_first_tokens(form, packs, uni
 def test_a_pack_that_contradicts_itself(form, unit, change, value):
     """Compiled code that believed it would read behind arrays and write there; so would the right pack before it."""
     pack = toy_pack([3, 3])
-    pack = replace(pack, **{change: np.array(value, dtype=getattr(pack, change).dtype)})
+    changes: dict[str, Any] = {change: np.array(value, dtype=getattr(pack, change).dtype)}
+    pack = replace(pack, **changes)
     with written_by(form), pytest.raises(CollateError, match="samples 0, 1… contradicts itself: cu_seqlens must go"):
         lay_out([toy_pack([30]), pack], padding=Padding(segment_multiple_of=unit))
 

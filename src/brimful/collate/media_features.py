@@ -1,4 +1,4 @@
-"""What the towers of a model are given of a pack's media: pixels, by the model's own processor, and positions."""
+"""Features of a pack's media for the towers of a model: pixels by the model's own processor, and positions."""
 
 import os
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ class MediaFeatures:
         with optional("transformers", "text", "pixels of pictures"):
             from transformers import AutoImageProcessor
         settings = self._family.settings["image"]
-        limits = {name: settings[name] for name in ("min_pixels", "max_pixels")}
+        limits = {name: settings[name] for name in ("min_pixels", "max_pixels") if name in settings}
         # Pillow's resampling and not torch's, which gives other pixels: the same wherever the batch is made.
         return AutoImageProcessor.from_pretrained(self._directory, backend="pil", **limits)
 
@@ -83,15 +83,15 @@ class MediaFeatures:
             except BadMediumError as error:
                 raise CollateError(f"{_place(pack, item)}: {error}") from error
         features = self._image_processor(images=pictures, return_tensors="np")
-        grids = np.asarray(features["image_grid_thw"], dtype=np.int64)
-        for item, grid in zip(items, grids.tolist(), strict=True):
-            if tuple(grid) != item.grid:
-                raise CollateError(
-                    f"{_place(pack, item)}: the processor makes the grid {tuple(grid)} and {item.grid} was packed: its "
-                    f"settings are not those of the job"
-                )
-        segments = np.array([item.segment for item in items], dtype=np.int32)
-        return Media("image", segments, {"pixel_values": np.asarray(features["pixel_values"]), "image_grid_thw": grids})
+        arrays = {name: np.asarray(values) for name, values in features.items()}
+        if "image_grid_thw" in arrays:
+            for item, grid in zip(items, arrays["image_grid_thw"].tolist(), strict=True):
+                if tuple(grid) != item.grid:
+                    raise CollateError(
+                        f"{_place(pack, item)}: the processor makes the grid {tuple(grid)} and {item.grid} was packed: "
+                        f"its settings are not those of the job"
+                    )
+        return Media("image", np.array([item.segment for item in items], dtype=np.int32), arrays)
 
 
 def _place(pack: Pack, item: PlacedMedium) -> str:

@@ -95,6 +95,8 @@ def write_packs(
     check_type("plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)")
     source = open_source(source)
     encoder = as_encoder(source, encoder)
+    if encoder.takes_media:
+        encoded = None  # kept tokens say nothing of media
     if plan.num_packs == 0:
         raise PlanMismatchError("the plan has no packs: every sample was dropped or rejected")
     if plan.ledger.samples_in != len(source):

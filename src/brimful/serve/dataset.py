@@ -67,6 +67,7 @@ class _PlannedPacks:
             [sample.loss_mask[tokens] for sample, tokens in zip(samples, slices, strict=True)],
             [segment.sample_id for segment in segments],
             [segment.start for segment in segments],
+            [sample.media for sample in samples] if any(sample.media for sample in samples) else None,
         )
 
 

@@ -4,7 +4,7 @@ import abc
 import base64
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -316,7 +316,7 @@ def _item_of(item: Any, key: int) -> EncodedSample | Pack:
 def _packs_of(segments: Sequence[SampleSegment], items: Sequence[EncodedSample | Pack]) -> list[Pack]:
     """Return packs of several samples as they are, and all single samples as one pack."""
     packs: list[Pack] = []
-    ids, masks, sample_ids, starts = [], [], [], []
+    ids, masks, sample_ids, starts, media = [], [], [], [], []
     for segment, item in zip(segments, items, strict=True):
         if isinstance(item, Pack) and item.num_segments > 1:
             if segment.length != len(item):
@@ -335,8 +335,10 @@ def _packs_of(segments: Sequence[SampleSegment], items: Sequence[EncodedSample |
         masks.append(item.loss_mask[tokens])
         sample_ids.append(sample_id)
         starts.append(item_start + segment.start)
+        # Of a pack of one sample they are counted in the pack.
+        media.append([replace(medium, start=medium.start + item_start) for medium in item.media])
     if ids:
-        packs.append(assemble_pack(ids, masks, sample_ids, starts))
+        packs.append(assemble_pack(ids, masks, sample_ids, starts, media if any(media) else None))
     return packs
 
 

@@ -1,6 +1,6 @@
 """One pack: the tokens of several samples in one row, and where each begins. And many packs as flat columns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from brimful.errors import CollateError
-from brimful.media import PlacedMedium
+from brimful.media import BadMediumError, PlacedMedium, media_of_segment
 from brimful.ragged import offsets_of
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Fingerprint, Labels, Lengths, LossMask, Offsets, SampleIds, TokenIds
 
@@ -114,6 +114,7 @@ def assemble_pack(
     masks: Sequence[LossMask],
     sample_ids: Sequence[int] | SampleIds,
     starts: Sequence[int] | TokenIds | None = None,
+    media: Sequence[Sequence[PlacedMedium]] | None = None,
 ) -> Pack:
     """Concatenate segments into one pack. The first token of each loses its label: nothing before it may predict it.
 
@@ -122,6 +123,10 @@ def assemble_pack(
         masks: loss mask of each segment.
         sample_ids: of each segment.
         starts: first token of the sample in each segment; all 0 if None.
+        media: of the whole sample of each segment; None if there are none.
+
+    Raises:
+        CollateError: a segment holds a part of a medium.
     """
     cu_seqlens = offsets_of([len(segment) for segment in ids]).astype(np.int32)
     loss_mask = np.concatenate(masks)
@@ -132,7 +137,25 @@ def assemble_pack(
         cu_seqlens=cu_seqlens,
         sample_ids=np.asarray(sample_ids, dtype=np.int64),
         starts=np.zeros(len(ids), dtype=np.int32) if starts is None else np.asarray(starts, dtype=np.int32),
+        media=() if media is None else tuple(_placed(media, sample_ids, starts, cu_seqlens)),
     )
+
+
+def _placed(
+    media: Sequence[Sequence[PlacedMedium]],
+    sample_ids: Sequence[int] | SampleIds,
+    starts: Sequence[int] | TokenIds | None,
+    cu_seqlens: CuSeqlens,
+) -> Iterator[PlacedMedium]:
+    """Yield the media of all segments, placed in the pack."""
+    edges = cu_seqlens.tolist()
+    for segment, items in enumerate(media):
+        start = 0 if starts is None else int(starts[segment])
+        offset, length = edges[segment], edges[segment + 1] - edges[segment]
+        try:
+            yield from media_of_segment(items, start=start, length=length, segment=segment, offset=offset)
+        except BadMediumError as error:
+            raise CollateError(f"sample {int(sample_ids[segment])}: {error}; drop samples that are too long") from error
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,238 @@
+"""Chats with pictures, from rows to a model: packed with texts they get the logits and gradients that they get alone."""
+
+import io
+import random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from brimful import PackCollator, PackedDataset, measure_lengths, open_packs, pack_dataset, plan_packs
+from brimful.collate.media_features import MediaFeatures
+from brimful.encode.media_chat import MediaChatEncoder
+from brimful.errors import CollateError, OversizedSampleError
+from brimful.media.families import open_family
+from brimful.plan import PlanSettings
+from brimful.sources import open_source
+
+MAX_PIXELS = 30_000
+CAPACITY = 400
+
+
+def png(width, height, seed):
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def rows():
+    """Texts, pictures, several pictures, and turns of both."""
+    draw = random.Random(0)
+    for number in range(14):
+        count = number % 4
+        sizes = [(draw.randint(28, 300), draw.randint(28, 300)) for _ in range(count)]
+        pictures = [png(*size, seed=number * 10 + index) for index, size in enumerate(sizes)]
+        turns = [
+            ("<image>" * (count > 0) + f"What is number {number}?", "A picture."),
+            ("Why?" + "<image>" * max(0, count - 1), "So."),
+        ]
+        messages = [
+            {"role": role, "content": text}
+            for question, answer in turns
+            for role, text in (("user", question), ("assistant", answer))
+        ]
+        yield {"messages": messages, "images": pictures}
+
+
+@pytest.fixture(scope="module")
+def source():
+    return open_source(list(rows()), media=True)
+
+
+def encoder_of(family, tokenizer):
+    return MediaChatEncoder(
+        tokenizer,
+        open_family(family, tokenizer, max_pixels=MAX_PIXELS),
+        chat_template=tokenizer / "chat_template_vl.jinja",
+    )
+
+
+@pytest.fixture
+def encoder(qwen_tokenizer):
+    return encoder_of("qwen2-vl", qwen_tokenizer)
+
+
+@pytest.fixture
+def packs(source, encoder, tmp_path):
+    settings = PlanSettings(capacity=CAPACITY, budgets={"patches": 600})
+    pack_dataset(source, encoder, tmp_path / "packs", settings, cache_dir=tmp_path / "cache")
+    return open_packs(tmp_path / "packs")
+
+
+def test_each_sample_is_packed_once_with_its_media(source, encoder, packs):
+    """Byte for byte, each at its tokens, and no pack above its budgets."""
+    seen = []
+    for pack in packs:
+        assert sum(item.num_patches for item in pack.media) <= 600
+        for segment, sample_id in enumerate(pack.sample_ids.tolist()):
+            seen.append(sample_id)
+            alone = encoder.encode(source[sample_id])
+            begin = int(pack.cu_seqlens[segment])
+            items = [item for item in pack.media if item.segment == segment]
+            assert [item.read() for item in items] == [medium.read() for medium in source[sample_id].media]
+            assert [item.start - begin for item in items] == [item.start for item in alone.media]
+            assert pack.segment(segment).tolist() == alone.input_ids.tolist()
+    assert sorted(seen) == list(range(len(source)))
+
+
+def test_packs_on_the_fly_are_those_of_the_store(source, encoder, packs, tmp_path):
+    """One plan, two ways to serve it."""
+    table = measure_lengths(source, encoder, cache_dir=tmp_path / "cache")
+    plan = plan_packs(table, capacity=CAPACITY, budgets={"patches": 600})
+    dataset = PackedDataset.from_plan(source, encoder, plan)
+    assert len(dataset) == len(packs)
+    for ours, theirs in zip(dataset, packs, strict=True):
+        assert ours.input_ids.tolist() == theirs.input_ids.tolist()
+        places = [[(item.medium, item.start, item.segment) for item in pack.media] for pack in (ours, theirs)]
+        assert places[0] == places[1]
+
+
+def test_budgets_of_media_are_measured(source, encoder, tmp_path):
+    """The table knows what the towers will get."""
+    table = measure_lengths(source, encoder, cache_dir=tmp_path)
+    assert table.budgets["images"].tolist() == [len(source[index].media) for index in range(len(source))]
+    encoded = [encoder.encode(source[index]) for index in range(len(source))]
+    assert table.tokens.tolist() == [len(sample) for sample in encoded]
+    patches = [sum(int(np.prod(item.grid)) for item in sample.media) for sample in encoded]
+    assert table.budgets["patches"].tolist() == patches
+
+
+def test_a_sample_with_pictures_is_not_cut(source, encoder, tmp_path):
+    """Half a picture has no meaning; it is refused before anything is planned."""
+    settings = PlanSettings(capacity=64, overflow="split")
+    with pytest.raises(OversizedSampleError, match="samples with media are not cut, so choose overflow"):
+        pack_dataset(source, encoder, tmp_path / "packs", settings, cache_dir=tmp_path / "cache")
+
+
+def test_packs_with_media_need_their_features(packs):
+    """Without it a model is trained on placeholders."""
+    with pytest.raises(CollateError, match=r"holds image .* and the collator makes no features of media"):
+        PackCollator()([next(pack for pack in packs if pack.media)])
+
+
+def test_a_picture_that_was_changed_since_is_named(qwen_tokenizer, encoder, tmp_path):
+    """A reference is to bytes, not to a name."""
+    path = tmp_path / "a.png"
+    path.write_bytes(png(60, 60, 0))
+    row = {"question": "<image>?", "answer": "a", "image": "a.png"}
+    source = open_source([row], media_dir=tmp_path)
+    pack_dataset(source, encoder, tmp_path / "packs", PlanSettings(capacity=CAPACITY), cache_dir=tmp_path / "cache")
+    collator = PackCollator(media=MediaFeatures(qwen_tokenizer, "qwen2-vl", max_pixels=MAX_PIXELS))
+    (pack,) = open_packs(tmp_path / "packs")
+    assert collator([pack])["image_grid_thw"].tolist() == [[1, 4, 4]]
+    path.write_bytes(png(60, 60, 1))
+    with pytest.raises(CollateError, match=r"sample 0, image 'a.png': was changed since it was packed"):
+        collator([pack])
+    path.unlink()
+    with pytest.raises(CollateError, match=r"sample 0, image 'a.png': there is no such file"):
+        collator([pack])
+
+
+def test_other_settings_of_the_processor_are_refused(qwen_tokenizer, packs):
+    """Other limits give other grids than were counted."""
+    collator = PackCollator(media=MediaFeatures(qwen_tokenizer, "qwen2-vl", max_pixels=5_000))
+    pack = max(packs, key=lambda pack: sum(item.num_patches for item in pack.media))
+    with pytest.raises(CollateError, match="its settings are not those of the job"):
+        collator([pack])
+
+
+TEXT = {
+    "vocab_size": 151_700,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 24,
+    "rope_parameters": {"rope_type": "default", "mrope_section": [4, 4, 4], "rope_theta": 10_000.0},
+}
+TOKENS = {
+    "image_token_id": 151_655,
+    "video_token_id": 151_656,
+    "vision_start_token_id": 151_652,
+    "vision_end_token_id": 151_653,
+}
+
+
+def tiny_model(family):
+    """A random model of the family, of some thousand parameters beside its vocabulary."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    vision = {"depth": 2, "num_heads": 2, "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    if family == "qwen2-vl":
+        vision |= {"embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2}
+        config = transformers.Qwen2VLConfig(text_config=TEXT, vision_config=vision, **TOKENS)
+        return transformers.Qwen2VLForConditionalGeneration(config).eval()
+    if family == "qwen2.5-vl":
+        vision |= {"hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 64, "fullatt_block_indexes": [1]}
+        config = transformers.Qwen2_5_VLConfig(text_config=TEXT, vision_config=vision, **TOKENS)
+        return transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
+    vision |= {"hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 64, "deepstack_visual_indexes": [0]}
+    config = transformers.Qwen3VLConfig(text_config=TEXT, vision_config=vision, **TOKENS)
+    return transformers.Qwen3VLForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "qwen2.5-vl",
+        pytest.param("qwen2-vl", marks=pytest.mark.training),
+        pytest.param("qwen3-vl", marks=pytest.mark.training),
+    ],
+)
+def test_packed_is_alone(family, source, qwen_tokenizer, tmp_path):
+    """Logits and the gradients of the summed loss, vision tower included: each sample as if it were alone."""
+    torch = pytest.importorskip("torch")
+    encoder = encoder_of("qwen2-vl" if family == "qwen3-vl" else family, qwen_tokenizer)
+    pack_dataset(source, encoder, tmp_path / "p", PlanSettings(capacity=CAPACITY), cache_dir=tmp_path / "cache")
+    features = MediaFeatures(qwen_tokenizer, "qwen2-vl" if family == "qwen3-vl" else family, max_pixels=MAX_PIXELS)
+    collator = PackCollator(media=features)
+    model = tiny_model(family)
+
+    def gradients():
+        result = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+        model.zero_grad()
+        return result
+
+    alone = {}
+    for index in range(len(source)):
+        sample = source[index]
+        encoded = encoder.encode(sample)
+        inputs = {"input_ids": torch.tensor(encoded.input_ids[None].astype(np.int64))}
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        if sample.media:
+            pictures = [Image.open(medium.open()) for medium in sample.media]
+            inputs |= features._image_processor(images=pictures, return_tensors="pt")
+            inputs["mm_token_type_ids"] = (inputs["input_ids"] == TOKENS["image_token_id"]).int()
+        logits = model(**inputs, use_cache=False).logits[0]
+        alone[index] = logits.detach()
+        labels = torch.from_numpy(encoded.labels)
+        torch.nn.functional.cross_entropy(logits[:-1], labels[1:], reduction="sum").backward()
+    alone_gradients = gradients()
+    for pack in open_packs(tmp_path / "p"):
+        batch = collator([pack])
+        labels = batch.pop("labels")[0]
+        logits = model(**batch).logits[0]
+        for segment, sample_id in enumerate(pack.sample_ids.tolist()):
+            begin, end = int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment + 1])
+            assert (logits[begin:end] - alone[sample_id]).abs().max() < 1e-4
+        torch.nn.functional.cross_entropy(logits[:-1], labels[1:], reduction="sum").backward()
+    packed_gradients = gradients()
+    assert packed_gradients.keys() == alone_gradients.keys()
+    assert any(name.startswith("model.visual") for name in packed_gradients)
+    for name, gradient in packed_gradients.items():
+        scale = alone_gradients[name].abs().max().clamp(min=1.0)
+        assert (gradient - alone_gradients[name]).abs().max() / scale < 1e-4, name
