@@ -25,6 +25,16 @@ settings.register_profile("brimful", deadline=None, derandomize=True, database=N
 settings.register_profile("chaos", deadline=None, derandomize=False, database=None, max_examples=1000, print_blob=True)
 settings.load_profile("brimful")
 
+if folder := os.environ.get("BRIMFUL_TORCHVISION"):
+    # A copy made for another torch. Before any test imports transformers, which looks for it once. Its compiled operators
+    # do not load; it asks only that these two are known by name, as long as the library lives.
+    import torch
+
+    _torchvision_operators = torch.library.Library("torchvision", "DEF")
+    for operator in ("nms", "qnms"):
+        _torchvision_operators.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    sys.path.append(folder)
+
 
 @pytest.fixture(scope="session")
 def _comparisons(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -98,22 +108,9 @@ def put(tmp_path: Path) -> Callable[[str, bytes | str], str]:
     return write
 
 
-_TORCHVISION: list[Any] = []
-"""What keeps the operators of a copied torchvision alive."""
-
-
 @pytest.fixture(scope="session")
 def torchvision() -> Any:
-    """The library torchvision, or the copy for another torch in the folder BRIMFUL_TORCHVISION: enough for processors."""
-    torch = pytest.importorskip("torch", reason="video processors need torch")
-    folder = os.environ.get("BRIMFUL_TORCHVISION")
-    if folder and not _TORCHVISION:
-        # Its compiled operators do not load with another torch; it asks only that these two are known by name.
-        library = torch.library.Library("torchvision", "DEF")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _TORCHVISION.append(library)
-        sys.path.append(folder)
+    """The library torchvision, installed or a copy in the folder BRIMFUL_TORCHVISION: video processors need it."""
     return pytest.importorskip(
         "torchvision",
         reason="video processors need torchvision, or a copy in BRIMFUL_TORCHVISION",

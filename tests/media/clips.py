@@ -19,6 +19,7 @@ CONTAINERS = {
     "flv": ("flv", "flv", {}),
     "gif": ("gif", "gif", {}),
     "fragments": ("mp4", "mpeg4", {"movflags": "frag_keyframe+empty_moov"}),
+    "h264": ("mp4", "libx264", {"movflags": "faststart"}),
     "faststart": ("mp4", "mpeg4", {"movflags": "faststart"}),
 }
 

@@ -116,6 +116,7 @@ def test_samples_after_resampling(num_samples, rate, tmp_path):
     (tmp_path / "sound").write_bytes(data)
     due = reference.load_audio(str(tmp_path / "sound"), 16_000, backend="soundfile")
     assert num_samples_after_resampling(audio_header(of(data)), 16_000) == len(due)
+    np.testing.assert_array_equal(load_audio(of(data), 16_000), due)
 
 
 @pytest.mark.parametrize(

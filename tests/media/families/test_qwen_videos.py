@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from brimful.errors import SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.media.families import Piece, open_family
+from brimful.media.families.qwen3_vl import Qwen3VideoSettings, resize_video
 from brimful.media.videos import VideoHeader, load_frames, video_header
 
 NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
@@ -26,6 +27,7 @@ OVERRIDES = [
     {"fps": 2, "cap_pixels_per_frame": True},
     {"fps": 4, "video_max_pixels": 28 * 28 * 40, "video_min_pixels": 28 * 28 * 4},
     {"fps": 4, "video_max_pixels": 200_000, "cap_pixels_per_frame": True},
+    {"fps": 4, "video_max_pixels": 92_000, "video_min_pixels": 90_000, "cap_pixels_per_frame": True},
 ]
 
 
@@ -202,3 +204,19 @@ def test_any_header(torchvision, tmp_path_factory, header, name, overrides):
         return
     assert family.frame_indices(header) == indices
     assert family.video(header).grid == due
+
+
+@settings(max_examples=300)
+@given(st.integers(2, 9), st.integers(1, 300), st.integers(1, 300), st.integers(1, 500_000), st.integers(1, 500_000))
+def test_frames_are_resized_together(torchvision, num_frames, width, height, min_pixels, max_pixels):
+    """An odd frame counts in the limit as none or as two, and not in the scale."""
+    from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
+
+    values = Qwen3VideoSettings(min_pixels=min_pixels)
+    try:
+        due = smart_resize(num_frames, height, width, 2, 32, min_pixels, max_pixels)
+    except ValueError:
+        with pytest.raises(BadMediumError):
+            resize_video(num_frames, width, height, values, max_pixels)
+    else:
+        assert resize_video(num_frames, width, height, values, max_pixels) == due[::-1]
