@@ -31,7 +31,7 @@ def test_the_groups_of_pack_in_the_order_of_the_flow() -> None:
     """Without it the way from rows to packs is not to be seen in the help."""
     _, shown, _ = outcome("pack", "--help")
     groups = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert groups == ["Source:", "Encoding:", "Packing:", "Alignment:", "Output:", "Job:", "Other:"]
+    assert groups == ["Source:", "Encoding:", "Media:", "Packing:", "Alignment:", "Output:", "Job:", "Other:"]
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -2,6 +2,7 @@
 
 import io
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,7 +172,13 @@ def tiny_model(family):
     import transformers
 
     torch.manual_seed(0)
-    vision = {"depth": 2, "num_heads": 2, "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    vision: dict[str, Any] = {
+        "depth": 2,
+        "num_heads": 2,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    }
     if family == "qwen2-vl":
         vision |= {"embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2}
         config = transformers.Qwen2VLConfig(text_config=TEXT, vision_config=vision, **TOKENS)

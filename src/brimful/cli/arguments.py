@@ -61,7 +61,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     )
     encoder = encoder_for(
         source,
-        options["tokenizer"],
+        options["tokenizer"] or options.get("processor"),
         media=_family(options),
         template_kwargs=_template_arguments(options["template_args"]),
         **{name: options[name] for name in _ENCODER_OPTIONS},
@@ -116,7 +116,10 @@ def plan_settings(options: Mapping[str, Any]) -> PlanSettings:
     """Return the settings of a plan; contradictions are refused before anything is measured."""
     why = "say how many tokens a pack may hold (the sequence length you train with)"
     required(options["capacity"], "--max-length", why)
-    values = {**options, "budgets": _budgets(options["budgets"]), "alignment": _alignment(options)}
+    texts = options["budgets"]
+    if options.get("max_patches") is not None:
+        texts = (*texts, f"patches={options['max_patches']}")
+    values = {**options, "budgets": _budgets(texts), "alignment": _alignment(options)}
     names = [option.name for option in fields(PlanSettings) if option.init]
     return PlanSettings(**{name: values[name] for name in names})
 

@@ -98,6 +98,11 @@ media_options = grouped(
     value_option("--max-pixels", "N", "Most pixels of a picture, instead of the processor's.", type=int),
 )
 
+max_patches_option = grouped(
+    "Media",
+    value_option("--max-patches", "N", "Most patches of a pack: short for --budget patches=N.", type=int),
+)
+
 json_option = grouped(
     "Output", click.option("--json", "as_json", is_flag=True, help="The result, progress and errors as JSON lines.")
 )

@@ -11,6 +11,7 @@ from brimful.cli.options import (
     bad_sample_option,
     encoder_options,
     job_options,
+    max_patches_option,
     media_options,
     plan_options,
     source_options,
@@ -26,6 +27,7 @@ from brimful.materialize import pack_dataset
 @bad_sample_option
 @encoder_options
 @media_options
+@max_patches_option
 @plan_options
 @store_options
 @job_options

@@ -8,7 +8,7 @@ import click
 from brimful.cli.arguments import open_job, required
 from brimful.cli.artefacts import PLAN, kind_of, mismatch
 from brimful.cli.command import GroupedCommand
-from brimful.cli.options import encoder_options, job_options, source_options, store_options
+from brimful.cli.options import encoder_options, job_options, media_options, source_options, store_options
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.materialize import write_packs
@@ -22,6 +22,7 @@ from brimful.serve import open_packs
 @click.argument("source", nargs=-1, required=True)
 @source_options
 @encoder_options
+@media_options
 @store_options
 @job_options
 def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
