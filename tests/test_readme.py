@@ -65,6 +65,8 @@ def demo_directory(tmp_path_factory):
     (here / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     train_tokenizer([str(row) for row in rows], here / "tokenizer", vocab_size=900)
     tiny.model().save_pretrained(here / "model")
+    (here / "processor").mkdir()
+    (here / "processor" / "preprocessor_config.json").write_text('{"image_processor_type": "Qwen2VLImageProcessor"}')
     with _inside(here):
         run_command("brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop")
     return here
