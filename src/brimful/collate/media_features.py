@@ -11,6 +11,7 @@ import numpy as np
 from brimful.collate.media import Media, PackExtras
 from brimful.errors import CollateError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
+from brimful.media.audio import load_audio
 from brimful.media.families import open_family
 from brimful.media.images import load_image
 from brimful.media.rope_positions import RULES, RopeMedium, rope_positions
@@ -46,11 +47,15 @@ class MediaFeatures:
             CollateError: a medium that cannot be decoded, or was changed since it was packed; names sample and medium.
         """
         positions = None if self._rule is None else self._positions(pack)
-        others = [item for item in pack.media if item.medium.kind is not MediaKind.IMAGE]
-        if others:
-            raise CollateError(f"{_place(pack, others[0])}: only pictures can be decoded so far")
-        images = [item for item in pack.media if item.medium.kind is MediaKind.IMAGE]
-        return PackExtras(rope_positions=positions, media=(self._images(pack, images),) if images else ())
+        makers = {MediaKind.IMAGE: self._images, MediaKind.AUDIO: self._sounds}
+        media = []
+        for kind in MediaKind:
+            items = [item for item in pack.media if item.medium.kind is kind]
+            if items and kind not in makers:
+                raise CollateError(f"{_place(pack, items[0])}: videos cannot be decoded for training so far")
+            if items:
+                media.append(makers[kind](pack, items))
+        return PackExtras(rope_positions=positions, media=tuple(media))
 
     def _positions(self, pack: Pack) -> Int64Array:
         """Return time, height and width of all tokens of a pack, ``int64[3, num_tokens]``."""
@@ -92,6 +97,34 @@ class MediaFeatures:
                         f"its settings are not those of the job"
                     )
         return Media("image", np.array([item.segment for item in items], dtype=np.int32), arrays)
+
+    @cached_property
+    def _feature_extractor(self) -> Any:
+        with optional("transformers", "text", "spectrograms of sounds"):
+            from transformers import AutoFeatureExtractor
+        settings = self._family.settings["audio"]
+        return AutoFeatureExtractor.from_pretrained(self._directory, **settings)
+
+    def _sounds(self, pack: Pack, items: Sequence[PlacedMedium]) -> Media:
+        rate = self._feature_extractor.sampling_rate
+        sounds = []
+        for item in items:
+            try:
+                sounds.append(load_audio(Medium(MediaKind.AUDIO, item.medium.name, data=item.read()), rate))
+            except BadMediumError as error:
+                raise CollateError(f"{_place(pack, item)}: {error}") from error
+        features = self._feature_extractor(
+            sounds, sampling_rate=rate, padding="max_length", return_attention_mask=True, return_tensors="np"
+        )
+        mask = np.asarray(features["attention_mask"])
+        for item, num_frames in zip(items, mask.sum(axis=-1).tolist(), strict=True):
+            if num_frames != item.num_mel_frames:
+                raise CollateError(
+                    f"{_place(pack, item)}: its spectrogram has {num_frames} columns and {item.num_mel_frames} were "
+                    f"counted: the settings are not those of the job"
+                )
+        arrays = {"input_features": np.asarray(features["input_features"]), "feature_attention_mask": mask}
+        return Media("audio", np.array([item.segment for item in items], dtype=np.int32), arrays)
 
 
 def _place(pack: Pack, item: PlacedMedium) -> str:

@@ -1,7 +1,7 @@
 """Chats with pictures, videos and sounds: text through the chat template, media by their headers."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.encoder import PendingLengths
+from brimful.encode.placeholders import examined
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
@@ -21,7 +22,6 @@ from brimful.tables import Ragged
 from brimful.typing import AnyIntArray, LossMask, TokenIds
 
 _TEMPLATE_OF_MODEL = f"name the template of the model with {setting('chat_template')}"
-_BEFORE, _BEHIND = "brimful-before", "brimful-behind"
 
 
 class MediaChatEncoder(ChatEncoder):
@@ -61,63 +61,55 @@ class MediaChatEncoder(ChatEncoder):
         prepared = super()._prepare(sample)
         if not sample.media:
             return prepared
-        messages = [self._with_placeholders(message, sample) for message in prepared.messages or ()]
+        messages = self._with_placeholders(prepared)
         return Sample(
             sample.sample_id, messages=messages, tools=prepared.tools, media=sample.media, unread=sample.unread
         )
 
-    def _with_placeholders(self, message: Message, sample: Sample) -> Message:
-        """Return a message whose content is a text, with the placeholders that the template writes for media."""
-        content = message.get("content")
-        if not isinstance(content, list):
-            return message
-        texts = [
-            part["text"] if part["type"] == "text" else self._placeholder(MediaKind(part["type"]), sample)
-            for part in content
-        ]
-        return {**message, "content": "".join(texts)}
-
-    def _placeholder(self, kind: MediaKind, sample: Sample) -> str:
-        if kind not in self.family.placeholders:
+    def _with_placeholders(self, sample: Sample) -> list[Message]:
+        """Return messages whose contents are texts, with the placeholders that the template writes for media."""
+        messages = sample.messages or ()
+        for kind in {medium.kind for medium in sample.media} - self.family.placeholders.keys():
             known = ", ".join(known.value for known in self.family.placeholders)
             raise BadSampleError(
                 f"holds {kind.value}, which {self.family.name} does not know (it knows {known})",
                 sample_id=sample.sample_id,
             )
-        return self._written[kind]
+        shape = tuple((message["role"], _kinds_of_parts(message)) for message in messages)
+        texts: list[str] = examined(self._written, shape, lambda: self._write_placeholders(messages, sample.tools))
+        written = iter(texts)
+        return [_as_text(message, written) for message in messages]
 
     @cached_property
-    def _written(self) -> Mapping[MediaKind, str]:
-        """Text that the template writes for a medium of each kind."""
-        return {kind: self._written_for(kind) for kind in self.family.placeholders}
+    def _written(self) -> dict[Hashable, list[str]]:
+        """Texts that the template writes for the media of conversations, by their shape."""
+        return {}
 
-    def _written_for(self, kind: MediaKind) -> str:
-        """Return what stands between two texts in which a medium of a kind belongs.
+    def _write_placeholders(self, messages: Sequence[Message], tools: Any) -> list[str]:
+        """Return what the template writes for each medium of a conversation.
 
         Raises:
-            SettingsError: the template knows no media, or numbers them.
+            SettingsError: the template knows no media, or does not write texts around them as they are.
         """
-        token = self.family.placeholders[kind].token
-
-        def between(num_media: int) -> str:
-            parts: list[dict[str, Any]] = [{"type": "text", "text": _BEFORE}]
-            parts += [{"type": kind.value}] * num_media
-            text = self._chat_template.by_reference(
-                [{"role": "user", "content": [*parts, {"type": "text", "text": _BEHIND}]}], None
-            )
-            return text.partition(_BEFORE)[2].rpartition(_BEHIND)[0]
-
+        render = self._chat_template.by_reference
+        marks: list[str] = []
+        marked = [{**message, "content": _between_marks(message, marks)} for message in messages]
         try:
-            once, twice = between(1), between(2)
+            text = render(marked, tools)
+            written = [_between(text, before, behind) for before, behind in zip(marks[::2], marks[1::2], strict=True)]
+            texts = iter(written)
+            is_same = render([_as_text(message, texts) for message in messages], tools) == render(messages, tools)
         except Exception as error:  # templates raise exceptions of any class
             raise SettingsError(f"the chat template cannot write media ({error}): {_TEMPLATE_OF_MODEL}") from error
-        if once.count(token) != 1:
-            raise SettingsError(f"the chat template writes no {token} for a medium: {_TEMPLATE_OF_MODEL}")
-        if twice != 2 * once:
+        tokens = [placeholder.token for placeholder in self.family.placeholders.values()]
+        if any(sum(map(placeholder_text.count, tokens)) != 1 for placeholder_text in written):
+            raise SettingsError(f"the chat template writes no {' or '.join(tokens)} for a medium: {_TEMPLATE_OF_MODEL}")
+        if not is_same:
             raise SettingsError(
-                "the chat template writes media otherwise when there are several, which cannot be packed so far"
+                "the chat template writes a text otherwise beside media, so that they cannot be told apart: "
+                f"{_TEMPLATE_OF_MODEL}"
             )
-        return once
+        return written
 
     @cached_property
     def _token_ids(self) -> dict[int, MediaKind]:
@@ -214,6 +206,39 @@ class MediaChatEncoder(ChatEncoder):
         lengths = batch.lengths.astype(np.int32)
         lengths[list(batch.errors)] = -1
         return lambda: (lengths, list(batch.errors.values()))
+
+
+def _kinds_of_parts(message: Message) -> tuple[str, ...] | None:
+    content = message.get("content")
+    return tuple(part["type"] for part in content) if isinstance(content, list) else None
+
+
+def _as_text(message: Message, written: Iterator[str]) -> Message:
+    """Return a message whose content is a text, with the next written placeholders in the place of its media."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    texts = [part["text"] if part["type"] == "text" else next(written) for part in content]
+    return {**message, "content": "".join(texts)}
+
+
+def _between_marks(message: Message, marks: list[str]) -> Any:
+    """Return a content with a mark on each side of every medium, which are appended to ``marks``."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return content
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        if part["type"] == "text":
+            continue
+        pair = [f"brimful-{side}-{len(marks)}." for side in ("before", "behind")]
+        marks += pair
+        parts += [{"type": "text", "text": pair[0]}, part, {"type": "text", "text": pair[1]}]
+    return parts
+
+
+def _between(text: str, before: str, behind: str) -> str:
+    return text.partition(before)[2].partition(behind)[0]
 
 
 def _placed(medium: Medium, start: int, length: int, expansion: Expansion) -> PlacedMedium:

@@ -1,0 +1,141 @@
+"""Chats with sounds, from rows to a model: packed they get the logits that they get alone."""
+
+import json
+
+import numpy as np
+import pytest
+
+from brimful import PackCollator, open_packs, pack_dataset
+from brimful.collate.media_features import MediaFeatures
+from brimful.encode.media_chat import MediaChatEncoder
+from brimful.errors import CollateError
+from brimful.media.families import open_family
+from brimful.plan import PlanSettings
+from brimful.sources import open_source
+
+AUDIO_TOKENS = ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"]
+
+TEMPLATE = (
+    "{% set count = namespace(value=0) %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'audio' %}{% set count.value = count.value + 1 %}"
+    "Audio {{ count.value }}: <|audio_bos|><|AUDIO|><|audio_eos|>\n"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+)
+"""Sounds are numbered over the conversation, as in Qwen2-Audio."""
+
+
+@pytest.fixture(scope="module")
+def tokenizer(qwen_tokenizer):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(qwen_tokenizer)
+    tokenizer.add_tokens(AUDIO_TOKENS, special_tokens=True)
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory):
+    """Directory of a processor of Qwen2-Audio."""
+    folder = tmp_path_factory.mktemp("processor")
+    settings = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 128, "chunk_length": 30}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**settings, "processor_class": "Qwen2AudioProcessor"}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def source(data_dir):
+    """Real speech: one sound, two sounds, none."""
+    folder = data_dir / "audio"
+    clips = [json.loads(line) for line in (folder / "audio.jsonl").read_text().splitlines()][:6]
+    names = [clip["audio"] for clip in clips]
+    questions = [
+        ("<audio>What is said?", names[:1]),
+        ("<audio>Or this?<audio>", names[1:3]),
+        ("Nothing to hear.", []),
+        ("First<audio>, then<audio>, then<audio>.", names[3:6]),
+    ]
+    rows = [{"question": text, "answer": "Words.", "audios": paths} for text, paths in questions]
+    return open_source(rows, media_dir=folder)
+
+
+@pytest.fixture(scope="module")
+def encoder(tokenizer, processor):
+    return MediaChatEncoder(tokenizer, open_family("qwen2-audio", processor), chat_template=TEMPLATE)
+
+
+@pytest.fixture
+def packs(source, encoder, tmp_path):
+    pack_dataset(source, encoder, tmp_path / "p", PlanSettings(capacity=1200), num_proc=1, cache_dir=tmp_path / "cache")
+    return open_packs(tmp_path / "p")
+
+
+def test_sounds_are_numbered_as_the_template_does(encoder, source, tokenizer):
+    """The second sound of a conversation has another number before it, also in packs."""
+    text = tokenizer.decode(encoder.encode(source[3]).input_ids.tolist())
+    parts = text.replace("<|AUDIO|>", "").split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
+    sounds = [f"Audio {number}: <|audio_bos|><|audio_eos|>\n" for number in (1, 2, 3)]
+    assert parts == f"First{sounds[0]}, then{sounds[1]}, then{sounds[2]}."
+
+
+def test_spectrograms_have_as_many_columns_as_were_counted(packs, processor):
+    """Counted from headers; a sound of another length would be refused by name."""
+    collator = PackCollator(media=MediaFeatures(processor, "qwen2-audio"))
+    seen = 0
+    for pack in packs:
+        batch = collator([pack])
+        columns = [item.num_mel_frames for item in pack.media]
+        assert batch["feature_attention_mask"].sum(-1).tolist() == columns
+        assert batch["input_features"].shape[1:] == (128, 3000)
+        seen += len(columns)
+    assert seen == 6
+
+
+def test_packed_is_alone(source, encoder, packs, processor, tokenizer):
+    """Logits of a random Qwen2-Audio, its tower included."""
+    torch = pytest.importorskip("torch")
+    from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration
+
+    torch.manual_seed(0)
+    audio = {
+        "d_model": 32,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 32,
+        "num_mel_bins": 128,
+    }
+    text = {"model_type": "qwen2", "vocab_size": len(tokenizer) + 8, "hidden_size": 32, "intermediate_size": 48}
+    text |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    (token,) = tokenizer.convert_tokens_to_ids(AUDIO_TOKENS[:1])
+    config = Qwen2AudioConfig(audio_config=audio, text_config=text, audio_token_index=token)
+    model = Qwen2AudioForConditionalGeneration(config).eval()
+    features = MediaFeatures(processor, "qwen2-audio")
+    collator = PackCollator(media=features)
+    seen = []
+    for pack in packs:
+        batch = collator([pack])
+        with torch.no_grad():
+            packed = model(**{name: value for name, value in batch.items() if name != "labels"}).logits[0]
+        for segment, sample_id in enumerate(pack.sample_ids.tolist()):
+            encoded = encoder.encode(source[sample_id])
+            inputs = {"input_ids": torch.tensor(encoded.input_ids[None].astype(np.int64))}
+            own = [index for index, item in enumerate(pack.media) if item.segment == segment]
+            if own:
+                inputs |= {name: batch[name][own] for name in ("input_features", "feature_attention_mask")}
+            with torch.no_grad():
+                alone = model(**inputs, use_cache=False).logits[0]
+            begin, end = int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment + 1])
+            assert (packed[begin:end] - alone).abs().max() < 1e-4
+            seen.append(sample_id)
+    assert sorted(seen) == [0, 1, 2, 3]
+
+
+def test_another_rate_is_refused(packs, tmp_path, processor):
+    """The settings of the batch have to be those of the job."""
+    settings = json.loads((processor / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**settings, "hop_length": 320}))
+    collator = PackCollator(media=MediaFeatures(tmp_path, "qwen2-audio"))
+    with pytest.raises(CollateError, match="the settings are not those of the job"):
+        collator([next(pack for pack in packs if pack.media)])
