@@ -32,4 +32,4 @@ def start_processes_early(arguments: Sequence[str]) -> None:
         from brimful.execute.workers import fresh_processes
 
         variables = {TOKENIZER: os.path.realpath(tokenizer)}
-        fresh_processes({"brimful.encode.preload": variables, "brimful.measure.block": {}})
+        fresh_processes({"brimful.measure.block": {}, "brimful.encode.preload": variables})

@@ -191,6 +191,11 @@ class ChatEncoder(RenderingEncoder):
             jinja=self.tokenizer.fast or self._is_reference,
         )
 
+    @property
+    def is_template_known(self) -> bool:
+        """True if an earlier job compared the template's engines, so that rendering need not load Transformers for it."""
+        return self._chat_template.is_known
+
     def _apply_template(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
         """Return the text of a conversation by Transformers."""
         text: str = self.tokenizer.hf.apply_chat_template(

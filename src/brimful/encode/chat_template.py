@@ -230,16 +230,24 @@ class ChatTemplate:
         reasoning = next((present[name] for name in _REASONING_NAMES if name in present), None)
         return present if reasoning is None else {"thinking": reasoning, **present, "reasoning_content": reasoning}
 
+    @property
+    def is_known(self) -> bool:
+        """True if Jinja was compared with Transformers on this template before."""
+        return recall(self._jinja_subject) is not None
+
     @cached_property
     def _jinja_is_equal(self) -> bool:
         """True if Jinja gives the text of Transformers on the built-in conversations; found once for each template."""
-        versions = [importlib.metadata.version(name) for name in ("transformers", "jinja2")]
-        subject = ["template", self._source, {key: repr(value) for key, value in self._variables.items()}, versions]
-        result = recall(subject)
+        result = recall(self._jinja_subject)
         if result is None:
             result = _give_same_text(self._by_jinja, self._by_transformers, _EXAMPLES, (False, True))
-            remember(subject, result)
+            remember(self._jinja_subject, result)
         return bool(result)
+
+    @property
+    def _jinja_subject(self) -> Any:
+        versions = [importlib.metadata.version(name) for name in ("transformers", "jinja2")]
+        return ["template", self._source, {key: repr(value) for key, value in self._variables.items()}, versions]
 
 
 def _give_same_text(

@@ -6,7 +6,6 @@ A tokenizer that cannot be loaded is no error here: the job says so, in its own 
 import contextlib
 import importlib
 import os
-import threading
 
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.tokenizer import Tokenizer
@@ -26,11 +25,13 @@ def _load_tokenizer() -> None:
             tokenizer = Tokenizer(name)
             encoder = ChatEncoder(tokenizer)
             with contextlib.suppress(BrimfulError):
-                # Compiles the template, and imports the engines that render it.
-                encoder.render(_CHAT)
-                # Worker processes would each import Transformers, if its own template needs that.
-                if any(TRANSFORMERS in variables for variables in encoder.engine.preload.values()):
-                    _import_transformers()
+                # A template that no job rendered yet takes Transformers to compare it, and documents need no template.
+                if encoder.is_template_known:
+                    # Compiles the template, and imports the engines that render it.
+                    encoder.render(_CHAT)
+                    # Worker processes would each import Transformers, if its own template needs that.
+                    if any(TRANSFORMERS in variables for variables in encoder.engine.preload.values()):
+                        _import_transformers()
             tokenizer.tokenize(["a"])
 
 
@@ -40,11 +41,8 @@ def _import_transformers() -> None:
 
 
 if os.environ.get(TOKENIZER):
-    # In a thread: it takes a second and mostly no Python, so that the server goes on importing.
-    _thread = threading.Thread(target=_load_tokenizer)
-    _thread.start()
-    # A process is forked when the thread is done, and inherits what it loaded.
-    os.register_at_fork(before=_thread.join)
+    # Not in a thread: no process is forked before this is loaded, so that a fork waits for no lock that is held here.
+    _load_tokenizer()
 
 if os.environ.get(TRANSFORMERS):
     _import_transformers()

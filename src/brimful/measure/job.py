@@ -283,7 +283,7 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         pending_tasks,
         context=replace(context, encoder=encoder),
         num_proc=num_proc,
-        preload={**engine.preload, measure_block.__module__: {}},
+        preload={measure_block.__module__: {}, **engine.preload},
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(tasks_done) as results:

@@ -1,0 +1,29 @@
+"""The server of worker processes loads a tokenizer before it forks, and never waits for itself."""
+
+import os
+import subprocess
+import sys
+
+from brimful.encode.tokenizer import Tokenizer
+from brimful.preloading import TOKENIZER
+
+SERVER = """
+import os, sys
+import brimful.preloading, brimful.execute.preload, brimful.measure.block, brimful.encode.preload
+child = os.fork()
+if child == 0:
+    from brimful.preloading import _tokenizers
+    print(len(_tokenizers), "transformers" in sys.modules, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_fork_waits_for_the_tokenizer_and_for_no_lock(qwen_tokenizer, fresh_cache):
+    """Facts are known and the template is not, as after a job on documents: a template was compared in a thread, whose
+    import of Transformers waited for the lock that the fork held, for ever."""
+    assert Tokenizer(qwen_tokenizer).tokenize(["a"]).ids.values.tolist()
+    environment = {**os.environ, TOKENIZER: str(qwen_tokenizer), "BRIMFUL_CACHE": str(fresh_cache)}
+    command = [sys.executable, "-c", SERVER]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert shown.split() == ["1", "False"]
