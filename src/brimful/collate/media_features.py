@@ -1,8 +1,9 @@
 """Features of a pack's media for the towers of a model: pixels by the model's own processor, and positions."""
 
 import os
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +34,22 @@ class MediaFeatures:
 
     Raises:
         SettingsError: no such family, setting or file.
+
+    ==========================  ================================================================
+    ``pixel_values``            ``float32``, as the image processor makes them: of Qwen-VL
+                                ``[num_patches, 3 · temporal_patch_size · patch_size²]``
+    ``image_grid_thw``          ``int64[num_images, 3]``, patches in time, height, width (Qwen-VL)
+    ``input_features``          ``float32[num_sounds, mel bins, columns of 10 ms]``
+    ``feature_attention_mask``  ``int[num_sounds, columns]``
+    ``rope_positions``          ``int64[3, num_tokens]`` (Qwen-VL)
+    ==========================  ================================================================
+
+    >>> import pathlib, tempfile
+    >>> from brimful.testing.toys import toy_pack
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "preprocessor_config.json").write_text("{}")
+    >>> MediaFeatures(folder, "qwen2-vl")(toy_pack([2, 1])).rope_positions.tolist()
+    [[0, 1, 0], [0, 1, 0], [0, 1, 0]]
     """
 
     def __init__(self, processor: str | os.PathLike[str], family: str, **overrides: Any) -> None:
@@ -46,7 +63,6 @@ class MediaFeatures:
         Raises:
             CollateError: a medium that cannot be decoded, or was changed since it was packed; names sample and medium.
         """
-        positions = None if self._rule is None else self._positions(pack)
         makers = {MediaKind.IMAGE: self._images, MediaKind.AUDIO: self._sounds}
         media = []
         for kind in MediaKind:
@@ -55,6 +71,7 @@ class MediaFeatures:
                 raise CollateError(f"{_place(pack, items[0])}: videos cannot be decoded for training so far")
             if items:
                 media.append(makers[kind](pack, items))
+        positions = None if self._rule is None else self._positions(pack)
         return PackExtras(rope_positions=positions, media=tuple(media))
 
     def _positions(self, pack: Pack) -> Int64Array:
@@ -81,12 +98,7 @@ class MediaFeatures:
         return AutoImageProcessor.from_pretrained(self._directory, backend="pil", **limits)
 
     def _images(self, pack: Pack, items: Sequence[PlacedMedium]) -> Media:
-        pictures = []
-        for item in items:
-            try:
-                pictures.append(load_image(Medium(MediaKind.IMAGE, item.medium.name, data=item.read())))
-            except BadMediumError as error:
-                raise CollateError(f"{_place(pack, item)}: {error}") from error
+        pictures = _decoded(pack, items, load_image)
         features = self._image_processor(images=pictures, return_tensors="np")
         arrays = {name: np.asarray(values) for name, values in features.items()}
         if "image_grid_thw" in arrays:
@@ -107,12 +119,7 @@ class MediaFeatures:
 
     def _sounds(self, pack: Pack, items: Sequence[PlacedMedium]) -> Media:
         rate = self._feature_extractor.sampling_rate
-        sounds = []
-        for item in items:
-            try:
-                sounds.append(load_audio(Medium(MediaKind.AUDIO, item.medium.name, data=item.read()), rate))
-            except BadMediumError as error:
-                raise CollateError(f"{_place(pack, item)}: {error}") from error
+        sounds = _decoded(pack, items, partial(load_audio, sampling_rate=rate))
         features = self._feature_extractor(
             sounds, sampling_rate=rate, padding="max_length", return_attention_mask=True, return_tensors="np"
         )
@@ -125,6 +132,17 @@ class MediaFeatures:
                 )
         arrays = {"input_features": np.asarray(features["input_features"]), "feature_attention_mask": mask}
         return Media("audio", np.array([item.segment for item in items], dtype=np.int32), arrays)
+
+
+def _decoded(pack: Pack, items: Sequence[PlacedMedium], decode: Callable[[Medium], Any]) -> list[Any]:
+    """Decode media one by one, from the bytes that were packed; name the first that cannot be."""
+    results = []
+    for item in items:
+        try:
+            results.append(decode(replace(item.medium, data=item.read())))
+        except BadMediumError as error:
+            raise CollateError(f"{_place(pack, item)}: {error}") from error
+    return results
 
 
 def _place(pack: Pack, item: PlacedMedium) -> str:

@@ -38,6 +38,23 @@ class EncodedSample:
         """``int64[length]``: the token where it is a target, else ``IGNORE_INDEX``. Not shifted."""
         return np.where(self.loss_mask, self.input_ids, IGNORE_INDEX).astype(np.int64)
 
+    def difference(self, reference: EncodedSample) -> str:
+        """Describe the first token or target that differs from those of a reference of equal length; empty if none does.
+
+        >>> ids = np.array([5, 6], np.int32)
+        >>> one, other = (EncodedSample(ids, np.array(mask)) for mask in ([False, True], [False, False]))
+        >>> one.difference(other), one.difference(one)
+        ('target 1 is True, and False by the reference', '')
+        """
+        for name, ours, theirs in (
+            ("token", self.input_ids, reference.input_ids),
+            ("target", self.loss_mask, reference.loss_mask),
+        ):
+            if not np.array_equal(ours, theirs):
+                index = int(np.flatnonzero(ours != theirs)[0])
+                return f"{name} {index} is {ours[index]}, and {theirs[index]} by the reference"
+        return ""
+
     def __repr__(self) -> str:
         targets = int(np.count_nonzero(self.loss_mask))
         media = f", media: {len(self.media)}" if self.media else ""

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from brimful.checks import position
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded import EncodedSample
@@ -128,11 +126,4 @@ def _difference(result: EncodedSample | BadSampleError, reference: EncodedSample
         return f"the reference refuses it: {reference.reason}"
     if len(result) != len(reference):
         return f"{len(result):,} tokens, and {len(reference):,} by the reference"
-    for name, ours, theirs in (
-        ("token", result.input_ids, reference.input_ids),
-        ("target", result.loss_mask, reference.loss_mask),
-    ):
-        if not np.array_equal(ours, theirs):
-            index = int(np.flatnonzero(ours != theirs)[0])
-            return f"{name} {index} is {ours[index]}, and {theirs[index]} by the reference"
-    return ""
+    return result.difference(reference)

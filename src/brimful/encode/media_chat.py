@@ -255,7 +255,11 @@ def _placed(medium: Medium, start: int, length: int, expansion: Expansion) -> Pl
 
 
 def media_sizes(media: Sequence[PlacedMedium]) -> dict[str, int]:
-    """Return what the media of one sample take of each budget, by its name."""
+    """Return what the media of one sample take of each budget, by its name.
+
+    >>> media_sizes([PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=0, length=4, num_tokens=4, num_patches=16)])
+    {'patches': 16, 'images': 1, 'frames': 0, 'audio_frames': 0}
+    """
     return {
         "patches": sum(item.num_patches for item in media),
         "images": sum(item.medium.kind is MediaKind.IMAGE for item in media),

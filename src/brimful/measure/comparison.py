@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from brimful.blobs import atomic_file
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import StoredSamples
@@ -99,15 +97,7 @@ def _difference(
         return f"{max(0, length):,} tokens, and {len(expected):,} by the reference"
     if stored is None or length < 1:
         return ""
-    found = stored[sample.sample_id]
-    for name, ours, theirs in (
-        ("token", found.input_ids, expected.input_ids),
-        ("target", found.loss_mask, expected.loss_mask),
-    ):
-        if not np.array_equal(ours, theirs):
-            index = int(np.flatnonzero(ours != theirs)[0])
-            return f"{name} {index} is {ours[index]}, and {theirs[index]} by the reference"
-    return ""
+    return stored[sample.sample_id].difference(expected)
 
 
 def _refusal(
