@@ -117,6 +117,14 @@ def test_a_sample_with_pictures_is_not_cut(source, encoder, tmp_path):
         pack_dataset(source, encoder, tmp_path / "packs", settings, cache_dir=tmp_path / "cache")
 
 
+def test_samples_with_pictures_that_are_all_too_long(source, encoder, tmp_path):
+    """The way out is no cut, which would be refused in turn."""
+    pictures = open_source([row for row in rows() if row["images"]], media=True)
+    settings = PlanSettings(capacity=16, overflow="drop")
+    with pytest.raises(OversizedSampleError, match="Choose a larger capacity"):
+        pack_dataset(pictures, encoder, tmp_path / "packs", settings, cache_dir=tmp_path / "cache")
+
+
 def test_packs_with_media_need_their_features(packs):
     """Without it a model is trained on placeholders."""
     with pytest.raises(CollateError, match=r"holds image .* and the collator makes no features of media"):

@@ -218,13 +218,18 @@ def _make_plan(
         raise error.located(source.where(error.sample_id)) from error
     if plan.num_packs == 0:
         longest = int(np.argmax(table.tokens))
+        # A sample with media is not cut.
+        has_media = any(
+            name in table.budgets and table.budgets[name][longest] > 0 for name in ("patches", "audio_frames")
+        )
+        split = "" if has_media else f"{setting('overflow', 'split')}, "
         hint = (
             f", or {setting('text_unit', 'line')} if each line is a document" if source.unit == TextFiles.unit else ""
         )
         raise OversizedSampleError(
             f"no sample is left to pack: {plan.ledger.samples_dropped:,} were dropped; the longest is "
             f"{source.where(longest)} (sample {longest}) with {int(table.tokens[longest]):,} tokens. Choose "
-            f"{setting('overflow', 'split')}, a larger {setting('capacity')}{hint}"
+            f"{split}a larger {setting('capacity')}{hint}"
         )
     return plan
 
