@@ -169,8 +169,11 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     result = settings.rule.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
     runs = result.packs
-    order = companion_order(lengths, counts, seed=seed, epoch=epoch)
-    packing = runs.assign(order, pack_order(runs.num_packs, seed=seed, epoch=epoch))
+    if seed is None:
+        packing = runs.assign_by_position(lengths, counts)
+    else:
+        order = companion_order(lengths, counts, seed=seed, epoch=epoch)
+        packing = runs.assign(order, pack_order(runs.num_packs, seed=seed, epoch=epoch))
     if settings.mix and seed is not None:
         packing = exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
     return PackResult(packing, result.bound, result.outcome)

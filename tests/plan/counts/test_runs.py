@@ -62,6 +62,11 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
         pack_order = np.random.default_rng(seed).permutation(runs.num_packs)
         reordered = runs.assign(order, pack_order)
         assert reordered.as_lists() == [expected[pack] for pack in pack_order]
+        # Sorted some items at a time: a part ends amid the copies of a pack, and amid a run.
+        patch.setattr(runs_module, "_PART_ITEMS", chunk)
+        in_parts = runs.assign_by_position(lengths, items)
+        assert in_parts.as_lists() == expected
+        assert in_parts.items.dtype == np.int32
 
 
 def test_lengths_that_no_table_has_entries_for(form):

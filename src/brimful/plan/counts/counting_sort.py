@@ -46,9 +46,10 @@ def decreasing_order(lengths: AnyIntArray, items: Histogram | None = None) -> An
 def _sort(lengths: AnyIntArray, next_place: Int64Array, order: AnyIntArray) -> None:
     """Write each item to the next place of its length; to be compiled."""
     for item in range(len(lengths)):
-        length = lengths[item]
-        order[next_place[length]] = item
-        next_place[length] += 1
+        length = np.uint64(lengths[item])  # unsigned: an index that may be negative costs a tenth more
+        place = next_place[length]
+        order[np.uint64(place)] = item
+        next_place[length] = place + 1
 
 
 def _sort_in_chunks(lengths: AnyIntArray, longest: int, next_place: Int64Array, order: AnyIntArray) -> None:

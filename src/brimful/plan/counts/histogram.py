@@ -86,4 +86,4 @@ class Histogram:
 def _count(lengths: AnyIntArray, counts: Int64Array) -> None:
     """Count each length in a table; to be compiled."""
     for length in lengths:
-        counts[length] += 1
+        counts[np.uint64(length)] += 1  # unsigned: an index that may be negative costs a third more

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.compiling import compiled
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
 from brimful.plan.packing import Packing
-from brimful.ragged import ranges, starts_of
+from brimful.ragged import positions_type, ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
 _TILE_PACKS = 1 << 12
@@ -25,6 +27,9 @@ _TILE_PACKS = 1 << 12
 
 _CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
+
+_PART_ITEMS = 1 << 21
+"""Items that are sorted and assigned at a time where their order is that of their positions."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,75 @@ class PackRuns:
         # Only the places are needed from here on: the items take its memory.
         del pack_order
         items = np.empty_like(order)
+        self._write_items(begins, order, items)
+        return Packing(offsets, items)
+
+    def assign_by_position(self, lengths: AnyIntArray, counts: Histogram) -> Packing:
+        """Assign items longest first, equal ones in order of position: ``assign(decreasing_order(lengths))`` in parts.
+
+        Some millions of items at a time are sorted, so that only they have positions beside those in packs.
+
+        Args:
+            lengths: ``int[num_items]``, of the items that the runs were made for.
+            counts: their histogram.
+        """
+        if len(lengths) <= _PART_ITEMS:
+            return self.assign(decreasing_order(lengths, counts))
+        dtype = positions_type(len(lengths))
+        offsets, begins = _places_of_packs(self.pack_sizes(), None, np.dtype(dtype))
+        items = np.empty(len(lengths), dtype=dtype)
+        # The next item of each length, in the order of all items: behind all longer ones, and the equal ones before.
+        distinct, first_run = np.unique(self.length, return_index=True)
+        next_item = starts_of(self.packs_in_run * self.copies_per_pack)[first_run]
+        for begin in range(0, len(lengths), _PART_ITEMS):
+            part = lengths[begin : begin + _PART_ITEMS]
+            counts_of_part = Histogram.of(part)
+            order = decreasing_order(part, counts_of_part).astype(dtype, copy=False)
+            order += dtype(begin)
+            classes = np.searchsorted(distinct, counts_of_part.lengths)
+            runs = self._between(next_item[classes][::-1], counts_of_part.counts[::-1])
+            runs._write_items(begins, order, items)
+            next_item[classes] += counts_of_part.counts
+        return Packing(offsets, items)
+
+    def _between(self, first_item: Int64Array, num_items: Int64Array) -> PackRuns:
+        """Return the runs that put some items into the packs, as pieces of these runs.
+
+        Args:
+            first_item: ``int64[k]``, first items of ranges of equal lengths, in the order of all items; ascending.
+            num_items: ``int64[k]``, items of each range, at least 1.
+        """
+        run_items = self.packs_in_run * self.copies_per_pack
+        run_begins = starts_of(run_items)
+        end_item = first_item + num_items
+        first_run = np.searchsorted(run_begins, first_item, side="right") - 1
+        num_runs = np.searchsorted(run_begins, end_item, side="left") - first_run
+        run = ranges(first_run, num_runs)
+        # Items of each run that lie in the range, counted in the run.
+        begin = np.maximum(np.repeat(first_item, num_runs) - run_begins[run], 0)
+        end = np.minimum(np.repeat(end_item, num_runs) - run_begins[run], run_items[run])
+        copies, items_before, first_pack = self.copies_per_pack[run], self.items_before[run], self.first_pack[run]
+        # A range begins and ends amid the copies of a pack: a head, whole packs, and a tail.
+        first_whole = -(-begin // copies)
+        end_whole = np.maximum(end // copies, first_whole)
+        head = np.minimum(first_whole * copies, end) - begin
+        tail = np.maximum(end - end_whole * copies, 0)
+        one = np.ones_like(head)
+        # int64[3, 4, num_pieces]: first pack, packs, copies in each and items before, of heads, wholes and tails.
+        pieces = np.array(
+            [
+                [first_pack + begin // copies, one, head, items_before + begin % copies],
+                [first_pack + first_whole, end_whole - first_whole, copies, items_before],
+                [first_pack + end_whole, one, tail, items_before],
+            ]
+        )
+        has_items = ((pieces[:, 1] > 0) & (pieces[:, 2] > 0)).T
+        length = np.repeat(self.length[run], has_items.sum(axis=1))
+        first_pack, num_packs, copies, items_before = pieces.transpose(1, 2, 0)[:, has_items]
+        return PackRuns(length, first_pack, num_packs, copies, items_before, self.num_packs)
+
+    def _write_items(self, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray) -> None:
+        """Write the items of ``order`` to the places of their packs, which begin at ``begins`` in ``items``."""
         assign = compiled(_assign, len(order))
         if assign is not None:
             assign(*self._in_tiles(), begins, order, items)
@@ -94,7 +168,6 @@ class PackRuns:
             _assign_in_numpy(
                 self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before, begins, order, items
             )
-        return Packing(offsets, items)
 
     def _in_tiles(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
         """Cut the runs at every ``_TILE_PACKS`` packs, and bring the pieces into the order of their packs.
@@ -178,15 +251,18 @@ def _assign(
         order: as of ``PackRuns.assign``.
         items: ``int[num_items]``, written.
     """
-    # Pieces lie in the order of their packs, so that a pack is filled while its places are in the cache.
+    # Pieces lie in the order of their packs, so that a pack is filled while its places are in the cache. Indices are
+    # unsigned: those that may be negative are tested at every use, which takes as long as the copying.
     for run in range(len(first_pack)):
-        next_item = first_item[run]
-        copies = copies_per_pack[run]
-        for pack in range(first_pack[run], first_pack[run] + packs_in_run[run]):
-            begin = begins[pack] + items_before[run]
+        next_item = np.uint64(first_item[run])
+        copies = np.uint64(copies_per_pack[run])
+        before = items_before[run]
+        first = np.uint64(first_pack[run])
+        for pack in range(first, first + np.uint64(packs_in_run[run])):
+            begin = np.uint64(begins[pack] + before)
             for copy in range(copies):
                 items[begin + copy] = order[next_item]
-                next_item += 1
+                next_item += np.uint64(1)
 
 
 def _assign_in_numpy(
