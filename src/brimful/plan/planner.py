@@ -9,6 +9,7 @@ from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.measure.table import LengthTable, as_lengths
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.runs import histograms_of_parts
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.items import Items, prepare_items
@@ -160,7 +161,8 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack by tokens alone, each item with its aligned length."""
     lengths = items.sizes
     capacity, seed, epoch = settings.usable, settings.seed, settings.epoch
-    counts = Histogram.of(lengths)
+    parts = histograms_of_parts(lengths)
+    counts = Histogram.sum(parts)
     bound = lower_bound(counts, capacity=capacity)
     if settings.rule.in_order is not None:
         return PackResult(settings.rule.in_order(lengths, capacity=capacity), bound)
@@ -170,7 +172,7 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
     runs = result.packs
     if seed is None:
-        packing = runs.assign_by_position(lengths, counts)
+        packing = runs.assign_by_position(lengths, parts)
     else:
         order = companion_order(lengths, counts, seed=seed, epoch=epoch)
         packing = runs.assign(order, pack_order(runs.num_packs, seed=seed, epoch=epoch))

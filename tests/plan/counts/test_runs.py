@@ -63,8 +63,8 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
         reordered = runs.assign(order, pack_order)
         assert reordered.as_lists() == [expected[pack] for pack in pack_order]
         # Sorted some items at a time: a part ends amid the copies of a pack, and amid a run.
-        patch.setattr(runs_module, "_PART_ITEMS", chunk)
-        in_parts = runs.assign_by_position(lengths, items)
+        patch.setattr(runs_module, "PART_ITEMS", chunk)
+        in_parts = runs.assign_by_position(lengths, runs_module.histograms_of_parts(lengths))
         assert in_parts.as_lists() == expected
         assert in_parts.items.dtype == np.int32
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,10 +63,26 @@ class Histogram:
         np.add.at(sums, entry, counts)
         return cls(distinct.astype(np.int64, copy=False), sums)
 
+    @classmethod
+    def sum(cls, parts: Sequence[Histogram]) -> Histogram:
+        """Add up histograms.
+
+        >>> Histogram.sum([Histogram.of(np.array([3, 1, 3])), Histogram.of(np.array([1]))])
+        Histogram({1: 2, 3: 2})
+        """
+        longest = max((int(part.lengths[-1]) for part in parts if len(part.lengths)), default=0)
+        if longest >= DENSE_LENGTHS:
+            return cls.of_counts(
+                np.concatenate([part.lengths for part in parts]), np.concatenate([part.counts for part in parts])
+            )
+        dense = np.zeros(longest + 1, dtype=np.int64)
+        for part in parts:
+            dense[part.lengths] += part.counts  # a length comes once in a part
+        distinct = np.flatnonzero(dense)
+        return cls(distinct, dense[distinct])
+
     def __add__(self, other: Histogram) -> Histogram:
-        return Histogram.of_counts(
-            np.concatenate([self.lengths, other.lengths]), np.concatenate([self.counts, other.counts])
-        )
+        return Histogram.sum([self, other])
 
     @property
     def num_items(self) -> int:

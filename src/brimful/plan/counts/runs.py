@@ -28,7 +28,7 @@ _TILE_PACKS = 1 << 12
 _CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
 
-_PART_ITEMS = 1 << 21
+PART_ITEMS = 1 << 21
 """Items that are sorted and assigned at a time where their order is that of their positions."""
 
 
@@ -95,32 +95,31 @@ class PackRuns:
         self._write_items(begins, order, items)
         return Packing(offsets, items)
 
-    def assign_by_position(self, lengths: AnyIntArray, counts: Histogram) -> Packing:
+    def assign_by_position(self, lengths: AnyIntArray, parts: Sequence[Histogram]) -> Packing:
         """Assign items longest first, equal ones in order of position: ``assign(decreasing_order(lengths))`` in parts.
 
-        Some millions of items at a time are sorted, so that only they have positions beside those in packs.
+        Only the items of a part have positions beside those in packs.
 
         Args:
             lengths: ``int[num_items]``, of the items that the runs were made for.
-            counts: their histogram.
+            parts: histograms of the first ``num_items`` of them, the next ones, and so on, as of ``histograms_of_parts``.
         """
-        if len(lengths) <= _PART_ITEMS:
-            return self.assign(decreasing_order(lengths, counts))
         dtype = positions_type(len(lengths))
         offsets, begins = _places_of_packs(self.pack_sizes(), None, np.dtype(dtype))
         items = np.empty(len(lengths), dtype=dtype)
         # The next item of each length, in the order of all items: behind all longer ones, and the equal ones before.
         distinct, first_run = np.unique(self.length, return_index=True)
         next_item = starts_of(self.packs_in_run * self.copies_per_pack)[first_run]
-        for begin in range(0, len(lengths), _PART_ITEMS):
-            part = lengths[begin : begin + _PART_ITEMS]
-            counts_of_part = Histogram.of(part)
-            order = decreasing_order(part, counts_of_part).astype(dtype, copy=False)
+        begin = 0
+        for part in parts:
+            end = begin + part.num_items
+            order = decreasing_order(lengths[begin:end], part).astype(dtype, copy=False)
             order += dtype(begin)
-            classes = np.searchsorted(distinct, counts_of_part.lengths)
-            runs = self._between(next_item[classes][::-1], counts_of_part.counts[::-1])
+            classes = np.searchsorted(distinct, part.lengths)
+            runs = self if len(parts) == 1 else self._between(next_item[classes][::-1], part.counts[::-1])
             runs._write_items(begins, order, items)
-            next_item[classes] += counts_of_part.counts
+            next_item[classes] += part.counts
+            begin = end
         return Packing(offsets, items)
 
     def _between(self, first_item: Int64Array, num_items: Int64Array) -> PackRuns:
@@ -186,6 +185,11 @@ class PackRuns:
         first_item = starts_of(self.packs_in_run * self.copies_per_pack)[run]
         first_item += (first_pack - self.first_pack[run]) * copies
         return first_item, first_pack, end_pack - first_pack, copies, self.items_before[run]
+
+
+def histograms_of_parts(lengths: AnyIntArray) -> list[Histogram]:
+    """Count the items of each part of ``PART_ITEMS``; at least one part."""
+    return [Histogram.of(lengths[begin : begin + PART_ITEMS]) for begin in range(0, max(len(lengths), 1), PART_ITEMS)]
 
 
 def _places_of_packs(
