@@ -33,8 +33,12 @@ from compare import SHARED_DATA, Row, main_of
 __all__ = ["measure"]
 
 _CAPACITY = 4096
-_PEERS = {"trl": "trl"}
-"""Routes of ``routes.py``, each with the package it needs."""
+_PEERS = {"trl": "trl", "ms-swift": "swift", "axolotl": "axolotl"}
+"""Routes of ``routes.py``, each with the package it needs.
+
+Two of them pin other versions of libraries than the rest: their interpreters may be named by ``BRIMFUL_PYTHON_MS_SWIFT`` and
+``BRIMFUL_PYTHON_AXOLOTL``.
+"""
 
 _SETS = (
     ("chats", "sgd_train_dialogues", 3, 10.0),
@@ -68,9 +72,8 @@ def measure(quick: bool) -> list[Row]:
             count = _write(data, file, repetitions, with_calls=name == "tool calls", limit=300 if quick else None)
             script = str(Path(__file__).with_name("routes.py"))
             routes = {
-                route: [sys.executable, script, route, str(data), str(tokenizer), str(_CAPACITY), str(processes)]
-                for route, package in _PEERS.items()
-                if importlib.util.find_spec(package) is not None
+                route: [interpreter, script, route, str(data), str(tokenizer), str(_CAPACITY), str(processes)]
+                for route, interpreter in _interpreters().items()
             }
             outcomes = _run_all(routes, data, tokenizer, processes, home)
             for route, outcome in outcomes.items():
@@ -98,6 +101,21 @@ def measure(quick: bool) -> list[Row]:
                     Row(f"{title}: memory", "GB", ours.gigabytes, route, peer.gigabytes, less_is_better=True, aim=1.0)
                 )
     return rows
+
+
+def _interpreters() -> dict[str, str]:
+    """Return the interpreter of each route that is installed; name the others."""
+    found = {}
+    for route, package in _PEERS.items():
+        variable = f"BRIMFUL_PYTHON_{route.replace('-', '_').upper()}"
+        interpreter = os.environ.get(variable)
+        if interpreter is None and importlib.util.find_spec(package) is not None:
+            interpreter = sys.executable
+        if interpreter is None:
+            print(f"{route} is not installed: left out ({variable} may name its interpreter)", file=sys.stderr)
+        else:
+            found[route] = interpreter
+    return found
 
 
 def _write(path: Path, name: str, repetitions: int, *, with_calls: bool, limit: int | None) -> int:
