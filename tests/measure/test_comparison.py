@@ -63,6 +63,13 @@ def test_few_rows_are_encoded_by_the_reference(put, qwen_tokenizer, monkeypatch,
     assert "encoded by     tokenizers" in str(summary)
 
 
+def test_few_rows_with_much_text_are_not_few(put, fresh_cache, qwen_tokenizer, monkeypatch, tmp_path):
+    """Three thousand long conversations would be encoded by the reference, in ten times the time of loading."""
+    monkeypatch.setattr(job, "_FEW_BYTES", 100)
+    table = measure_lengths(put("a.jsonl", chats(5)), Tokenizer(qwen_tokenizer), path=tmp_path / "lengths.arrow")
+    assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens"]
+
+
 def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, qwen_tokenizer, monkeypatch, tmp_path):
     """Without it a few appended rows would hide which library measured the rows before them."""
     monkeypatch.setattr(job, "_FEW_ROWS", 0)

@@ -58,12 +58,17 @@ class BlockContext:
 
 @dataclass(frozen=True)
 class BlockTask:
-    """Rows ``start … stop-1``, the file of their lengths, and that of their tokens if they are kept."""
+    """Rows ``start … stop-1``, the file of their lengths, and that of their tokens if they are kept.
+
+    Attributes:
+        num_bytes: of their text; None where that is not known.
+    """
 
     start: int
     stop: int
     part_path: str
     encoded_path: str | None
+    num_bytes: int | None = None
 
     def __len__(self) -> int:
         return self.stop - self.start

@@ -43,6 +43,9 @@ _PARTS_VERSION = 2
 _FEW_ROWS = 3000
 """Rows up to which the reference encodes: loading a fast tokenizer would take longer."""
 
+_FEW_BYTES = 4 << 20
+"""Bytes of text up to which it does: a second of its work."""
+
 _IN_PROCESS_BLOCKS = 3
 """Maximum blocks that are measured in this process: starting others would take longer."""
 
@@ -254,7 +257,7 @@ def _task_for(
     """Return the task of a block from row ``start`` on; its files are named by the content of the rows."""
     name = block.fingerprint if start == block.start else f"{block.fingerprint}-{start - block.start}"
     encoded_path = None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
-    return BlockTask(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded_path)
+    return BlockTask(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded_path, block.num_bytes)
 
 
 def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | None, progress: Progress) -> None:
@@ -273,7 +276,7 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
         num_proc = 1 if len(pending_tasks) <= limit else available_cores()
     encoder = context.encoder
-    if sum(map(len, tasks)) <= _FEW_ROWS:
+    if sum(map(len, tasks)) <= _FEW_ROWS and sum(task.num_bytes or 0 for task in tasks) <= _FEW_BYTES:
         encoder = encoder.engine.reference
     engine = encoder.engine
     if num_proc == 1 and pending_tasks:

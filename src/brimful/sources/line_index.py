@@ -88,12 +88,13 @@ def load_line_index(index_path: Path) -> LineIndex | None:
     except (FileNotFoundError, BrimfulError):
         return None
     edges = meta["block_edges"]
+    sizes = np.diff(np.append(starts[edges[:-1]], meta["size"])).tolist()
     return LineIndex(
         index_path=str(index_path),
         starts=starts,
         size=meta["size"],
         mtime_ns=meta["stamp"],
-        blocks=[Block(*block) for block in zip(edges, edges[1:], meta["block_fingerprints"], strict=False)],
+        blocks=[Block(*block) for block in zip(edges[:-1], edges[1:], meta["block_fingerprints"], sizes, strict=True)],
         fingerprint=meta["fingerprint"],
         blank_lines=meta["blank_lines"],
     )
@@ -193,5 +194,5 @@ def _cut_blocks(file: IO[bytes], starts: Int64Array, size: int, blocks: list[Blo
         first_beyond = int(np.searchsorted(starts, begin + BLOCK_BYTES, side="left"))
         stop = min(num_lines, row + BLOCK_ROWS, max(first_beyond, row + 1))
         end = int(starts[stop]) if stop < num_lines else size
-        blocks.append(Block(row, stop, _fingerprint(file, begin, end, xxhash.xxh3_128())))
+        blocks.append(Block(row, stop, _fingerprint(file, begin, end, xxhash.xxh3_128()), end - begin))
         row = stop

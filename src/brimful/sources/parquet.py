@@ -89,7 +89,8 @@ class ParquetRows(Rows):
                 digest = _group_fingerprint(file, group)
                 # A row group is hashed as one: the rows of a block are named by their place in it.
                 for start, stop in block_ranges(first, end, _BLOCK_ROWS):
-                    blocks.append(Block(start, stop, fingerprint_of([digest, start - first, stop - first])))
+                    num_bytes = group.total_byte_size * (stop - start) // group.num_rows
+                    blocks.append(Block(start, stop, fingerprint_of([digest, start - first, stop - first]), num_bytes))
         self._stamp.check(self._path)
         return blocks
 

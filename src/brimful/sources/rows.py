@@ -29,11 +29,15 @@ class Block:
     """Rows ``start … stop-1`` with the fingerprint of their content.
 
     Equal fingerprints mean equal rows, in this data set or another.
+
+    Attributes:
+        num_bytes: of their text in storage; None where that is not known.
     """
 
     start: int
     stop: int
     fingerprint: Fingerprint
+    num_bytes: int | None = None
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -159,7 +163,7 @@ class ChainedRows(Rows):
     @property
     def blocks(self) -> Sequence[Block]:
         return [
-            Block(part_start + block.start, part_start + block.stop, block.fingerprint)
+            Block(part_start + block.start, part_start + block.stop, block.fingerprint, block.num_bytes)
             for part, part_start in zip(self.parts, self.starts, strict=True)
             for block in part.blocks
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
@@ -167,7 +168,7 @@ class Source:
         # A block never reaches over the end of a file, and so has one reading.
         for reading, group in groupby(blocks, lambda block: self._reading_of(block.start)):
             settings = fingerprint_of(reading.settings)
-            result += [Block(run.start, run.stop, fingerprint_of([run.fingerprint, settings])) for run in group]
+            result += [replace(run, fingerprint=fingerprint_of([run.fingerprint, settings])) for run in group]
         return result
 
     def begins_with(self, count: int, fingerprint: Fingerprint) -> bool:
