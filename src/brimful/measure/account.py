@@ -20,7 +20,7 @@ class Account:
         no_target: samples without a target of the loss, by the reason.
 
     >>> account = Account()
-    >>> account.add(Sample(0, text="a", unread=("id",)))
+    >>> account.add([Sample(0, text="a", unread=("id",))])
     >>> account.as_dict()
     {'kinds': {'text': 1}, 'unread': {'id': 1}, 'no_target': {}}
     """
@@ -29,11 +29,12 @@ class Account:
     unread: Counter[str] = field(default_factory=Counter)
     no_target: Counter[str] = field(default_factory=Counter)
 
-    def add(self, sample: Sample) -> None:
-        """Count one sample that was encoded."""
-        self.kinds[sample.kind] += 1
-        if sample.unread:
-            self.unread.update(sample.unread)
+    def add(self, samples: Iterable[Sample]) -> None:
+        """Count samples that were encoded."""
+        samples = list(samples)
+        self.kinds.update([sample.kind for sample in samples])
+        for unread in filter(None, [sample.unread for sample in samples]):
+            self.unread.update(unread)
 
     @classmethod
     def sum(cls, accounts: Iterable[Mapping[str, Mapping[str, int]]]) -> Account:

@@ -178,8 +178,7 @@ def _count(
     context: BlockContext, account: Account, samples: Sequence[Sample], is_encoded: BoolArray, has_target: BoolArray
 ) -> None:
     """Count encoded samples, and the reasons of those that have no target."""
-    for index in np.flatnonzero(is_encoded).tolist():
-        account.add(samples[index])
+    account.add(samples if is_encoded.all() else [samples[index] for index in np.flatnonzero(is_encoded).tolist()])
     if context.targets:
         for index in np.flatnonzero(is_encoded & ~has_target).tolist():
             account.no_target[context.encoder.no_target_reason(samples[index])] += 1

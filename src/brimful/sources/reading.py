@@ -73,12 +73,14 @@ class Reading:
             MalformedRowError: it is no row of this format, or says something that cannot be packed.
         """
         unread = unread_columns(row, self.format.columns, ignore=self.ignore)
-        media_columns = [column for column in unread if column in MEDIA_COLUMNS] if unread else unread
-        if self.media is not None:
-            unread = [column for column in unread if column not in media_columns]
-        reason = refusal(unread)
-        if reason is not None:
-            raise MalformedRowError(reason)
+        media_columns: list[str] = []
+        if unread:
+            if self.media is not None:
+                media_columns = [column for column in unread if column in MEDIA_COLUMNS]
+                unread = [column for column in unread if column not in media_columns]
+            reason = refusal(unread)
+            if reason is not None:
+                raise MalformedRowError(reason)
         content = self.format.convert(row)
         messages = content.get("messages")
         if self.media is not None:
@@ -165,7 +167,8 @@ def unread_columns(row: Any, columns: frozenset[str], *, ignore: frozenset[str] 
         columns: those that its format reads.
         ignore: columns that the caller does not want.
     """
-    if not isinstance(row, Mapping) or row.keys() <= columns:
+    # Asked of every row: the class itself is asked first, which takes a tenth of the time of the abstract one.
+    if (type(row) is not dict and not isinstance(row, Mapping)) or row.keys() <= columns:
         return []
     names = [str(column) for column, value in row.items() if column not in columns and not _is_empty(value)]
     return [name for name in names if name not in ignore]

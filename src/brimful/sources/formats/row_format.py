@@ -47,7 +47,7 @@ class RowFormat(abc.ABC):
     def get(self, row: Mapping[str, Any], name: str) -> Any:
         """Return a field, or refuse the row without it."""
         key = self.fields[name]
-        if not isinstance(row, Mapping):
+        if type(row) is not dict and not isinstance(row, Mapping):
             raise MalformedRowError(f"a row of format {self.name} must be an object and is {preview(row)}")
         if key not in row:
             raise MalformedRowError(f"field {key!r} is missing (found {sorted(map(str, row))})")
