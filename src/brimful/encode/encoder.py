@@ -10,6 +10,7 @@ from brimful.encode.encoded import EncodedSample
 from brimful.encode.engine import Engine
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of
+from brimful.media import PlacedMedium
 from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint, Lengths
 
@@ -30,6 +31,10 @@ class Encoder(abc.ABC):
     def budgets(self) -> tuple[str, ...]:
         """Names of what it measures beside tokens: ``patches``, ``images``, …."""
         return ()
+
+    def sizes_of_media(self, media: Sequence[PlacedMedium]) -> dict[str, int]:
+        """Return what the media of one encoded sample take of each of ``budgets``, by its name."""
+        return {}
 
     @property
     @abc.abstractmethod

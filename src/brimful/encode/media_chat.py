@@ -15,6 +15,7 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.media.families import Expansion, Family, Piece
+from brimful.media.placed import PAIRS_PER_BLOCK
 from brimful.messages import setting
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Message, Sample
@@ -54,8 +55,12 @@ class MediaChatEncoder(ChatEncoder):
     @property
     def budgets(self) -> tuple[str, ...]:
         kinds = self.family.placeholders
-        names = ("patches", "images", "frames") if MediaKind.IMAGE in kinds or MediaKind.VIDEO in kinds else ()
-        return (*names, "audio_frames") if MediaKind.AUDIO in kinds else names
+        has_vision = MediaKind.IMAGE in kinds or MediaKind.VIDEO in kinds
+        names = ("patches", "images", "frames", "patch_blocks") if has_vision else ()
+        return (*names, "audio_frames", "sounds") if MediaKind.AUDIO in kinds else names
+
+    def sizes_of_media(self, media: Sequence[PlacedMedium]) -> dict[str, int]:
+        return media_sizes(media, self.family)
 
     def _prepare(self, sample: Sample) -> Sample:
         prepared = super()._prepare(sample)
@@ -254,15 +259,35 @@ def _placed(medium: Medium, start: int, length: int, expansion: Expansion) -> Pl
     )
 
 
-def media_sizes(media: Sequence[PlacedMedium]) -> dict[str, int]:
+def media_sizes(media: Sequence[PlacedMedium], family: Family) -> dict[str, int]:
     """Return what the media of one sample take of each budget, by its name.
 
-    >>> media_sizes([PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=0, length=4, num_tokens=4, num_patches=16)])
-    {'patches': 16, 'images': 1, 'frames': 0, 'audio_frames': 0}
+    ==================  ============================================================================================
+    ``patches``         of the vision tower, before any merging
+    ``images``          pictures
+    ``frames``          frames taken from videos
+    ``patch_blocks``    pairs of patches that look at each other, in blocks of 64 · 64: the square of the patches of each
+                        picture, frame or tile by itself, rounded up for each medium
+    ``audio_frames``    columns of spectrograms
+    ``sounds``          sounds
+    ==================  ============================================================================================
+
+    >>> from brimful.media.families import open_family
+    >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a"), 0, 64, 64, num_patches=256, grid=(1, 16, 16))
+    >>> sizes = media_sizes([picture, picture], open_family("qwen2-vl"))
+    >>> sizes["patches"], sizes["patch_blocks"]  # 2 · 256² ÷ 4,096, and not 512² ÷ 4,096
+    (512, 32)
     """
     return {
         "patches": sum(item.num_patches for item in media),
         "images": sum(item.medium.kind is MediaKind.IMAGE for item in media),
         "frames": sum(item.num_frames for item in media if item.medium.kind is MediaKind.VIDEO),
+        "patch_blocks": sum(_patch_blocks(item, family) for item in media if item.num_patches),
         "audio_frames": sum(item.num_mel_frames for item in media),
+        "sounds": sum(item.medium.kind is MediaKind.AUDIO for item in media),
     }
+
+
+def _patch_blocks(item: PlacedMedium, family: Family) -> int:
+    number, size = family.attention_groups(item.num_patches, item.grid)
+    return -(-number * size**2 // PAIRS_PER_BLOCK)

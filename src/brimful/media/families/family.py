@@ -128,6 +128,13 @@ class Family(ABC):
         """Return the expansion of a sound of this header; ``BadMediumError`` if the processor refuses it."""
         raise self._unknown(MediaKind.AUDIO)
 
+    def attention_groups(self, num_patches: int, grid: tuple[int, int, int] | None) -> tuple[int, int]:
+        """Return the groups of patches of a medium within which patches look at each other: their number, and the size of each.
+
+        Each picture and each frame, or pair of frames, is a group; ``InternVL`` has one for each tile.
+        """
+        return (1, num_patches) if grid is None else (grid[0], grid[1] * grid[2])
+
     def _unknown(self, kind: MediaKind) -> SettingsError:
         kinds = ", ".join(known.value for known in self.placeholders)
         return SettingsError(f"the family {self.name} has no placeholder for {kind.value}: it knows {kinds}")

@@ -87,6 +87,16 @@ class InternVL(Family):
         pieces = (Piece("<img>"), Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens), Piece("</img>"))
         return Expansion(pieces, num_tokens, num_patches=num_tokens * _PATCHES_OF_TOKEN, num_frames=1)
 
+    def attention_groups(self, num_patches: int, grid: tuple[int, int, int] | None) -> tuple[int, int]:
+        """Return the number of tiles, and the patches of each.
+
+        >>> from brimful.media.families import open_family
+        >>> open_family("internvl").attention_groups(9 * 1024, None)
+        (9, 1024)
+        """
+        patches_of_tile = self._image.image_seq_length * _PATCHES_OF_TOKEN
+        return num_patches // patches_of_tile, patches_of_tile
+
 
 def tiles(size: ImageSize, settings: InternVLSettings) -> tuple[int, int]:
     """Return columns and rows of tiles whose shape is nearest to the picture's.
