@@ -11,9 +11,9 @@ time of the slowest rank in the tower, and then that of the slowest rank in the 
     balanced by the language model        A D: 9 + 2    C B: 9 + 8         28
 
 A pack has as many costs as there are parts, so no sorted order puts equal packs beside each other in all of them. A window
-is cut into strips by one part, and each strip by the other parts; of several numbers of strips the best is taken. Then
-packs are exchanged: the one that a barrier waits for goes in the place of one at another barrier, as long as the sum of all
-times falls.
+is cut in two, again and again: sorted by one part, at the place from which on the barriers are relieved most, as they need not
+wait for the largest of all any more. Then packs are exchanged: the one that a barrier waits for goes in the place of one at
+another barrier, as long as the sum of all times falls.
 
 Everything else is as in ``schedule.balance``: packs stay in their window, a step has heavy and light micro-batches, and its
 ranks have equal sums. All decisions are on whole numbers, by stable sorts and first minima: the same on every platform.
@@ -26,9 +26,6 @@ import numpy as np
 from brimful.plan.schedule.balance import assign_to_ranks, in_random_order, windows_of
 from brimful.rng import RandomStream
 from brimful.typing import Int64Array
-
-_STRIPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
-"""Numbers of strips that are tried."""
 
 _MAX_PASSES = 12
 """Passes of exchanges over the barriers of a window."""
@@ -66,7 +63,7 @@ def balance_steps_of_parts(
         for window in steps:
             bundles = _bundles(window.reshape(-1), weights, packs_per_micro_batch)
             loads = weights[bundles].sum(axis=1)
-            barriers = _exchanged(loads, _strips(loads, ranks))
+            barriers = _exchanged(loads, _cut(loads, ranks))
             # Strata as of one part: a step takes one barrier of each, so it has heavy and light micro-batches.
             times = loads[barriers].max(axis=1).sum(axis=1)
             strata = barriers[np.argsort(-times, kind="stable")].reshape(micro_batches, len(window), ranks)
@@ -103,29 +100,36 @@ def _time(loads: Int64Array, barriers: Int64Array) -> int:
     return int(loads[barriers].max(axis=1).sum())
 
 
-def _strips(loads: Int64Array, ranks: int) -> Int64Array:
-    """Cut bundles into barriers ``int64[num_barriers, ranks]``: strips by one part, and barriers of a strip by the others.
+def _cut(loads: Int64Array, ranks: int) -> Int64Array:
+    """Cut bundles into barriers of neighbours in all parts, ``int64[num_barriers, ranks]``.
+
+    Each cut is the one that saves most time: bundles sorted by a part, heaviest first, of which those behind the cut need not
+    wait for the first any more::
+
+        tower      9 9 | 2 2 | 1 1       two ranks, three barriers; saved: (9 − 2) · 2 barriers, or (9 − 1) · 1
+        language   8 7 | 7 2 | 2 1                                         (8 − 7) · 2,          or (8 − 2) · 1
+                                         so the tower's 9 9 are cut off first
 
     Args:
         loads: ``int64[num_bundles, num_parts]``.
         ranks: bundles of a barrier.
     """
-    num_barriers = len(loads) // ranks
+    barriers = []
+    remaining = [np.arange(len(loads))]
+    while remaining:
+        group = remaining.pop()
+        num_barriers = len(group) // ranks
+        if num_barriers == 1:
+            barriers.append(group)
+            continue
+        orders = [group[np.argsort(-loads[group, part], kind="stable")] for part in range(loads.shape[1])]
+        firsts = np.stack([loads[order[::ranks], part] for part, order in enumerate(orders)])
+        saved = (firsts[:, :1] - firsts[:, 1:]) * np.arange(num_barriers - 1, 0, -1)
+        part, place = divmod(int(saved.argmax()), num_barriers - 1)
+        remaining += [orders[part][(place + 1) * ranks :], orders[part][: (place + 1) * ranks]]
     # As the bundles come, too: an epoch never takes longer than that.
-    best = np.arange(len(loads)).reshape(num_barriers, ranks)
-    shortest = _time(loads, best)
-    for part in range(loads.shape[1]):
-        order = np.argsort(-loads[:, part], kind="stable")
-        others = (loads.sum(axis=1) - loads[:, part])[order]
-        for num_strips in _STRIPS:
-            if num_strips > num_barriers:
-                break
-            strip = np.repeat(np.arange(num_barriers) * num_strips // num_barriers, ranks)
-            barriers = order[np.lexsort((-others, strip))].reshape(num_barriers, ranks)
-            time = _time(loads, barriers)
-            if time < shortest:
-                best, shortest = barriers, time
-    return best
+    choices = np.stack(barriers), np.arange(len(loads)).reshape(-1, ranks)
+    return min(choices, key=lambda choice: _time(loads, choice))
 
 
 @dataclass
