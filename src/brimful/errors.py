@@ -173,6 +173,10 @@ class EncodersDifferError(EncodeError, ValueError):
     """A fast library gave other tokens than the one that it stands for."""
 
 
+class ProcessorDiffersError(EncodersDifferError):
+    """The model's own processor made other tokens of a sample with media than were measured."""
+
+
 class MeasureError(BrimfulError):
     """Base of the errors of measuring lengths."""
 

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from brimful.checks import check_type
 from brimful.encode.batch import EncodedBatch
@@ -21,6 +21,17 @@ PendingLengths: TypeAlias = Callable[[], MeasuredLengths]
 """The second half of measuring a batch, which any thread may call."""
 
 
+class MediaReference(Protocol):
+    """The way from a sample with media to tokens by which an encoder is compared."""
+
+    @property
+    def id(self) -> Fingerprint:
+        """Fingerprint of all that decides what it makes."""
+
+    def difference(self, sample: Sample, length: int) -> str | None:
+        """Describe in what a sample of a measured length differs: empty if in nothing, None if it cannot be compared."""
+
+
 class Encoder(abc.ABC):
     """Turns samples into tokens. Encoders are picklable: worker processes load the same one."""
 
@@ -35,6 +46,11 @@ class Encoder(abc.ABC):
     def sizes_of_media(self, media: Sequence[PlacedMedium]) -> dict[str, int]:
         """Return what the media of one encoded sample take of each of ``budgets``, by its name."""
         return {}
+
+    @property
+    def media_reference(self) -> MediaReference | None:
+        """The model's own way from a sample with media to tokens; None if there is none to compare with."""
+        return None
 
     @property
     @abc.abstractmethod

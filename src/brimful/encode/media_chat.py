@@ -11,6 +11,7 @@ from brimful.encode.batch import EncodedBatch
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.encoder import PendingLengths
 from brimful.encode.placeholders import examined
+from brimful.encode.processor_reference import ProcessorReference
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
@@ -35,18 +36,43 @@ class MediaChatEncoder(ChatEncoder):
     Args:
         tokenizer: as of ``ChatEncoder``.
         family: sizes of media to tokens, as the model's processor makes them (``media.families.open_family``).
+        compare_media: compare a share of the samples of a job with the model's own processor, where the family has one.
         settings: further arguments of ``ChatEncoder``.
 
     Raises:
         SettingsError: as of ``ChatEncoder``.
+
+    >>> from brimful.media.families import open_family
+    >>> from brimful.sources import open_source
+    >>> from brimful.testing.toys import toy_media_tokenizer, toy_picture
+    >>> row = {"messages": [{"role": "user", "content": "<image>What?"}, {"role": "assistant", "content": "A square."}]}
+    >>> sample = open_source([{**row, "images": [toy_picture(56, 84)]}], media=True)[0]
+    >>> encoded = MediaChatEncoder(toy_media_tokenizer(), open_family("qwen2-vl")).encode(sample)
+    >>> [(item.start, item.length, item.grid) for item in encoded.media]  # 4 x 6 patches, four to a token
+    [(2, 6, (1, 4, 6))]
     """
 
     takes_media = True
 
-    def __init__(self, tokenizer: str | os.PathLike[str] | Any, family: Family, **settings: Any) -> None:
+    def __init__(
+        self, tokenizer: str | os.PathLike[str] | Any, family: Family, *, compare_media: bool = True, **settings: Any
+    ) -> None:
         super().__init__(tokenizer, **settings)
         self.tokenizer: Tokenizer
         self.family = family
+        self._compares = compare_media
+
+    @cached_property
+    def media_reference(self) -> ProcessorReference | None:  # type: ignore[override]
+        if not (self._compares and self.family.directory and self.family.processor_class):
+            return None
+        return ProcessorReference(
+            self.family,
+            self.tokenizer,
+            prepare=super()._prepare,
+            render=lambda messages, tools: self._apply_template(messages, tools, False),
+            encode=self.encode,
+        )
 
     @property
     def length_settings(self) -> dict[str, Any]:

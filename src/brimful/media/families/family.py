@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from brimful.errors import SettingsError
@@ -77,6 +78,12 @@ class Family(ABC):
     """
 
     name: ClassVar[str]
+    processor_class: ClassVar[str] = ""
+    """Name of its processor in Transformers, by which jobs compare a share of their samples; empty if there is none."""
+
+    directory: Path | None = None
+    """Folder of the processor whose files it was read from; no part of its settings."""
+
     placeholders: ClassVar[Mapping[MediaKind, Placeholder]]
 
     @classmethod

@@ -40,6 +40,7 @@ class InternVL(Family):
     """InternVL 2.5 and 3 with the processor of Transformers: pictures. Videos are not measured yet."""
 
     name = "internvl"
+    processor_class = "InternVLProcessor"
     placeholders = {MediaKind.IMAGE: Placeholder("<IMG_CONTEXT>", "<IMG_CONTEXT>")}
 
     def __init__(self, image: InternVLSettings) -> None:
