@@ -48,8 +48,8 @@ class MediaChatEncoder(ChatEncoder):
     >>> row = {"messages": [{"role": "user", "content": "<image>What?"}, {"role": "assistant", "content": "A square."}]}
     >>> sample = open_source([{**row, "images": [toy_picture(56, 84)]}], media=True)[0]
     >>> encoded = MediaChatEncoder(toy_media_tokenizer(), open_family("qwen2-vl")).encode(sample)
-    >>> [(item.start, item.length, item.grid) for item in encoded.media]  # 4 x 6 patches, four to a token
-    [(2, 6, (1, 4, 6))]
+    >>> [(item.start, item.length, item.grid) for item in encoded.media]  # 6 x 4 patches, four to a token
+    [(7, 6, (1, 6, 4))]
     """
 
     takes_media = True

@@ -197,7 +197,7 @@ class Plan:
             SettingsError: the model has a tower, and the table measured its media without what it costs.
             PlanMismatchError: a table of another number of samples.
 
-        >>> from brimful.plan import CostModel, LengthTable, plan_packs
+        >>> from brimful import CostModel, LengthTable, plan_packs
         >>> table = LengthTable.from_lengths([5, 3], patches=[16, 0], patch_blocks=[1, 0])
         >>> model = CostModel(linear=1, quadratic=0, encoder_linear=2)
         >>> plan_packs(table, capacity=5, seed=None).costs(model, table).tolist()
