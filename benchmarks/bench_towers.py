@@ -82,7 +82,9 @@ def real_mix(directory: Path, repetitions: int) -> np.ndarray:
     return mix[np.random.default_rng(0).permutation(len(mix))]
 
 
-def outcomes(directory: Path, repetitions: int, capacities: tuple[int, ...], second: tuple[float, ...]) -> Iterator[Outcome]:
+def outcomes(
+    directory: Path, repetitions: int, capacities: tuple[int, ...], second: tuple[float, ...]
+) -> Iterator[Outcome]:
     model = CostModel.of_model(QWEN25_VL_7B)
     mix = real_mix(directory, repetitions)
     tokens, patches = mix.sum(axis=1), 4 * mix[:, 1]

@@ -41,7 +41,9 @@ def test_transforms_that_keep_lengths_pass():
 def test_the_transform_that_changes_a_length_is_named():
     """It is random: the first draw is right. Only two draws of a sample tell."""
     source = open_source(TEXTS)
-    with pytest.raises(AugmentationError, match=r"^Stutter changes lengths: .*\(sample 0\) takes 3 tokens as it is, and 4 after"):
+    with pytest.raises(
+        AugmentationError, match=r"^Stutter changes lengths: .*\(sample 0\) takes 3 tokens as it is, and 4 after"
+    ):
         check_augmentation(source, toy_chat_encoder(), [shout, Stutter()])
     assert check_augmentation(source, toy_chat_encoder(), [Stutter()], samples=1, draws=1) == {"Stutter": 0}
 
@@ -49,11 +51,11 @@ def test_the_transform_that_changes_a_length_is_named():
 def test_what_is_no_sample_is_refused():
     source = open_source(TEXTS)
     with pytest.raises(AugmentationError, match=r"<lambda> makes no sample of .* but str"):
-        check_augmentation(source, toy_chat_encoder(), [lambda sample: sample.text])
+        check_augmentation(source, toy_chat_encoder(), [lambda sample: sample.text])  # type: ignore[return-value, list-item]
     with pytest.raises(AugmentationError, match=r"cannot be encoded: asks to be refused"):
         check_augmentation(source, toy_chat_encoder(), [lambda sample: replace(sample, text="refuse me")])
     with pytest.raises(WrongTypeError, match=r"transforms\[0\]"):
-        check_augmentation(source, toy_chat_encoder(), ["flip"])
+        check_augmentation(source, toy_chat_encoder(), ["flip"])  # type: ignore[list-item]
     with pytest.raises(SettingsError, match="draws must be a whole number of at least 1 and is 0"):
         check_augmentation(source, toy_chat_encoder(), [shout], draws=0)
 
@@ -89,7 +91,11 @@ def test_packing_probes_before_it_measures(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(map(json.dumps, TEXTS)))
     with pytest.raises(AugmentationError, match="Stutter changes lengths"):
-        pack_dataset(rows, toy_chat_encoder(), tmp_path / "packs", capacity=8, transforms=[Stutter()], cache_dir=tmp_path)
+        pack_dataset(
+            rows, toy_chat_encoder(), tmp_path / "packs", capacity=8, transforms=[Stutter()], cache_dir=tmp_path
+        )
     assert not (tmp_path / "packs" / "lengths.arrow").exists()
-    summary = pack_dataset(rows, toy_chat_encoder(), tmp_path / "packs", capacity=8, transforms=[shout], cache_dir=tmp_path)
+    summary = pack_dataset(
+        rows, toy_chat_encoder(), tmp_path / "packs", capacity=8, transforms=[shout], cache_dir=tmp_path
+    )
     assert summary.plan.ledger.samples_packed == 3

@@ -9,7 +9,7 @@ from PIL import Image
 
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.choose import encoder_for
-from brimful.encode.media_chat import MediaChatEncoder, media_sizes
+from brimful.encode.media_chat import MediaChatEncoder
 from brimful.errors import BadSampleError, SettingsError
 from brimful.media.families import open_family
 from brimful.sources import open_source

@@ -14,6 +14,7 @@ from brimful.encode.processor_reference import ProcessorReference
 from brimful.errors import EncodersDifferError, ProcessorDiffersError
 from brimful.measure import media_comparison
 from brimful.media.families import open_family
+from brimful.media.families.qwen2_vl import Qwen2VL
 from brimful.sources import open_source
 from brimful.testing.toys import toy_media_tokenizer, toy_picture
 
@@ -78,9 +79,13 @@ ROWS = [
 
 def family_of(directory, tamper):
     """The family with a fault in what it makes of a picture."""
+
+    class Tampered(Qwen2VL):
+        def image(self, size):
+            return tamper(super().image(size))
+
     family = open_family("qwen2-vl", directory)
-    kind = type("Tampered", (type(family),), {"image": lambda self, size: tamper(super(kind, self).image(size))})
-    family.__class__ = kind
+    family.__class__ = Tampered
     return family
 
 
@@ -155,7 +160,8 @@ def test_a_fault_that_only_some_sizes_have(tokenizer, directory, tmp_path, monke
 def test_a_template_that_looks_at_the_texts_beside_a_picture(tokenizer, directory, tmp_path, monkeypatch):
     """Placeholders are asked of the template once for each shape of conversations; this one looks at the text beside them."""
     template = tokenizer.chat_template.replace(
-        "{% else %}<|vision_start|>", "{% else %}{% if 'number' in message.content[-1].text %}Look: {% endif %}<|vision_start|>"
+        "{% else %}<|vision_start|>",
+        "{% else %}{% if 'number' in message.content[-1].text %}Look: {% endif %}<|vision_start|>",
     )
     assert template != tokenizer.chat_template
     rows = [row("<image>What?", toy_picture(56, 56)), row("<image>Which number?", toy_picture(56, 56))]
@@ -186,7 +192,9 @@ def test_what_was_compared_is_remembered(tokenizer, directory, tmp_path, compare
         for table in (tmp_path / "cache" / "lengths").glob("*/*.arrow"):
             table.unlink()  # as if the job was killed before its table was written
     assert compared == [1, 3]
-    (directory / "preprocessor_config.json").write_text(json.dumps({**SMALL, "image_processor_type": "Qwen2VLImageProcessorPil"}))
+    (directory / "preprocessor_config.json").write_text(
+        json.dumps({**SMALL, "image_processor_type": "Qwen2VLImageProcessorPil"})
+    )
     measure(ROWS, MediaChatEncoder(tokenizer, open_family("qwen2-vl", directory)), tmp_path)
     assert compared == [1, 3, 1, 3]
 
@@ -207,11 +215,11 @@ def test_without_the_comparison(tokenizer, directory, tmp_path, compared):
     """For those who know why their lengths differ; and where there is no processor to compare with."""
     tampered = family_of(directory, lambda expansion: dataclasses.replace(expansion, grid=(1, 2, 2)))
     measure(ROWS, MediaChatEncoder(tokenizer, tampered, compare_media=False), tmp_path)
-    measure(ROWS, MediaChatEncoder(tokenizer, open_family("qwen2-vl", **SMALL)), tmp_path)
+    measure(ROWS, MediaChatEncoder(tokenizer, open_family("qwen2-vl", None, **SMALL)), tmp_path)
     assert compared == []
 
 
-def test_sounds(tokenizer, tmp_path):
+def test_sounds(tmp_path, monkeypatch):
     """The spectrogram of the real waveform has the columns that were counted; one more is found."""
     pytest.importorskip("soundfile", reason="sounds need the extra brimful[media]")
     pytest.importorskip("torch", reason="spectrograms need torch")
@@ -239,8 +247,10 @@ def test_sounds(tokenizer, tmp_path):
         return dataclasses.replace(expansion, num_mel_frames=expansion.num_mel_frames + 1)
 
     wrong = open_family("qwen2-audio", folder, sampling_rate=16_000)
-    wrong.audio = tampered
-    with pytest.raises(ProcessorDiffersError, match="has 52 columns of its spectrogram by its header, and 51 by Qwen2Audio"):
+    monkeypatch.setattr(wrong, "audio", tampered)
+    with pytest.raises(
+        ProcessorDiffersError, match="has 52 columns of its spectrogram by its header, and 51 by Qwen2Audio"
+    ):
         measure(rows, MediaChatEncoder(tokenizer, wrong, chat_template=template), tmp_path / "wrong")
 
 
@@ -251,7 +261,7 @@ def test_videos(fault, tokenizer, directory, tmp_path, data_dir, torchvision, mo
     family = open_family("qwen2-vl", directory, num_frames=4, **limits)
     if fault:
         video = family.video
-        family.video = lambda header: dataclasses.replace(video(header), grid=(3, 2, 2))
+        monkeypatch.setattr(family, "video", lambda header: dataclasses.replace(video(header), grid=(3, 2, 2)))
     path = data_dir / "multimodal/llama_factory_demo/mllm_demo_data/1.mp4"
     encoder = MediaChatEncoder(tokenizer, family)
     rows = [row("<video>What?", videos=[path.read_bytes()])]

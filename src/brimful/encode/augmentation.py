@@ -133,9 +133,7 @@ def _sizes(encoder: Encoder, sample: Sample) -> Mapping[str, int]:
     return {"tokens": len(encoded), **encoder.sizes_of_media(encoded.media)}
 
 
-def _compare(
-    source: Source, encoder: Encoder, name: str, sample: Sample, other: Any, sizes: Mapping[str, int]
-) -> None:
+def _compare(source: Source, encoder: Encoder, name: str, sample: Sample, other: Any, sizes: Mapping[str, int]) -> None:
     """Raise an error if a transformed sample takes more or less of a budget than it did."""
     place = f"{source.where(sample.sample_id)} (sample {sample.sample_id})"
     if not isinstance(other, Sample):

@@ -63,7 +63,7 @@ class MediaChatEncoder(ChatEncoder):
         self._compares = compare_media
 
     @cached_property
-    def media_reference(self) -> ProcessorReference | None:  # type: ignore[override]
+    def media_reference(self) -> ProcessorReference | None:
         if not (self._compares and self.family.directory and self.family.processor_class):
             return None
         return ProcessorReference(

@@ -206,7 +206,9 @@ class ProcessorReference:
         kinds = self._family.placeholders
         parts: dict[str, Any] = {"tokenizer": self._tokenizer.hf}
         if MediaKind.IMAGE in kinds:
-            limits = {name: settings["image"][name] for name in ("min_pixels", "max_pixels") if name in settings["image"]}
+            limits = {
+                name: settings["image"][name] for name in ("min_pixels", "max_pixels") if name in settings["image"]
+            }
             # Pillow's resampling: that of torch needs torchvision, and makes the same grids.
             parts["image_processor"] = AutoImageProcessor.from_pretrained(directory, backend="pil", **limits)
         if MediaKind.AUDIO in kinds:
@@ -235,7 +237,9 @@ class ProcessorReference:
             files = read_processor_files(self._family.directory or "")
             names = inspect.signature(kind.__init__).parameters
             settings = {name: files.processor[name] for name in names if name in files.processor}
-            parts = {name: self._parts.get(name) for name in names if name in self._parts or name.endswith("_processor")}
+            parts = {
+                name: self._parts.get(name) for name in names if name in self._parts or name.endswith("_processor")
+            }
             return _lenient(kind)(**settings | parts)
         except Exception:  # of a tokenizer without the names that some processors ask for, or another version
             return None
@@ -244,7 +248,7 @@ class ProcessorReference:
 def _lenient(kind: type) -> type:
     """Return a class of processors to which a part may be None that a sample does not need, as videos without torchvision."""
 
-    class Lenient(kind):  # type: ignore[misc, valid-type]
+    class Lenient(kind):  # type: ignore[misc]
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
             return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
 

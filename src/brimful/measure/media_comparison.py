@@ -22,10 +22,10 @@ from brimful.tables import Table, open_table
 from brimful.typing import Int64Array
 
 SHARE = 256
-"""One of so many samples with media is compared, if there is time."""
+"""Samples with media of which one is compared, if there is time."""
 
 TIME_SHARE = 0.02
-"""Of the time that measuring took so far, the part that comparing may take, beside the first sample of each kind."""
+"""Share of the time of measuring so far that comparisons may take, beside the first sample of each kind."""
 
 _COUNTS = ("images", "frames", "sounds")
 """Budgets that tell kinds of samples apart: none, one, or several of each."""

@@ -26,7 +26,6 @@ from brimful.plan.validate import validate_plan
 from brimful.ragged import sums_of
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 
-
 _TOWER_COLUMNS = (
     ("patches", "patches", 1),
     ("patch_squares", "patch_blocks", PAIRS_PER_BLOCK),

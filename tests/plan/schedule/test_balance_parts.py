@@ -35,7 +35,9 @@ def test_the_drawing():
     pairs = {frozenset(step) for step in array.reshape(2, 2).tolist()}
     assert pairs == {frozenset({0, 2}), frozenset({1, 3})}
     assert epoch_time(array, DRAWN) == 26
-    times = [epoch_time(np.reshape([*p, *({0, 1, 2, 3} - set(p))], (2, 2, 1, 1)), DRAWN) for p in combinations(range(4), 2)]
+    times = [
+        epoch_time(np.reshape([*p, *({0, 1, 2, 3} - set(p))], (2, 2, 1, 1)), DRAWN) for p in combinations(range(4), 2)
+    ]
     assert min(times) == 26
 
 
@@ -98,9 +100,7 @@ def test_towers_wait_little_over_64_ranks_on_real_pictures(data_dir):
     columns = np.concatenate([*mixed, np.stack([text, 0 * text], axis=1)] * 3)
     tokens, patches = columns.sum(axis=1), 4 * columns[:, 1]
     kept = (tokens <= 8192) & (patches <= 12_603)
-    table = LengthTable.from_lengths(
-        tokens[kept], patches=patches[kept], patch_blocks=-(-(patches[kept] ** 2) // 4096)
-    )
+    table = LengthTable.from_lengths(tokens[kept], patches=patches[kept], patch_blocks=-(-(patches[kept] ** 2) // 4096))
     plan = plan_packs(table, capacity=8192, budgets={"patches": 12_603})
     assert plan.num_packs <= 1.01 * plan.bound
     model = CostModel(linear=15.2e9, quadratic=2e5, encoder_linear=1.3e9, encoder_quadratic=2e4)

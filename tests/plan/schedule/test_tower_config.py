@@ -125,7 +125,13 @@ def test_qwen25_omni_is_read_from_its_thinker():
 
 def test_a_model_of_texts_has_no_tower():
     assert tower_terms({"hidden_size": 4}, width=4) == {}
-    config = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 9}
+    config = {
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 9,
+    }
     assert CostModel.of_model(config).parts == (Part.LANGUAGE_MODEL,)
 
 

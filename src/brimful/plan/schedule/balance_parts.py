@@ -54,7 +54,7 @@ def balance_steps_of_parts(
     Returns:
         ``int64[steps, *step_shape]``.
     """
-    num_steps, step_size = order.shape
+    num_steps = len(order)
     ranks, micro_batches, packs_per_micro_batch = step_shape
     if num_steps == 0:
         return order.reshape(0, *step_shape)

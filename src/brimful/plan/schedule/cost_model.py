@@ -236,7 +236,8 @@ class CostModel:
         """
         sizes = sizes_of_config(config)
         model = cls.from_config(**sizes, causal=causal, tile=tile)
-        return replace(model, **tower_terms(config, width=sizes["hidden_size"]))
+        terms: dict[str, Any] = dict(tower_terms(config, width=sizes["hidden_size"]))
+        return replace(model, **terms)
 
     @classmethod
     def fit(
@@ -410,7 +411,9 @@ def pack_costs(
     given = {name: values for name, values in sizes.items() if values is not None}
     for name in given:
         if not getattr(model, _TERMS[name][1]):
-            raise SettingsError(f"{name} are given and the cost model has {_TERMS[name][1]} = 0: set it, or leave {name} out")
+            raise SettingsError(
+                f"{name} are given and the cost model has {_TERMS[name][1]} = 0: set it, or leave {name} out"
+            )
     costs = _language_costs(plan_offsets, plan_lengths, model)
     for name, values in given.items():
         costs = costs + getattr(model, _TERMS[name][1]) * _real_array(name, values, len(costs))
@@ -506,4 +509,6 @@ def check_finite(name: str, array: Float64Array, noun: str, place: str = "") -> 
     bad_positions = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if len(bad_positions):
         position = int(bad_positions[0])
-        raise SettingsError(f"{name}[{position}{place}] is {array[position]}: every {noun} must be finite and at least 0")
+        raise SettingsError(
+            f"{name}[{position}{place}] is {array[position]}: every {noun} must be finite and at least 0"
+        )

@@ -195,10 +195,9 @@ def _costs_of_parts(
             all_costs = plan.costs(model, table)
         except SettingsError as error:  # a table of before, which measured less
             return costs, parts, [*notes, f"towers are not counted: {error.message}"]
-        has_work = all_costs.any(axis=0)
-        if has_work.any():
-            costs = all_costs[:, has_work]
-            parts = [part for part, is_there in zip(model.parts, has_work, strict=True) if is_there]
+        columns = [column for column in range(all_costs.shape[1]) if all_costs[:, column].any()]
+        if columns:
+            costs, parts = all_costs[:, columns], [model.parts[column] for column in columns]
     return costs, parts, notes
 
 

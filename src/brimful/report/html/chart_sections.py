@@ -213,7 +213,11 @@ def _part_rows(work: RankBalance) -> list[str]:
     if not work.parts:
         return []
     rows = [
-        [one.part.value.replace("_", " "), percent(one.share), *(f"{ratio:.3f}" for ratio in (one.as_it_comes, one.balanced, one.alone))]
+        [
+            one.part.value.replace("_", " "),
+            percent(one.share),
+            *(f"{ratio:.3f}" for ratio in (one.as_it_comes, one.balanced, one.alone)),
+        ]
         for one in work.parts
     ]
     words = (
