@@ -15,6 +15,7 @@ from brimful.errors import EncodersDifferError, ProcessorDiffersError
 from brimful.measure import media_comparison
 from brimful.media.families import open_family
 from brimful.media.families.qwen2_vl import Qwen2VL
+from brimful.progress import Progress
 from brimful.sources import open_source
 from brimful.testing.toys import toy_media_tokenizer, toy_picture
 
@@ -271,3 +272,16 @@ def test_videos(fault, tokenizer, directory, tmp_path, data_dir, torchvision, mo
     else:
         assert measure(rows, encoder, tmp_path).tokens[0] > 12
         assert encoder.media_reference._processor.video_processor is not None
+
+
+def test_a_processor_that_cannot_be_loaded_is_said(tokenizer, tmp_path, compared):
+    """Lengths need only its numbers; training will need its class, and says so then."""
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(SMALL))
+    said = []
+    progress = Progress()
+    progress.say = said.append  # type: ignore[method-assign]
+    encoder = MediaChatEncoder(tokenizer, open_family("qwen2-vl", tmp_path))
+    assert (measure(ROWS, encoder, tmp_path, progress=progress).tokens > 0).all()
+    assert compared == []
+    assert len(said) == 1
+    assert said[0].startswith("media are not compared with the processor of the model, which cannot be loaded (ValueError")

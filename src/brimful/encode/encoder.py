@@ -28,6 +28,10 @@ class MediaReference(Protocol):
     def id(self) -> Fingerprint:
         """Fingerprint of all that decides what it makes."""
 
+    @property
+    def obstacle(self) -> str:
+        """The reason why nothing can be compared here; empty if there is none."""
+
     def difference(self, sample: Sample, length: int) -> str | None:
         """Describe in what a sample of a measured length differs: empty if in nothing, None if it cannot be compared."""
 

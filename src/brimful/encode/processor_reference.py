@@ -85,6 +85,16 @@ class ProcessorReference:
         versions = {name: version(name) for name in ("transformers", "pillow")}
         return fingerprint_of([self._family.processor_class, self._family.settings, contents, versions])
 
+    @cached_property
+    def obstacle(self) -> str:
+        """The reason why nothing can be compared here; empty if there is none."""
+        try:
+            return "" if self._parts else "it has no parts"
+        except MissingExtraError as error:
+            return error.message
+        except Exception as error:  # of files that name no class, or another version's
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
     def difference(self, sample: Sample, length: int) -> str | None:
         """Describe the difference between an encoded sample and what the processor makes of it; empty if there is none.
 

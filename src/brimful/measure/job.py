@@ -261,7 +261,7 @@ def _task_for(
 def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | None, progress: Progress) -> None:
     """Run the tasks whose files do not exist yet, or are of no use, and compare what nobody compared."""
     pending_tasks, uncompared_tasks = [], []
-    comparison = MediaComparison(context)
+    comparison = MediaComparison(context, progress)
     undecoded_tasks = []
     for task in tasks:
         if (task.encoded_path is None or _has_tokens(task)) and _has_lengths(task, context):

@@ -17,6 +17,7 @@ from brimful.encode.encoder import MediaReference
 from brimful.errors import BadSampleError, BrimfulError, ProcessorDiffersError
 from brimful.measure.block import BlockContext, BlockTask
 from brimful.messages import setting
+from brimful.progress import Progress
 from brimful.sources.sample import Sample
 from brimful.tables import Table, open_table
 from brimful.typing import Int64Array
@@ -39,10 +40,11 @@ class MediaComparison:
 
     Args:
         context: of the job.
+        progress: told if nothing can be compared.
     """
 
-    def __init__(self, context: BlockContext) -> None:
-        self._context = context
+    def __init__(self, context: BlockContext, progress: Progress) -> None:
+        self._context, self._progress = context, progress
         self._reference = context.encoder.media_reference
         self._kinds_seen: set[int] = set()
         self._seconds = 0.0
@@ -67,6 +69,13 @@ class MediaComparison:
         if self._reference is None:
             return
         part = open_table(task.part_path)
+        if _kinds(part).any() and self._reference.obstacle:
+            self._progress.say(
+                f"media are not compared with the processor of the model, which cannot be loaded "
+                f"({self._reference.obstacle})"
+            )
+            self._reference = None
+            return
         tokens = part.flat("tokens")
         for row in self._rows(part, task):
             self._compare_row(task.start + row, int(tokens[row]), self._reference)
