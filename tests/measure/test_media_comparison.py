@@ -274,14 +274,16 @@ def test_videos(fault, tokenizer, directory, tmp_path, data_dir, torchvision, mo
         assert encoder.media_reference._processor.video_processor is not None
 
 
-def test_a_processor_that_cannot_be_loaded_is_said(tokenizer, tmp_path, compared):
+def test_a_processor_that_cannot_be_loaded_is_said(tokenizer, tmp_path, compared, monkeypatch):
     """Lengths need only its numbers; training will need its class, and says so then."""
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(SMALL))
     said = []
     progress = Progress()
-    progress.say = said.append  # type: ignore[method-assign]
+    monkeypatch.setattr(progress, "say", said.append)
     encoder = MediaChatEncoder(tokenizer, open_family("qwen2-vl", tmp_path))
     assert (measure(ROWS, encoder, tmp_path, progress=progress).tokens > 0).all()
     assert compared == []
     assert len(said) == 1
-    assert said[0].startswith("media are not compared with the processor of the model, which cannot be loaded (ValueError")
+    assert said[0].startswith(
+        "media are not compared with the processor of the model, which cannot be loaded (ValueError"
+    )
