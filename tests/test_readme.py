@@ -17,9 +17,10 @@ from pathlib import Path
 import click
 import pytest
 
-from brimful import plan_packs
+from brimful import open_source, plan_packs
 from brimful.cli import main
 from brimful.cli.program import _brimful
+from brimful.testing.toys import toy_chat_encoder
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,7 +32,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries that the c
 GOES_ON = "# goes on from"
 """What a block says that takes names of an earlier one; all others run by themselves."""
 
-GIVEN = {"dialects.md": lambda: {"plan": plan_packs([3, 3, 5], capacity=8192)}}
+GIVEN = {
+    "dialects.md": lambda: {"plan": plan_packs([3, 3, 5], capacity=8192)},
+    "media.md": lambda: {"source": open_source([{"text": "abc"}]), "encoder": toy_chat_encoder()},
+}
 """Names that a page takes from its reader."""
 
 TAKES_LONG = {"demo", "verify"}

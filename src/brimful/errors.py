@@ -13,7 +13,9 @@
     ├── EncodeError
     │   ├── TokenizerNotFoundError (FileNotFoundError)
     │   ├── AssistantTurnsError (ValueError)   a template that does not show where answers begin
+    │   ├── AugmentationError (ValueError)     a random transform that changes lengths
     │   └── EncodersDifferError (ValueError)   a fast library gave other tokens than its reference
+    │       └── ProcessorDiffersError          headers gave other tokens than the model's processor
     ├── MeasureError
     │   └── CacheMismatchError (ValueError)    a length table made with other settings or content
     ├── PlanError
@@ -64,7 +66,9 @@ __all__ = [
     "EncodeError",
     "TokenizerNotFoundError",
     "AssistantTurnsError",
+    "AugmentationError",
     "EncodersDifferError",
+    "ProcessorDiffersError",
     "MeasureError",
     "CacheMismatchError",
     "PlanError",
@@ -171,6 +175,14 @@ class AssistantTurnsError(EncodeError, ValueError):
 
 class EncodersDifferError(EncodeError, ValueError):
     """A fast library gave other tokens than the one that it stands for."""
+
+
+class AugmentationError(EncodeError, ValueError):
+    """A random transform changes the length of a sample, which was planned without it."""
+
+
+class ProcessorDiffersError(EncodersDifferError):
+    """The model's own processor made other tokens of a sample with media than were measured."""
 
 
 class MeasureError(BrimfulError):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.choose import encoder_for
-from brimful.encode.media_chat import MediaChatEncoder, media_sizes
+from brimful.encode.media_chat import MediaChatEncoder
 from brimful.errors import BadSampleError, SettingsError
 from brimful.media.families import open_family
 from brimful.sources import open_source
@@ -123,8 +123,8 @@ def test_a_text_has_the_tokens_of_a_chat(encoder, qwen_tokenizer):
 
 def test_budgets_of_media(encoder):
     """Packs are limited by what the vision tower gets, too."""
-    assert encoder.budgets == ("patches", "images", "frames")
-    sizes = media_sizes(encoder.encode(sample_of(ROWS[2])).media)
+    assert encoder.budgets == ("patches", "images", "frames", "patch_blocks")
+    sizes = encoder.sizes_of_media(encoder.encode(sample_of(ROWS[2])).media)
     assert (sizes["images"], sizes["frames"], sizes["audio_frames"]) == (2, 0, 0)
     assert sizes["patches"] == sum(int(np.prod(item.grid)) for item in encoder.encode(sample_of(ROWS[2])).media)
 

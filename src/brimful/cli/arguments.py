@@ -63,6 +63,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
         source,
         options["tokenizer"] or options.get("processor"),
         media=_family(options),
+        compare_media=options.get("compare_media", True),
         template_kwargs=_template_arguments(options["template_args"]),
         **{name: options[name] for name in _ENCODER_OPTIONS},
     )

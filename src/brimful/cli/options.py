@@ -93,6 +93,11 @@ media_options = grouped(
         "family",
     ),
     value_option("--media-dir", "DIR", "Where rows name media (default: beside their own file)."),
+    click.option(
+        "--compare-media/--no-compare-media",
+        default=True,
+        help="Compare a share of the samples with the model's own processor while measuring (default).",
+    ),
     click.option("--media-outside", is_flag=True, help="Rows may name media outside of that directory."),
     value_option("--min-pixels", "N", "Fewest pixels of a picture, instead of the processor's.", type=int),
     value_option("--max-pixels", "N", "Most pixels of a picture, instead of the processor's.", type=int),

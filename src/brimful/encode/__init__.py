@@ -1,5 +1,6 @@
 """One sample to its tokens and its exact length: ``ChatEncoder``, ``CompletionEncoder``, ``TextEncoder``, ``TokenEncoder``."""
 
+from brimful.encode.augmentation import check_augmentation, on_pictures
 from brimful.encode.chat import ChatEncoder, Reasoning, TrainOn
 from brimful.encode.choose import Mode, as_encoder, encoder_for
 from brimful.encode.completion import CompletionEncoder
@@ -21,5 +22,7 @@ __all__ = [
     "TokenEncoder",
     "TrainOn",
     "as_encoder",
+    "check_augmentation",
     "encoder_for",
+    "on_pictures",
 ]

@@ -69,6 +69,7 @@ def encoder_for(
     eos: bool = True,
     fast: bool = True,
     media: Family | None = None,
+    compare_media: bool = True,
 ) -> Encoder:
     """Return the encoder for a source, with these settings.
 
@@ -82,6 +83,7 @@ def encoder_for(
         bos, eos: as of ``TextEncoder``.
         fast: encode with faster libraries where they give the same tokens; never changes the result.
         media: sizes of pictures, videos and sounds to tokens (``media.families.open_family``), for chats with media.
+        compare_media: as of ``MediaChatEncoder``.
 
     Raises:
         SettingsError: no tokenizer where one is needed, or a setting that this mode does not have.
@@ -129,7 +131,7 @@ def encoder_for(
         return _ENCODERS[mode](tokenizer, **settings)
     if mode is not Mode.CHAT:
         raise SettingsError(f"media are packed with {setting('mode', Mode.CHAT.value)}, and the mode is {mode.value}")
-    return MediaChatEncoder(tokenizer, media, **settings)
+    return MediaChatEncoder(tokenizer, media, compare_media=compare_media, **settings)
 
 
 def as_encoder(source: Source, encoder: Encoder | str | os.PathLike[str] | Any) -> Encoder:

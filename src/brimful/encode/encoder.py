@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from brimful.checks import check_type
 from brimful.encode.batch import EncodedBatch
@@ -10,6 +10,7 @@ from brimful.encode.encoded import EncodedSample
 from brimful.encode.engine import Engine
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of
+from brimful.media import PlacedMedium
 from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint, Lengths
 
@@ -18,6 +19,21 @@ MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
 
 PendingLengths: TypeAlias = Callable[[], MeasuredLengths]
 """The second half of measuring a batch, which any thread may call."""
+
+
+class MediaReference(Protocol):
+    """The way from a sample with media to tokens by which an encoder is compared."""
+
+    @property
+    def id(self) -> Fingerprint:
+        """Fingerprint of all that decides what it makes."""
+
+    @property
+    def obstacle(self) -> str:
+        """The reason why nothing can be compared here; empty if there is none."""
+
+    def difference(self, sample: Sample, length: int) -> str | None:
+        """Describe in what a sample of a measured length differs: empty if in nothing, None if it cannot be compared."""
 
 
 class Encoder(abc.ABC):
@@ -30,6 +46,15 @@ class Encoder(abc.ABC):
     def budgets(self) -> tuple[str, ...]:
         """Names of what it measures beside tokens: ``patches``, ``images``, …."""
         return ()
+
+    def sizes_of_media(self, media: Sequence[PlacedMedium]) -> dict[str, int]:
+        """Return what the media of one encoded sample take of each of ``budgets``, by its name."""
+        return {}
+
+    @property
+    def media_reference(self) -> MediaReference | None:
+        """The model's own way from a sample with media to tokens; None if there is none to compare with."""
+        return None
 
     @property
     @abc.abstractmethod

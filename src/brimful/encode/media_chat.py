@@ -11,10 +11,12 @@ from brimful.encode.batch import EncodedBatch
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.encoder import PendingLengths
 from brimful.encode.placeholders import examined
+from brimful.encode.processor_reference import ProcessorReference
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BadSampleError, SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.media.families import Expansion, Family, Piece
+from brimful.media.placed import PAIRS_PER_BLOCK
 from brimful.messages import setting
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Message, Sample
@@ -34,18 +36,43 @@ class MediaChatEncoder(ChatEncoder):
     Args:
         tokenizer: as of ``ChatEncoder``.
         family: sizes of media to tokens, as the model's processor makes them (``media.families.open_family``).
+        compare_media: compare a share of the samples of a job with the model's own processor, where the family has one.
         settings: further arguments of ``ChatEncoder``.
 
     Raises:
         SettingsError: as of ``ChatEncoder``.
+
+    >>> from brimful.media.families import open_family
+    >>> from brimful.sources import open_source
+    >>> from brimful.testing.toys import toy_media_tokenizer, toy_picture
+    >>> row = {"messages": [{"role": "user", "content": "<image>What?"}, {"role": "assistant", "content": "A square."}]}
+    >>> sample = open_source([{**row, "images": [toy_picture(56, 84)]}], media=True)[0]
+    >>> encoded = MediaChatEncoder(toy_media_tokenizer(), open_family("qwen2-vl")).encode(sample)
+    >>> [(item.start, item.length, item.grid) for item in encoded.media]  # 6 x 4 patches, four to a token
+    [(7, 6, (1, 6, 4))]
     """
 
     takes_media = True
 
-    def __init__(self, tokenizer: str | os.PathLike[str] | Any, family: Family, **settings: Any) -> None:
+    def __init__(
+        self, tokenizer: str | os.PathLike[str] | Any, family: Family, *, compare_media: bool = True, **settings: Any
+    ) -> None:
         super().__init__(tokenizer, **settings)
         self.tokenizer: Tokenizer
         self.family = family
+        self._compares = compare_media
+
+    @cached_property
+    def media_reference(self) -> ProcessorReference | None:
+        if not (self._compares and self.family.directory and self.family.processor_class):
+            return None
+        return ProcessorReference(
+            self.family,
+            self.tokenizer,
+            prepare=super()._prepare,
+            render=lambda messages, tools: self._apply_template(messages, tools, False),
+            encode=self.encode,
+        )
 
     @property
     def length_settings(self) -> dict[str, Any]:
@@ -54,8 +81,12 @@ class MediaChatEncoder(ChatEncoder):
     @property
     def budgets(self) -> tuple[str, ...]:
         kinds = self.family.placeholders
-        names = ("patches", "images", "frames") if MediaKind.IMAGE in kinds or MediaKind.VIDEO in kinds else ()
-        return (*names, "audio_frames") if MediaKind.AUDIO in kinds else names
+        has_vision = MediaKind.IMAGE in kinds or MediaKind.VIDEO in kinds
+        names = ("patches", "images", "frames", "patch_blocks") if has_vision else ()
+        return (*names, "audio_frames", "sounds") if MediaKind.AUDIO in kinds else names
+
+    def sizes_of_media(self, media: Sequence[PlacedMedium]) -> dict[str, int]:
+        return media_sizes(media, self.family)
 
     def _prepare(self, sample: Sample) -> Sample:
         prepared = super()._prepare(sample)
@@ -254,15 +285,35 @@ def _placed(medium: Medium, start: int, length: int, expansion: Expansion) -> Pl
     )
 
 
-def media_sizes(media: Sequence[PlacedMedium]) -> dict[str, int]:
+def media_sizes(media: Sequence[PlacedMedium], family: Family) -> dict[str, int]:
     """Return what the media of one sample take of each budget, by its name.
 
-    >>> media_sizes([PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=0, length=4, num_tokens=4, num_patches=16)])
-    {'patches': 16, 'images': 1, 'frames': 0, 'audio_frames': 0}
+    ==================  ============================================================================================
+    ``patches``         of the vision tower, before any merging
+    ``images``          pictures
+    ``frames``          frames taken from videos
+    ``patch_blocks``    pairs of patches that look at each other, in blocks of 64 · 64: the square of the patches of each
+                        picture, frame or tile by itself, rounded up for each medium
+    ``audio_frames``    columns of spectrograms
+    ``sounds``          sounds
+    ==================  ============================================================================================
+
+    >>> from brimful.media.families import open_family
+    >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a"), 0, 64, 64, num_patches=256, grid=(1, 16, 16))
+    >>> sizes = media_sizes([picture, picture], open_family("qwen2-vl"))
+    >>> sizes["patches"], sizes["patch_blocks"]  # 2 · 256² ÷ 4,096, and not 512² ÷ 4,096
+    (512, 32)
     """
     return {
         "patches": sum(item.num_patches for item in media),
         "images": sum(item.medium.kind is MediaKind.IMAGE for item in media),
         "frames": sum(item.num_frames for item in media if item.medium.kind is MediaKind.VIDEO),
+        "patch_blocks": sum(_patch_blocks(item, family) for item in media if item.num_patches),
         "audio_frames": sum(item.num_mel_frames for item in media),
+        "sounds": sum(item.medium.kind is MediaKind.AUDIO for item in media),
     }
+
+
+def _patch_blocks(item: PlacedMedium, family: Family) -> int:
+    number, size = family.attention_groups(item.num_patches, item.grid)
+    return -(-number * size**2 // PAIRS_PER_BLOCK)

@@ -13,6 +13,7 @@ from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.blobs import LocalBlobStore, open_blob_store
 from brimful.cache import exclusive
 from brimful.checks import check_type
+from brimful.encode.augmentation import Transform, check_augmentation
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
@@ -67,6 +68,7 @@ def pack_dataset(
     num_proc: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     on_bad_sample: OnBadSample = "error",
+    transforms: Sequence[Transform] = (),
     notes: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> PackSummary:
@@ -85,8 +87,11 @@ def pack_dataset(
         groups: as of ``plan_packs``.
         shard_bytes, notes: as of ``write_packs``.
         num_proc, cache_dir, on_bad_sample, progress: as of ``measure_lengths``.
+        transforms: what training will apply to samples each time they are served. A few samples are probed, so that none of
+            them changes a length (``encode.augmentation``); packs hold the samples as they are.
 
     Raises:
+        AugmentationError: a transform changes the length of a sample.
         SettingsError: settings and capacity, or neither; a budget that nothing measures.
         BrimfulError: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
@@ -115,6 +120,8 @@ def pack_dataset(
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
     is_finished = _check_claim(log, source, encoder, settings, group_fingerprint)
+    if transforms:
+        check_augmentation(source, encoder, transforms)
     with store.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,

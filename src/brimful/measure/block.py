@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from brimful.encode.encoder import Encoder, MeasuredLengths
-from brimful.encode.media_chat import media_sizes
 from brimful.encode.token_runs import write_stored
 from brimful.errors import BadSampleError
 from brimful.measure.account import Account
@@ -152,7 +151,7 @@ def _sizes_of_media(
     names = [name for name in context.budgets if name in context.encoder.budgets]
     columns = {name: np.zeros(num_rows, dtype=np.int32) for name in names}
     for row, items in media.items():
-        sizes = media_sizes(items)
+        sizes = context.encoder.sizes_of_media(items)
         for name in names:
             columns[name][row] = sizes[name]
     return columns

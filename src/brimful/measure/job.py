@@ -22,6 +22,7 @@ from brimful.fingerprint import differing_keys, fingerprint_of, short
 from brimful.measure.account import Account
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
 from brimful.measure.comparison import compare_block, is_compared
+from brimful.measure.media_comparison import MediaComparison
 from brimful.measure.table import LengthTable
 from brimful.measure.targets import Targets, joined_rows
 from brimful.messages import setting
@@ -263,11 +264,15 @@ def _task_for(
 def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | None, progress: Progress) -> None:
     """Run the tasks whose files do not exist yet, or are of no use, and compare what nobody compared."""
     pending_tasks, uncompared_tasks = [], []
+    comparison = MediaComparison(context, progress)
+    undecoded_tasks = []
     for task in tasks:
         if (task.encoded_path is None or _has_tokens(task)) and _has_lengths(task, context):
             progress.advance(len(task), resumed=True)
             if not is_compared(task):
                 uncompared_tasks.append(task)
+            if comparison.is_due(task):
+                undecoded_tasks.append(task)
         else:
             pending_tasks.append(task)
     if num_proc is None:
@@ -296,8 +301,11 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         # Those of a job that was killed before it compared them.
         for task in uncompared_tasks:
             compare_block(context, task)
+        for task in undecoded_tasks:
+            comparison.compare(task)
         for task, num_tokens in results:
             compare_block(context, task)
+            comparison.compare(task)
             progress.advance(len(task), tokens=num_tokens)
 
 

@@ -14,6 +14,7 @@ from brimful.errors import CorruptFileError, InvalidLengthsError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.measure.account import Account
 from brimful.measure.targets import Targets
+from brimful.media.placed import PAIRS_PER_BLOCK as PAIRS_PER_BLOCK
 from brimful.tables import Table, open_table, write_table
 from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths
 

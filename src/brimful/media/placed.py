@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from brimful.media.reference import BadMediumError, Medium
 from brimful.typing import Fingerprint
 
+PAIRS_PER_BLOCK = 64 * 64
+"""Pairs of patches in one of the budget ``patch_blocks``: sums of squares of patches exceed 32 bits."""
+
 
 @dataclass(frozen=True)
 class PlacedMedium:

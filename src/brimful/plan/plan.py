@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, overload
@@ -11,20 +11,28 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from brimful.checks import path_of, position, positions
-from brimful.errors import CorruptFileError, LengthChangedError, SettingsError
+from brimful.errors import CorruptFileError, LengthChangedError, PlanMismatchError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, short
-from brimful.measure.table import LengthTable
+from brimful.measure.table import PAIRS_PER_BLOCK, LengthTable
 from brimful.plan.ledger import Ledger
 from brimful.plan.outcome import PlanOutcome
 from brimful.plan.plan_file import load_plan, save_plan
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.policies.truncated import Truncated
-from brimful.plan.schedule import CostModel, pack_costs
+from brimful.plan.schedule import CostModel, Part, pack_costs, pack_part_costs
 from brimful.plan.settings import PlanSettings
 from brimful.plan.validate import validate_plan
 from brimful.ragged import sums_of
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
+
+_TOWER_COLUMNS = (
+    ("patches", "patches", 1),
+    ("patch_squares", "patch_blocks", PAIRS_PER_BLOCK),
+    ("audio_frames", "audio_frames", 1),
+    ("sounds", "sounds", 1),
+)
+"""Size of media that a cost model weighs, the column that measures it, and units of one in the other."""
 
 
 class Segment(NamedTuple):
@@ -173,9 +181,51 @@ class Plan:
                 f"with {number}: the data or the tokenizer changed since. Measure and plan again"
             )
 
-    def costs(self, model: CostModel) -> Float64Array:
-        """Return the cost of each pack in the model's unit, ``float64[num_packs]``; for ``PackLoader(costs=…)``."""
-        return pack_costs(self.offsets, self.lengths, model)
+    def costs(self, model: CostModel, lengths: LengthTable | None = None) -> Float64Array:
+        """Return the cost of each pack in the model's unit; for ``PackLoader(costs=…)``.
+
+        Args:
+            model: cost of tokens, and of patches and sounds where the model has towers.
+            lengths: the table that was planned, for what the towers are given. Without it, of the language model alone.
+
+        Returns:
+            ``float64[num_packs]`` without a table; with one ``float64[num_packs, num_parts]``, a column for each of
+            ``model.parts``: schedules then balance the towers too.
+
+        Raises:
+            SettingsError: the model has a tower, and the table measured its media without what it costs.
+            PlanMismatchError: a table of another number of samples.
+
+        >>> from brimful import CostModel, LengthTable, plan_packs
+        >>> table = LengthTable.from_lengths([5, 3], patches=[16, 0], patch_blocks=[1, 0])
+        >>> model = CostModel(linear=1, quadratic=0, encoder_linear=2)
+        >>> plan_packs(table, capacity=5, seed=None).costs(model, table).tolist()
+        [[5.0, 32.0], [3.0, 0.0]]
+        """
+        if lengths is None:
+            return pack_costs(self.offsets, self.lengths, model)
+        sizes: dict[str, Int64Array] = {}
+        for name, column, factor in _TOWER_COLUMNS:
+            if column in lengths.budgets:
+                sizes[name] = factor * self.sums_by_pack(lengths, column)
+        _check_towers_measured(model, sizes)
+        return pack_part_costs(self.offsets, self.lengths, model, sizes)
+
+    def sums_by_pack(self, lengths: LengthTable, budget: str) -> Int64Array:
+        """Return what the samples of each pack take of a measured budget, ``int64[num_packs]``.
+
+        A sample that is in several parts counts where its first part is: media are never cut.
+
+        Raises:
+            PlanMismatchError: a table of another number of samples.
+        """
+        if len(lengths) != self.ledger.samples_in:
+            raise PlanMismatchError(
+                f"the plan is of {self.ledger.samples_in:,} samples and the length table has {len(lengths):,}"
+            )
+        amounts = lengths.budgets[budget][self.sample_ids].astype(np.int64)
+        amounts[self.starts != 0] = 0
+        return sums_of(amounts, self.offsets)
 
     def pack(self, index: int) -> list[Segment]:
         """Return the segments of one pack, in order."""
@@ -301,3 +351,17 @@ class Plan:
             f"Plan({self.num_packs:,} packs of {self.capacity:,}, {self.ledger.samples_packed:,} samples, "
             f"fill {100 * self.fill_ratio:.2f} %, {self.settings.algorithm}, {short(self.fingerprint)})"
         )
+
+
+def _check_towers_measured(model: CostModel, sizes: Mapping[str, Int64Array]) -> None:
+    """Refuse costs of a tower without what it is given: pictures would cost less than they do, and nobody would know."""
+    for part, term, size, column in (
+        (Part.VISION_TOWER, model.encoder_quadratic, "patch_squares", "patch_blocks"),
+        (Part.AUDIO_TOWER, model.audio_constant, "sounds", "sounds"),
+    ):
+        is_measured = "patches" in sizes if part is Part.VISION_TOWER else "audio_frames" in sizes
+        if term and is_measured and size not in sizes:
+            raise SettingsError(
+                f"the length table has no {column}, by which the {part.value.replace('_', ' ')} costs: measure again, "
+                f"or leave lengths out for costs of the language model alone"
+            )

@@ -13,7 +13,7 @@ from brimful.checks import check_type, is_whole_number, whole_number
 from brimful.errors import SettingsError, StateError
 from brimful.fingerprint import fingerprint_array
 from brimful.messages import counted, differences
-from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, quantise, schedule_packs
+from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, quantise_parts, schedule_packs
 from brimful.shards import FingerprintedPacks, Pack
 
 _VERSION = 2
@@ -76,8 +76,9 @@ class PackLoader(RankLoader):
         micro_batches: forwards of one step (gradient accumulation).
         seed: of the order; None keeps the order of the plan.
         tail: ``pad``, ``drop`` or ``repeat`` (``Tail``).
-        costs: cost of each pack, as ``plan.costs(model)`` gives it; ranks then have nearly equal work in each
-            micro-batch. None leaves packs where the shuffle put them.
+        costs: cost of each pack, as ``plan.costs(model)`` gives it, or of each pack in each part of the model, as
+            ``plan.costs(model, lengths)``; ranks then have nearly equal work in each micro-batch, in towers too. None leaves
+            packs where the shuffle put them.
         window_steps: steps within which packs are exchanged to balance costs (``schedule_packs``).
 
     Raises:
@@ -119,7 +120,7 @@ class PackLoader(RankLoader):
         self._seed = seed
         self._costs = None if costs is None else np.asarray(costs)
         if self._costs is not None:
-            quantise(self._costs, len(dataset))  # refuses costs that are none
+            quantise_parts(self._costs, len(dataset))  # refuses costs that are none
         self._num_delivered = 0  # micro-batches of this epoch
         if self.steps_per_epoch == 0:
             raise SettingsError(

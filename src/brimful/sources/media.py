@@ -53,6 +53,14 @@ class MediaPlace:
         directory: relative names begin here; the present directory if empty.
         allow_outside: media may lie elsewhere too. Else a name that leads out of the directory, also by a link, is
             refused: a data set from elsewhere could name any file of this machine.
+
+    >>> place = MediaPlace("/data/photos")
+    >>> place.find("cats/1.jpg")
+    '/data/photos/cats/1.jpg'
+    >>> place.find("../keys.pem")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    brimful.sources.sample.MalformedRowError: '../keys.pem' is outside of /data/photos, ...
     """
 
     directory: str = ""

@@ -1,5 +1,6 @@
 """Toys that behave like the real objects: an encoder without a tokenizer, packs without files."""
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,12 @@ from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of
+from brimful.optional import optional
 from brimful.shards import Pack, assemble_pack
 from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint, Lengths
 
-__all__ = ["ToyPacks", "toy_chat_encoder", "toy_pack", "toy_packs"]
+__all__ = ["ToyPacks", "toy_chat_encoder", "toy_media_tokenizer", "toy_pack", "toy_packs", "toy_picture"]
 
 
 class _ToyEncoder(Encoder):
@@ -62,6 +64,53 @@ def toy_chat_encoder(version: int = 0) -> Encoder:
     [97, 98, 99]
     """
     return _ToyEncoder(version)
+
+
+_MEDIA_TOKENS = (
+    "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
+)  # fmt: skip
+
+_MEDIA_TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content -%}
+{% if part.type == "text" %}{{ part.text }}{% else %}<|vision_start|><|{{ part.type }}_pad|><|vision_end|>{% endif %}
+{%- endfor %}{% endif %}<|im_end|>
+{% endfor -%}
+"""
+
+
+def toy_media_tokenizer() -> Any:
+    """Return a tokenizer of ``transformers`` with one token a byte, and the placeholders and template of Qwen-VL.
+
+    >>> toy_media_tokenizer()("<|image_pad|>ab")["input_ids"]
+    [260, 64, 65]
+    """
+    with optional("transformers", "text", "a tokenizer"):
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", additional_special_tokens=list(_MEDIA_TOKENS)
+    )
+    tokenizer.chat_template = _MEDIA_TEMPLATE
+    return tokenizer
+
+
+def toy_picture(width: int, height: int) -> bytes:
+    """Return a black picture as PNG.
+
+    >>> toy_picture(2, 3)[:4]
+    b'\\x89PNG'
+    """
+    with optional("PIL", "media", "a picture"):
+        from PIL import Image
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "PNG")
+    return file.getvalue()
 
 
 def toy_pack(lengths: Sequence[int], first_sample: int = 0, seed: int = 0) -> Pack:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from brimful import plan_packs
-from brimful.plan.schedule import CostModel
+from brimful import LengthTable, plan_packs
+from brimful.plan.schedule import CostModel, Part
 from brimful.report.analysis.rank_balance import measure_rank_balance
 from brimful.report.analysis.training_run import TrainingRun
 
@@ -32,3 +32,46 @@ def test_balancing_is_what_makes_ranks_equal():
     assert work.balanced.worst == 1.0
     assert work.as_it_comes.worst == pytest.approx(64 / 48)
     assert 1.0 < work.as_it_comes.mean < 64 / 48
+
+
+TOWERS = CostModel(linear=1, quadratic=0, encoder_linear=1, encoder_quadratic=0.25)
+
+
+def test_each_part_waits_for_its_own_slowest_rank():
+    """Four packs of one sample: two have a picture. Side by side nobody waits; otherwise a tower stands still."""
+    table = LengthTable.from_lengths([8, 8, 8, 8], patches=[64, 0, 64, 0], patch_blocks=[1, 0, 1, 0])
+    plan = plan_packs(table, capacity=8, seed=None)
+    work = measure_rank_balance(plan, TrainingRun(dp_world_size=2, cost_model=TOWERS), table)
+    language, vision = work.parts
+    assert (language.part, vision.part) == (Part.LANGUAGE_MODEL, Part.VISION_TOWER)
+    assert (language.as_it_comes, language.balanced, vision.balanced, vision.alone) == (1.0, 1.0, 1.0, 1.0)
+    assert vision.as_it_comes in (1.0, 2.0)
+    cost_of_picture = 64 + 0.25 * 4096
+    assert vision.share == pytest.approx(2 * cost_of_picture / (2 * cost_of_picture + 32))
+    assert work.notes == []
+
+
+def test_parts_that_no_order_balances_are_said():
+    """Tower and language model ask for other pairs: one of them waits, and the report says how long."""
+    table = LengthTable.from_lengths([8, 8, 6, 6], patches=[16, 4, 16, 4])
+    plan = plan_packs(table, capacity=8, seed=None)
+    model = CostModel(linear=1, quadratic=0, encoder_linear=1)
+    work = measure_rank_balance(plan, TrainingRun(dp_world_size=2, cost_model=model), table)
+    language, vision = work.parts
+    assert (vision.balanced, vision.alone, language.alone) == (1.0, 1.0, 1.0)
+    assert language.balanced == pytest.approx(16 / 14)
+    assert work.notes == [
+        "no one order balances all parts: the language model takes 1.143 times its mean, and 1.000 if packs were exchanged "
+        "for it alone"
+    ]
+
+
+def test_what_is_not_counted_is_said():
+    """A model of texts for samples with pictures, and a table that measured too little for a tower."""
+    table = LengthTable.from_lengths([8, 8], patches=[16, 0])
+    plan = plan_packs(table, capacity=8, seed=None)
+    text = measure_rank_balance(plan, TrainingRun(dp_world_size=2, cost_model=CostModel(linear=1, quadratic=0)), table)
+    assert text.parts == []
+    assert text.notes[0].startswith("the model has no vision tower, and the samples have patches")
+    towers = measure_rank_balance(plan, TrainingRun(dp_world_size=2, cost_model=TOWERS), table)
+    assert towers.notes[0].startswith("towers are not counted: the length table has no patch_blocks")

@@ -13,11 +13,13 @@ from brimful import plan_packs
 from brimful.measure import LengthTable
 from brimful.plan import Alignment
 from brimful.plan.counts.histogram import Histogram
+from brimful.plan.schedule import CostModel
 from brimful.report.analysis.capacity_sweep import CAPACITIES, sweep_capacities
 from brimful.report.analysis.facts import gather_facts
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.report.html.page import DATA_ID, render_page
 from brimful.report.text.comparison import draw_sweep
+from brimful.report.text.facts import describe_facts
 from brimful.report.text.plan import describe_plan
 from brimful.testing.strategies import capacities_and_lengths
 
@@ -344,3 +346,17 @@ def test_one_is_said_in_the_singular():
     assert "1 data-parallel rank, micro-batch 1" in shown
     assert "1 sample in 1 pack of 5 tokens" in shown
     assert "1 sample holds 5 tokens." in shown
+
+
+def test_parts_of_a_model_are_shown_beside_each_other():
+    """A page that hides the tower says that ranks are balanced while they wait."""
+    table = LengthTable.from_lengths([8, 8, 6, 6], patches=[16, 4, 16, 4], patch_blocks=[1, 1, 1, 1])
+    model = CostModel(linear=1, quadratic=0, encoder_linear=1)
+    run = TrainingRun(dp_world_size=2, cost_model=model)
+    facts = gather_facts("parts", table=table, plan=plan_packs(table, capacity=8, seed=None), run=run)
+    page = render_page(facts)
+    for text in ("vision tower", "language model", "No one order balances all parts: the language model takes 1.143"):
+        assert text in page
+    lines = describe_facts(facts)
+    assert any(line.startswith("vision tower   58.8 % of the cost, slowest ÷ mean rank ") for line in lines)
+    assert facts.as_dict()["work"]["parts"][1]["part"] == "vision_tower"

@@ -41,18 +41,12 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
     if name not in FAMILIES:
         raise SettingsError(f"no family is called {name!r}: choose one of {', '.join(FAMILIES)}")
     files = None if directory is None else read_processor_files(directory)
-    return FAMILIES[name].from_files(files, {key: value for key, value in overrides.items() if value is not None})
+    family = FAMILIES[name].from_files(files, {key: value for key, value in overrides.items() if value is not None})
+    family.directory = None if directory is None else Path(directory)
+    return family
 
 
-_FAMILY_OF_CLASS = {
-    "Qwen2VLProcessor": "qwen2-vl",
-    "Qwen2_5_VLProcessor": "qwen2.5-vl",
-    "Qwen3VLProcessor": "qwen3-vl",
-    "Qwen2AudioProcessor": "qwen2-audio",
-    "Qwen2_5OmniProcessor": "qwen2.5-omni",
-    "LlavaProcessor": "llava",
-    "InternVLProcessor": "internvl",
-}
+_FAMILY_OF_CLASS = {family.processor_class: name for name, family in FAMILIES.items()}
 
 
 def family_of_processor(directory: str | Path) -> str:

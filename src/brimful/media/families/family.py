@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from brimful.errors import SettingsError
@@ -77,6 +78,12 @@ class Family(ABC):
     """
 
     name: ClassVar[str]
+    processor_class: ClassVar[str] = ""
+    """Name of its processor in Transformers, by which jobs compare a share of their samples; empty if there is none."""
+
+    directory: Path | None = None
+    """Folder of the processor whose files it was read from; no part of its settings."""
+
     placeholders: ClassVar[Mapping[MediaKind, Placeholder]]
 
     @classmethod
@@ -127,6 +134,13 @@ class Family(ABC):
     def audio(self, header: AudioHeader) -> Expansion:
         """Return the expansion of a sound of this header; ``BadMediumError`` if the processor refuses it."""
         raise self._unknown(MediaKind.AUDIO)
+
+    def attention_groups(self, num_patches: int, grid: tuple[int, int, int] | None) -> tuple[int, int]:
+        """Return the groups of patches of a medium within which patches look at each other: their number, and the size of each.
+
+        Each picture and each frame, or pair of frames, is a group; ``InternVL`` has one for each tile.
+        """
+        return (1, num_patches) if grid is None else (grid[0], grid[1] * grid[2])
 
     def _unknown(self, kind: MediaKind) -> SettingsError:
         kinds = ", ".join(known.value for known in self.placeholders)

@@ -40,6 +40,7 @@ class InternVL(Family):
     """InternVL 2.5 and 3 with the processor of Transformers: pictures. Videos are not measured yet."""
 
     name = "internvl"
+    processor_class = "InternVLProcessor"
     placeholders = {MediaKind.IMAGE: Placeholder("<IMG_CONTEXT>", "<IMG_CONTEXT>")}
 
     def __init__(self, image: InternVLSettings) -> None:
@@ -86,6 +87,16 @@ class InternVL(Family):
         num_tokens = num_tiles * settings.image_seq_length
         pieces = (Piece("<img>"), Piece(self.placeholders[MediaKind.IMAGE].token, num_tokens), Piece("</img>"))
         return Expansion(pieces, num_tokens, num_patches=num_tokens * _PATCHES_OF_TOKEN, num_frames=1)
+
+    def attention_groups(self, num_patches: int, grid: tuple[int, int, int] | None) -> tuple[int, int]:
+        """Return the number of tiles, and the patches of each.
+
+        >>> from brimful.media.families import open_family
+        >>> open_family("internvl").attention_groups(9 * 1024, None)
+        (9, 1024)
+        """
+        patches_of_tile = self._image.image_seq_length * _PATCHES_OF_TOKEN
+        return num_patches // patches_of_tile, patches_of_tile
 
 
 def tiles(size: ImageSize, settings: InternVLSettings) -> tuple[int, int]:

@@ -37,6 +37,7 @@ class Llava(Family):
     """LLaVA 1.5 and others with its processor."""
 
     name = "llava"
+    processor_class = "LlavaProcessor"
     placeholders = {MediaKind.IMAGE: Placeholder("<image>", "<image>")}
 
     def __init__(self, image: LlavaSettings) -> None:

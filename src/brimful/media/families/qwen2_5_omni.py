@@ -19,6 +19,7 @@ class Qwen25Omni(Family):
     """Qwen2.5-Omni: sounds and pictures. Videos, whose sound is woven into their frames, are not measured yet."""
 
     name = "qwen2.5-omni"
+    processor_class = "Qwen2_5OmniProcessor"
     placeholders = {
         MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>"),
         MediaKind.IMAGE: Placeholder("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),

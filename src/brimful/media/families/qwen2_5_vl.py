@@ -9,3 +9,4 @@ class Qwen25VL(Qwen2VL):
     """Qwen2.5-VL: its processor cuts pictures and videos as that of Qwen2-VL does."""
 
     name = "qwen2.5-vl"
+    processor_class = "Qwen2_5_VLProcessor"

@@ -69,6 +69,7 @@ class Qwen2Audio(Family):
     """Qwen2-Audio: sounds alone."""
 
     name = "qwen2-audio"
+    processor_class = "Qwen2AudioProcessor"
     placeholders = {MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>")}
 
     def __init__(self, audio: SpectrogramSettings) -> None:

@@ -57,6 +57,7 @@ class Qwen2VL(Family):
     """Qwen2-VL: pictures, and videos whose frames go in pairs."""
 
     name = "qwen2-vl"
+    processor_class = "Qwen2VLProcessor"
     placeholders = {
         MediaKind.IMAGE: Placeholder("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"),
         MediaKind.VIDEO: Placeholder("<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>"),

@@ -30,6 +30,7 @@ class Qwen3VL(Qwen2VL):
     """Qwen3-VL: each pair of frames is a picture of its own behind a text ``<1.5 seconds>``."""
 
     name = "qwen3-vl"
+    processor_class = "Qwen3VLProcessor"
     published_image = PatchSettings(patch_size=16, min_pixels=65_536, max_pixels=16_777_216)
     published_video = Qwen3VideoSettings(min_pixels=4_096, max_pixels=25_165_824)
     default_video = Qwen3VideoSettings()

@@ -1,17 +1,20 @@
 """Packs to steps and ranks, balanced by the cost of each pack."""
 
-from brimful.plan.schedule.balance import Barrier, imbalance, quantise
-from brimful.plan.schedule.cost_model import CostModel, pack_costs, pack_squares
+from brimful.plan.schedule.balance import Barrier, imbalance, quantise, quantise_parts
+from brimful.plan.schedule.cost_model import CostModel, Part, pack_costs, pack_part_costs, pack_squares
 from brimful.plan.schedule.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
 
 __all__ = [
     "DEFAULT_WINDOW_STEPS",
     "Barrier",
     "CostModel",
+    "Part",
     "Tail",
     "imbalance",
     "pack_costs",
+    "pack_part_costs",
     "pack_squares",
     "quantise",
+    "quantise_parts",
     "schedule_packs",
 ]

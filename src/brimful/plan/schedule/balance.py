@@ -61,11 +61,15 @@ def imbalance(
         k = 0           4        2          micro_batch   (4 + 4) ÷ (3 + 3) = 1.33
         k = 1           2        4          step           6      ÷  6      = 1
 
+    Parts of a model run one after the other, each behind barriers of its own, so the slowest ranks of all parts add up at
+    micro-batches; a step ends once, with the sum of a rank's parts.
+
     The mean over the steps weighs every step alike; ``benchmarks/bench_schedule.py`` prints it with the 99th percentile.
 
     Args:
         schedule: ``int64[steps, dp_world_size, micro_batches, packs_per_micro_batch]``, -1 = none.
-        costs: ``float64[num_packs]``, as ``pack_costs`` gives them; packs of one micro-batch add up.
+        costs: ``float64[num_packs]``, as ``pack_costs`` gives them, or ``float64[num_packs, num_parts]``, as
+            ``pack_part_costs``; packs of one micro-batch add up.
         barrier: the points at which ranks wait (``Barrier``).
 
     Returns:
@@ -87,12 +91,16 @@ def imbalance(
         )
     if schedule.size and int(schedule.max()) >= len(costs):
         raise SettingsError(f"the schedule names pack {int(schedule.max()):,} and costs has {len(costs):,} entries")
-    costs_and_none = np.append(np.asarray(costs, dtype=np.float64), 0.0)  # index -1, no pack, is the last entry
-    work = costs_and_none[schedule].sum(axis=3)  # [steps, ranks, barriers of a step]
+    parts = np.asarray(costs, dtype=np.float64)
+    if barrier is Barrier.STEP and parts.ndim == 2:
+        parts = parts.sum(axis=1)
+    parts = parts.reshape(len(parts), -1)
+    parts_and_none = np.append(parts, np.zeros((1, parts.shape[1])), axis=0)  # index -1, no pack, is the last entry
+    work = parts_and_none[schedule].sum(axis=3)  # [steps, ranks, micro-batches, parts]
     if barrier is Barrier.STEP:
         work = work.sum(axis=2, keepdims=True)
-    slowest = work.max(axis=1).sum(axis=1)
-    mean = work.mean(axis=1).sum(axis=1)
+    slowest = work.max(axis=1).sum(axis=(1, 2))
+    mean = work.mean(axis=1).sum(axis=(1, 2))
     ratio: Float64Array = np.divide(slowest, mean, out=np.ones_like(mean), where=mean > 0)
     return np.maximum(ratio, 1.0)  # the mean of equal numbers may round above them
 
@@ -128,6 +136,41 @@ def quantise(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
     return np.floor(array / largest * _LEVELS).astype(np.int64) + 1
 
 
+def quantise_parts(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
+    """Return the costs of several parts of a model as whole numbers on one scale.
+
+    Returns:
+        ``int64[num_packs, num_parts]``, without parts that cost nothing in any pack; one part at least. Of one part, those
+        of ``quantise``.
+
+    Raises:
+        SettingsError: as of ``quantise``, or no row for each pack.
+
+    >>> quantise_parts(np.array([[0.0, 1.0], [0.0, 3.0]]), 2).tolist()
+    [[715827883], [2147483649]]
+    """
+    array = np.asarray(costs)
+    if array.ndim == 1:
+        return quantise(array, num_packs)[:, None]
+    if array.dtype.kind not in "iuf" or array.ndim != 2 or array.shape[1] == 0:
+        raise SettingsError(
+            f"costs must be numbers, one or a row of one for each part of the model, and are {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    array = array.astype(np.float64)
+    for part, column in enumerate(array.T):
+        check_finite("costs", column, "cost", place=f", {part}")
+    array = array[:, array.any(axis=0)] if array.any() else array[:, :1]
+    if array.shape[1] == 1:
+        return quantise(array[:, 0], num_packs)[:, None]
+    if len(array) != num_packs:
+        raise SettingsError(f"costs must have a row for each of the {num_packs:,} packs and have {len(array):,}")
+    largest = float(array.sum(axis=1).max())
+    weights = np.floor(array / largest * _LEVELS).astype(np.int64)
+    weights[:, 0] += 1
+    return weights
+
+
 def balance_steps(
     order: Int64Array,
     weights: Int64Array,
@@ -158,21 +201,41 @@ def balance_steps(
     if num_steps == 0:
         return order.reshape(0, *step_shape)
 
-    # Windows of two sizes: the first ``num_longer`` of them have one step more.
+    slices = np.concatenate(
+        [
+            _sorted_slices(steps.reshape(len(steps), -1), weights, steps.shape[1], ranks, stream)
+            for steps in windows_of(order, window_steps)
+        ]
+    )
+    return in_random_order(assign_to_ranks(slices, weights, step_shape), stream)
+
+
+def windows_of(order: Int64Array, window_steps: int) -> list[Int64Array]:
+    """Cut steps ``[steps, packs]`` into windows of two sizes: arrays ``[windows, steps of a window, packs]``.
+
+    The first windows have one step more, if any.
+
+    >>> [windows.shape for windows in windows_of(np.zeros((33, 2), dtype=np.int64), 8)]
+    [(3, 7, 2), (2, 6, 2)]
+    """
+    num_steps, step_size = order.shape
     num_windows = -(-num_steps // window_steps)
     window_size, num_longer = divmod(num_steps, num_windows)
     boundary = num_longer * (window_size + 1)
-    slices = np.concatenate(
-        [
-            _sorted_slices(steps.reshape(-1, size * step_size), weights, size, ranks, stream)
-            for steps, size in ((order[:boundary], window_size + 1), (order[boundary:], window_size))
-            if len(steps)
-        ]
-    )
-    schedule = _assign_to_ranks(slices, weights, step_shape)
+    return [
+        steps.reshape(-1, size, step_size)
+        for steps, size in ((order[:boundary], window_size + 1), (order[boundary:], window_size))
+        if len(steps)
+    ]
 
-    # The assignment puts the heavy micro-batches first in every step, and the heaviest on the first rank: the place of
-    # a pack would tell its cost.
+
+def in_random_order(schedule: Int64Array, stream: RandomStream) -> Int64Array:
+    """Put micro-batches and ranks of each step in random order.
+
+    The assignment puts the heavy micro-batches first in every step, and the heaviest on the first rank: the place of a
+    pack would tell its cost.
+    """
+    num_steps, ranks, micro_batches, _ = schedule.shape
     micro_order = np.argsort(stream.words(num_steps * micro_batches).reshape(num_steps, -1), axis=1, kind="stable")
     schedule = np.take_along_axis(schedule, micro_order[:, None, :, None], axis=2)
     rank_order = np.argsort(stream.words(num_steps * ranks).reshape(num_steps, -1), axis=1, kind="stable")
@@ -205,7 +268,7 @@ def balance_partial_step(packs: Int64Array, weights: Int64Array, step_shape: tup
     by_cost[: len(packs)] = packs[np.argsort(-weights[packs], kind="stable")]
     slices = by_cost.reshape(1, micro_batches * packs_needed, ranks)
     step = np.full((1, *step_shape), -1, dtype=np.int64)
-    step[..., :packs_needed] = _assign_to_ranks(slices, weights, (ranks, micro_batches, packs_needed))
+    step[..., :packs_needed] = assign_to_ranks(slices, weights, (ranks, micro_batches, packs_needed))
     return step
 
 
@@ -226,7 +289,7 @@ def _sorted_slices(
     return strata.transpose(0, 2, 1, 3).reshape(num_windows * window_size, slots, ranks)
 
 
-def _assign_to_ranks(slices: Int64Array, weights: Int64Array, step_shape: tuple[int, int, int]) -> Int64Array:
+def assign_to_ranks(slices: Int64Array, weights: Int64Array, step_shape: tuple[int, int, int]) -> Int64Array:
     """Assign slices to ranks, longest processing time first: the heaviest pack goes to the rank with the least load.
 
     Within a micro-batch, slice after slice; then micro-batch after micro-batch within the step, so that ranks are

@@ -11,6 +11,15 @@ looks into another::
 With ``linear = 2, quadratic = 1``, A costs 80 and B costs 32. A rank that has B waits for the rank that has A;
 ``schedule.balance`` puts packs of equal cost beside each other.
 
+Towers for pictures and sounds cost by what they are given. No picture looks into another, so squares are taken picture by
+picture and never of a sum; a video's frames are pictures too::
+
+    vision  =  encoder_linear · patches  +  encoder_quadratic · Σ patches² of each picture
+    audio   =  audio_linear · audio frames  +  audio_constant · sounds
+
+Where sounds are padded to one length, each costs the same; where they are cut into windows, each costs by its frames. The
+parts of a model run one after the other, so their costs are kept apart too (``pack_part_costs``).
+
 The formulae count multiplications and additions of matrix products in the forward pass, as in FlexSP, Skrull and
 WLB-LLM (2025). Real kernels run short attention below the speed of matrix products, so attention weighs more
 than they say: where timings exist, ``CostModel.fit`` is better.
@@ -19,7 +28,8 @@ than they say: where timings exist, ``CostModel.fit`` is better.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +38,7 @@ import numpy.typing as npt
 from brimful.checks import check_share, is_number, whole_number
 from brimful.errors import SettingsError
 from brimful.plan.schedule.model_config import sizes_of_config
+from brimful.plan.schedule.tower_config import tower_terms
 from brimful.ragged import sums_of
 from brimful.typing import AnyIntArray, Float64Array, Int64Array, Offsets
 
@@ -41,13 +52,25 @@ _MIN_SINGULAR_VALUE_RATIO = 1e-6
 """Smallest ÷ largest singular value of the scaled timings; below it the two terms cannot be told apart."""
 
 
+class Part(str, Enum):
+    """The parts of a model that run one after the other."""
+
+    LANGUAGE_MODEL = "language_model"
+    """Decoder layers and head, by tokens."""
+    VISION_TOWER = "vision_tower"
+    """Encoder of pictures and frames, by patches."""
+    AUDIO_TOWER = "audio_tower"
+    """Encoder of sounds, by columns of their spectrograms."""
+
+
 @dataclass(frozen=True)
 class CostModel:
     """Cost of a pack from the lengths of its segments.
 
     ::
 
-        cost = linear · Σ l  +  quadratic · Σ s(l)  +  encoder_linear · Σ P  +  encoder_quadratic · Σ P²
+        cost = linear · Σ l  +  quadratic · Σ s(l)
+             + encoder_linear · Σ P  +  encoder_quadratic · Σ P²  +  audio_linear · Σ F  +  audio_constant · sounds
         s(l) = ceil(l ÷ tile) · tile · l                   without a window
              = the same − (l − window)²  where l > window  in the layers that have one
 
@@ -59,8 +82,10 @@ class CostModel:
             the square of a segment remains l² − (l − window)², which is twice the band below the diagonal. For
             attention to both sides it is the reach to one side.
         windowed_share: of the layers, those that have the window, from 0 to 1.
-        encoder_linear: FLOPs per patch of an image, or frame of a clip, in its encoder.
-        encoder_quadratic: FLOPs per patch², for full attention within an image or clip.
+        encoder_linear: FLOPs per patch of a picture in the vision tower, attention within windows of fixed size included.
+        encoder_quadratic: FLOPs per patch², for full attention within a picture, or a frame of a video.
+        audio_linear: FLOPs per frame of a spectrogram, for a tower that computes what is there.
+        audio_constant: FLOPs per sound, for a tower that pads each to one length.
         r_squared: how much of the variance of the timings a fitted model explains; None if not fitted.
         unit: of a cost, for people.
 
@@ -81,11 +106,13 @@ class CostModel:
     windowed_share: float = 1.0
     encoder_linear: float = 0.0
     encoder_quadratic: float = 0.0
+    audio_linear: float = 0.0
+    audio_constant: float = 0.0
     r_squared: float | None = None
     unit: str = "FLOPs"
 
     def __post_init__(self) -> None:
-        coefficients = ("linear", "quadratic", "encoder_linear", "encoder_quadratic")
+        coefficients = ("linear", "quadratic", "encoder_linear", "encoder_quadratic", "audio_linear", "audio_constant")
         for name in coefficients:
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < float("inf"):
@@ -94,6 +121,16 @@ class CostModel:
             raise SettingsError("linear and quadratic are both 0: every pack would cost nothing")
         _check_tiling(self.tile, self.window)
         check_share("windowed_share", self.windowed_share)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Parts of the model that run one after the other: those that cost something."""
+        is_there = {
+            Part.LANGUAGE_MODEL: self.linear or self.quadratic,
+            Part.VISION_TOWER: self.encoder_linear or self.encoder_quadratic,
+            Part.AUDIO_TOWER: self.audio_linear or self.audio_constant,
+        }
+        return tuple(part for part, cost in is_there.items() if cost)
 
     @property
     def crossover_length(self) -> float:
@@ -178,8 +215,9 @@ class CostModel:
     def of_model(cls, config: Mapping[str, Any], *, causal: bool = True, tile: int = DEFAULT_TILE) -> CostModel:
         """Read the same numbers from a Hugging Face ``config.json``: Qwen, Llama, Mistral and models named like them.
 
-        Of a model with images or audio, ``text_config`` is read; the encoder's terms are given with
-        ``dataclasses.replace(model, encoder_linear=…, encoder_quadratic=…)``. Mixtures of experts count the
+        Of a model with pictures or sounds, ``text_config`` is the language model, and ``vision_config`` and
+        ``audio_config`` are its towers (``schedule.tower_config``: Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen2-Audio,
+        Qwen2.5-Omni, LLaVA, InternVL). Mixtures of experts count the
         experts of one token, shared ones too, and layers that are dense. ``sliding_window`` bounds attention in
         the layers that use it (``layer_types``, ``max_window_layers``, ``sliding_window_pattern``; else in all).
 
@@ -196,7 +234,10 @@ class CostModel:
         >>> CostModel.of_model(config).crossover_length  # (4·64·64 + 3·64·128) ÷ 64
         640.0
         """
-        return cls.from_config(**sizes_of_config(config), causal=causal, tile=tile)
+        sizes = sizes_of_config(config)
+        model = cls.from_config(**sizes, causal=causal, tile=tile)
+        terms: dict[str, Any] = dict(tower_terms(config, width=sizes["hidden_size"]))
+        return replace(model, **terms)
 
     @classmethod
     def fit(
@@ -337,6 +378,8 @@ def pack_costs(
     *,
     patches: AnyRealArray | None = None,
     patch_squares: AnyRealArray | None = None,
+    audio_frames: AnyRealArray | None = None,
+    sounds: AnyRealArray | None = None,
 ) -> Float64Array:
     """Return the cost of each pack.
 
@@ -346,22 +389,78 @@ def pack_costs(
         plan_offsets: ``int64[num_packs + 1]``, as ``Plan.offsets``.
         plan_lengths: ``int[num_segments]``, tokens, as ``Plan.lengths``.
         model: the coefficients.
-        patches: ``[num_packs]``, patches (or frames) of all images (or clips) of each pack, before any merging.
-        patch_squares: ``[num_packs]``, sum over the images of each pack of patches², squared before summing, since no
-            image looks into another; patches · window where the encoder has windows.
+        patches: ``[num_packs]``, patches of all pictures and frames of each pack, before any merging.
+        patch_squares: ``[num_packs]``, sum over the pictures of each pack of patches², squared before summing, since no
+            picture looks into another.
+        audio_frames: ``[num_packs]``, columns of the spectrograms of all sounds of each pack.
+        sounds: ``[num_packs]``, number of sounds of each pack.
 
     Returns:
         ``float64[num_packs]``, in the model's unit.
 
     Raises:
-        SettingsError: offsets that do not divide the lengths; patches of another size, negative or not finite; patches
-            for a model without terms for an encoder.
+        SettingsError: offsets that do not divide the lengths; sizes of media of another number, negative or not finite, or
+            for a model without their term.
 
     >>> model = CostModel(linear=2, quadratic=1, tile=1, encoder_linear=1, encoder_quadratic=0.5)
     >>> pack_costs(np.array([0, 1, 2]), np.array([3, 4]), model, patches=np.array([4, 0]),
     ...            patch_squares=np.array([8, 0])).tolist()  # 2·3 + 9 + 4 + 0.5·8, and 2·4 + 16
     [23.0, 24.0]
     """
+    sizes = {"patches": patches, "patch_squares": patch_squares, "audio_frames": audio_frames, "sounds": sounds}
+    given = {name: values for name, values in sizes.items() if values is not None}
+    for name in given:
+        if not getattr(model, _TERMS[name][1]):
+            raise SettingsError(
+                f"{name} are given and the cost model has {_TERMS[name][1]} = 0: set it, or leave {name} out"
+            )
+    costs = _language_costs(plan_offsets, plan_lengths, model)
+    for name, values in given.items():
+        costs = costs + getattr(model, _TERMS[name][1]) * _real_array(name, values, len(costs))
+    return costs
+
+
+def pack_part_costs(
+    plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel, sizes: Mapping[str, AnyRealArray]
+) -> Float64Array:
+    """Return the cost of each pack in each part of the model.
+
+    Pure: no I/O.
+
+    Args:
+        plan_offsets, plan_lengths, model: as of ``pack_costs``.
+        sizes: ``[num_packs]`` by name, as the arguments of ``pack_costs``; one that is missing is 0 everywhere.
+
+    Returns:
+        ``float64[num_packs, num_parts]``, a column for each of ``model.parts``. The sum of a row is ``pack_costs``, but for
+        rounding.
+
+    Raises:
+        SettingsError: as of ``pack_costs``; but sizes without a term in the model cost nothing.
+
+    >>> model = CostModel(linear=2, quadratic=1, tile=1, encoder_linear=1, encoder_quadratic=0.5)
+    >>> sizes = {"patches": np.array([4, 0]), "patch_squares": np.array([8, 0])}
+    >>> pack_part_costs(np.array([0, 1, 2]), np.array([3, 4]), model, sizes).tolist()
+    [[15.0, 8.0], [24.0, 0.0]]
+    """
+    language = _language_costs(plan_offsets, plan_lengths, model)
+    costs = {part: np.zeros(len(language)) for part in Part} | {Part.LANGUAGE_MODEL: language}
+    for name, values in sizes.items():
+        part, term = _TERMS[name]
+        costs[part] = costs[part] + getattr(model, term) * _real_array(name, values, len(language))
+    return np.stack([costs[part] for part in model.parts], axis=1)
+
+
+_TERMS = {
+    "patches": (Part.VISION_TOWER, "encoder_linear"),
+    "patch_squares": (Part.VISION_TOWER, "encoder_quadratic"),
+    "audio_frames": (Part.AUDIO_TOWER, "audio_linear"),
+    "sounds": (Part.AUDIO_TOWER, "audio_constant"),
+}
+"""Part and coefficient of each size of media."""
+
+
+def _language_costs(plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel) -> Float64Array:
     _check_plan(plan_offsets, plan_lengths)
     tokens = sums_of(plan_lengths, plan_offsets)
     squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile).astype(np.float64)
@@ -369,16 +468,6 @@ def pack_costs(
         windowed_squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=model.window)
         squares = (1.0 - model.windowed_share) * squares + model.windowed_share * windowed_squares
     costs: Float64Array = model.linear * tokens + model.quadratic * squares
-    for name, values, term in (
-        ("patches", patches, "encoder_linear"),
-        ("patch_squares", patch_squares, "encoder_quadratic"),
-    ):
-        if values is None:
-            continue
-        coefficient = getattr(model, term)
-        if not coefficient:
-            raise SettingsError(f"{name} are given and the cost model has {term} = 0: set it, or leave {name} out")
-        costs = costs + coefficient * _real_array(name, values, len(tokens))
     return costs
 
 
@@ -410,9 +499,16 @@ def _real_array(name: str, values: AnyRealArray, size: int | None) -> Float64Arr
     return array
 
 
-def check_finite(name: str, array: Float64Array, noun: str) -> None:
-    """Refuse an array with a negative, infinite or undefined number; name the first of them."""
+def check_finite(name: str, array: Float64Array, noun: str, place: str = "") -> None:
+    """Refuse an array with a negative, infinite or undefined number; name the first of them.
+
+    Args:
+        name, array, noun: the numbers, and what they are called.
+        place: rest of the index, for a column of a table.
+    """
     bad_positions = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if len(bad_positions):
         position = int(bad_positions[0])
-        raise SettingsError(f"{name}[{position}] is {array[position]}: every {noun} must be finite and at least 0")
+        raise SettingsError(
+            f"{name}[{position}{place}] is {array[position]}: every {noun} must be finite and at least 0"
+        )

@@ -24,6 +24,10 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     (16, 32, 0.5)
     """
     check_type("config", config, Mapping, "the mapping of a config.json", "read the file by json.load")
+    # Qwen2.5-Omni: the part that sees and hears; the one that speaks is another model.
+    thinker_config = config.get("thinker_config")
+    if isinstance(thinker_config, Mapping):
+        config = thinker_config
     text_config = config.get("text_config")
     if isinstance(text_config, Mapping):
         config = text_config
@@ -32,25 +36,29 @@ def sizes_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
             "the config has kv_lora_rank: attention with compressed keys is not described by these formulae; "
             "give linear and quadratic to CostModel, or use CostModel.fit"
         )
-    num_layers = _number(config, "num_hidden_layers", "num_layers")
-    hidden_size = _number(config, "hidden_size")
-    num_heads = _number(config, "num_attention_heads")
+    num_layers = config_number(config, "num_hidden_layers", "num_layers")
+    hidden_size = config_number(config, "hidden_size")
+    num_heads = config_number(config, "num_attention_heads")
     window, windowed_share = _window_of(config, num_layers)
     return {
         "hidden_size": hidden_size,
         "num_layers": num_layers,
         "num_attention_heads": num_heads,
-        "num_key_value_heads": _number(config, "num_key_value_heads", default=num_heads),
-        "head_dim": _number(config, "head_dim", default=hidden_size // num_heads),
+        "num_key_value_heads": config_number(config, "num_key_value_heads", default=num_heads),
+        "head_dim": config_number(config, "head_dim", default=hidden_size // num_heads),
         "intermediate_size": _active_intermediate_size(config, num_layers),
-        "vocab_size": _number(config, "vocab_size", minimum=0),
+        "vocab_size": config_number(config, "vocab_size", minimum=0),
         "window": window,
         "windowed_share": windowed_share,
     }
 
 
-def _number(config: Mapping[str, Any], *names: str, default: int | None = None, minimum: int = 1) -> int:
-    """Return the number under the first of these names that the config has, else the default."""
+def config_number(config: Mapping[str, Any], *names: str, default: int | None = None, minimum: int = 1) -> int:
+    """Return the number under the first of these names that the config has, else the default.
+
+    Raises:
+        SettingsError: no such name and no default, no whole number, or one below the minimum.
+    """
     for name in names:
         if config.get(name) is not None:
             return whole_number(name, config[name], minimum=minimum)
@@ -67,18 +75,18 @@ def _active_intermediate_size(config: Mapping[str, Any], num_layers: int) -> flo
 
         (sparse_layers · (experts_per_token · expert_size + shared_size) + dense_layers · dense_size) / num_layers
     """
-    dense_size = _number(config, "intermediate_size", "moe_intermediate_size")
+    dense_size = config_number(config, "intermediate_size", "moe_intermediate_size")
     names = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token")
-    experts_per_token = _number(config, *names, default=0, minimum=0)
+    experts_per_token = config_number(config, *names, default=0, minimum=0)
     if not experts_per_token:
         return dense_size
-    expert_size = _number(config, "moe_intermediate_size", default=dense_size)
+    expert_size = config_number(config, "moe_intermediate_size", default=dense_size)
     # Shared experts are a number of experts in DeepSeek's files, a width in Qwen's.
-    shared_size = _number(config, "n_shared_experts", "num_shared_experts", default=0, minimum=0) * expert_size
-    shared_size = _number(config, "shared_expert_intermediate_size", default=shared_size, minimum=0)
+    shared_size = config_number(config, "n_shared_experts", "num_shared_experts", default=0, minimum=0) * expert_size
+    shared_size = config_number(config, "shared_expert_intermediate_size", default=shared_size, minimum=0)
     # A layer has experts if it is at a step of the pattern, not among the first ones, and not excepted by number.
-    sparse_step = _number(config, "decoder_sparse_step", default=1)
-    first_sparse = _number(config, "first_k_dense_replace", default=0, minimum=0)
+    sparse_step = config_number(config, "decoder_sparse_step", default=1)
+    first_sparse = config_number(config, "first_k_dense_replace", default=0, minimum=0)
     dense_layers = set(config.get("mlp_only_layers") or ())
     num_sparse = sum(
         layer >= first_sparse and (layer + 1) % sparse_step == 0 and layer not in dense_layers
@@ -104,13 +112,13 @@ def _window_of(config: Mapping[str, Any], num_layers: int) -> tuple[int | None, 
         num_windowed = sum(kind == "sliding_attention" for kind in kinds)
         if not num_windowed:
             return None, 1.0
-        return _number(config, "sliding_window"), num_windowed / len(kinds)
+        return config_number(config, "sliding_window"), num_windowed / len(kinds)
     if not is_used or config.get("sliding_window") is None:
         return None, 1.0
     if config.get("sliding_window_pattern"):
         # Every n-th layer sees all tokens, as in Gemma.
-        num_full = num_layers // _number(config, "sliding_window_pattern")
+        num_full = num_layers // config_number(config, "sliding_window_pattern")
     else:
         # The first layers see all tokens, as in Qwen.
-        num_full = min(num_layers, _number(config, "max_window_layers", default=0, minimum=0))
-    return _number(config, "sliding_window"), (num_layers - num_full) / num_layers
+        num_full = min(num_layers, config_number(config, "max_window_layers", default=0, minimum=0))
+    return config_number(config, "sliding_window"), (num_layers - num_full) / num_layers

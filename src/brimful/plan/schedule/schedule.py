@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from brimful.checks import choice_of
 from brimful.errors import SettingsError
-from brimful.plan.schedule.balance import balance_partial_step, balance_steps, quantise
+from brimful.plan.schedule.balance import balance_partial_step, balance_steps, quantise_parts
+from brimful.plan.schedule.balance_parts import balance_steps_of_parts
 from brimful.rng import generator
 from brimful.typing import Int64Array
 
@@ -78,7 +79,10 @@ def schedule_packs(
         seed: of the order; None keeps the order of the plan, but for what balancing exchanges. Under ``drop`` and
             ``repeat`` an unshuffled epoch begins where the one before left off dropping or repeating, and goes round.
         tail: the policy for packs that do not fill a last step.
-        costs: ``float64[num_packs]``, as ``pack_costs`` gives them, in any unit; None leaves the order as it is.
+        costs: ``float64[num_packs]``, as ``pack_costs`` gives them, in any unit; None leaves the order as it is. Or
+            ``float64[num_packs, num_parts]``, as ``pack_part_costs``: parts of the model that run one after the other, each
+            behind barriers of its own. Then the sum over the parts of what the slowest rank takes is made small
+            (``schedule.balance_parts``).
         window_steps: most steps of a window. Twice the window, about half the imbalance; so do twice the micro-batches.
 
     Returns:
@@ -110,18 +114,25 @@ def schedule_packs(
         return places.reshape(-1, *step_shape)
 
     # Without a seed too, the order within a window is random: sorted by cost, it would be a curriculum.
-    weights = quantise(costs, num_packs)
+    weights = quantise_parts(costs, num_packs)
+    totals = weights.sum(axis=1)
     stream = generator(seed=0 if seed is None else seed, epoch=epoch, purpose="balance")
     num_tail = num_packs % step_size
     num_regular = num_packs - num_tail
     regular_steps = order[:num_regular].reshape(-1, step_size)
-    steps = [balance_steps(regular_steps, weights, step_shape, window_steps=window_steps, stream=stream)]
+
+    def balanced(steps: Int64Array, window_steps: int) -> Int64Array:
+        if weights.shape[1] == 1:
+            return balance_steps(steps, totals, step_shape, window_steps=window_steps, stream=stream)
+        return balance_steps_of_parts(steps, weights, step_shape, window_steps=window_steps, stream=stream)
+
+    steps = [balanced(regular_steps, window_steps)]
     if num_tail and tail is Tail.PAD:
-        steps.append(balance_partial_step(order[num_regular:], weights, step_shape))
+        steps.append(balance_partial_step(order[num_regular:], totals, step_shape))
     elif num_tail and tail is Tail.REPEAT:
         # By itself: exchanged with the beginning of the epoch, a pack and its repeat would meet, being equal in cost.
         last_step = order[num_regular:].reshape(1, step_size)
-        steps.append(balance_steps(last_step, weights, step_shape, window_steps=1, stream=stream))
+        steps.append(balanced(last_step, 1))
     return np.concatenate(steps)
 
 

@@ -121,7 +121,7 @@ def gather_facts(
         )
         # One rank waits for nobody.
         if run.dp_world_size > 1:
-            work = measure_rank_balance(plan, run)
+            work = measure_rank_balance(plan, run, table)
     if table is not None:
         alignment = Alignment() if plan is None else plan.alignment
         capacities = sorted({*CAPACITIES, *([] if plan is None else [plan.capacity])})

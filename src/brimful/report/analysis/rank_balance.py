@@ -4,9 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.errors import SettingsError
+from brimful.measure.table import LengthTable
+from brimful.messages import setting
 from brimful.plan import Plan
-from brimful.plan.schedule import Barrier, Tail, imbalance, pack_costs, pack_squares, schedule_packs
+from brimful.plan.schedule import Barrier, Part, Tail, imbalance, pack_squares, schedule_packs
 from brimful.report.analysis.training_run import TrainingRun
+from brimful.typing import Float64Array, Int64Array
+
+_NOTABLE = 0.01
+"""Share of a part's time that an order of all parts may lose to one of this part alone before it is said."""
 
 _MAX_SPANS = 48
 """Steps of an epoch that are listed one by one, evenly spread."""
@@ -43,14 +50,35 @@ class OrderCosts:
 
 
 @dataclass(frozen=True)
+class PartBalance:
+    """Time of one part of the model: the slowest rank ÷ the mean, over all micro-batches of an epoch together.
+
+    Attributes:
+        part: name of the part.
+        share: its cost ÷ all cost.
+        as_it_comes: in seeded order.
+        balanced: with packs exchanged by the costs of all parts.
+        alone: with packs exchanged by the cost of this part alone, which no order of all parts can be below for long.
+    """
+
+    part: Part
+    share: float
+    as_it_comes: float
+    balanced: float
+    alone: float
+
+
+@dataclass(frozen=True)
 class RankBalance:
     """Cost on each rank and step.
 
     Attributes:
         num_steps: full ones; packs that fill no step are left out.
         pack_cost_spread: cost of the most costly pack ÷ mean cost of a pack.
-        attention_ratio: cost of attention over squares ÷ all cost.
+        attention_ratio: cost of attention over squares ÷ all cost of the language model.
         as_it_comes, balanced: in seeded order, and exchanged by cost.
+        parts: towers and language model, if towers have work; they run one after the other, each behind its barriers.
+        notes: sentences on what one order cannot balance, and on what was not counted.
     """
 
     num_steps: int
@@ -58,9 +86,11 @@ class RankBalance:
     attention_ratio: float
     as_it_comes: OrderCosts
     balanced: OrderCosts
+    parts: list[PartBalance]
+    notes: list[str]
 
 
-def measure_rank_balance(plan: Plan, run: TrainingRun) -> RankBalance | None:
+def measure_rank_balance(plan: Plan, run: TrainingRun, table: LengthTable | None = None) -> RankBalance | None:
     """Compute the cost on each rank at each step of the first epoch.
 
     Pure: no I/O.
@@ -68,6 +98,7 @@ def measure_rank_balance(plan: Plan, run: TrainingRun) -> RankBalance | None:
     Args:
         plan: the packs.
         run: the shape of its steps, and the costs of packs.
+        table: what towers are given; without it the language model alone is weighed.
 
     Returns:
         None if the plan has too few packs for one full step.
@@ -81,11 +112,12 @@ def measure_rank_balance(plan: Plan, run: TrainingRun) -> RankBalance | None:
     """
     if plan.num_packs < run.packs_per_step:
         return None
-    costs = pack_costs(plan.offsets, plan.lengths, run.cost_model)
+    costs, parts, notes = _costs_of_parts(plan, run, table)
+    totals = costs.sum(axis=1)
     squares = pack_squares(plan.offsets, plan.lengths)
 
-    def order_costs(balance: bool) -> OrderCosts:
-        schedule = schedule_packs(
+    def schedule_by(weights: Float64Array | None) -> Int64Array:
+        return schedule_packs(
             plan.num_packs,
             dp_world_size=run.dp_world_size,
             micro_batches=run.gradient_accumulation_steps,
@@ -93,11 +125,13 @@ def measure_rank_balance(plan: Plan, run: TrainingRun) -> RankBalance | None:
             epoch=0,
             seed=0,
             tail=Tail.DROP,
-            costs=costs if balance else None,
+            costs=weights,
         )
+
+    def order_costs(schedule: Int64Array) -> OrderCosts:
         waits = imbalance(schedule, costs, barrier=Barrier.MICRO_BATCH)
         # Axes of a schedule: step, rank, micro-batch, pack.
-        loads = costs[schedule].sum(axis=(2, 3))  # [steps, ranks]
+        loads = totals[schedule].sum(axis=(2, 3))  # [steps, ranks]
         loads /= loads.mean()
         steps = np.unique(np.linspace(0, len(loads) - 1, min(_MAX_SPANS, len(loads))).astype(int))
         return OrderCosts(
@@ -110,13 +144,69 @@ def measure_rank_balance(plan: Plan, run: TrainingRun) -> RankBalance | None:
             spans=[StepSpan(int(step), float(loads[step].min()), float(loads[step].max())) for step in steps],
         )
 
+    seeded, balanced = schedule_by(None), schedule_by(costs)
+    balances = []
+    for column, part in enumerate(parts if len(parts) > 1 else ()):
+        cost = costs[:, column]
+        balances.append(
+            PartBalance(
+                part,
+                share=float(cost.sum() / totals.sum()),
+                as_it_comes=_slowest_over_mean(seeded, cost),
+                balanced=_slowest_over_mean(balanced, cost),
+                alone=_slowest_over_mean(schedule_by(cost), cost),
+            )
+        )
+    notes += [
+        f"no one order balances all parts: the {_words(one.part)} takes {one.balanced:.3f} times its mean, and "
+        f"{one.alone:.3f} if packs were exchanged for it alone"
+        for one in balances
+        if one.balanced > one.alone + _NOTABLE
+    ]
     # Attention is the part of the cost that does not grow with tokens alone.
     linear = run.cost_model.linear * plan.pack_tokens.astype(np.float64)
-    total = float(costs.sum())
+    language = costs[:, parts.index(Part.LANGUAGE_MODEL)] if Part.LANGUAGE_MODEL in parts else 0 * totals
     return RankBalance(
         num_steps=plan.num_packs // run.packs_per_step,
-        pack_cost_spread=float(costs.max() / costs.mean()),
-        attention_ratio=1 - float(linear.sum()) / total if total else 0.0,
-        as_it_comes=order_costs(balance=False),
-        balanced=order_costs(balance=True),
+        pack_cost_spread=float(totals.max() / totals.mean()),
+        attention_ratio=1 - float(linear.sum()) / float(language.sum()) if language.any() else 0.0,
+        as_it_comes=order_costs(seeded),
+        balanced=order_costs(balanced),
+        parts=balances,
+        notes=notes,
     )
+
+
+def _costs_of_parts(
+    plan: Plan, run: TrainingRun, table: LengthTable | None
+) -> tuple[Float64Array, list[Part], list[str]]:
+    """Return costs ``[num_packs, parts]`` of the parts that have work, their names, and what was not counted."""
+    model, notes = run.cost_model, []
+    costs = plan.costs(model)[:, None]
+    parts = [Part.LANGUAGE_MODEL]
+    if table is not None:
+        for part, column in ((Part.VISION_TOWER, "patches"), (Part.AUDIO_TOWER, "audio_frames")):
+            if part not in model.parts and column in table.budgets and (table.budgets[column] > 0).any():
+                notes.append(
+                    f"the model has no {_words(part)}, and the samples have {column.replace('_', ' ')}: what it costs is not "
+                    f"counted; name the config.json of your model with {setting('model_config')}"
+                )
+        try:
+            all_costs = plan.costs(model, table)
+        except SettingsError as error:  # a table of before, which measured less
+            return costs, parts, [*notes, f"towers are not counted: {error.message}"]
+        columns = [column for column in range(all_costs.shape[1]) if all_costs[:, column].any()]
+        if columns:
+            costs, parts = all_costs[:, columns], [model.parts[column] for column in columns]
+    return costs, parts, notes
+
+
+def _slowest_over_mean(schedule: Int64Array, costs: Float64Array) -> float:
+    """Return the sum over all micro-batches of the slowest rank's cost ÷ that of the mean rank."""
+    work = costs[schedule].sum(axis=3)  # [steps, ranks, micro-batches]
+    mean = float(work.mean(axis=1).sum())
+    return float(work.max(axis=1).sum()) / mean if mean else 1.0
+
+
+def _words(part: Part) -> str:
+    return part.value.replace("_", " ")

@@ -203,7 +203,29 @@ def work_section(work: RankBalance, model: str) -> str:
         _pair(step_figure, figure(_squares_by_rank(ranks, orders), "chart-ranks", legend)),
         table([*heads, "Σ length", "Σ length²"], rows),
         paragraph(reading, "fine"),
+        *_part_rows(work),
+        *(warning(f"{note[0].upper()}{note[1:]}.") for note in work.notes),
     )
+
+
+def _part_rows(work: RankBalance) -> list[str]:
+    """Return the table of towers and language model; nothing for a model of texts."""
+    if not work.parts:
+        return []
+    rows = [
+        [
+            one.part.value.replace("_", " "),
+            percent(one.share),
+            *(f"{ratio:.3f}" for ratio in (one.as_it_comes, one.balanced, one.alone)),
+        ]
+        for one in work.parts
+    ]
+    words = (
+        "Parts of the model run one after the other, and ranks wait for each other in each: slowest ÷ mean rank over the "
+        "epoch. The last column is what an order for that part alone would reach."
+    )
+    heads = ["part of the model", "share of the cost", "in seeded order", "balanced by cost", "balanced for it alone"]
+    return [table(heads, rows), paragraph(words, "fine")]
 
 
 def _costs_by_step(work: RankBalance, orders: list[tuple[str, str, OrderCosts]]) -> Chart:

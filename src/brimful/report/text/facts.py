@@ -36,6 +36,12 @@ def describe_facts(facts: Facts) -> list[str]:
             f"waiting        slowest ÷ mean rank {seeded_costs.mean:.3f} (p99 {seeded_costs.p99:.3f}), balanced by cost "
             f"{balanced_costs.mean:.3f} (p99 {balanced_costs.p99:.3f}), {facts.run.model}"
         )
+        lines += [
+            f"{one.part.value.replace('_', ' '):<14} {100 * one.share:.1f} % of the cost, slowest ÷ mean rank "
+            f"{one.as_it_comes:.3f}, balanced {one.balanced:.3f} (for it alone {one.alone:.3f})"
+            for one in facts.work.parts
+        ]
+        lines += [f"               {note}" for note in facts.work.notes]
     if facts.advice is not None:
         lines += ["", *describe_advice(facts.advice)]
         if has_steps:

@@ -1,0 +1,155 @@
+"""A probe for random augmentation: lengths are promised exactly only where it does not change them.
+
+A plan is made of lengths that were measured once. A transform that training applies to a sample each time it is served, such
+as a random crop or another wording of the prompt, may give it more tokens than its pack has room for. A few samples are
+transformed and encoded before anything is measured; the transform that changes a length is named.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from brimful.checks import check_type, whole_number
+from brimful.encode.encoder import Encoder
+from brimful.errors import AugmentationError, BadSampleError
+from brimful.media import MediaKind, Medium
+from brimful.media.images import load_image
+from brimful.sources.sample import Sample
+from brimful.sources.source import Source
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Transform: TypeAlias = Callable[[Sample], Sample]
+"""Function from a sample to the sample that is trained; each call may draw another one."""
+
+_ROWS_PER_SAMPLE = 16
+"""Rows that are looked at for each sample to probe: most may be texts, of which a transform of pictures says nothing."""
+
+
+def on_pictures(transform: Callable[[Image], Image]) -> Transform:
+    """Return the transform of samples that applies a transform of pictures to each of their pictures.
+
+    Args:
+        transform: from a picture of Pillow to another, such as those of ``torchvision.transforms``.
+
+    >>> from brimful.testing.toys import toy_picture
+    >>> sample = Sample(0, text="", media=(Medium(MediaKind.IMAGE, "a", data=toy_picture(4, 6)),))
+    >>> turned = on_pictures(lambda picture: picture.rotate(90, expand=True))(sample)
+    >>> load_image(turned.media[0]).size
+    (6, 4)
+    """
+    if not callable(transform):
+        check_type("transform", transform, (), "a function from a picture to a picture")
+
+    def apply(sample: Sample) -> Sample:
+        if not any(medium.kind is MediaKind.IMAGE for medium in sample.media):
+            return sample
+        return replace(sample, media=tuple(_transformed(medium, transform) for medium in sample.media))
+
+    apply.__name__ = _name_of(transform)
+    return apply
+
+
+def _transformed(medium: Medium, transform: Callable[[Image], Image]) -> Medium:
+    if medium.kind is not MediaKind.IMAGE:
+        return medium
+    file = io.BytesIO()
+    transform(load_image(medium)).save(file, "PNG")
+    return Medium(medium.kind, medium.name, data=file.getvalue())
+
+
+def check_augmentation(
+    source: Source, encoder: Encoder, transforms: Sequence[Transform], *, samples: int = 8, draws: int = 2
+) -> dict[str, int]:
+    """Prove on a few samples that transforms change no length; name the transform that does.
+
+    Each transform is applied by itself, ``draws`` times to each sample, and the sample is encoded: it must have the tokens, and
+    take as much of every other budget, as without. A probe finds what happens often; a transform that changes one length in a
+    thousand passes it, and is refused when its pack is encoded.
+
+    Args:
+        source: the samples; some from all over it are taken, those with media before others.
+        encoder: of the job.
+        transforms: functions from a sample to a sample; ``on_pictures`` makes one of a transform of pictures.
+        samples: samples to probe.
+        draws: times that each is transformed.
+
+    Returns:
+        Number of the probed samples that each transform changed, by its name: 0 says that nothing was proved of it.
+
+    Raises:
+        AugmentationError: names the transform, the sample and both lengths.
+
+    >>> from brimful.sources import open_source
+    >>> from brimful.testing.toys import toy_chat_encoder
+    >>> source = open_source([{"text": "abc"}, {"text": "de"}])
+    >>> def shout(sample):
+    ...     return replace(sample, text=sample.text.upper())
+    >>> check_augmentation(source, toy_chat_encoder(), [shout])
+    {'shout': 2}
+    """
+    whole_number("samples", samples, minimum=1)
+    whole_number("draws", draws, minimum=1)
+    num_changed: dict[str, int] = {}
+    probes = list(_probes(source, encoder, samples))
+    for number, transform in enumerate(transforms):
+        if not callable(transform):
+            check_type(f"transforms[{number}]", transform, (), "a function from a sample to a sample")
+        name = _name_of(transform)
+        if name in num_changed:
+            name = f"{name} (transform {number})"
+        num_changed[name] = 0
+        for sample, sizes in probes:
+            others = [transform(sample) for _ in range(draws)]
+            num_changed[name] += any(other != sample for other in others)
+            for other in others:
+                _compare(source, encoder, name, sample, other, sizes)
+    return num_changed
+
+
+def _probes(source: Source, encoder: Encoder, number: int) -> Iterator[tuple[Sample, Mapping[str, int]]]:
+    """Yield samples from all over the source with what they take of each budget, those with media first."""
+    rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), number * _ROWS_PER_SAMPLE)).astype(int))
+    samples = [sample for row in rows.tolist() for sample in source.read(row, row + 1) if isinstance(sample, Sample)]
+    for sample in sorted(samples, key=lambda sample: not sample.media):
+        if number == 0:
+            return
+        try:
+            sizes = _sizes(encoder, sample)
+        except BadSampleError:  # measuring says what is wrong with it
+            continue
+        number -= 1
+        yield sample, sizes
+
+
+def _sizes(encoder: Encoder, sample: Sample) -> Mapping[str, int]:
+    encoded = encoder.encode(sample)
+    return {"tokens": len(encoded), **encoder.sizes_of_media(encoded.media)}
+
+
+def _compare(source: Source, encoder: Encoder, name: str, sample: Sample, other: Any, sizes: Mapping[str, int]) -> None:
+    """Raise an error if a transformed sample takes more or less of a budget than it did."""
+    place = f"{source.where(sample.sample_id)} (sample {sample.sample_id})"
+    if not isinstance(other, Sample):
+        raise AugmentationError(f"{name} makes no sample of {place} but {type(other).__name__}: return a Sample")
+    try:
+        other_sizes = _sizes(encoder, other)
+    except BadSampleError as error:
+        raise AugmentationError(f"{name} makes a sample of {place} that cannot be encoded: {error.reason}") from error
+    for budget, size in sizes.items():
+        if other_sizes[budget] != size:
+            raise AugmentationError(
+                f"{name} changes lengths: {place} takes {size:,} {budget} as it is, and {other_sizes[budget]:,} after it. "
+                f"Packs are planned with the lengths of samples as they are: let it keep the size of what it changes, or "
+                f"apply it to the features behind the processor"
+            )
+
+
+def _name_of(transform: Any) -> str:
+    return str(getattr(transform, "__name__", type(transform).__name__))

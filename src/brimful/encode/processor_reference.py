@@ -1,0 +1,291 @@
+"""The model's own processor, by which an encoder of media is compared while a job runs.
+
+A family of models sizes a header to tokens; here the same sample goes the whole way: the template on the conversation as it
+is, decoded pixels and waveforms, and ``processor(text=…, images=…)`` of Transformers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.encode.encoded import EncodedSample
+from brimful.encode.tokenizer import Tokenizer
+from brimful.errors import MissingExtraError
+from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.media import BadMediumError, MediaKind, PlacedMedium
+from brimful.media.audio import load_audio
+from brimful.media.families import Family
+from brimful.media.families.processor_files import read_processor_files
+from brimful.media.images import load_image
+from brimful.media.videos import load_frames, video_header
+from brimful.optional import optional
+from brimful.sources.sample import Message, Sample
+from brimful.typing import Fingerprint
+
+_MAX_FRAME_BYTES = 1 << 28
+"""Bytes of a video's frames that are decoded for a comparison: of a longer one, only the text around it is compared."""
+
+
+@dataclass
+class ProcessorOutput:
+    """The result of a processor for one sample.
+
+    Attributes:
+        ids: ``[num_tokens]``; None where no whole processor could be made.
+        grids: patches along time, height and width of pictures and videos, in the order of each kind.
+        mel_frames: columns of sounds.
+    """
+
+    ids: list[int] | None = None
+    grids: dict[MediaKind, list[tuple[int, ...]]] = field(default_factory=dict)
+    mel_frames: list[int] | None = None
+
+
+class ProcessorReference:
+    """The processor of Transformers for a family, made of the files in its directory and of the encoder's tokenizer.
+
+    Args:
+        family: of the encoder; one with a ``directory`` and a ``processor_class``.
+        tokenizer: of the encoder.
+        prepare: returns a sample with the messages that the template is given, before placeholders are written into them.
+        render: returns the text of a conversation by Transformers, as the template writes it.
+        encode: returns the tokens and media of a sample by the encoder.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        tokenizer: Tokenizer,
+        *,
+        prepare: Callable[[Sample], Sample],
+        render: Callable[[Sequence[Message], Any], str],
+        encode: Callable[[Sample], EncodedSample],
+    ) -> None:
+        self._family, self._tokenizer = family, tokenizer
+        self._prepare, self._render, self._encode = prepare, render, encode
+
+    @property
+    def name(self) -> str:
+        """Name of the processor with the version of Transformers."""
+        return f"{self._family.processor_class} of Transformers {version('transformers')}"
+
+    @cached_property
+    def id(self) -> Fingerprint:
+        """Fingerprint of all that decides what it makes beside tokenizer and template."""
+        files = sorted(Path(self._family.directory or "").glob("*processor*.json"))
+        contents = {path.name: fingerprint_bytes(path.read_bytes()) for path in files}
+        versions = {name: version(name) for name in ("transformers", "pillow")}
+        return fingerprint_of([self._family.processor_class, self._family.settings, contents, versions])
+
+    @cached_property
+    def obstacle(self) -> str:
+        """The reason why nothing can be compared here; empty if there is none."""
+        try:
+            return "" if self._parts else "it has no parts"
+        except MissingExtraError as error:
+            return error.message
+        except Exception as error:  # of files that name no class, or another version's
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+    def difference(self, sample: Sample, length: int) -> str | None:
+        """Describe the difference between an encoded sample and what the processor makes of it; empty if there is none.
+
+        Args:
+            sample: as the encoder is given it.
+            length: tokens that were measured.
+
+        Returns:
+            None if a medium of the sample cannot be decoded: then there is nothing to compare with.
+        """
+        prepared, encoded = self._prepare(sample), self._encode(sample)
+        try:
+            output = self._output(prepared.messages or (), prepared.tools, encoded.media)
+        except (BadMediumError, MissingExtraError):
+            return None
+        except Exception as error:  # processors raise exceptions of any class
+            return f"{self.name} refuses it ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+        if len(encoded) != length:
+            return f"it was measured with {length:,} tokens and is encoded to {len(encoded):,}"
+        difference = self._difference_of_media(encoded.media, output)
+        if difference or output.ids is None:
+            return difference
+        ids = encoded.input_ids.tolist()
+        if ids == output.ids:
+            return ""
+        if len(ids) != len(output.ids):
+            return f"it has {len(ids):,} tokens, and {len(output.ids):,} by {self.name}"
+        place = next(place for place, (ours, theirs) in enumerate(zip(ids, output.ids, strict=True)) if ours != theirs)
+        ours, theirs = (self._tokenizer.decode(tokens[place : place + 8]) for tokens in (ids, output.ids))
+        return f"token {place:,} begins {ours!r}, and {theirs!r} by {self.name}"
+
+    def _difference_of_media(self, media: Sequence[PlacedMedium], output: ProcessorOutput) -> str:
+        grids = {kind: iter(values) for kind, values in output.grids.items()}
+        columns = iter(output.mel_frames or ())
+        for item in media:
+            kind = item.medium.kind
+            if kind in grids and (grid := next(grids[kind], None)) != item.grid:
+                return f"{item.title} has the grid {item.grid} by its header, and {grid} by {self.name}"
+            if kind is MediaKind.AUDIO and output.mel_frames is not None:
+                num_columns = next(columns, None)
+                if num_columns != item.num_mel_frames:
+                    return (
+                        f"{item.title} has {item.num_mel_frames:,} columns of its spectrogram by its header, and "
+                        f"{num_columns:,} by {self.name}"
+                    )
+        return ""
+
+    def _output(self, messages: Sequence[Message], tools: Any, media: Sequence[PlacedMedium]) -> ProcessorOutput:
+        """Return what the processor makes of a sample.
+
+        Raises:
+            BadMediumError: a medium cannot be decoded.
+            Exception: the processor refuses it; of any class.
+        """
+        text = self._render(messages, tools)
+        arguments: dict[str, Any] = {}
+        by_kind = {kind: [item for item in media if item.medium.kind is kind] for kind in MediaKind}
+        if items := by_kind[MediaKind.IMAGE]:
+            arguments["images"] = [load_image(item.medium) for item in items]
+        if items := by_kind[MediaKind.AUDIO]:
+            rate = self._parts["feature_extractor"].sampling_rate
+            arguments["audio"] = [load_audio(item.medium, rate) for item in items]
+            arguments["sampling_rate"] = rate
+        is_complete = True
+        if items := by_kind[MediaKind.VIDEO]:
+            is_complete = self._parts.get("video_processor") is not None and _are_decodable(items)
+            _check_frames(items, self._family)
+            if is_complete:
+                arguments |= self._videos(items)
+        if not is_complete or self._processor is None:
+            return self._output_of_parts(arguments)
+        output = self._processor(text=[text], add_special_tokens=False, **arguments)
+        return ProcessorOutput(
+            np.asarray(output["input_ids"][0]).tolist(),
+            {
+                kind: [tuple(grid) for grid in np.asarray(output[name]).tolist()]
+                for kind, name in ((MediaKind.IMAGE, "image_grid_thw"), (MediaKind.VIDEO, "video_grid_thw"))
+                if name in output
+            },
+            _mel_frames(output),
+        )
+
+    def _output_of_parts(self, arguments: Mapping[str, Any]) -> ProcessorOutput:
+        """Return grids and columns alone, of pictures and sounds."""
+        result = ProcessorOutput()
+        if "images" in arguments:
+            output = self._parts["image_processor"](images=arguments["images"], return_tensors="np")
+            if "image_grid_thw" in output:
+                result.grids[MediaKind.IMAGE] = [tuple(grid) for grid in np.asarray(output["image_grid_thw"]).tolist()]
+        if "audio" in arguments:
+            output = self._parts["feature_extractor"](
+                arguments["audio"],
+                sampling_rate=arguments["sampling_rate"],
+                padding="max_length",
+                return_attention_mask=True,
+                return_tensors="np",
+            )
+            result.mel_frames = np.asarray(output["attention_mask"]).sum(axis=-1).tolist()
+        return result
+
+    def _videos(self, items: Sequence[PlacedMedium]) -> dict[str, Any]:
+        """Return the frames that the family takes of videos, with the facts by which the processor writes their times."""
+        from transformers.video_utils import VideoMetadata
+
+        videos, facts = [], []
+        for item in items:
+            header = video_header(item.medium)
+            indices = self._family.frame_indices(header)
+            videos.append(load_frames(item.medium, indices))
+            facts.append(VideoMetadata(total_num_frames=header.num_frames, fps=header.fps, frames_indices=indices))
+        return {"videos": videos, "video_metadata": facts, "do_sample_frames": False}
+
+    @cached_property
+    def _parts(self) -> dict[str, Any]:
+        """Parts of the processor by the names of its arguments; None for one that cannot be made here."""
+        with optional("transformers", "text", "the processor of the model"):
+            from transformers import AutoFeatureExtractor, AutoImageProcessor
+        directory, settings = self._family.directory, self._family.settings
+        kinds = self._family.placeholders
+        parts: dict[str, Any] = {"tokenizer": self._tokenizer.hf}
+        if MediaKind.IMAGE in kinds:
+            limits = {
+                name: settings["image"][name] for name in ("min_pixels", "max_pixels") if name in settings["image"]
+            }
+            # Pillow's resampling: that of torch needs torchvision, and makes the same grids.
+            parts["image_processor"] = AutoImageProcessor.from_pretrained(directory, backend="pil", **limits)
+        if MediaKind.AUDIO in kinds:
+            parts["feature_extractor"] = AutoFeatureExtractor.from_pretrained(directory, **settings["audio"])
+        if MediaKind.VIDEO in kinds:
+            parts["video_processor"] = self._video_processor(settings["video"])
+        return parts
+
+    def _video_processor(self, settings: Mapping[str, Any]) -> Any:
+        try:
+            from transformers import AutoVideoProcessor
+
+            limits = {name: settings[name] for name in ("min_pixels", "max_pixels")}
+            size = {"shortest_edge": limits["min_pixels"], "longest_edge": limits["max_pixels"]}
+            return AutoVideoProcessor.from_pretrained(self._family.directory, size=size)
+        except (ImportError, OSError, ValueError):  # it needs torchvision, and a file that says its class
+            return None
+
+    @cached_property
+    def _processor(self) -> Any:
+        """The processor of its parts; None if it cannot be made of them, and then the parts alone are compared with."""
+        import transformers
+
+        try:
+            kind = getattr(transformers, self._family.processor_class)
+            files = read_processor_files(self._family.directory or "")
+            names = inspect.signature(kind.__init__).parameters
+            settings = {name: files.processor[name] for name in names if name in files.processor}
+            parts = {
+                name: self._parts.get(name) for name in names if name in self._parts or name.endswith("_processor")
+            }
+            return _lenient(kind)(**settings | parts)
+        except Exception:  # of a tokenizer without the names that some processors ask for, or another version
+            return None
+
+
+def _lenient(kind: type) -> type:
+    """Return a class of processors to which a part may be None that a sample does not need, as videos without torchvision."""
+
+    class Lenient(kind):  # type: ignore[misc]
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            return None if argument is None else super().check_argument_for_proper_class(argument_name, argument)
+
+    Lenient.__name__ = kind.__name__
+    return Lenient
+
+
+def _are_decodable(items: Sequence[PlacedMedium]) -> bool:
+    """Return whether the frames of videos fit in the memory that a comparison may take."""
+    headers = [video_header(item.medium) for item in items]
+    num_bytes = sum(
+        3 * item.num_frames * header.width * header.height for item, header in zip(items, headers, strict=True)
+    )
+    return num_bytes <= _MAX_FRAME_BYTES
+
+
+def _check_frames(items: Sequence[PlacedMedium], family: Family) -> None:
+    """Decode the last frame that is taken of each video: a header may promise frames that are not there.
+
+    Raises:
+        BadMediumError: it is not there.
+    """
+    for item in items:
+        load_frames(item.medium, family.frame_indices(video_header(item.medium))[-1:])
+
+
+def _mel_frames(output: Mapping[str, Any]) -> list[int] | None:
+    if "feature_attention_mask" not in output:
+        return None
+    return [int(np.sum(mask)) for mask in output["feature_attention_mask"]]

@@ -1,0 +1,212 @@
+"""Packs of nearly equal cost in every part of a model beside each other: towers and language model at once.
+
+A tower runs before the language model, and each layer of both ends at a barrier of its own. So a micro-batch takes the
+time of the slowest rank in the tower, and then that of the slowest rank in the language model, maybe another one::
+
+    time of a micro-batch  =  max over ranks of tower cost  +  max over ranks of language cost
+
+    packs A B C D as (tower, language)    9,2   1,8   9,8   1,2            two ranks, two micro-batches
+    balanced by the sum                   A B: 9 + 8    C D: 9 + 8         34
+    balanced by the tower                 A C: 9 + 8    B D: 1 + 8         26
+    balanced by the language model        A D: 9 + 2    C B: 9 + 8         28
+
+A pack has as many costs as there are parts, so no sorted order puts equal packs beside each other in all of them. A window
+is cut in two, again and again: sorted by one part, at the place from which on the barriers are relieved most, as they need not
+wait for the largest of all any more. Then packs are exchanged: the one that a barrier waits for goes in the place of one at
+another barrier, as long as the sum of all times falls.
+
+Everything else is as in ``schedule.balance``: packs stay in their window, a step has heavy and light micro-batches, and its
+ranks have equal sums. All decisions are on whole numbers, by stable sorts and first minima: the same on every platform.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.plan.schedule.balance import assign_to_ranks, in_random_order, windows_of
+from brimful.rng import RandomStream
+from brimful.typing import Int64Array
+
+_MAX_PASSES = 12
+"""Passes of exchanges over the barriers of a window."""
+
+_LEAST_GAIN = 2**-13
+"""Share of the time that a pass of exchanges has to save, or it is the last."""
+
+
+def balance_steps_of_parts(
+    order: Int64Array,
+    weights: Int64Array,
+    step_shape: tuple[int, int, int],
+    *,
+    window_steps: int,
+    stream: RandomStream,
+) -> Int64Array:
+    """Exchange packs within windows of consecutive steps so that ranks have equal work in every part.
+
+    Pure: no I/O, no defaults.
+
+    Args:
+        order: as of ``balance_steps``.
+        weights: ``int64[num_packs, num_parts]``, as ``quantise_parts`` gives them.
+        step_shape, window_steps, stream: as of ``balance_steps``.
+
+    Returns:
+        ``int64[steps, *step_shape]``.
+    """
+    num_steps = len(order)
+    ranks, micro_batches, packs_per_micro_batch = step_shape
+    if num_steps == 0:
+        return order.reshape(0, *step_shape)
+    schedules = []
+    for steps in windows_of(order, window_steps):
+        for window in steps:
+            bundles = _bundles(window.reshape(-1), weights, packs_per_micro_batch)
+            loads = weights[bundles].sum(axis=1)
+            barriers = _exchanged(loads, _cut(loads, ranks))
+            # Strata as of one part: a step takes one barrier of each, so it has heavy and light micro-batches.
+            times = loads[barriers].max(axis=1).sum(axis=1)
+            strata = barriers[np.argsort(-times, kind="stable")].reshape(micro_batches, len(window), ranks)
+            words = stream.words(micro_batches * len(window)).reshape(micro_batches, len(window))
+            strata = np.take_along_axis(strata, np.argsort(words, axis=1, kind="stable")[..., None], axis=1)
+            totals = loads.sum(axis=1)
+            slices = _heaviest_first(strata.transpose(1, 0, 2), totals)
+            schedules.append(bundles[assign_to_ranks(slices, totals, (ranks, micro_batches, 1))[..., 0]])
+    return in_random_order(np.concatenate(schedules), stream)
+
+
+def _heaviest_first(slices: Int64Array, totals: Int64Array) -> Int64Array:
+    """Sort the last axis of ``[steps, slots, ranks]`` by weight."""
+    return np.take_along_axis(slices, np.argsort(-totals[slices], axis=2, kind="stable"), axis=2)
+
+
+def _bundles(packs: Int64Array, weights: Int64Array, size: int) -> Int64Array:
+    """Divide packs among micro-batches of equal sums, ``int64[number, size]``; of one pack each, they stay in order.
+
+    By the part that differs most among the packs: heaviest to lightest and back, as cards are dealt to and fro::
+
+        8 7 6 5 | 4 3 2 1 in bundles of 2        8 1   7 2   6 3   5 4
+    """
+    if size == 1:
+        return packs[:, None]
+    loads = weights[packs]
+    part = int(np.argmax(loads.max(axis=0) - loads.min(axis=0)))
+    rows = packs[np.argsort(-loads[:, part], kind="stable")].reshape(size, -1)
+    return np.stack([row if place % 2 == 0 else row[::-1] for place, row in enumerate(rows)], axis=1)
+
+
+def _time(loads: Int64Array, barriers: Int64Array) -> int:
+    """Return the sum over barriers and parts of the slowest rank's load."""
+    return int(loads[barriers].max(axis=1).sum())
+
+
+def _cut(loads: Int64Array, ranks: int) -> Int64Array:
+    """Cut bundles into barriers of neighbours in all parts, ``int64[num_barriers, ranks]``.
+
+    Each cut is the one that saves most time: bundles sorted by a part, heaviest first, of which those behind the cut need not
+    wait for the first any more::
+
+        tower      9 9 | 2 2 | 1 1       two ranks, three barriers; saved: (9 − 2) · 2 barriers, or (9 − 1) · 1
+        language   8 7 | 7 2 | 2 1                                         (8 − 7) · 2,          or (8 − 2) · 1
+                                         so the tower's 9 9 are cut off first
+
+    Args:
+        loads: ``int64[num_bundles, num_parts]``.
+        ranks: bundles of a barrier.
+    """
+    barriers = []
+    remaining = [np.arange(len(loads))]
+    while remaining:
+        group = remaining.pop()
+        num_barriers = len(group) // ranks
+        if num_barriers == 1:
+            barriers.append(group)
+            continue
+        orders = [group[np.argsort(-loads[group, part], kind="stable")] for part in range(loads.shape[1])]
+        firsts = np.stack([loads[order[::ranks], part] for part, order in enumerate(orders)])
+        saved = (firsts[:, :1] - firsts[:, 1:]) * np.arange(num_barriers - 1, 0, -1)
+        part, place = divmod(int(saved.argmax()), num_barriers - 1)
+        remaining += [orders[part][(place + 1) * ranks :], orders[part][: (place + 1) * ranks]]
+    # As the bundles come, too: an epoch never takes longer than that.
+    choices = np.stack(barriers), np.arange(len(loads)).reshape(-1, ranks)
+    return min(choices, key=lambda choice: _time(loads, choice))
+
+
+@dataclass
+class _Barriers:
+    """Bundles at barriers while they are exchanged; arrays by place, ``barrier · ranks + rank``.
+
+    Attributes:
+        places: ``int64[num_places]``, bundle at each place.
+        loads: ``int64[num_places, num_parts]``, of that bundle.
+        times: ``int64[num_places, num_parts]``, largest load at the place's barrier.
+        times_without: the same of all other places of the barrier.
+        slowest: ``int64[num_barriers, num_parts]``, place of the largest load.
+    """
+
+    places: Int64Array
+    loads: Int64Array
+    times: Int64Array
+    times_without: Int64Array
+    slowest: Int64Array
+    ranks: int
+
+    def update(self, barrier: int) -> None:
+        """Compute times of one barrier anew."""
+        rows = slice(barrier * self.ranks, (barrier + 1) * self.ranks)
+        loads = self.loads[rows]
+        first = loads.argmax(axis=0)
+        parts = np.arange(loads.shape[1])
+        self.slowest[barrier] = first + rows.start
+        self.times[rows] = self.times_without[rows] = loads[first, parts]
+        rest = loads.copy()
+        rest[first, parts] = 0
+        self.times_without[rows][first, parts] = rest.max(axis=0)
+
+    def exchange(self, one: int, other: int) -> None:
+        """Exchange the bundles of two places of different barriers."""
+        for array in (self.places, self.loads):
+            array[[one, other]] = array[[other, one]]
+        self.update(one // self.ranks)
+        self.update(other // self.ranks)
+
+
+def _exchanged(loads: Int64Array, barriers: Int64Array) -> Int64Array:
+    """Exchange the slowest bundle of each barrier with one of another barrier while that saves time."""
+    num_barriers, ranks = barriers.shape
+    if num_barriers == 1:
+        return barriers
+    places = barriers.reshape(-1).copy()
+    shape = (len(places), loads.shape[1])
+    state = _Barriers(
+        places,
+        loads[places],
+        np.empty(shape, dtype=np.int64),
+        np.empty(shape, dtype=np.int64),
+        np.empty((num_barriers, shape[1]), dtype=np.int64),
+        ranks,
+    )
+    for barrier in range(num_barriers):
+        state.update(barrier)
+    time = int(state.times[::ranks].sum())
+    for _ in range(_MAX_PASSES):
+        for barrier in range(num_barriers):
+            for part in range(shape[1]):
+                _exchange_slowest(state, barrier, int(state.slowest[barrier, part]))
+        # Invariant: the time only falls, so the loop ends.
+        time_before, time = time, int(state.times[::ranks].sum())
+        if time_before - time < _LEAST_GAIN * time_before:
+            break
+    return state.places.reshape(barriers.shape)
+
+
+def _exchange_slowest(state: _Barriers, barrier: int, place: int) -> None:
+    """Exchange the bundle of a place with the one, anywhere in the window, that saves most time; with none if none does."""
+    # The times of both barriers if this place and each other one exchanged their bundles, less those that they have.
+    here = np.maximum(state.times_without[place], state.loads).sum(axis=1) - int(state.times[place].sum())
+    there = np.maximum(state.times_without, state.loads[place]).sum(axis=1) - state.times.sum(axis=1)
+    change = here + there
+    change[barrier * state.ranks : (barrier + 1) * state.ranks] = 0
+    other = int(change.argmin())
+    if change[other] < 0:
+        state.exchange(place, other)
