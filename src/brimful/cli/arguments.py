@@ -75,6 +75,10 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
 _ENCODER_OPTIONS = (
     "mode", "train_on", "chat_template", "system", "reasoning", "date", "separator", "bos", "eos", "fast",
 )  # fmt: skip
+_FAMILY_OPTIONS = (
+    "min_pixels", "max_pixels", "fps", "num_frames", "min_frames", "max_frames", "video_min_pixels", "video_max_pixels",
+    "sampling_rate",
+)  # fmt: skip
 _MEDIA_PLACE_OPTIONS = ("media_dir", "media_outside")
 _SOURCE_OPTIONS = ("ignore", "text_unit", "split", "config", "max_samples", "cache_dir")
 """Options that are arguments of the same name."""
@@ -88,7 +92,7 @@ def _family(options: Mapping[str, Any]) -> Family | None:
     if name is None and directory is not None:
         name = family_of_processor(directory)
     assert name is not None
-    return open_family(name, directory, **{name: options[name] for name in ("min_pixels", "max_pixels")})
+    return open_family(name, directory, **{name: options.get(name) for name in _FAMILY_OPTIONS})
 
 
 def _pairs(flag: str, texts: Sequence[str], value_pattern: str, expected_form: str) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,14 @@ from brimful.cli.arguments import open_job, plan_settings
 from brimful.cli.artefacts import LENGTHS, PLAN, STORE, kind_of, lengths_in, plan_as_dict
 from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.npy import lengths_from_npy, numbers_from_npy
-from brimful.cli.options import encoder_options, job_options, plan_options, source_options
+from brimful.cli.options import (
+    encoder_options,
+    job_options,
+    max_patches_option,
+    media_options,
+    plan_options,
+    source_options,
+)
 from brimful.cli.terminal import show, show_lines
 from brimful.cli.training_options import make_run, training_options
 from brimful.errors import SettingsError
@@ -29,6 +36,8 @@ from brimful.report.text.plan import describe_plan
 @plan_options
 @source_options
 @encoder_options
+@media_options
+@max_patches_option
 @grouped(
     "Comparison",
     click.option(

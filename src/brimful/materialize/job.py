@@ -26,12 +26,13 @@ from brimful.errors import (
 )
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
+from brimful.materialize.oversized_media import check_media_fit, remedy_of
 from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.messages import setting
-from brimful.plan import Overflow, Plan, PlanSettings
+from brimful.plan import Plan, PlanSettings
 from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups
@@ -136,12 +137,12 @@ def pack_dataset(
             raise SourceError(
                 f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
             )
-        _check_media_fit(table, settings, source, encoder)
+        check_media_fit(table, settings, source, encoder)
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
             is_claimed = log.is_begun()
             saved_plan = _saved_plan(plan_path, log, table)
-            plan = saved_plan or _make_plan(table, settings, groups, source)
+            plan = saved_plan or _make_plan(table, settings, groups, source, encoder)
             progress.advance(len(source))
             # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
             if saved_plan is None and not is_claimed:
@@ -209,7 +210,11 @@ def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str
 
 
 def _make_plan(
-    table: LengthTable, settings: PlanSettings, groups: AnyIntArray | Sequence[int] | None, source: Source
+    table: LengthTable,
+    settings: PlanSettings,
+    groups: AnyIntArray | Sequence[int] | None,
+    source: Source,
+    encoder: Encoder,
 ) -> Plan:
     """Plan the packs; refuse a plan without any, and name the longest sample."""
     try:
@@ -222,7 +227,7 @@ def _make_plan(
         has_media = any(
             name in table.budgets and table.budgets[name][longest] > 0 for name in ("patches", "audio_frames")
         )
-        split = "" if has_media else f"{setting('overflow', 'split')}, "
+        split = remedy_of(source, encoder, longest) if has_media else f"{setting('overflow', 'split')}, "
         hint = (
             f", or {setting('text_unit', 'line')} if each line is a document" if source.unit == TextFiles.unit else ""
         )
@@ -232,21 +237,6 @@ def _make_plan(
             f"{split}a larger {setting('capacity')}{hint}"
         )
     return plan
-
-
-def _check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder) -> None:
-    """Refuse to cut a sample with media: a picture of which a part is missing has no meaning."""
-    if not encoder.takes_media or settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
-        return
-    has_media = np.any([table.budgets[name] > 0 for name in encoder.budgets], axis=0)
-    too_long = np.flatnonzero(has_media & (table.tokens > settings.usable))
-    if len(too_long):
-        sample_id = int(too_long[0])
-        raise OversizedSampleError(
-            f"{source.where(sample_id)} (sample {sample_id}) has media and {int(table.tokens[sample_id]):,} tokens, and a "
-            f"pack holds {settings.usable:,}: samples with media are not cut, so choose {setting('overflow', 'drop')} or a "
-            f"larger {setting('capacity')}"
-        )
 
 
 def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
