@@ -33,7 +33,7 @@ source_options = grouped(
     ),
     choice_option("--text-unit", ["file", "line"], "What one document of a text file is.", default="file"),
     value_option("--split", "NAME", "Split of a data set that has several (all: every one in a directory)."),
-    value_option("--config", "NAME", "Configuration of a data set that has several."),
+    value_option("--subset", "NAME", "Configuration (subset) of a data set that has several.", "config"),
     value_option("--max-samples", "N", "Take the first N samples: a trial run.", type=int),
 )
 
