@@ -1,6 +1,7 @@
 """``brimful inspect``: everything that brimful writes introduces itself."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +15,7 @@ from brimful.cli.terminal import show, show_lines
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import BrimfulError, NotAPackStoreError, SettingsError, SourceNotFoundError
 from brimful.materialize import check_store
+from brimful.materialize.summary import saved_census
 from brimful.measure import LengthTable
 from brimful.messages import counted
 from brimful.plan import Plan
@@ -25,6 +27,7 @@ from brimful.report.text.pack import pack_as_dict, show_pack
 from brimful.report.text.plan import describe_plan
 from brimful.report.text.store import describe_store
 from brimful.serve import PackStore, open_packs
+from brimful.shards import MediaCensus, Pack
 
 
 @click.command(cls=GroupedCommand)
@@ -111,7 +114,10 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
             "notes": packs.notes,
             **({} if plan is None else plan.ledger.as_dict()),
         }
-        lines = describe_store(packs, plan)
+        media = _census(packs, as_json)
+        if media.kinds:
+            data["media"] = media.as_dict()
+        lines = [*describe_store(packs, plan), *media.lines()]
     else:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
@@ -132,6 +138,24 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
             f"{result.tokens:,} tokens of {counted(result.samples, 'sample')} agree with {reference}"
         ]
     show(lambda: data, lambda: lines, as_json)
+
+
+def _census(packs: PackStore, as_json: bool) -> MediaCensus:
+    """Return the media of a store: as its summary counted them, else its packs are read."""
+    if not packs.has_media:
+        return MediaCensus({})
+    saved = None if is_remote(packs.directory) else saved_census(packs.directory, packs.fingerprint)
+    if saved is not None:
+        return saved
+    progress = make_progress("json" if as_json else "auto")
+
+    def read() -> Iterator[Pack]:
+        for pack in packs:
+            yield pack
+            progress.advance(1)
+
+    with progress.stage("count media", total=len(packs), unit="packs"):
+        return MediaCensus.of(read())
 
 
 def _decoder(name: str | None, packs: PackStore) -> Any:

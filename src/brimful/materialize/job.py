@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from brimful.errors import (
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
 from brimful.materialize.oversized_media import check_media_fit, remedy_of
-from brimful.materialize.summary import PackSummary
+from brimful.materialize.summary import PackSummary, saved_census
 from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
@@ -37,7 +37,7 @@ from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups
 from brimful.progress import Progress
-from brimful.shards import StreamLog
+from brimful.shards import MediaCensus, Pack, ShardReader, StreamLog
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
@@ -163,6 +163,7 @@ def pack_dataset(
             progress=progress,
         )
         write_dropped(home / "dropped.jsonl", plan, table, source)
+        media = _count_media(store, log, plan, progress) if encoder.takes_media else MediaCensus({})
         seconds = {stage.name: round(stage.seconds, 2) for stage in progress.stages}
         summary = PackSummary(
             source=source.title,
@@ -175,6 +176,7 @@ def pack_dataset(
             table=table,
             shards=len(log.records()[0]),
             seconds=seconds if num_written or not is_finished else {},
+            media=media,
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
@@ -237,6 +239,27 @@ def _make_plan(
             f"{split}a larger {setting('capacity')}{hint}"
         )
     return plan
+
+
+def _count_media(store: LocalBlobStore, log: StreamLog, plan: Plan, progress: Progress) -> MediaCensus:
+    """Return the census of the packs: that of the last summary if it is of these packs, else they are read once."""
+    saved = saved_census(store.directory, plan.fingerprint)
+    if saved is not None:
+        return saved
+    records, end = log.records()
+    assert end is not None
+
+    def packs() -> Iterator[Pack]:
+        for record in records:
+            path = store.local_path(record.file)
+            assert path is not None
+            reader = ShardReader(path, size=record.bytes)
+            for row in range(record.packs):
+                yield reader.pack(row)
+            progress.advance(record.packs)
+
+    with progress.stage("count media", total=end.packs, unit="packs"):
+        return MediaCensus.of(packs())
 
 
 def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
