@@ -17,7 +17,7 @@ from brimful.errors import SettingsError, missing_extra
 from brimful.messages import setting
 from brimful.serve import PackStore, open_packs
 
-_CAPACITY, _MAX_PATCHES = 1024, 1536
+_CAPACITY, _MAX_PATCHES = 512, 768
 """Tokens and patches of a pack: either may be what fills it."""
 
 _MAX_LINES_OF_PACK = 36
@@ -129,7 +129,7 @@ def run_multimodal_demo(
         number += 1
 
     show_title(say, number, "Train: a tiny Qwen2-VL with random weights, the same samples at every step, packed and padded")
-    say("packed         2 packs a step, one a forward")
+    say("packed         4 packs a step, one a forward")
     say("padded         the samples of the same packs, shuffled, 8 a forward, padded to the longest of the 8")
     from brimful.demo.media_train import compare_media_training
 
