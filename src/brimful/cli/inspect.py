@@ -9,11 +9,10 @@ import click
 
 from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_as_dict, lengths_in, plan_as_dict, plan_in
 from brimful.cli.command import GroupedCommand, grouped, value_option
-from brimful.cli.flags import in_flags
+from brimful.cli.decoder import decoder_of
 from brimful.cli.options import json_option
 from brimful.cli.terminal import show, show_lines
-from brimful.encode.tokenizer import Tokenizer
-from brimful.errors import BrimfulError, NotAPackStoreError, SettingsError, SourceNotFoundError
+from brimful.errors import NotAPackStoreError, SettingsError, SourceNotFoundError
 from brimful.materialize import check_store
 from brimful.materialize.summary import saved_census
 from brimful.measure import LengthTable
@@ -122,7 +121,7 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
         # Boundaries are shown without a tokenizer too.
-        decode = _decoder(tokenizer, packs)
+        decode = decoder_of(tokenizer, packs)
         data, lines = pack_as_dict(packs[index], index, packs.capacity, decode), []
         if not as_json:  # texts stay as they are, however wide
             click.echo("\n".join(show_pack(packs[index], index, packs.capacity, decode, full)))
@@ -156,24 +155,3 @@ def _census(packs: PackStore, as_json: bool) -> MediaCensus:
 
     with progress.stage("count media", total=len(packs), unit="packs"):
         return MediaCensus.of(read())
-
-
-def _decoder(name: str | None, packs: PackStore) -> Any:
-    """Return a function from tokens to text, or None without a tokenizer: boundaries can be shown all the same.
-
-    The tokenizer that packed is opened at the path that the packs note, and no network is asked for it.
-    """
-    path = name or packs.notes.get("tokenizer")
-    if not path:
-        return None
-    try:
-        tokenizer = Tokenizer(path, ask_hub=name is not None)
-        hf = tokenizer.hf
-        # Another tokenizer gives other words for the same ids, silently.
-        fingerprint = packs.notes.get("tokenizer_fingerprint")
-        if fingerprint is not None and tokenizer.fingerprint != fingerprint:
-            click.echo(f"({path} is another tokenizer than the one that packed: the text may be wrong)", err=True)
-    except BrimfulError as error:
-        click.echo(f"(no text: {in_flags(error.message)})", err=True)
-        return None
-    return lambda ids: str(hf.decode(list(map(int, ids)), skip_special_tokens=False))

@@ -132,5 +132,5 @@ class _Counter:
         number, tokens, patches, frames, mel_frames = self._sums.tolist()
         return KindCount(
             number, len(self._distinct), tokens, patches, frames, mel_frames,
-            item.medium.name[:200], sample_id, item.num_tokens, item.num_patches,
+            item.medium.name[:200].encode("utf-8", "backslashreplace").decode(), sample_id, item.num_tokens, item.num_patches,
         )  # fmt: skip

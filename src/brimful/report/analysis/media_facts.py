@@ -52,7 +52,8 @@ class MediumFacts:
             problem = str(error)
         return cls(
             kind=item.medium.kind.value,
-            name=item.medium.name,
+            # A name of a file need not be Unicode, and what is shown has to be.
+            name=item.medium.name.encode("utf-8", "backslashreplace").decode(),
             segment=item.segment,
             start=item.start,
             length=item.length,
