@@ -121,7 +121,7 @@ def test_samples_with_pictures_that_are_all_too_long(source, encoder, tmp_path):
     """The way out is no cut, which would be refused in turn."""
     pictures = open_source([row for row in rows() if row["images"]], media=True)
     settings = PlanSettings(capacity=16, overflow="drop")
-    with pytest.raises(OversizedSampleError, match="Choose a larger capacity"):
+    with pytest.raises(OversizedSampleError, match="Choose smaller pictures with max_pixels, a larger capacity"):
         pack_dataset(pictures, encoder, tmp_path / "packs", settings, cache_dir=tmp_path / "cache")
 
 
