@@ -66,7 +66,7 @@ def test_a_flag_goes_before_the_file(job: Path, chats: Path, tmp_path: Path) -> 
         ("a: b: c", "1: no YAML: mapping values are not allowed here"),
         ("- a", ": a file of settings has lines such as `max_length: 8192`"),
         ("", ": a file of settings has lines such as `max_length: 8192`"),
-        ("{" * 5000, ": no"),
+        ("{" * 1100, ": no"),
         ("a: 1\n---\nb: 2", "2: no YAML: but found another document"),
     ],
 )

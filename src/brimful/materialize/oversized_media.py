@@ -20,27 +20,30 @@ _REMEDIES = {
 
 
 def check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder) -> None:
-    """Refuse a sample with media that is longer than a pack, unless such samples are dropped.
+    """Refuse a sample with media that is longer than a pack in tokens or another budget, unless such samples are dropped.
 
     Raises:
-        OversizedSampleError: names the longest of them, its largest medium, and the settings that make it smaller.
+        OversizedSampleError: names the largest of them, its largest medium, and the settings that make it smaller.
     """
     if not encoder.takes_media or settings.overflow_policy is Overflow.DROP:
         return
     has_media = np.any([table.budgets[name] > 0 for name in encoder.budgets], axis=0)
-    too_long = np.flatnonzero(has_media & (table.tokens > settings.usable))
-    if not len(too_long):
-        return
-    sample_id = int(too_long[np.argmax(table.tokens[too_long])])
-    length = int(table.tokens[sample_id])
-    item = _largest_medium(source, encoder, sample_id)
-    share = "" if item is None else f", {item.length:,} of them of its {item.title}"
-    others = f" (and {counted(len(too_long) - 1, 'more sample')} with media)" if len(too_long) > 1 else ""
-    raise OversizedSampleError(
-        f"{source.where(sample_id)} (sample {sample_id}){others} has {length:,} tokens{share}, and a pack holds "
-        f"{settings.usable:,}: samples with media are not cut. Choose {remedy_of(source, encoder, sample_id)}"
-        f"{setting('overflow', 'drop')}, or {setting('capacity', length)}"
-    )
+    limits = {"tokens": settings.usable, **(settings.budgets or {})}
+    for name, limit in limits.items():
+        # Budgets that follow from lengths are no columns; planning itself holds them.
+        too_large = np.flatnonzero(has_media & (table.budgets[name] > limit)) if name in table.budgets else ()
+        if len(too_large):
+            sample_id = int(too_large[np.argmax(table.budgets[name][too_large])])
+            size = int(table.budgets[name][sample_id])
+            way_out = setting("capacity", size) if name == "tokens" else setting("budgets", {name: size})
+            item = _largest_medium(source, encoder, sample_id)
+            share = "" if item is None or name != "tokens" else f", {item.length:,} of them of its {item.title}"
+            others = f" (and {counted(len(too_large) - 1, 'more sample')} with media)" if len(too_large) > 1 else ""
+            raise OversizedSampleError(
+                f"{source.where(sample_id)} (sample {sample_id}){others} has {size:,} {name.replace('_', ' ')}{share}, and "
+                f"a pack holds {limit:,}: samples with media are not cut. Choose "
+                f"{remedy_of(source, encoder, sample_id)}{setting('overflow', 'drop')}, or {way_out}"
+            )
 
 
 def remedy_of(source: Source, encoder: Encoder, sample_id: int) -> str:

@@ -70,7 +70,7 @@ def test_a_medium_that_cannot_be_read_says_why() -> None:
     cut, other, gone = media_of(pack)
     assert "Pillow cannot read it" in cut.note
     assert other.note == "was changed since it was packed: restore it, or pack the data anew"
-    assert gone.note == "there is no such file"
+    assert gone.note == "there is no such file, looked for at '/nowhere/gone.mp4'"
     page = shown_packs_section([pack])
     assert all(text in page for text in ("cut.png", "other.png", "gone.mp4", "there is no such file"))
 
