@@ -46,7 +46,10 @@ def test_a_flag_goes_before_the_file(job: Path, chats: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("packing: false", "1: packing is false, and brimful does nothing but pack: leave the line out, or train on the"),
+        (
+            "packing: false",
+            "1: packing is false, and brimful does nothing but pack: leave the line out, or train on the",
+        ),
         ("\nmax_lenght: 5", "2: pack has no option 'max_lenght': did you mean max_length?"),
         ("max_length: abc", "1: max_length has to be a whole number and is 'abc'"),
         ("max_length: 8k", "1: max_length has to be a whole number and is '8k'"),

@@ -17,7 +17,9 @@ def pack(home: Path, *options: object) -> tuple[object, ...]:
     return ("pack", home / "chats.jsonl", "--processor", home / "processor", "--num-proc", 1, *options)
 
 
-def test_the_summary_counts_media_and_a_second_run_says_the_same(media_home: Path, media_packs: Path, tmp_path: Path) -> None:
+def test_the_summary_counts_media_and_a_second_run_says_the_same(
+    media_home: Path, media_packs: Path, tmp_path: Path
+) -> None:
     """Without it nobody sees how many pictures the packs hold, or which one is too large."""
     summary = json.loads((media_packs / "summary.json").read_text())
     assert (summary["media"]["image"]["number"], summary["media"]["image"]["distinct"]) == (20, 20)
@@ -47,7 +49,10 @@ def test_limits_of_pixels_change_what_is_packed(media_home: Path, tmp_path: Path
     ("options", "message"),
     [
         (("--sampling-rate", 8000), "the family qwen2-vl has no setting --sampling-rate: leave it out"),
-        (("--max-frames", 8), "--max-frames 8: a bound of the frames that --fps takes, and this processor takes others"),
+        (
+            ("--max-frames", 8),
+            "--max-frames 8: a bound of the frames that --fps takes, and this processor takes others",
+        ),
         (("--fps", 0), "--fps of videos has to be above 0 and is 0.0"),
         (("--video-max-pixels", 0), "--video-max-pixels of videos has to be a positive whole number and is 0"),
         (("--num-frames", 0), "--num-frames of videos has to be positive and is 0"),

@@ -45,4 +45,4 @@ def test_pictures_and_tones_can_be_read() -> None:
         else:
             with Image.open(io.BytesIO(content)) as picture:
                 assert all(56 <= side <= 224 for side in picture.size)
-                assert len(picture.getcolors(1 << 16)) > 1, "an empty picture shows nothing"
+                assert len(picture.getcolors(1 << 16) or ()) > 1, "an empty picture shows nothing"

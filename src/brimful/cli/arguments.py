@@ -90,7 +90,9 @@ def _family(options: Mapping[str, Any]) -> Family | None:
     if name is None and directory is None:
         given = [flag_of(option) for option in (*_FAMILY_OPTIONS, "max_patches") if options.get(option) is not None]
         if given:
-            raise SettingsError(f"{given[0]} is of pictures, videos and sounds: name the model's --processor, or leave it out")
+            raise SettingsError(
+                f"{given[0]} is of pictures, videos and sounds: name the model's --processor, or leave it out"
+            )
         return None
     if name is None and directory is not None:
         name = family_of_processor(directory)

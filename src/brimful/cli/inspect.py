@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import click
 

@@ -6,8 +6,8 @@ import click
 
 from brimful.cli.arguments import open_job
 from brimful.cli.artefacts import lengths_as_dict
-from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
+from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.options import bad_sample_option, encoder_options, job_options, media_options, source_options
 from brimful.cli.terminal import show
 from brimful.measure import measure_lengths

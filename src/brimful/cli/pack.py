@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from brimful.cli.arguments import open_job, plan_settings, required
-from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.command import GroupedCommand
+from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.npy import numbers_from_npy
 from brimful.cli.options import (
     bad_sample_option,

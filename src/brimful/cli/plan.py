@@ -8,8 +8,8 @@ import click
 
 from brimful.cli.arguments import open_job, plan_settings
 from brimful.cli.artefacts import LENGTHS, PLAN, STORE, kind_of, lengths_in, plan_as_dict
-from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.command import GroupedCommand, grouped, value_option
+from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.npy import lengths_from_npy, numbers_from_npy
 from brimful.cli.options import (
     encoder_options,

@@ -103,10 +103,10 @@ def _several(scenes: list[Scene]) -> list[tuple[str, str]]:
 def _long(scene: Scene) -> list[tuple[str, str]]:
     things = "digits" if scene.shape == "digit" else f"{scene.shape}s"
     orientation = "wide" if scene.width > scene.height else "high" if scene.height > scene.width else "square"
-    counting = " ".join(f"One more is {number}." for number in range(1, scene.count + 1))
+    counting = " ".join(f"One more is {number}." for number in range(1, scene.copies + 1))
     return [
         ("Look at this.<image>", f"I see {scene.thing}."),
-        (f"How many {things} are there?", f"I count from the left. {counting} So there are {scene.count}."),
+        (f"How many {things} are there?", f"I count from the left. {counting} So there are {scene.copies}."),
         ("Is the picture wide or high?", f"It has {scene.width} by {scene.height} pixels, so it is {orientation}."),
     ]
 

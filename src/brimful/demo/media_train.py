@@ -143,18 +143,20 @@ def _samples(pack: Pack, extras: Any) -> Iterator[_Sample]:
     """Yield the segments of a pack, each as a sample of its own."""
     labels = pack.labels
     pictures = extras.media[0] if extras.media else None
-    # Pixels of all pictures stand one behind the other; those of one are as many as its grid has patches.
-    ends: Int64Array = np.zeros(1, dtype=np.int64)
+    grids, pixels = np.zeros((0, 3), dtype=np.int64), np.zeros((0, 1), dtype=np.float32)
+    owners = np.zeros(0, dtype=np.int32)
     if pictures is not None:
-        ends = np.append(0, np.cumsum(pictures.arrays["image_grid_thw"].prod(axis=1)))
+        grids, pixels, owners = pictures.arrays["image_grid_thw"], pictures.arrays["pixel_values"], pictures.segments
+    # Pixels of all pictures stand one behind the other; those of one are as many as its grid has patches.
+    ends = np.append(0, np.cumsum(grids.prod(axis=1)))
     for segment, (start, end) in enumerate(pairwise(pack.cu_seqlens.tolist())):
-        own = [] if pictures is None else np.flatnonzero(pictures.segments == segment).tolist()
+        own = np.flatnonzero(owners == segment).tolist()
         yield _Sample(
             pack.input_ids[start:end],
             labels[start:end],
             extras.rope_positions[:, start:end],
-            [pictures.arrays["pixel_values"][ends[index] : ends[index + 1]] for index in own],
-            [pictures.arrays["image_grid_thw"][index] for index in own],
+            [pixels[ends[index] : ends[index + 1]] for index in own],
+            [grids[index] for index in own],
         )
 
 
@@ -177,5 +179,3 @@ def _pad(samples: Sequence[_Sample]) -> dict[str, Any]:
         arrays["pixel_values"] = np.concatenate(pixels)
         arrays["image_grid_thw"] = np.stack([grid for sample in samples for grid in sample.grids])
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-

@@ -128,7 +128,9 @@ def run_multimodal_demo(
         run_command(say, home, ["export", "packs", "--to", "webdataset", "-o", "webdataset"])
         number += 1
 
-    show_title(say, number, "Train: a tiny Qwen2-VL with random weights, the same samples at every step, packed and padded")
+    show_title(
+        say, number, "Train: a tiny Qwen2-VL with random weights, the same samples at every step, packed and padded"
+    )
     say("packed         4 packs a step, one a forward")
     say("padded         the samples of the same packs, shuffled, 8 a forward, padded to the longest of the 8")
     from brimful.demo.media_train import compare_media_training

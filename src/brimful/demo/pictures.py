@@ -46,14 +46,14 @@ _BARS = {
 
 
 class Scene(NamedTuple):
-    """What a picture shows.
+    """Content of a picture.
 
     Attributes:
         width, height: of the picture in pixels.
         shape: one of ``SHAPES``.
         digit: the digit that is shown, if it is one.
         colour: a name of ``COLOURS``.
-        count: copies side by side.
+        copies: of the shape, side by side.
     """
 
     width: int
@@ -61,16 +61,20 @@ class Scene(NamedTuple):
     shape: str
     digit: int
     colour: str
-    count: int
+    copies: int
 
     @property
     def thing(self) -> str:
         """The shape in words, with its article or number."""
         noun = f"{self.digit}" if self.shape == "digit" else self.shape
-        if self.count == 1:
+        if self.copies == 1:
             return f"the digit {noun} in {self.colour}" if self.shape == "digit" else f"one {self.colour} {noun}"
-        number = ("", "one", "two", "three", "four")[self.count]
-        return f"the digit {noun} {number} times in {self.colour}" if self.shape == "digit" else f"{number} {self.colour} {noun}s"
+        number = ("", "one", "two", "three", "four")[self.copies]
+        return (
+            f"the digit {noun} {number} times in {self.colour}"
+            if self.shape == "digit"
+            else f"{number} {self.colour} {noun}s"
+        )
 
 
 def draw_scene(scene: Scene) -> Image.Image:
@@ -89,9 +93,9 @@ def draw_scene(scene: Scene) -> Image.Image:
     pen = ImageDraw.Draw(picture)
     colour = COLOURS[scene.colour]
     # Each copy stands in the middle of a column of its own.
-    column = scene.width / scene.count
+    column = scene.width / scene.copies
     side = 0.7 * min(column, scene.height)
-    for number in range(scene.count):
+    for number in range(scene.copies):
         left, top = (number + 0.5) * column - side / 2, (scene.height - side) / 2
         box = (left, top, left + side, top + side)
         if scene.shape == "circle":

@@ -16,7 +16,7 @@ _REMEDIES = {
     "fps": f"fewer frames with {setting('fps')} and {setting('max_frames')}",
     "video_max_pixels": f"smaller frames with {setting('video_max_pixels')}",
 }
-"""What each setting of a family does that makes fewer tokens of a medium (``Family.remedies``)."""
+"""Words for each setting of a family that makes fewer tokens of a medium (``Family.remedies``)."""
 
 
 def check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder) -> None:

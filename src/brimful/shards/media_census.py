@@ -94,7 +94,8 @@ class MediaCensus:
         parts = [*numbers, *(f"{total:,} {name}" for name, total in sums.items() if total)]
         largest = [
             f"largest        {names[kind]} {count.largest!r} of sample {count.largest_sample}: "
-            f"{count.largest_tokens:,} tokens" + (f", {count.largest_patches:,} patches" if count.largest_patches else "")
+            f"{count.largest_tokens:,} tokens"
+            + (f", {count.largest_patches:,} patches" if count.largest_patches else "")
             for kind, count in self.kinds.items()
         ]
         return [f"media          {', '.join(parts)}", *largest]

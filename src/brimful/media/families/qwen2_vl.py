@@ -55,7 +55,9 @@ class VideoSettings(PatchSettings):
         if self.num_frames is not None and self.num_frames < 1:
             raise SettingsError(f"{setting('num_frames')} of videos has to be positive and is {self.num_frames}")
         if self.do_sample_frames and self.fps is not None and self.num_frames is not None:
-            raise SettingsError(f"{setting('fps')} and {setting('num_frames')} of videos contradict each other: keep one")
+            raise SettingsError(
+                f"{setting('fps')} and {setting('num_frames')} of videos contradict each other: keep one"
+            )
 
 
 class Qwen2VL(Family):
@@ -163,7 +165,9 @@ class Qwen2VL(Family):
             wish = min(max(total / header.fps * settings.fps, settings.min_frames), max_frames, total)
             num_frames = math.floor(wish / pair) * pair
         else:
-            raise SettingsError(f"do_sample_frames of the processor is true: choose {setting('fps')} or {setting('num_frames')}")
+            raise SettingsError(
+                f"do_sample_frames of the processor is true: choose {setting('fps')} or {setting('num_frames')}"
+            )
         if not 0 < num_frames <= total:
             raise BadMediumError(f"has {total} frames, and {num_frames} are to be taken")
         # As ``torch.arange`` of two integers and a float: float32, then cut off; it can have one number more than asked.

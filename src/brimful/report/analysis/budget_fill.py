@@ -13,7 +13,7 @@ from brimful.plan import Plan
 
 @dataclass(frozen=True)
 class BudgetFill:
-    """What packs hold of one budget.
+    """Content of packs in one budget.
 
     Attributes:
         name: of the budget, which is its unit.

@@ -1,4 +1,4 @@
-"""What the media of a pack are: their sizes from headers, and why one cannot be read."""
+"""Facts of the media of a pack: their sizes from headers, and why one cannot be read."""
 
 from __future__ import annotations
 
