@@ -18,6 +18,7 @@ from brimful.encode.encoder import Encoder
 from brimful.errors import (
     BadSampleError,
     CorruptFileError,
+    LengthChangedError,
     NotAPackStoreError,
     NoTargetError,
     OversizedSampleError,
@@ -26,6 +27,7 @@ from brimful.errors import (
 )
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
+from brimful.materialize.changed_media import explain_changed_media
 from brimful.materialize.oversized_media import check_media_fit, remedy_of
 from brimful.materialize.summary import PackSummary, saved_census
 from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
@@ -151,17 +153,22 @@ def pack_dataset(
             # In a claimed directory the header is checked first: the plan of another job must not be written over.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
-        num_written = write_packs(
-            plan,
-            source,
-            encoder,
-            directory,
-            encoded=measurement.encoded,
-            shard_bytes=shard_bytes,
-            num_proc=num_proc,
-            notes=notes,
-            progress=progress,
-        )
+        try:
+            num_written = write_packs(
+                plan,
+                source,
+                encoder,
+                directory,
+                encoded=measurement.encoded,
+                shard_bytes=shard_bytes,
+                num_proc=num_proc,
+                notes=notes,
+                progress=progress,
+            )
+        except (BadSampleError, LengthChangedError) as error:
+            if not encoder.takes_media:
+                raise
+            raise explain_changed_media(error) from error
         write_dropped(home / "dropped.jsonl", plan, table, source)
         media = _count_media(store, log, plan, progress) if encoder.takes_media else MediaCensus({})
         seconds = {stage.name: round(stage.seconds, 2) for stage in progress.stages}

@@ -116,7 +116,9 @@ def _medium(part: ShownMedium) -> str:
         )
     elif part.peaks:
         drawing = _wave(part.peaks, title)
-    name = facts.title if len(facts.title) <= 48 else f"{facts.kind} …{facts.title[-40:]}"
+    # Its colour says the kind; without the quotation marks of its title a name is all that is bold.
+    name = repr(facts.name)[1:-1] or facts.kind
+    name = name if len(name) <= 48 else f"…{name[-40:]}"
     words = escape(f"{size}{counted(facts.length, 'token')}")
     return f'<span class="medium {facts.kind}">{drawing}<small><b>{escape(name)}</b><br>{words}</small>{note}</span>'
 
