@@ -19,10 +19,13 @@ from brimful.cli.terminal import show_json
     click.option("--keep", is_flag=True, help="Keep the temporary directory."),
 )
 @json_option
-@click.option(
-    "--multimodal",
-    is_flag=True,
-    help="Draw pictures and tones, pack chats about them, and train a tiny vision-language model.",
+@grouped(
+    "What to show",
+    click.option(
+        "--multimodal",
+        is_flag=True,
+        help="Draw pictures and tones, pack chats about them, and train a tiny vision-language model.",
+    ),
 )
 @click.option("--chats", "limit", type=click.IntRange(min=100), hidden=True, help="Most chats, for tests.")
 @click.option("--steps", type=click.IntRange(min=1), hidden=True, help="Optimizer steps, for tests.")

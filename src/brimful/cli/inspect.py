@@ -11,7 +11,7 @@ from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.decoder import decoder_of
 from brimful.cli.options import json_option
 from brimful.cli.terminal import show, show_lines
-from brimful.errors import NotAPackStoreError, SettingsError, SourceNotFoundError
+from brimful.errors import CorruptFileError, NotAPackStoreError, SettingsError, SourceNotFoundError
 from brimful.materialize import check_store
 from brimful.materialize.summary import saved_census
 from brimful.measure import LengthTable
@@ -140,7 +140,11 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
 
 def _census(packs: PackStore, as_json: bool) -> MediaCensus:
     """Return the media of a store: as its summary counted them, else its packs are read."""
-    if not packs.has_media:
+    try:
+        if not packs.has_media:
+            return MediaCensus({})
+    except CorruptFileError:
+        # The store is described by its log alone; a shard that is gone is what --check and --pack name.
         return MediaCensus({})
     saved = None if is_remote(packs.directory) else saved_census(packs.directory, packs.fingerprint)
     if saved is not None:

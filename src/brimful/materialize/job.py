@@ -26,8 +26,8 @@ from brimful.errors import (
     SourceError,
 )
 from brimful.fingerprint import fingerprint_array
-from brimful.materialize.dropped import write_dropped
 from brimful.materialize.changed_media import explain_changed_media
+from brimful.materialize.dropped import write_dropped
 from brimful.materialize.oversized_media import check_media_fit, remedy_of
 from brimful.materialize.summary import PackSummary, saved_census
 from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
