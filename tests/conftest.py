@@ -95,6 +95,34 @@ def stdlib_chats() -> list[dict[str, list[dict[str, str]]]]:
     return make_chats()
 
 
+@pytest.fixture(scope="session")
+def media_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``brimful demo --multimodal`` draws, smaller: chats.jsonl, pictures, tones.jsonl, tones, and two processors."""
+    pytest.importorskip("PIL", reason="pictures need the extra brimful[media]")
+    pytest.importorskip("soundfile", reason="sounds need the extra brimful[media]")
+    pytest.importorskip("transformers", reason="the tokenizer needs the extra brimful[text]")
+    from brimful.demo.media_chats import make_media_chats
+    from brimful.demo.multimodal import write_media_chats, write_processors
+
+    home = tmp_path_factory.mktemp("media")
+    made = make_media_chats(num_chats=16, num_tones=3)
+    write_media_chats(made, home)
+    write_processors([turn["content"] for row in made.chats for turn in row["messages"]], home)
+    return home
+
+
+@pytest.fixture(scope="session")
+def media_packs(media_home: Path) -> Path:
+    """Packs of the chats of ``media_home``, by the command: 16 chats with 20 pictures, limited in patches too."""
+    import subprocess
+
+    options = ["--processor", "processor", "--max-length", "512", "--max-patches", "768", "--num-proc", "1", "--quiet"]
+    environment = {**os.environ, "BRIMFUL_CACHE": str(media_home / "cache")}
+    command = [sys.executable, "-m", "brimful", "pack", "chats.jsonl", "-o", "packs", *options]
+    subprocess.run(command, cwd=media_home, env=environment, check=True, capture_output=True)
+    return media_home / "packs"
+
+
 @pytest.fixture
 def put(tmp_path: Path) -> Callable[[str, bytes | str], str]:
     """``put("a.jsonl", b"…")`` writes a file and returns its path."""

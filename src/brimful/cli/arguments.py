@@ -76,6 +76,10 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
 _ENCODER_OPTIONS = (
     "mode", "train_on", "chat_template", "system", "reasoning", "date", "separator", "bos", "eos", "fast",
 )  # fmt: skip
+_FAMILY_OPTIONS = (
+    "min_pixels", "max_pixels", "fps", "num_frames", "min_frames", "max_frames", "video_min_pixels", "video_max_pixels",
+    "sampling_rate",
+)  # fmt: skip
 _MEDIA_PLACE_OPTIONS = ("media_dir", "media_outside")
 _SOURCE_OPTIONS = ("ignore", "text_unit", "split", "config", "max_samples", "cache_dir")
 """Options that are arguments of the same name."""
@@ -85,11 +89,16 @@ def _family(options: Mapping[str, Any]) -> Family | None:
     """Return the family of the model's processor; None if no media are wanted."""
     name, directory = options.get("family"), options.get("processor")
     if name is None and directory is None:
+        given = [flag_of(option) for option in (*_FAMILY_OPTIONS, "max_patches") if options.get(option) is not None]
+        if given:
+            raise SettingsError(
+                f"{given[0]} is of pictures, videos and sounds: name the model's --processor, or leave it out"
+            )
         return None
     if name is None and directory is not None:
         name = family_of_processor(directory)
     assert name is not None
-    return open_family(name, directory, **{name: options[name] for name in ("min_pixels", "max_pixels")})
+    return open_family(name, directory, **{name: options.get(name) for name in _FAMILY_OPTIONS})
 
 
 def _pairs(flag: str, texts: Sequence[str], value_pattern: str, expected_form: str) -> Iterator[tuple[str, str]]:

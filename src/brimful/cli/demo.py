@@ -19,14 +19,23 @@ from brimful.cli.terminal import show_json
     click.option("--keep", is_flag=True, help="Keep the temporary directory."),
 )
 @json_option
+@grouped(
+    "What to show",
+    click.option(
+        "--multimodal",
+        is_flag=True,
+        help="Draw pictures and tones, pack chats about them, and train a tiny vision-language model.",
+    ),
+)
 @click.option("--chats", "limit", type=click.IntRange(min=100), hidden=True, help="Most chats, for tests.")
-@click.option("--steps", type=click.IntRange(min=1), default=12, hidden=True, help="Optimizer steps, for tests.")
-def demo(output: str | None, keep: bool, as_json: bool, limit: int | None, steps: int) -> None:
+@click.option("--steps", type=click.IntRange(min=1), hidden=True, help="Optimizer steps, for tests.")
+def demo(output: str | None, keep: bool, as_json: bool, multimodal: bool, limit: int | None, steps: int | None) -> None:
     """Pack the docstrings of Python's standard library and train a tiny model on them, packed and padded.
 
-    Takes a minute on two cores. Needs no network and no GPU, and writes nothing outside its directory.
+    With --multimodal, pack chats about pictures and tones that it draws, and train a tiny vision-language model; run again
+    on the same directory, it goes on. Takes a minute on two cores. Needs no network and no GPU, and writes nothing outside its directory.
     """
-    from brimful.demo import run_demo
+    from brimful.demo import run_demo, run_multimodal_demo
 
     # With --json, standard output is for the result alone.
     say = partial(click.echo, err=as_json)
@@ -36,10 +45,18 @@ def demo(output: str | None, keep: bool, as_json: bool, limit: int | None, steps
         is_permanent = keep or output is not None
         if not is_permanent:
             stack.callback(shutil.rmtree, directory)
-        runs = run_demo(directory, say, limit=limit, steps=steps)
+        if multimodal:
+            runs = run_multimodal_demo(directory, say, **_given(num_chats=limit, steps=steps))
+        else:
+            runs = run_demo(directory, say, limit=limit, **_given(steps=steps))
         if is_permanent:
             say(f"All files stay in {directory}")
         else:
             say(f"{directory} is removed now; keep it with --keep, or name one with -o DIR")
         if as_json:
             show_json({"directory": directory if is_permanent else None, **{run.name: run.as_dict() for run in runs}})
+
+
+def _given(**options: int | None) -> dict[str, int]:
+    """Return the options that are given; the demo itself has the defaults of all others."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,19 +1,19 @@
 """``brimful inspect``: everything that brimful writes introduces itself."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import click
 
 from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_as_dict, lengths_in, plan_as_dict, plan_in
 from brimful.cli.command import GroupedCommand, grouped, value_option
-from brimful.cli.flags import in_flags
+from brimful.cli.decoder import decoder_of
 from brimful.cli.options import json_option
 from brimful.cli.terminal import show, show_lines
-from brimful.encode.tokenizer import Tokenizer
-from brimful.errors import BrimfulError, NotAPackStoreError, SettingsError, SourceNotFoundError
+from brimful.errors import CorruptFileError, NotAPackStoreError, SettingsError, SourceNotFoundError
 from brimful.materialize import check_store
+from brimful.materialize.summary import saved_census
 from brimful.measure import LengthTable
 from brimful.messages import counted
 from brimful.plan import Plan
@@ -25,6 +25,7 @@ from brimful.report.text.pack import pack_as_dict, show_pack
 from brimful.report.text.plan import describe_plan
 from brimful.report.text.store import describe_store
 from brimful.serve import PackStore, open_packs
+from brimful.shards import MediaCensus, Pack
 
 
 @click.command(cls=GroupedCommand)
@@ -111,12 +112,15 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
             "notes": packs.notes,
             **({} if plan is None else plan.ledger.as_dict()),
         }
-        lines = describe_store(packs, plan)
+        media = _census(packs, as_json)
+        if media.kinds:
+            data["media"] = media.as_dict()
+        lines = [*describe_store(packs, plan), *media.lines()]
     else:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
         # Boundaries are shown without a tokenizer too.
-        decode = _decoder(tokenizer, packs)
+        decode = decoder_of(tokenizer, packs)
         data, lines = pack_as_dict(packs[index], index, packs.capacity, decode), []
         if not as_json:  # texts stay as they are, however wide
             click.echo("\n".join(show_pack(packs[index], index, packs.capacity, decode, full)))
@@ -134,22 +138,23 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
     show(lambda: data, lambda: lines, as_json)
 
 
-def _decoder(name: str | None, packs: PackStore) -> Any:
-    """Return a function from tokens to text, or None without a tokenizer: boundaries can be shown all the same.
-
-    The tokenizer that packed is opened at the path that the packs note, and no network is asked for it.
-    """
-    path = name or packs.notes.get("tokenizer")
-    if not path:
-        return None
+def _census(packs: PackStore, as_json: bool) -> MediaCensus:
+    """Return the media of a store: as its summary counted them, else its packs are read."""
     try:
-        tokenizer = Tokenizer(path, ask_hub=name is not None)
-        hf = tokenizer.hf
-        # Another tokenizer gives other words for the same ids, silently.
-        fingerprint = packs.notes.get("tokenizer_fingerprint")
-        if fingerprint is not None and tokenizer.fingerprint != fingerprint:
-            click.echo(f"({path} is another tokenizer than the one that packed: the text may be wrong)", err=True)
-    except BrimfulError as error:
-        click.echo(f"(no text: {in_flags(error.message)})", err=True)
-        return None
-    return lambda ids: str(hf.decode(list(map(int, ids)), skip_special_tokens=False))
+        if not packs.has_media:
+            return MediaCensus({})
+    except CorruptFileError:
+        # The store is described by its log alone; a shard that is gone is what --check and --pack name.
+        return MediaCensus({})
+    saved = None if is_remote(packs.directory) else saved_census(packs.directory, packs.fingerprint)
+    if saved is not None:
+        return saved
+    progress = make_progress("json" if as_json else "auto")
+
+    def read() -> Iterator[Pack]:
+        for pack in packs:
+            yield pack
+            progress.advance(1)
+
+    with progress.stage("count media", total=len(packs), unit="packs"):
+        return MediaCensus.of(read())

@@ -7,6 +7,7 @@ import click
 from brimful.cli.arguments import open_job
 from brimful.cli.artefacts import lengths_as_dict
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
+from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.options import bad_sample_option, encoder_options, job_options, media_options, source_options
 from brimful.cli.terminal import show
 from brimful.measure import measure_lengths
@@ -14,7 +15,7 @@ from brimful.report.text.lengths import describe_lengths
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("source", nargs=-1, required=True)
+@click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 @source_options
 @bad_sample_option
 @grouped("Source", value_option("--rejects", "FILE", "Where skipped rows are listed (default: beside the table)."))
@@ -35,6 +36,7 @@ from brimful.report.text.lengths import describe_lengths
     choice_option("--on-mismatch", ["error", "rebuild"], "If FILE holds lengths of other data or settings."),
 )
 @job_options
+@config_option
 def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Measure the exact length of every sample of SOURCE.
 

@@ -33,7 +33,7 @@ source_options = grouped(
     ),
     choice_option("--text-unit", ["file", "line"], "What one document of a text file is.", default="file"),
     value_option("--split", "NAME", "Split of a data set that has several (all: every one in a directory)."),
-    value_option("--config", "NAME", "Configuration of a data set that has several."),
+    value_option("--subset", "NAME", "Configuration (subset) of a data set that has several.", "config"),
     value_option("--max-samples", "N", "Take the first N samples: a trial run.", type=int),
 )
 
@@ -101,6 +101,13 @@ media_options = grouped(
     click.option("--media-outside", is_flag=True, help="Rows may name media outside of that directory."),
     value_option("--min-pixels", "N", "Fewest pixels of a picture, instead of the processor's.", type=int),
     value_option("--max-pixels", "N", "Most pixels of a picture, instead of the processor's.", type=int),
+    value_option("--fps", "RATE", "Frames taken of each second of a video.", type=float),
+    value_option("--num-frames", "N", "Frames taken of a video, however long it is.", type=int),
+    value_option("--min-frames", "N", "Fewest frames that --fps takes.", type=int),
+    value_option("--max-frames", "N", "Most frames that --fps takes.", type=int),
+    value_option("--video-min-pixels", "N", "Fewest pixels of a video's frame, of Qwen3-VL of all together.", type=int),
+    value_option("--video-max-pixels", "N", "Most pixels of a video's frame, of Qwen3-VL of all together.", type=int),
+    value_option("--sampling-rate", "HERTZ", "Samples of a sound in a second, instead of the processor's.", type=int),
 )
 
 max_patches_option = grouped(

@@ -6,6 +6,7 @@ import click
 
 from brimful.cli.arguments import open_job, plan_settings, required
 from brimful.cli.command import GroupedCommand
+from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.npy import numbers_from_npy
 from brimful.cli.options import (
     bad_sample_option,
@@ -22,7 +23,7 @@ from brimful.materialize import pack_dataset
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("source", nargs=-1, required=True)
+@click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 @source_options
 @bad_sample_option
 @encoder_options
@@ -31,6 +32,7 @@ from brimful.materialize import pack_dataset
 @plan_options
 @store_options
 @job_options
+@config_option
 def pack(source: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
     """Measure, plan and write SOURCE as a pack store.
 

@@ -9,8 +9,16 @@ import click
 from brimful.cli.arguments import open_job, plan_settings
 from brimful.cli.artefacts import LENGTHS, PLAN, STORE, kind_of, lengths_in, plan_as_dict
 from brimful.cli.command import GroupedCommand, grouped, value_option
+from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.npy import lengths_from_npy, numbers_from_npy
-from brimful.cli.options import encoder_options, job_options, plan_options, source_options
+from brimful.cli.options import (
+    encoder_options,
+    job_options,
+    max_patches_option,
+    media_options,
+    plan_options,
+    source_options,
+)
 from brimful.cli.terminal import show, show_lines
 from brimful.cli.training_options import make_run, training_options
 from brimful.errors import SettingsError
@@ -25,10 +33,12 @@ from brimful.report.text.plan import describe_plan
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("lengths", nargs=-1, required=True)
+@click.argument("lengths", nargs=-1, required=True, cls=SourceArgument)
 @plan_options
 @source_options
 @encoder_options
+@media_options
+@max_patches_option
 @grouped(
     "Comparison",
     click.option(
@@ -48,6 +58,7 @@ from brimful.report.text.plan import describe_plan
 @training_options
 @grouped("Output", click.option("-o", "--output", metavar="FILE", help="Where the plan goes."))
 @job_options
+@config_option
 def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
     """Plan packs from LENGTHS: a length table of `brimful measure`, a .npy file of whole numbers (.npz: columns
     tokens and further budgets), a pack store with its lengths, or a data set.

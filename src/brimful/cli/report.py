@@ -8,6 +8,7 @@ import click
 from brimful.blobs import atomic_file, open_blob_store
 from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_in, plan_in
 from brimful.cli.command import GroupedCommand, grouped, value_option
+from brimful.cli.decoder import decoder_of
 from brimful.cli.npy import lengths_from_npy, numbers_from_npy
 from brimful.cli.options import capacity_option, json_option, overflow_option
 from brimful.cli.terminal import show_json, show_lines
@@ -17,8 +18,10 @@ from brimful.fingerprint import short
 from brimful.measure import LengthTable
 from brimful.plan import Plan, plan_packs
 from brimful.report.analysis.facts import gather_facts
+from brimful.report.analysis.shown_packs import ShownPack, show_packs
 from brimful.report.html.page import DATA_ID, render_page
 from brimful.report.text.facts import describe_facts
+from brimful.serve import open_packs
 from brimful.shards import StreamLog
 from brimful.typing import AnyIntArray
 
@@ -52,7 +55,10 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
             raise SettingsError(f"--max-length plans lengths, and {path} has none: name a length table or a .npy file")
         plan = plan_packs(table, capacity=capacity, overflow=options["overflow"])
     sources = _sources(options["sources"], options["source_names"], table)
-    facts = gather_facts(os.path.basename(os.path.normpath(path)), table=table, plan=plan, run=run, sources=sources)
+    # Packs are shown on the page alone, and only those with media: texts are what `brimful inspect` shows.
+    shown = _shown(path, plan) if output is not None and capacity is None else []
+    title = os.path.basename(os.path.normpath(path))
+    facts = gather_facts(title, table=table, plan=plan, run=run, sources=sources, shown=shown)
     if output is not None:
         with atomic_file(output) as file:
             file.write(render_page(facts).encode())
@@ -85,6 +91,17 @@ def _open(path: str) -> tuple[LengthTable | None, Plan | None]:
             f"`brimful measure {path} -o lengths.arrow --tokenizer DIR|ID`"
         )
     return table, plan
+
+
+def _shown(path: str, plan: Plan | None) -> list[ShownPack]:
+    """Return some packs with media of a store; none of anything else."""
+    if plan is None or not os.path.exists(os.path.join(path, "stream.json")):
+        return []
+    packs = open_packs(path)
+    if not packs.has_media:
+        return []
+    budgets = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
+    return show_packs(packs, budgets=budgets, decode=decoder_of(None, packs))
 
 
 def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:

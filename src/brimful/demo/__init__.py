@@ -6,6 +6,8 @@
 """
 
 from brimful.demo.chats import Chat, make_chats
+from brimful.demo.media_chats import make_media_chats
+from brimful.demo.multimodal import run_multimodal_demo
 from brimful.demo.steps import run_demo
 from brimful.demo.tokenizer import train_tokenizer
 from brimful.demo.train import TrainingRun, compare_training, draw_comparison
@@ -16,6 +18,8 @@ __all__ = [
     "compare_training",
     "draw_comparison",
     "make_chats",
+    "make_media_chats",
     "run_demo",
+    "run_multimodal_demo",
     "train_tokenizer",
 ]

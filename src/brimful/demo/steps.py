@@ -3,16 +3,15 @@
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from brimful.demo.chats import Chat, make_chats
+from brimful.demo.commands import Say, run_command, show_title
 from brimful.demo.tokenizer import train_tokenizer
 from brimful.demo.train import TrainingRun, compare_training, draw_comparison
-from brimful.errors import SettingsError, TaskFailedError, missing_extra
+from brimful.errors import SettingsError, missing_extra
 from brimful.messages import setting
 from brimful.serve import PackStore, open_packs
 
@@ -23,9 +22,6 @@ _MAX_LINES_OF_PACK = 40
 """Lines of the inspected pack that are shown; the others are counted."""
 
 _PACKAGES = ("tokenizers", "transformers", "torch")
-
-Say = Callable[[str], object]
-"""Function that takes each line."""
 
 
 def run_demo(
@@ -61,7 +57,7 @@ def run_demo(
     start = time.monotonic()
     say(f"Everything goes to {home}. Nothing is downloaded.")
 
-    _title(say, 1, "Chats: questions about Python's standard library, answered by its docstrings")
+    show_title(say, 1, "Chats: questions about Python's standard library, answered by its docstrings")
     chats = make_chats(limit=limit)
     data = "".join(json.dumps(chat, ensure_ascii=False) + "\n" for chat in chats).encode()
     (home / "chats.jsonl").write_bytes(data)
@@ -69,25 +65,25 @@ def run_demo(
     for turn in _short_one(chats)["messages"]:
         say(f"               {turn['role'] + ':':<11}{' '.join(turn['content'].split())}")
 
-    _title(say, 2, "A tokenizer: byte-level BPE, trained on these texts, with a chat template")
+    show_title(say, 2, "A tokenizer: byte-level BPE, trained on these texts, with a chat template")
     texts = (turn["content"] for chat in chats for turn in chat["messages"])
     vocab_size = train_tokenizer(texts, home / "tokenizer")
     say(f"tokenizer/     {vocab_size:,} entries")
 
-    _title(say, 3, f"Pack: exact lengths, a plan, and packs of at most {_CAPACITY:,} tokens")
+    show_title(say, 3, f"Pack: exact lengths, a plan, and packs of at most {_CAPACITY:,} tokens")
     say(f"$ cd {home}")
     say("$ export BRIMFUL_CACHE=$PWD/cache")
     packing = ["--tokenizer", "tokenizer", "--max-length", str(_CAPACITY), "--overflow", "drop"]
-    _run(say, home, ["pack", "chats.jsonl", "-o", "packs", *packing])
+    run_command(say, home, ["pack", "chats.jsonl", "-o", "packs", *packing])
 
-    _title(say, 4, "Report: where the tokens are, what the plan gives, and what other capacities would give")
-    _run(say, home, ["report", "packs"])
+    show_title(say, 4, "Report: where the tokens are, what the plan gives, and what other capacities would give")
+    run_command(say, home, ["report", "packs"])
 
-    _title(say, 5, "Inspect: one pack with its boundaries; targets of the loss stand between ⟦ and ⟧")
+    show_title(say, 5, "Inspect: one pack with its boundaries; targets of the loss stand between ⟦ and ⟧")
     index = _readable_pack(open_packs(home / "packs"))
-    _run(say, home, ["inspect", "packs", "--pack", str(index)], max_lines=_MAX_LINES_OF_PACK)
+    run_command(say, home, ["inspect", "packs", "--pack", str(index)], max_lines=_MAX_LINES_OF_PACK)
 
-    _title(say, 6, "Train: a tiny model with random weights, the same samples at every step, packed and padded")
+    show_title(say, 6, "Train: a tiny model with random weights, the same samples at every step, packed and padded")
     say("packed         4 packs a step, one a forward")
     say("padded         the samples of the same packs, shuffled, 8 a forward, padded to the longest of the 8")
     runs = compare_training(home / "packs", vocab_size=vocab_size, steps=steps)
@@ -104,12 +100,6 @@ def run_demo(
     return runs
 
 
-def _title(say: Say, number: int, text: str) -> None:
-    """Show the title of a step."""
-    for line in ("", f"{number}. {text}", ""):
-        say(line)
-
-
 def _short_one(chats: Sequence[Chat]) -> Chat:
     """Return a chat that fits on two lines: the first in the later half whose answer has 60 to 90 characters."""
     turns_of_chats = (chat["messages"] for chat in chats[len(chats) // 2 :])
@@ -123,25 +113,3 @@ def _readable_pack(packs: PackStore) -> int:
     """Return the first full pack of three to six segments; the first of all if there is none."""
     full = (index for index, pack in enumerate(packs) if 3 <= pack.num_segments <= 6 and len(pack) == packs.capacity)
     return next(full, 0)
-
-
-def _run(say: Say, home: Path, arguments: Sequence[str], max_lines: int | None = None) -> None:
-    """Show a command, run it in the directory of the demo, and show what it printed."""
-    say(f"$ brimful {' '.join(arguments)}")
-    # The cache belongs to the demo too, and nothing asks the hub.
-    environment = {**os.environ, "BRIMFUL_CACHE": str(home / "cache"), "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1"}
-    process = subprocess.run(
-        [sys.executable, "-m", "brimful", *arguments],
-        cwd=home,
-        env=environment,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        check=False,
-    )
-    lines = process.stdout.splitlines()
-    for line in lines[:max_lines]:
-        say(line)
-    if max_lines is not None and len(lines) > max_lines:
-        say(f"(trimmed here: {len(lines) - max_lines:,} lines more)")
-    if process.returncode:
-        raise TaskFailedError(f"`brimful {' '.join(arguments)}` ended with exit code {process.returncode}; see above")

@@ -1,7 +1,7 @@
 """Training of a small tokenizer, so that there is nothing to download."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from brimful.optional import optional
@@ -17,7 +17,14 @@ CHAT_TEMPLATE = (
 """Chat template: turns between ``<|im_start|>role`` and ``<|im_end|>``, the layout that is known as ChatML."""
 
 
-def train_tokenizer(texts: Iterable[str], directory: str | os.PathLike[str], *, vocab_size: int = 8000) -> int:
+def train_tokenizer(
+    texts: Iterable[str],
+    directory: str | os.PathLike[str],
+    *,
+    vocab_size: int = 8000,
+    special_tokens: Sequence[str] = (),
+    chat_template: str = CHAT_TEMPLATE,
+) -> int:
     """Train a byte-level BPE with a chat template and save it for ``AutoTokenizer.from_pretrained(directory)``.
 
     Any text can be encoded and comes back unchanged, because its alphabet is all 256 bytes. The same texts give
@@ -27,6 +34,8 @@ def train_tokenizer(texts: Iterable[str], directory: str | os.PathLike[str], *, 
         texts: text to learn from.
         directory: it is saved there; made if absent.
         vocab_size: largest number of entries, the special tokens included; at least 259. Few texts give fewer.
+        special_tokens: further marks that are never cut, such as placeholders of media.
+        chat_template: Jinja template of its chats.
 
     Returns:
         Number of entries of the vocabulary.
@@ -52,7 +61,7 @@ def train_tokenizer(texts: Iterable[str], directory: str | os.PathLike[str], *, 
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[_PAD, _BEGIN, _END],
+        special_tokens=[_PAD, _BEGIN, _END, *special_tokens],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -62,9 +71,9 @@ def train_tokenizer(texts: Iterable[str], directory: str | os.PathLike[str], *, 
         tokenizer_object=tokenizer,
         eos_token=_END,
         pad_token=_PAD,
-        additional_special_tokens=[_BEGIN],
+        additional_special_tokens=[_BEGIN, *special_tokens],
         clean_up_tokenization_spaces=False,
     )
-    wrapper.chat_template = CHAT_TEMPLATE
+    wrapper.chat_template = chat_template
     wrapper.save_pretrained(Path(directory))
     return int(tokenizer.get_vocab_size())

@@ -6,7 +6,7 @@ its targets. Only the layout differs, so the losses must agree: that is what pac
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice, pairwise, repeat
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ from brimful.typing import IGNORE_INDEX, Labels, TokenIds
 _LEARNING_RATE = 1e-2
 """Learning rate of AdamW; high, so that a few steps are enough to see the loss go down."""
 
-_Layout: TypeAlias = Callable[[Sequence[Pack], int], list[dict[str, Any]]]
+Layout: TypeAlias = Callable[[Sequence[Pack], int], list[dict[str, Any]]]
 """From the packs of a step and its number to keyword arguments of the model, one for each forward."""
 
 
@@ -102,16 +102,20 @@ def compare_training(
     with torch.random.fork_rng(devices=[]):
         for run, layout in ((packed, lay_out_packed), (padded, lay_out_padded)):
             # The first step of a process is slow in any layout: a model of its own warms up, and is not counted.
-            _training(_make_model(vocab_size, dataset), layout, TrainingRun("warm-up"))([dataset[0]], 0)
-            trainings.append(_training(_make_model(vocab_size, dataset), layout, run))
-        # The two runs take turns at every step, so that other work on this machine slows both down alike.
-        for step, packs in enumerate(islice(_steps(dataset, packs_per_step), steps)):
-            for training in trainings:
-                training(packs, step)
+            make_training(_make_model(vocab_size, dataset), layout, TrainingRun("warm-up"))([dataset[0]], 0)
+            trainings.append(make_training(_make_model(vocab_size, dataset), layout, run))
+        take_turns(trainings, islice(steps_of(dataset, packs_per_step), steps))
     return packed, padded
 
 
-def _steps(dataset: PackedDataset, packs_per_step: int) -> Iterator[list[Pack]]:
+def take_turns(trainings: Sequence[Callable[[Sequence[Pack], int], None]], steps: Iterable[Sequence[Pack]]) -> None:
+    """Make every step in each training, so that other work on this machine slows all down alike."""
+    for step, packs in enumerate(steps):
+        for training in trainings:
+            training(packs, step)
+
+
+def steps_of(dataset: PackedDataset, packs_per_step: int) -> Iterator[list[Pack]]:
     """Yield the packs of one optimizer step after another, epoch after epoch."""
     loader = PackLoader(dataset, micro_batches=packs_per_step, tail="repeat")
     micro_batches = chain.from_iterable(repeat(loader))
@@ -142,7 +146,7 @@ def _make_model(vocab_size: int, dataset: PackedDataset) -> Any:
     return Qwen2ForCausalLM(config).train()
 
 
-def _training(model: Any, layout: _Layout, run: TrainingRun) -> Callable[[Sequence[Pack], int], None]:
+def make_training(model: Any, layout: Layout, run: TrainingRun) -> Callable[[Sequence[Pack], int], None]:
     """Return the function that makes one optimizer step on some packs, and counts it in the run."""
     import torch
 

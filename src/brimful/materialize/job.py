@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from brimful.encode.encoder import Encoder
 from brimful.errors import (
     BadSampleError,
     CorruptFileError,
+    LengthChangedError,
     NotAPackStoreError,
     NoTargetError,
     OversizedSampleError,
@@ -26,18 +27,20 @@ from brimful.errors import (
     SourceError,
 )
 from brimful.fingerprint import fingerprint_array
+from brimful.materialize.changed_media import explain_changed_media
 from brimful.materialize.dropped import write_dropped
-from brimful.materialize.summary import PackSummary
+from brimful.materialize.oversized_media import check_media_fit, remedy_of
+from brimful.materialize.summary import PackSummary, saved_census
 from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.messages import setting
-from brimful.plan import Overflow, Plan, PlanSettings
+from brimful.plan import Plan, PlanSettings
 from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups
 from brimful.progress import Progress
-from brimful.shards import StreamLog
+from brimful.shards import MediaCensus, Pack, ShardReader, StreamLog
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
@@ -143,12 +146,12 @@ def pack_dataset(
             raise SourceError(
                 f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
             )
-        _check_media_fit(table, settings, source, encoder)
+        check_media_fit(table, settings, source, encoder)
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
             is_claimed = log.is_begun()
             saved_plan = _saved_plan(plan_path, log, table)
-            plan = saved_plan or _make_plan(table, settings, groups, source)
+            plan = saved_plan or _make_plan(table, settings, groups, source, encoder)
             progress.advance(len(source))
             # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
             if saved_plan is None and not is_claimed:
@@ -157,18 +160,24 @@ def pack_dataset(
             # In a claimed directory the header is checked first: the plan of another job must not be written over.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
-        num_written = write_packs(
-            plan,
-            source,
-            encoder,
-            directory,
-            encoded=measurement.encoded,
-            shard_bytes=shard_bytes,
-            num_proc=num_proc,
-            notes=notes,
-            progress=progress,
-        )
+        try:
+            num_written = write_packs(
+                plan,
+                source,
+                encoder,
+                directory,
+                encoded=measurement.encoded,
+                shard_bytes=shard_bytes,
+                num_proc=num_proc,
+                notes=notes,
+                progress=progress,
+            )
+        except (BadSampleError, LengthChangedError) as error:
+            if not encoder.takes_media:
+                raise
+            raise explain_changed_media(error) from error
         write_dropped(home / "dropped.jsonl", plan, table, source)
+        media = _count_media(store, log, plan, progress) if encoder.takes_media else MediaCensus({})
         seconds = {stage.name: round(stage.seconds, 2) for stage in progress.stages}
         summary = PackSummary(
             source=source.title,
@@ -181,6 +190,7 @@ def pack_dataset(
             table=table,
             shards=len(log.records()[0]),
             seconds=seconds if num_written or not is_finished else {},
+            media=media,
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
@@ -216,7 +226,11 @@ def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str
 
 
 def _make_plan(
-    table: LengthTable, settings: PlanSettings, groups: AnyIntArray | Sequence[int] | None, source: Source
+    table: LengthTable,
+    settings: PlanSettings,
+    groups: AnyIntArray | Sequence[int] | None,
+    source: Source,
+    encoder: Encoder,
 ) -> Plan:
     """Plan the packs; refuse a plan without any, and name the longest sample."""
     try:
@@ -229,7 +243,7 @@ def _make_plan(
         has_media = any(
             name in table.budgets and table.budgets[name][longest] > 0 for name in ("patches", "audio_frames")
         )
-        split = "" if has_media else f"{setting('overflow', 'split')}, "
+        split = remedy_of(source, encoder, longest) if has_media else f"{setting('overflow', 'split')}, "
         hint = (
             f", or {setting('text_unit', 'line')} if each line is a document" if source.unit == TextFiles.unit else ""
         )
@@ -241,19 +255,25 @@ def _make_plan(
     return plan
 
 
-def _check_media_fit(table: LengthTable, settings: PlanSettings, source: Source, encoder: Encoder) -> None:
-    """Refuse to cut a sample with media: a picture of which a part is missing has no meaning."""
-    if not encoder.takes_media or settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
-        return
-    has_media = np.any([table.budgets[name] > 0 for name in encoder.budgets], axis=0)
-    too_long = np.flatnonzero(has_media & (table.tokens > settings.usable))
-    if len(too_long):
-        sample_id = int(too_long[0])
-        raise OversizedSampleError(
-            f"{source.where(sample_id)} (sample {sample_id}) has media and {int(table.tokens[sample_id]):,} tokens, and a "
-            f"pack holds {settings.usable:,}: samples with media are not cut, so choose {setting('overflow', 'drop')} or a "
-            f"larger {setting('capacity')}"
-        )
+def _count_media(store: LocalBlobStore, log: StreamLog, plan: Plan, progress: Progress) -> MediaCensus:
+    """Return the census of the packs: that of the last summary if it is of these packs, else they are read once."""
+    saved = saved_census(store.directory, plan.fingerprint)
+    if saved is not None:
+        return saved
+    records, end = log.records()
+    assert end is not None
+
+    def packs() -> Iterator[Pack]:
+        for record in records:
+            path = store.local_path(record.file)
+            assert path is not None
+            reader = ShardReader(path, size=record.bytes)
+            for row in range(record.packs):
+                yield reader.pack(row)
+            progress.advance(record.packs)
+
+    with progress.stage("count media", total=end.packs, unit="packs"):
+        return MediaCensus.of(packs())
 
 
 def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:

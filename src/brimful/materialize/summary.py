@@ -1,5 +1,7 @@
 """Summary of a job: lines for people, JSON for machines."""
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +12,7 @@ from brimful.measure.table import LengthTable
 from brimful.messages import counted, in_python
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
+from brimful.shards import MediaCensus
 
 _COLUMNS_SHOWN = 8
 """Unread columns that the summary names; the rest are counted."""
@@ -29,6 +32,7 @@ class PackSummary:
         shards: number of files of packs.
         first_rejected: place and reason of the first row that was skipped; its settings marked (``brimful.messages``).
         seconds: of each stage that had something to do.
+        media: those in the packs.
     """
 
     source: str
@@ -41,6 +45,7 @@ class PackSummary:
     unit: str = ""
     first_rejected: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
+    media: MediaCensus = field(default_factory=lambda: MediaCensus({}))
 
     def lines(self) -> list[str]:
         """Return the summary as lines, with settings marked."""
@@ -57,7 +62,7 @@ class PackSummary:
             f"samples        {ledger.samples_in:,} in {self.source} (format {self.format}{unit})",
             f"tokens         {ledger.tokens_in:,}, {ledger.tokens_in / max(num_read, 1):,.0f} a sample",
             *(f"encoded by     {libraries}" for libraries in self.table.provenance.get("encoded_by", ())),
-            *self._media_lines(),
+            *self.media.lines(),
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",
@@ -75,13 +80,6 @@ class PackSummary:
             f"time           {stages or 'nothing to do: all was there'}",
             *self.warnings(),
         ]
-
-    def _media_lines(self) -> list[str]:
-        """Return a line on what was measured of media, if there are any."""
-        names = [name for name in self.table.budgets if name not in ("tokens", "loss_tokens")]
-        totals = {name: int(self.table.budgets[name].clip(min=0).sum(dtype=np.int64)) for name in names}
-        counts = [f"{total:,} {name.replace('_', ' ')}" for name, total in totals.items() if total]
-        return [f"media          {', '.join(counts)}"] if counts else []
 
     def warnings(self) -> list[str]:
         """Return a line for each large loss."""
@@ -145,6 +143,7 @@ class PackSummary:
             "settings": self.plan.record,
             "account": self.table.account.as_dict(),
             "seconds": self.seconds,
+            **({"media": self.media.as_dict()} if self.media.kinds else {}),
             **self.plan.ledger.as_dict(),
         }
 
@@ -181,3 +180,15 @@ def _drop_reasons(plan: Plan) -> str:
         number = "" if count is None or len(counts) == 1 else f"{count:,} "
         reasons.append(number + drop_reason(name))
     return "; ".join(reasons)
+
+
+def saved_census(directory: str | os.PathLike[str], plan_fingerprint: str) -> MediaCensus | None:
+    """Return the census in the summary of a finished job; None without one, or if it is of other packs."""
+    try:
+        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as file:
+            summary = json.load(file)
+        if summary["plan_fingerprint"] == plan_fingerprint:
+            return MediaCensus.from_dict(summary["media"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None

@@ -98,4 +98,7 @@ class Medium:
 
 
 def _unreadable(error: OSError) -> BadMediumError:
-    return BadMediumError("there is no such file" if isinstance(error, FileNotFoundError) else str(error.strerror))
+    # The whole path: a name of a row is often right, and the directory that it was looked for in is wrong.
+    if isinstance(error, FileNotFoundError):
+        return BadMediumError(f"there is no such file, looked for at {str(error.filename)!r}")
+    return BadMediumError(f"{error.strerror}: {str(error.filename)!r}")

@@ -113,6 +113,11 @@ class PackStore(IndexedPacks):
         return len(self._records)
 
     @property
+    def has_media(self) -> bool:
+        """True if packs may hold media; all shards of a store are of one kind."""
+        return bool(self._records) and self._reader(0).has_media
+
+    @property
     def fingerprint(self) -> Fingerprint:
         """Fingerprint of the plan that the packs were written from."""
         return str(self.identity["plan"])

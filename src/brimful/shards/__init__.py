@@ -2,6 +2,7 @@
 
 from brimful.shards.format import BATCH_ROWS, ShardReader, ShardWriter
 from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
+from brimful.shards.media_census import KindCount, MediaCensus
 from brimful.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, assemble_pack
 
 __all__ = [
@@ -9,6 +10,8 @@ __all__ = [
     "LANES",
     "EndRecord",
     "FingerprintedPacks",
+    "KindCount",
+    "MediaCensus",
     "Pack",
     "PackRows",
     "PackSequence",

@@ -177,6 +177,10 @@ class ShardReader:
         size: bytes that were committed; another size is refused before anything is mapped, because reading
             behind the end of a mapped file kills the process.
 
+    Attributes:
+        path: of the file.
+        has_media: true if its packs may hold media.
+
     Raises:
         CorruptFileError: cut short, or no shard.
     """
@@ -203,6 +207,7 @@ class ShardReader:
         for field in _schema(with_media=versions[version] == MEDIA_VERSION):
             if field not in list(self._reader.schema):
                 raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
+        self.has_media = versions[version] == MEDIA_VERSION
         self._batches: dict[int, _BatchViews] = {}
 
     def _open_batch(self, batch_index: int) -> _BatchViews:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -14,6 +14,7 @@ from brimful.media.families.processor_files import ProcessorFiles
 from brimful.media.images import ImageSize, image_size
 from brimful.media.reference import MediaKind, Medium
 from brimful.media.videos import VideoHeader, video_header
+from brimful.messages import setting
 
 
 class Placeholder(NamedTuple):
@@ -86,6 +87,9 @@ class Family(ABC):
 
     placeholders: ClassVar[Mapping[MediaKind, Placeholder]]
 
+    remedies: ClassVar[Mapping[MediaKind, tuple[str, ...]]] = {}
+    """Settings that make fewer tokens of a medium; none of a kind whose number of tokens is not for choice."""
+
     @classmethod
     @abstractmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Family:
@@ -94,6 +98,12 @@ class Family(ABC):
         Raises:
             SettingsError: a setting of the processor or an override that the family does not know or cannot have.
         """
+
+    @classmethod
+    def _check_known(cls, overrides: Mapping[str, Any], known: Collection[str]) -> None:
+        """Refuse an override that would change nothing."""
+        if unknown := [setting(name) for name in sorted(overrides.keys() - set(known))]:
+            raise SettingsError(f"the family {cls.name} has no setting {', '.join(unknown)}: leave it out")
 
     @property
     @abstractmethod

@@ -49,8 +49,7 @@ class InternVL(Family):
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> InternVL:
         """Return the family with its settings; the override is ``max_patches``, the most tiles of a picture."""
-        if unknown := overrides.keys() - {"max_patches"}:
-            raise SettingsError(f"the family {cls.name} has no setting {', '.join(sorted(unknown))}")
+        cls._check_known(overrides, ("max_patches",))
         settings: dict[str, Any] = {}
         if files is not None:
             size = files.image.get("size", {"height": 384, "width": 384})

@@ -50,8 +50,7 @@ class Llava(Family):
         Raises:
             SettingsError: an override, no ``patch_size`` in the files, or pictures of no fixed size.
         """
-        if overrides:
-            raise SettingsError(f"the family {cls.name} has no setting {', '.join(sorted(overrides))}")
+        cls._check_known(overrides, ())
         if files is None:
             return cls(LlavaSettings())
         patch_size = files.processor.get("patch_size")

@@ -11,6 +11,7 @@ from brimful.errors import SettingsError
 from brimful.media.families.family import Expansion, Piece
 from brimful.media.images import ImageSize
 from brimful.media.reference import BadMediumError
+from brimful.messages import setting
 
 Settings = TypeVar("Settings", bound="PatchSettings")
 
@@ -41,7 +42,10 @@ class PatchSettings:
         for name in ("patch_size", "temporal_patch_size", "merge_size", "min_pixels", "max_pixels"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingsError(f"{name} of {self.kind}s has to be a positive whole number and is {value!r}")
+                title = name
+                if name.endswith("_pixels"):
+                    title = setting(f"video_{name}" if self.kind == "video" else name)
+                raise SettingsError(f"{title} of {self.kind}s has to be a positive whole number and is {value!r}")
 
     @property
     def factor(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful.errors import SettingsError
+from brimful.messages import setting
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,17 @@ def read_processor_files(directory: str | Path) -> ProcessorFiles:
         SettingsError: there is none of the files, or one that is no JSON object.
     """
     directory = Path(directory)
+    if not directory.is_dir():
+        what = "is a file: name its directory" if directory.exists() else "is no directory"
+        raise SettingsError(f"{setting('processor', str(directory))}: {directory} {what}")
     processor = _read_json(directory / "processor_config.json")
     image = _read_json(directory / "preprocessor_config.json")
     video = _read_json(directory / "video_preprocessor_config.json")
     if processor is None and image is None and video is None:
-        raise SettingsError(f"{directory} has no preprocessor_config.json and no processor_config.json")
+        raise SettingsError(
+            f"{setting('processor', str(directory))}: {directory} has no preprocessor_config.json and no "
+            f"processor_config.json, which come with a model"
+        )
     processor, image = processor or {}, image or {}
     return ProcessorFiles(
         processor=processor,

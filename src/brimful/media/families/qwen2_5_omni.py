@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brimful.errors import SettingsError
 from brimful.media.audio import AudioHeader
 from brimful.media.families.family import Expansion, Family, Placeholder
 from brimful.media.families.patches import PatchSettings, expand_picture, patch_settings
@@ -24,6 +23,7 @@ class Qwen25Omni(Family):
         MediaKind.AUDIO: Placeholder("<|audio_bos|><|AUDIO|><|audio_eos|>", "<|AUDIO|>"),
         MediaKind.IMAGE: Placeholder("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
     }
+    remedies = {MediaKind.IMAGE: ("max_pixels",)}
 
     def __init__(self, image: PatchSettings, audio: SpectrogramSettings) -> None:
         self._image, self._audio = image, audio
@@ -31,8 +31,7 @@ class Qwen25Omni(Family):
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen25Omni:
         """Return the family with its settings; overrides are ``min_pixels``, ``max_pixels`` and ``sampling_rate``."""
-        if unknown := overrides.keys() - {"min_pixels", "max_pixels", "sampling_rate"}:
-            raise SettingsError(f"the family {cls.name} has no setting {', '.join(sorted(unknown))}")
+        cls._check_known(overrides, ("min_pixels", "max_pixels", "sampling_rate"))
         published = PatchSettings(max_pixels=12_845_056)
         limits = {name: overrides[name] for name in ("min_pixels", "max_pixels") if name in overrides}
         return cls(

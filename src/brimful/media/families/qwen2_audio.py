@@ -78,8 +78,7 @@ class Qwen2Audio(Family):
     @classmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Qwen2Audio:
         """Return the family with its settings; the override is ``sampling_rate``."""
-        if unknown := overrides.keys() - {"sampling_rate"}:
-            raise SettingsError(f"the family {cls.name} has no setting {', '.join(sorted(unknown))}")
+        cls._check_known(overrides, ("sampling_rate",))
         return cls(spectrogram_settings(SpectrogramSettings(), files, overrides))
 
     @property

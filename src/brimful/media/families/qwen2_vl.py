@@ -16,6 +16,7 @@ from brimful.media.families.processor_files import ProcessorFiles
 from brimful.media.images import ImageSize
 from brimful.media.reference import BadMediumError, MediaKind
 from brimful.media.videos import VideoHeader
+from brimful.messages import setting
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,17 @@ class VideoSettings(PatchSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.fps is not None and not self.fps > 0:
-            raise SettingsError(f"fps of videos has to be above 0 and is {self.fps}")
+            raise SettingsError(f"{setting('fps')} of videos has to be above 0 and is {self.fps}")
         if min(self.min_frames, self.max_frames) < 1:
-            raise SettingsError(f"min_frames and max_frames have to be positive: {self.min_frames}, {self.max_frames}")
+            raise SettingsError(
+                f"{setting('min_frames')} and {setting('max_frames')} have to be positive: {self.min_frames}, {self.max_frames}"
+            )
+        if self.num_frames is not None and self.num_frames < 1:
+            raise SettingsError(f"{setting('num_frames')} of videos has to be positive and is {self.num_frames}")
         if self.do_sample_frames and self.fps is not None and self.num_frames is not None:
-            raise SettingsError("fps and num_frames of videos contradict each other: keep one")
+            raise SettingsError(
+                f"{setting('fps')} and {setting('num_frames')} of videos contradict each other: keep one"
+            )
 
 
 class Qwen2VL(Family):
@@ -62,6 +69,8 @@ class Qwen2VL(Family):
         MediaKind.IMAGE: Placeholder("<|vision_start|><|image_pad|><|vision_end|>", "<|image_pad|>"),
         MediaKind.VIDEO: Placeholder("<|vision_start|><|video_pad|><|vision_end|>", "<|video_pad|>"),
     }
+    # Not ``num_frames``: a video that has fewer is refused.
+    remedies = {MediaKind.IMAGE: ("max_pixels",), MediaKind.VIDEO: ("fps", "max_frames", "video_max_pixels")}
 
     published_image: ClassVar[PatchSettings] = PatchSettings(max_pixels=12_845_056)
     """Settings of the published model, for a family without a processor's files."""
@@ -87,26 +96,27 @@ class Qwen2VL(Family):
         video = {name: overrides.get(f"video_{name}") for name in ("min_pixels", "max_pixels")}
         sampling = ("fps", "num_frames", "min_frames", "max_frames", "cap_pixels_per_frame")
         video |= {name: overrides.get(name) for name in sampling}
-        if unknown := overrides.keys() - {
-            "min_pixels",
-            "max_pixels",
-            "video_min_pixels",
-            "video_max_pixels",
-            *sampling,
-        }:
-            raise SettingsError(f"the family {cls.name} has no setting {', '.join(sorted(unknown))}")
+        limits = ("min_pixels", "max_pixels", "video_min_pixels", "video_max_pixels")
+        cls._check_known(overrides, (*limits, *sampling))
         # One way of choosing frames goes in place of the other, which the file may have.
         if video["fps"] is not None or video["num_frames"] is not None:
             video["do_sample_frames"] = True
+        default_image, default_video = cls.default_image, cls.default_video
+        image_file: Mapping[str, Any] = {}
+        video_file: Mapping[str, Any] = {}
         if files is None:
-            return cls(
-                patch_settings(cls.published_image, {}, image),
-                patch_settings(cls.published_video, {}, video),
+            default_image, default_video = cls.published_image, cls.published_video
+        else:
+            image_file, video_file = files.image, files.video
+        video_settings = patch_settings(default_video, video_file, video)
+        # A processor that takes all frames, as that of Qwen2-VL by default, would ignore a bound of their number.
+        bounds = [setting(name, video[name]) for name in ("min_frames", "max_frames") if video[name] is not None]
+        if bounds and not (video_settings.do_sample_frames and video_settings.num_frames is None):
+            raise SettingsError(
+                f"{' and '.join(bounds)}: a bound of the frames that {setting('fps')} takes, and this processor takes "
+                f"others: add {setting('fps', 2)}, or name their number with {setting('num_frames')}"
             )
-        return cls(
-            patch_settings(cls.default_image, files.image, image),
-            patch_settings(cls.default_video, files.video, video),
-        )
+        return cls(patch_settings(default_image, image_file, image), video_settings)
 
     @property
     def _settings(self) -> tuple[PatchSettings, VideoSettings]:
@@ -156,7 +166,9 @@ class Qwen2VL(Family):
             wish = min(max(total / header.fps * settings.fps, settings.min_frames), max_frames, total)
             num_frames = math.floor(wish / pair) * pair
         else:
-            raise SettingsError("do_sample_frames of the processor is true: choose fps or num_frames")
+            raise SettingsError(
+                f"do_sample_frames of the processor is true: choose {setting('fps')} or {setting('num_frames')}"
+            )
         if not 0 < num_frames <= total:
             raise BadMediumError(f"has {total} frames, and {num_frames} are to be taken")
         # As ``torch.arange`` of two integers and a float: float32, then cut off; it can have one number more than asked.

@@ -1,7 +1,7 @@
 """All numbers of a report: the page, the terminal and ``--json`` show the same."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from brimful.measure import LengthTable
@@ -10,10 +10,12 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.order.diversity import measure_variety
 from brimful.report.analysis.advice import Advice
 from brimful.report.analysis.advise import advise_run
+from brimful.report.analysis.budget_fill import BudgetFill, measure_budget_fill
 from brimful.report.analysis.capacity_sweep import CAPACITIES, CapacityPoint, sweep_capacities
 from brimful.report.analysis.length_facts import LengthFacts
 from brimful.report.analysis.plan_facts import PlanFacts
 from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balance
+from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.source_shares import SourceShare, source_shares, sources_of_table
 from brimful.report.analysis.training_run import TrainingRun
 from brimful.typing import AnyIntArray
@@ -36,6 +38,8 @@ class Facts:
         sweep: other capacities.
         shares: of the sources.
         work: cost on ranks and steps.
+        budgets: fill in each budget, if there is more than tokens.
+        shown: some packs as they are.
     """
 
     title: str
@@ -48,6 +52,8 @@ class Facts:
     sweep: list[CapacityPoint]
     shares: list[SourceShare] | None
     work: RankBalance | None
+    budgets: list[BudgetFill] = field(default_factory=list)
+    shown: list[ShownPack] = field(default_factory=list)
 
     @property
     def rejects(self) -> Sequence[Sequence[Any]]:
@@ -67,6 +73,8 @@ class Facts:
             "account": {} if self.table is None else self.table.account.as_dict(),
             "shares": None if self.shares is None else [asdict(share) for share in self.shares],
             "work": None if self.work is None else asdict(self.work),
+            **({"budgets": [asdict(fill) for fill in self.budgets]} if self.budgets else {}),
+            **({"shown": [pack.as_dict() for pack in self.shown]} if self.shown else {}),
         }
 
 
@@ -77,6 +85,7 @@ def gather_facts(
     plan: Plan | None,
     run: TrainingRun,
     sources: tuple[AnyIntArray, Sequence[str]] | None = None,
+    shown: Sequence[ShownPack] = (),
 ) -> Facts:
     """Compute the numbers of a report.
 
@@ -88,6 +97,7 @@ def gather_facts(
         plan: packs; without them there is no advice.
         run: the training run.
         sources: ``int[num_samples]`` and names; if None, those that the table names (``sources_of_table``).
+        shown: packs to show as they are (``show_packs``).
 
     Raises:
         PlanMismatchError: a table of another number of samples than the plan's.
@@ -139,4 +149,6 @@ def gather_facts(
         sweep=sweep,
         shares=shares,
         work=work,
+        budgets=[] if plan is None else measure_budget_fill(plan, table),
+        shown=list(shown),
     )

@@ -10,6 +10,7 @@ from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.report.analysis.facts import Facts
 from brimful.report.html.chart_sections import capacity_section, lengths_section, packs_section, work_section
+from brimful.report.html.pack_section import budgets_section, shown_packs_section
 from brimful.report.html.sections import advice_section, ledger_section, shares_section, summary_tiles
 
 DATA_ID = "report-data"
@@ -38,6 +39,10 @@ def render_page(facts: Facts) -> str:
         parts.append(lengths_section(facts.length_facts, capacity))
     if plan_facts is not None and plan_facts.plan.num_packs:
         parts.append(packs_section(plan_facts))
+    if facts.budgets:
+        parts.append(budgets_section(facts.budgets))
+    if facts.shown:
+        parts.append(shown_packs_section(facts.shown))
     if facts.sweep:
         parts.append(capacity_section(facts.sweep, run.packs_per_step, capacity))
     if plan_facts is not None:
@@ -49,10 +54,13 @@ def render_page(facts: Facts) -> str:
     # The style sheet is inside the page: the policy below forbids to load one.
     style = files("brimful.report.html").joinpath("page.css").read_text(encoding="utf-8")
     title, body = escape(facts.title), "\n".join(parts)
+    # Pictures are inside of the page too, and only a page that has some may show them.
+    images = "; img-src data:" if facts.shown else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'"
+        f'{images}">'
         f"<title>{title} – brimful report</title>\n<style>\n{style}</style></head>\n<body><main>"
         f"<header><h1>{title}</h1><p>{escape(_subtitle(facts))}</p></header>\n"
         f"{body}\n<footer>{escape(_footer(facts))}</footer></main>\n"

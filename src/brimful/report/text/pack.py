@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.report.analysis.media_facts import MediumFacts
 from brimful.shards import Pack
 from brimful.typing import LossMask, TokenIds
 
@@ -40,31 +41,56 @@ def show_pack(
             f"── tokens {span.start:,} … {span.stop - 1:,} · sample {segment['sample_id']}{start} · "
             f"{segment['tokens']:,} tokens, {segment['loss_tokens']:,} loss"
         )
+        media = [MediumFacts.of(item) for item in pack.media if item.segment == segment["number"]]
         if decode is not None:
-            lines.append(_text(pack.input_ids[span], pack.loss_mask[span], decode, full))
+            lines.append(_segment_text(pack, span, media, decode, full))
+        else:
+            lines += [medium.describe() for medium in media]
     return lines
 
 
 def pack_as_dict(pack: Pack, index: int, capacity: int, decode: Callable[[TokenIds], str] | None) -> dict[str, Any]:
     """Return a pack for JSON: its segments, with their texts if there is a tokenizer."""
-    segments = [
-        segment | ({} if decode is None else {"text": decode(pack.input_ids[span])})
-        for span, segment in _segments(pack)
-    ]
+    segments = []
+    for span, facts in _segments(pack):
+        segment = {name: value for name, value in facts.items() if name != "number"}
+        if decode is not None:
+            segment["text"] = decode(pack.input_ids[span])
+        media = [MediumFacts.of(item).as_dict() for item in pack.media if item.segment == facts["number"]]
+        segments.append(segment | ({"media": media} if media else {}))
     return {"kind": "pack", "pack": index, "tokens": len(pack), "capacity": capacity, "segments": segments}
 
 
 def _segments(pack: Pack) -> Iterator[tuple[slice, dict[str, Any]]]:
     """Yield the positions of each segment, and its sample, place and counts as JSON names them."""
     spans = pairwise(pack.cu_seqlens.tolist())
-    for (begin, end), sample_id, start in zip(spans, pack.sample_ids.tolist(), pack.starts.tolist(), strict=True):
+    rows = zip(spans, pack.sample_ids.tolist(), pack.starts.tolist(), strict=True)
+    for number, ((begin, end), sample_id, start) in enumerate(rows):
         num_targets = int(np.count_nonzero(pack.loss_mask[begin:end]))
         counts = {"tokens": end - begin, "loss_tokens": num_targets}
-        yield slice(begin, end), {"sample_id": sample_id, "first": begin, "start": start, **counts}
+        yield slice(begin, end), {"number": number, "sample_id": sample_id, "first": begin, "start": start, **counts}
+
+
+def _segment_text(
+    pack: Pack, span: slice, media: list[MediumFacts], decode: Callable[[TokenIds], str], full: bool
+) -> str:
+    """Return the text of a segment, with a medium in the place of its tokens, which are one word many times."""
+    texts = []
+    begin = span.start
+    for medium in media:
+        if begin < medium.start:
+            part = slice(begin, medium.start)
+            texts.append(_text(pack.input_ids[part], pack.loss_mask[part], decode, full))
+        texts.append(medium.describe())
+        begin = medium.start + medium.length
+    if begin < span.stop:
+        part = slice(begin, span.stop)
+        texts.append(_text(pack.input_ids[part], pack.loss_mask[part], decode, full))
+    return "".join(texts)
 
 
 def _text(ids: TokenIds, mask: LossMask, decode: Callable[[TokenIds], str], full: bool) -> str:
-    """Return the text of a segment, without the middle of a long one."""
+    """Return a text, without the middle of a long one."""
     if full or len(ids) <= _HEAD + _TAIL:
         return _marked_text(ids, mask, decode)
     head = _marked_text(ids[:_HEAD], mask[:_HEAD], decode)

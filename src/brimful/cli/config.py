@@ -1,0 +1,297 @@
+"""Options of a command from a YAML file: ``--config train.yaml``. A flag of the command line goes before the file."""
+
+import json
+import reprlib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import click
+
+from brimful.cli.command import grouped, value_option
+from brimful.errors import SettingsError, SourceNotFoundError
+from brimful.optional import optional
+
+_MAX_BYTES = 1 << 20
+"""Bytes of a file of settings, at most: a larger one is data, named by mistake."""
+
+_SOURCE = "source"
+"""Key of the paths that a command takes without a flag."""
+
+_ALIASES: Mapping[str, str] = {
+    **dict.fromkeys(("sources", "data", "dataset", "datasets"), _SOURCE),
+    **dict.fromkeys(("cutoff_len", "sequence_len", "max_seq_len", "max_seq_length", "pack_size"), "max_length"),
+    **dict.fromkeys(("packed_sequence_size", "max_len"), "max_length"),
+    **dict.fromkeys(("packing_strategy", "strategy"), "algorithm"),
+    **dict.fromkeys(("truncation_strategy", "excess_length_strategy", "overlong"), "overflow"),
+    **dict.fromkeys(("dataset_num_proc", "packing_num_proc", "preprocessing_num_workers"), "num_proc"),
+    **dict.fromkeys(("model", "model_name_or_path", "tokenizer_path", "tokenizer_name_or_path"), "tokenizer"),
+    **dict.fromkeys(("output_dir", "out"), "output"),
+    **dict.fromkeys(("subset_name", "dataset_config_name"), "subset"),
+    "system_prompt": "system",
+    "image_min_pixels": "min_pixels",
+    "image_max_pixels": "max_pixels",
+    "video_fps": "fps",
+    "video_maxlen": "max_frames",
+    "fps_max_frames": "max_frames",
+    "fps_min_frames": "min_frames",
+    "nframes": "num_frames",
+    "audio_sampling_rate": "sampling_rate",
+}
+"""Words of TRL, ms-swift, LLaMA-Factory, Axolotl and others for our options: accepted in files, and nowhere else."""
+
+_VALUES: Mapping[str, Mapping[str, str]] = {
+    "truncation_strategy": {"delete": "drop", "raise": "error", "left": "truncate_left", "right": "truncate"},
+    "excess_length_strategy": {"raise": "error"},
+    "packing_strategy": {"binpack": "auto"},
+}
+"""Values that belong to a word of ``_ALIASES``, as ours."""
+
+_SWITCHES = ("packing", "neat_packing", "sample_packing", "packed", "enable_packing")
+"""Words that turn packing on elsewhere: true says what this program does anyway."""
+
+_YES = frozenset({"yes", "on", "true"})
+_NO = frozenset({"no", "off", "false"})
+
+
+class _Entry(NamedTuple):
+    """One line of a file: the key as it is written, the place of it, and its node."""
+
+    key: str
+    where: str
+    node: Any
+
+
+class SourceArgument(click.Argument):
+    """The paths of a command, which may stand in the file of ``--config`` instead."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the paths of the command line, else those of the file."""
+        is_given = isinstance(value, (tuple, list)) and bool(value)
+        return super().process_value(ctx, value if is_given else tuple(ctx.meta.get(_META, ())))
+
+
+_META = "brimful.config.sources"
+
+
+def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
+    """Make the settings of a file the defaults of a command."""
+    if path is None:
+        return
+    by_name = _options(ctx.command)
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for entry in _entries(path):
+        name = _ALIASES.get(_word(entry.key), _word(entry.key))
+        if name in _SWITCHES:
+            _check_switch(entry)
+            continue
+        if name == _SOURCE:
+            target, value = _META, _strings(entry)
+        elif name in by_name:
+            target = str(by_name[name].name)
+            value = _value(entry, by_name[name], ctx)
+        else:
+            raise SettingsError(_unknown(entry, [*by_name, _SOURCE], str(ctx.info_name)))
+        if target in places:
+            raise SettingsError(f"{entry.where}: {entry.key} says again what {places[target]} says: keep one")
+        places[target] = f"{entry.key if target == _META else name} in {entry.where}"
+        if value is not None:
+            values[target] = value
+    ctx.meta[_META] = values.pop(_META, ())
+    ctx.default_map = values
+
+
+config_option = grouped(
+    "Job",
+    value_option(
+        "--config",
+        "FILE.yaml",
+        "Options by their names, and source: paths, in a file; a flag goes before it.",
+        "config_file",
+        is_eager=True,
+        expose_value=False,
+        callback=_apply,
+    ),
+)
+
+
+def _entries(path: str) -> list[_Entry]:
+    """Return the keys of a file in order; the file is data, so that no tag of it makes an object.
+
+    Raises:
+        SourceNotFoundError: there is no such file.
+        SettingsError: no YAML, no mapping, or a key that stands there twice.
+    """
+    with optional("yaml", "text", "--config"):
+        import yaml
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(
+            f"--config {path}: there is no such file (a configuration of a data set is named with --subset)"
+        ) from error
+    if len(content) > _MAX_BYTES:
+        raise SettingsError(f"--config {path} has more than {_MAX_BYTES:,} bytes: it is data and no file of settings")
+    try:
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = path if mark is None else f"{path}:{mark.line + 1}"
+        raise SettingsError(f"{place}: no YAML: {getattr(error, 'problem', None) or 'it is no text'}") from error
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: no file of settings: {type(error).__name__}") from error
+    if not isinstance(root, yaml.MappingNode):
+        raise SettingsError(f"{path}: a file of settings has lines such as `max_length: 8192`, and this one has none")
+    entries: list[_Entry] = []
+    for key, node in root.value:
+        where = f"{path}:{key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode):
+            raise SettingsError(f"{where}: a key has to be a name")
+        if any(entry.key == key.value for entry in entries):
+            raise SettingsError(f"{where}: {key.value} stands there twice: keep one")
+        entries.append(_Entry(key.value, where, node))
+    return entries
+
+
+def _word(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+def _check_switch(entry: _Entry) -> None:
+    """Take ``packing: true``; refuse ``packing: false``."""
+    text = _text(entry.node)
+    if text is not None and text.lower() in _YES:
+        return
+    if text is not None and text.lower() in _NO:
+        raise SettingsError(
+            f"{entry.where}: {entry.key} is {text}, and brimful does nothing but pack: leave the line out, or train on the "
+            f"data as they are"
+        )
+    raise _wrong(entry, "true or left out")
+
+
+def _unknown(entry: _Entry, names: Sequence[str], command: str) -> str:
+    """Return the message on a key that no option has: the nearest one."""
+    matches = get_close_matches(_word(entry.key), [*names, *_ALIASES, *_SWITCHES], n=1, cutoff=0.6)
+    if command != "pack" and _ALIASES.get(_word(entry.key), _word(entry.key)) in _names_of_pack():
+        hint = "it is one of `brimful pack`, and a file belongs to one command"
+    elif matches:
+        hint = f"did you mean {matches[0]}?"
+    elif not isinstance(entry.node.value, str) and entry.node.tag.endswith(":map"):
+        hint = "options stand at the left margin, in no block"
+    else:
+        hint = f"`brimful {command} --help` lists the options"
+    return f"{entry.where}: {command} has no option {entry.key!r}: {hint}"
+
+
+def _names_of_pack() -> set[str]:
+    from brimful.cli.pack import pack
+
+    return set(_options(pack))
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """Return the options of a command that have a value, by each of their names."""
+    options = [option for option in command.params if isinstance(option, click.Option) and option.expose_value]
+    return {_word(flag): option for option in options for flag in option.opts if flag.startswith("--")}
+
+
+def _value(entry: _Entry, option: click.Option, ctx: click.Context) -> Any:
+    """Return the value of an option, of its type; None if the file leaves it open."""
+    if _is_null(entry.node):
+        return None
+    if option.is_flag:
+        return _boolean(entry)
+    if option.multiple:
+        return _strings(entry)
+    text = _text(entry.node)
+    if text is None:
+        raise _wrong(entry, f"{_noun(option)}")
+    text = _VALUES.get(_word(entry.key), {}).get(text, text)
+    # YAML knows more ways to write a number than click (8_192, 0x2000); of text the words count, whatever YAML sees in it.
+    number = _number(entry.node)
+    if option.type in (click.INT, click.FLOAT) or isinstance(option.type, click.IntRange):
+        if number is None or (isinstance(number, float) and option.type is not click.FLOAT):
+            raise _wrong(entry, _noun(option))
+        text = str(number)
+    try:
+        return option.type.convert(text, option, ctx)
+    except click.BadParameter as error:
+        choices = getattr(option.type, "choices", ())
+        matches = get_close_matches(text, list(choices), n=1, cutoff=0.5)
+        hint = f" (did you mean {matches[0]}?)" if matches else ""
+        raise SettingsError(f"{entry.where}: {entry.key}: {error.message.rstrip('.')}{hint}") from error
+
+
+def _noun(option: click.Option) -> str:
+    if option.type is click.FLOAT:
+        return "a number"
+    return "a whole number" if isinstance(option.type, click.types.IntParamType) else "one text"
+
+
+def _boolean(entry: _Entry) -> bool:
+    text = (_text(entry.node) or "").lower()
+    if text in _YES:
+        return True
+    if text in _NO:
+        return False
+    raise _wrong(entry, "true or false")
+
+
+def _strings(entry: _Entry) -> tuple[str, ...]:
+    """Return one text or a list of them; of a mapping texts ``name=value``, as flags have them."""
+    import yaml
+
+    node = entry.node
+    if isinstance(node, yaml.MappingNode):
+        is_json = _word(entry.key) == "template_arg"
+        pairs = [(_text(key), _json(value) if is_json else _text(value)) for key, value in node.value]
+        if entry.key != _SOURCE and all(key is not None and value is not None for key, value in pairs):
+            return tuple(f"{key}={value}" for key, value in pairs)
+    nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+    texts = [_text(item) for item in nodes]
+    if any(text is None for text in texts):
+        raise _wrong(entry, "a text, a list of texts" + ("" if entry.key == _SOURCE else ", or a mapping of them"))
+    return tuple(text for text in texts if text is not None)
+
+
+def _text(node: Any) -> str | None:
+    """Return the words of a value as they are written; None for lists, mappings and null."""
+    return node.value if isinstance(node.value, str) and not _is_null(node) else None
+
+
+def _json(node: Any) -> str | None:
+    """Return a value as the JSON that ``--template-arg`` reads: ``no`` of YAML is false, and ``"no"`` is a text."""
+    text = _text(node)
+    if text is None or node.tag.endswith((":int", ":float")):
+        return text
+    return json.dumps(text.lower() in _YES if node.tag.endswith(":bool") else text)
+
+
+def _number(node: Any) -> int | float | None:
+    """Return the number that a value is; None if it is none. ``1e-3``, which YAML 1.1 takes for a text, is one too."""
+    import yaml
+
+    text = _text(node)
+    if text is None or node.style in ("'", '"') or node.tag.endswith(":bool"):
+        return None
+    try:
+        # Of 1:30 YAML 1.1 makes 90.
+        if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and ":" not in text:
+            value = yaml.SafeLoader("").construct_object(node)
+            return value if isinstance(value, (int, float)) else None
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _is_null(node: Any) -> bool:
+    return bool(node.tag.endswith(":null"))
+
+
+def _wrong(entry: _Entry, expected: str) -> SettingsError:
+    kinds = {"sequence": "a list", "mapping": "a block"}
+    shown = kinds.get(entry.node.id) or ("null" if _is_null(entry.node) else reprlib.repr(entry.node.value))
+    return SettingsError(f"{entry.where}: {entry.key} has to be {expected} and is {shown}")

@@ -1,0 +1,75 @@
+"""Fill of packs in each budget: tokens, and what was measured of media beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.measure import LengthTable
+from brimful.messages import percent
+from brimful.plan import Plan
+
+
+@dataclass(frozen=True)
+class BudgetFill:
+    """Content of packs in one budget.
+
+    Attributes:
+        name: of the budget, which is its unit.
+        capacity: most that a pack may hold; None if it is not limited.
+        total: of all packs.
+        least, mean, most: of a pack.
+    """
+
+    name: str
+    capacity: int | None
+    total: int
+    least: int
+    mean: float
+    most: int
+
+    @property
+    def fill_ratio(self) -> float | None:
+        """Mean ÷ capacity; None without a limit."""
+        return None if self.capacity is None else self.mean / self.capacity
+
+    def describe(self) -> str:
+        """Return the fill in words.
+
+        >>> BudgetFill("patches", 1536, 96_000, 900, 960.0, 1500).describe()
+        'patches: 62.5 % of 1,536 on average; least 900, most 1,500'
+        """
+        share = self.fill_ratio
+        mean = f"{self.mean:,.0f}" if share is None else f"{percent(share)} of {self.capacity:,}"
+        limit = "" if self.capacity is not None else ", not limited"
+        return f"{self.name}: {mean} on average{limit}; least {self.least:,}, most {self.most:,}"
+
+
+def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFill]:
+    """Return the fill of tokens and of each budget of the table that any sample takes; empty for tokens alone.
+
+    A split sample counts in each of its packs with all that it takes of a column, as in planning.
+
+    Pure: no I/O.
+
+    >>> from brimful.plan import plan_packs
+    >>> table = LengthTable.from_lengths([3, 5, 6], patches=[0, 16, 8])
+    >>> plan = plan_packs(table, capacity=8, budgets={"patches": 16})
+    >>> [(fill.name, fill.capacity, fill.most) for fill in measure_budget_fill(plan, table)]
+    [('tokens', 8, 8), ('patches', 16, 16)]
+    """
+    if table is None or not plan.num_packs:
+        return []
+    limits = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
+    columns = {name: column for name, column in table.budgets.items() if name not in ("tokens", "loss_tokens")}
+    used = {name: column for name, column in columns.items() if name in limits or int(column.max(initial=0)) > 0}
+    if not used:
+        return []
+    sums = {"tokens": np.asarray(plan.pack_tokens, dtype=np.int64)}
+    for name, column in used.items():
+        sums[name] = np.add.reduceat(column[plan.sample_ids].astype(np.int64), plan.offsets[:-1])
+    return [
+        BudgetFill(name, limits.get(name), int(of.sum()), int(of.min()), float(of.mean()), int(of.max()))
+        for name, of in sums.items()
+    ]

@@ -1,0 +1,105 @@
+"""Facts of the media of a pack: their sizes from headers, and why one cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from brimful.errors import MissingExtraError
+from brimful.media import BadMediumError, MediaKind, PlacedMedium
+from brimful.media.audio import audio_header
+from brimful.media.images import image_size
+from brimful.media.videos import video_header
+
+_MAX_NAME = 80
+"""Characters of a name that are shown: it is any text, and may be a whole path."""
+
+
+@dataclass(frozen=True)
+class MediumFacts:
+    """One medium of a pack, as its reader knows it.
+
+    Attributes:
+        kind: ``image``, ``video`` or ``audio``.
+        name: as the row has it.
+        segment: number of its segment in the pack.
+        start, length: its tokens in the pack.
+        patches: of the vision tower.
+        grid: patches along time, height and width.
+        size: of the file, such as ``640×480`` or ``3.2 s``; empty if it cannot be read.
+        frames: taken from a video.
+        problem: why it cannot be read; empty if it can.
+    """
+
+    kind: str
+    name: str
+    segment: int
+    start: int
+    length: int
+    patches: int
+    grid: tuple[int, int, int] | None
+    size: str
+    frames: int
+    problem: str
+
+    @classmethod
+    def of(cls, item: PlacedMedium) -> MediumFacts:
+        """Return the facts of a medium, whose header is read."""
+        size, problem = "", ""
+        try:
+            size = _size(item)
+        except (BadMediumError, MissingExtraError) as error:
+            problem = str(error)
+        return cls(
+            kind=item.medium.kind.value,
+            # A name of a file need not be Unicode, and what is shown has to be.
+            name=item.medium.name.encode("utf-8", "backslashreplace").decode(),
+            segment=item.segment,
+            start=item.start,
+            length=item.length,
+            patches=item.num_patches,
+            grid=item.grid,
+            size=size,
+            frames=item.num_frames if item.medium.kind is MediaKind.VIDEO else 0,
+            problem=problem,
+        )
+
+    @property
+    def title(self) -> str:
+        """Kind and name, with every control character escaped."""
+        name = self.name if len(self.name) <= _MAX_NAME else f"…{self.name[1 - _MAX_NAME :]}"
+        return f"{self.kind} {name!r}" if name else self.kind
+
+    def describe(self) -> str:
+        """Return the medium in brackets, for a text in which it stands.
+
+        >>> MediumFacts("image", "a.jpg", 0, 5, 391, 1564, (1, 34, 46), "640×480", 0, "").describe()
+        "[image 'a.jpg' 640×480, 391 tokens, 34×46 patches]"
+        >>> MediumFacts("audio", "", 0, 5, 25, 0, None, "", 0, "there is no such file").describe()
+        '[audio: there is no such file, 25 tokens]'
+        """
+        title = f"{self.title}: {self.problem}" if self.problem else f"{self.title} {self.size}"
+        parts = [title, f"{self.length:,} tokens"]
+        if self.frames:
+            parts.insert(1, f"{self.frames:,} frames taken")
+        if self.grid is not None:
+            sides = self.grid[1:] if self.grid[0] == 1 else self.grid
+            parts.append(f"{'×'.join(map(str, sides))} patches")
+        elif self.patches:
+            parts.append(f"{self.patches:,} patches")
+        return f"[{', '.join(parts)}]"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the facts for JSON."""
+        return asdict(self)
+
+
+def _size(item: PlacedMedium) -> str:
+    """Return width and height of a picture or a video, and seconds of what has a time."""
+    if item.medium.kind is MediaKind.IMAGE:
+        return "{}×{}".format(*image_size(item.medium))
+    if item.medium.kind is MediaKind.AUDIO:
+        sound = audio_header(item.medium)
+        return f"{sound.num_frames / sound.sampling_rate:.1f} s"
+    video = video_header(item.medium)
+    return f"{video.width}×{video.height}, {video.num_frames / video.fps:.1f} s"

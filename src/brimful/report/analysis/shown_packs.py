@@ -1,0 +1,258 @@
+"""A few packs as they are: texts, targets, boundaries, and their media small enough to be drawn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from io import BytesIO
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import MissingExtraError
+from brimful.media import BadMediumError, MediaKind, PlacedMedium
+from brimful.media.audio import audio_header, load_audio
+from brimful.media.images import image_size, load_image
+from brimful.media.videos import load_frames, video_header
+from brimful.report.analysis.media_facts import MediumFacts
+from brimful.shards import Pack, PackSequence
+from brimful.typing import TokenIds
+
+_PACKS, _CANDIDATES = 3, 64
+"""Packs that are shown, of so many evenly spread ones."""
+
+_MEDIA = 48
+"""Media of all shown packs that are drawn; of others stands the name."""
+
+_SIDE = 112
+"""Pixels of the longer side of a thumbnail, of 2 to 5 kB as JPEG."""
+
+_PEAKS = 96
+"""Points of a waveform."""
+
+_CHARACTERS = 500
+"""Characters that are shown of the text between two media."""
+
+_SEGMENTS = 24
+"""Segments that are shown of a pack; the strip shows all."""
+
+_MAX_BYTES, _MAX_PIXELS, _MAX_SAMPLES = 1 << 26, 50_000_000, 1 << 25
+"""Bytes of a file, pixels of a picture or frame, samples of a sound: a larger medium is not decoded to be drawn."""
+
+_COLUMNS = 480
+"""Columns of the strip of a pack."""
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class ShownText:
+    """A text between two media, and whether its tokens are targets."""
+
+    text: str
+    is_target: bool
+
+
+@dataclass(frozen=True)
+class ShownMedium:
+    """A medium of a pack that is drawn.
+
+    Attributes:
+        facts: its name, size and tokens.
+        thumbnail: JPEG of a picture or of the first frame of a video; empty for sounds, and if it cannot be drawn.
+        width, height: of the thumbnail, in pixels.
+        peaks: loudest sample of each of equal parts of a sound, from 0 to 1.
+        note: why it is not drawn; empty if it is.
+    """
+
+    facts: MediumFacts
+    thumbnail: bytes = b""
+    width: int = 0
+    height: int = 0
+    peaks: tuple[float, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ShownSegment:
+    """A segment of a pack: its sample, first token, tokens, targets, and what stands in it."""
+
+    sample_id: int
+    first: int
+    tokens: int
+    targets: int
+    parts: tuple[ShownText | ShownMedium, ...]
+
+
+@dataclass(frozen=True)
+class ShownPack:
+    """One pack of a report.
+
+    Attributes:
+        index: its number.
+        tokens: its tokens.
+        budgets: use and capacity of tokens, and of patches if they are limited.
+        strip: kind of each of up to 480 equal parts of the pack: ``text``, ``target``, ``image``, ``video``, ``audio``
+            or ``padding``.
+        boundaries: first tokens of its segments, as shares of the capacity.
+        segments: the first of them.
+        hidden: number of segments that are not shown.
+    """
+
+    index: int
+    tokens: int
+    budgets: dict[str, tuple[int, int]]
+    strip: tuple[str, ...]
+    boundaries: tuple[float, ...]
+    segments: tuple[ShownSegment, ...]
+    hidden: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers of a pack for JSON, without pictures and texts."""
+        media = [part.facts for segment in self.segments for part in segment.parts if isinstance(part, ShownMedium)]
+        return {
+            "pack": self.index,
+            "tokens": self.tokens,
+            "budgets": {name: {"used": used, "capacity": capacity} for name, (used, capacity) in self.budgets.items()},
+            "media": [asdict(facts) for facts in media],
+        }
+
+
+def show_packs(
+    packs: PackSequence, *, budgets: dict[str, int], decode: Callable[[TokenIds], str] | None
+) -> list[ShownPack]:
+    """Return a few packs with media: the fullest in patches or sounds, the middle one, and the emptiest that has any.
+
+    They are chosen of at most 64 packs, evenly spread, so that a large store is not read for its report.
+
+    Args:
+        packs: a store.
+        budgets: capacities by name, ``tokens`` among them.
+        decode: tokens to text; None for no text.
+
+    Raises:
+        CorruptFileError: as reading a pack does.
+    """
+    if not len(packs):
+        return []
+    indices = np.unique(np.linspace(0, len(packs) - 1, _CANDIDATES).astype(np.int64)).tolist()
+    weights = {index: sum(item.num_patches + item.num_mel_frames for item in packs[index].media) for index in indices}
+    ranked = sorted((index for index in indices if weights[index]), key=lambda index: (-weights[index], index))
+    if not ranked:
+        return []
+    chosen = dict.fromkeys((ranked[0], ranked[len(ranked) // 2], ranked[-1]))
+    shown: list[ShownPack] = []
+    num_drawn = 0
+    for index in sorted(list(chosen)[:_PACKS]):
+        pack = _show(packs[index], index, budgets, decode, _MEDIA - num_drawn)
+        num_drawn += sum(isinstance(part, ShownMedium) for segment in pack.segments for part in segment.parts)
+        shown.append(pack)
+    return shown
+
+
+def _show(
+    pack: Pack, index: int, budgets: dict[str, int], decode: Callable[[TokenIds], str] | None, num_media: int
+) -> ShownPack:
+    uses = {"tokens": len(pack), "patches": sum(item.num_patches for item in pack.media)}
+    capacity = budgets["tokens"]
+    edges = pack.cu_seqlens.tolist()
+    segments = []
+    for number, (begin, end) in enumerate(pairwise(edges[: _SEGMENTS + 1])):
+        media = [item for item in pack.media if item.segment == number]
+        parts = tuple(_parts(pack, begin, end, media, decode, num_media))
+        num_media -= len(media)
+        num_targets = int(np.count_nonzero(pack.loss_mask[begin:end]))
+        segments.append(ShownSegment(int(pack.sample_ids[number]), begin, end - begin, num_targets, parts))
+    return ShownPack(
+        index=index,
+        tokens=len(pack),
+        budgets={name: (used, budgets[name]) for name, used in uses.items() if name in budgets},
+        strip=_strip(pack, capacity),
+        boundaries=tuple(edge / capacity for edge in edges[1:-1]),
+        segments=tuple(segments),
+        hidden=max(0, pack.num_segments - _SEGMENTS),
+    )
+
+
+def _strip(pack: Pack, capacity: int) -> tuple[str, ...]:
+    """Return the kind of equal parts of a pack: the most frequent of its tokens, the rarer one of two as frequent."""
+    names = ("padding", "text", "target", *(kind.value for kind in MediaKind))
+    kinds = np.zeros(capacity, dtype=np.int8)
+    kinds[: len(pack)] = np.where(pack.loss_mask, 2, 1)
+    for item in pack.media:
+        kinds[item.start : item.start + item.length] = names.index(item.medium.kind.value)
+    edges = np.linspace(0, capacity, min(_COLUMNS, capacity) + 1).astype(np.int64)
+    columns = [np.bincount(kinds[begin:end], minlength=len(names))[::-1] for begin, end in pairwise(edges.tolist())]
+    return tuple(names[len(names) - 1 - int(np.argmax(counts))] for counts in columns)
+
+
+def _parts(
+    pack: Pack,
+    begin: int,
+    end: int,
+    media: list[PlacedMedium],
+    decode: Callable[[TokenIds], str] | None,
+    num_media: int,
+) -> Iterator[ShownText | ShownMedium]:
+    """Yield texts and media of a segment in the order of their tokens."""
+    for number, item in enumerate(media):
+        yield from _texts(pack, begin, item.start, decode)
+        yield _drawn(item) if number < num_media else ShownMedium(MediumFacts.of(item), note="not drawn: many before")
+        begin = item.start + item.length
+    yield from _texts(pack, begin, end, decode)
+
+
+def _texts(pack: Pack, begin: int, end: int, decode: Callable[[TokenIds], str] | None) -> Iterator[ShownText]:
+    """Yield runs of targets and of other tokens as texts."""
+    if decode is None or begin >= end:
+        return
+    mask = pack.loss_mask[begin:end]
+    edges = [0, *(np.flatnonzero(mask[1:] != mask[:-1]) + 1).tolist(), len(mask)]
+    for first, last in pairwise(edges):
+        text = decode(pack.input_ids[begin + first : begin + last])
+        if len(text) > _CHARACTERS:
+            text = f"{text[: _CHARACTERS // 2]} … {text[-_CHARACTERS // 4 :]}"
+        # Control characters are shown, not obeyed, and half of a surrogate pair cannot be written.
+        text = _CONTROLS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+        yield ShownText(text.encode("utf-8", "backslashreplace").decode(), bool(mask[first]))
+
+
+def _drawn(item: PlacedMedium) -> ShownMedium:
+    """Return a medium with its thumbnail or waveform, or with the reason why it has none."""
+    facts = MediumFacts.of(item)
+    if facts.problem:
+        return ShownMedium(facts, note=facts.problem)
+    try:
+        if item.medium.num_bytes > _MAX_BYTES:
+            return ShownMedium(facts, note=f"not drawn: it has {item.medium.num_bytes / 1e6:,.0f} MB")
+        # The bytes that were packed: a picture that was exchanged since would be shown beside the text of another.
+        medium = replace(item.medium, data=item.read())
+        if medium.kind is MediaKind.AUDIO:
+            header = audio_header(medium)
+            if header.num_frames * header.channels > _MAX_SAMPLES:
+                return ShownMedium(facts, note="not drawn: it is too long")
+            return ShownMedium(facts, peaks=_peaks(load_audio(medium, header.sampling_rate)))
+        header_size = image_size(medium) if medium.kind is MediaKind.IMAGE else video_header(medium)
+        if header_size.width * header_size.height > _MAX_PIXELS:
+            return ShownMedium(facts, note="not drawn: it is too large")
+        if medium.kind is MediaKind.IMAGE:
+            picture = load_image(medium)
+        else:
+            from PIL import Image
+
+            picture = Image.fromarray(load_frames(medium, [0])[0])
+        picture.thumbnail((_SIDE, _SIDE))
+        file = BytesIO()
+        picture.save(file, "JPEG", quality=75)
+        return ShownMedium(facts, thumbnail=file.getvalue(), width=picture.width, height=picture.height)
+    except (BadMediumError, MissingExtraError, ImportError) as error:
+        return ShownMedium(facts, note=str(error))
+
+
+def _peaks(waveform: Any) -> tuple[float, ...]:
+    """Return the loudest sample of each of equal parts, of the loudest of all."""
+    parts = np.array_split(np.abs(waveform), min(_PEAKS, max(1, len(waveform))))
+    peaks = np.array([part.max(initial=0.0) for part in parts])
+    return tuple(round(float(peak), 3) for peak in peaks / max(float(peaks.max()), 1e-9))

@@ -1,0 +1,135 @@
+"""A few packs as pictures: a strip of each, and its segments with their texts, targets and media."""
+
+from base64 import b64encode
+from html import escape
+from itertools import groupby
+
+from brimful.messages import counted, percent, whole
+from brimful.report.analysis.budget_fill import BudgetFill
+from brimful.report.analysis.shown_packs import ShownMedium, ShownPack, ShownSegment, ShownText
+from brimful.report.html.markup import Cell, Column, paragraph, section, share, table_of
+
+_LEGEND = {
+    "text": "text",
+    "target": "targets of the loss",
+    "image": "pictures",
+    "video": "videos",
+    "audio": "sounds",
+    "padding": "free",
+}
+"""Kinds of a strip, in words."""
+
+_HEIGHT = 28
+"""Height of a strip whose width is its number of columns."""
+
+
+def budgets_section(fills: list[BudgetFill]) -> str:
+    """Return the fill of packs in each budget, side by side."""
+
+    def of_capacity(fill: BudgetFill) -> Cell:
+        colour = "one" if fill.name == "tokens" else "two"
+        return "–" if fill.fill_ratio is None else share(fill.fill_ratio, colour)
+
+    columns: list[Column[BudgetFill]] = [
+        ("budget", lambda fill: fill.name.replace("_", " ")),
+        ("most a pack may hold", lambda fill: "not limited" if fill.capacity is None else whole(fill.capacity)),
+        ("fill on average", of_capacity),
+        ("emptiest pack", lambda fill: whole(fill.least)),
+        ("mean", lambda fill: f"{fill.mean:,.1f}"),
+        ("fullest pack", lambda fill: whole(fill.most)),
+        ("in all packs", lambda fill: whole(fill.total)),
+    ]
+    words = "A pack is full when one of its budgets is: the other ones may have room left."
+    return section("budgets", "Budgets", paragraph(words), table_of(columns, fills))
+
+
+def shown_packs_section(packs: list[ShownPack]) -> str:
+    """Return packs as they are; every name and text of the data is escaped."""
+    kinds = {kind for pack in packs for kind in pack.strip}
+    legend = "".join(
+        f'<li><i class="part-{kind}"></i>{escape(words)}</li>' for kind, words in _LEGEND.items() if kind in kinds
+    )
+    words = (
+        "The strip is the whole pack from its first token to its last, with a line between two segments. Below are its "
+        "segments; targets of the loss are marked."
+    )
+    body = "".join(_pack(pack) for pack in packs)
+    return section(
+        "shown", "Some packs, as they are", paragraph(words), f'<ul class="legend">{legend}</ul>', f"<div>{body}</div>"
+    )
+
+
+def _pack(pack: ShownPack) -> str:
+    uses = ", ".join(
+        f"{whole(used)} of {whole(capacity)} {name} ({percent(used / capacity)})"
+        for name, (used, capacity) in pack.budgets.items()
+    )
+    more = paragraph(f"and {counted(pack.hidden, 'segment')} more", "fine") if pack.hidden else ""
+    segments = "".join(_segment(segment) for segment in pack.segments)
+    return f"<h3>Pack {pack.index:,}: {escape(uses)}</h3>{_strip(pack)}{segments}{more}"
+
+
+def _strip(pack: ShownPack) -> str:
+    """Draw one rectangle for each run of columns of one kind, and a line at each boundary."""
+    width = len(pack.strip)
+    parts, x = [], 0
+    for kind, run in groupby(pack.strip):
+        length = len(list(run))
+        parts.append(f'<rect class="part-{kind}" x="{x}" y="0" width="{length}" height="{_HEIGHT}"/>')
+        x += length
+    lines = [
+        f'<line class="boundary" x1="{share * width:.2f}" x2="{share * width:.2f}" y1="0" y2="{_HEIGHT}"/>'
+        for share in pack.boundaries
+    ]
+    title = f"pack {pack.index:,}: {counted(pack.tokens, 'token')}"
+    return (
+        f'<svg class="strip" viewBox="0 0 {width} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(title)}">{"".join(parts)}{"".join(lines)}</svg>'
+    )
+
+
+def _segment(segment: ShownSegment) -> str:
+    head = (
+        f"sample {segment.sample_id:,} · tokens {segment.first:,} … {segment.first + segment.tokens - 1:,} · "
+        f"{counted(segment.targets, 'target')}"
+    )
+    body = "".join(_text(part) if isinstance(part, ShownText) else _medium(part) for part in segment.parts)
+    return f'<div class="segment"><p class="fine">{escape(head)}</p><div class="words">{body}</div></div>'
+
+
+def _text(part: ShownText) -> str:
+    # Isolated, so that a mark of direction in one text does not turn the page around.
+    return f"<mark><bdi>{escape(part.text)}</bdi></mark>" if part.is_target else f"<bdi>{escape(part.text)}</bdi>"
+
+
+def _medium(part: ShownMedium) -> str:
+    facts = part.facts
+    title = escape(facts.describe())
+    size = f"{facts.size}, " if facts.size else ""
+    note = f'<em class="lost">{escape(part.note)}</em>' if part.note else ""
+    drawing = ""
+    if part.thumbnail:
+        data = b64encode(part.thumbnail).decode()
+        drawing = (
+            f'<img src="data:image/jpeg;base64,{data}" width="{part.width}" height="{part.height}" alt="{title}" '
+            f'title="{title}">'
+        )
+    elif part.peaks:
+        drawing = _wave(part.peaks, title)
+    # Its colour says the kind; without the quotation marks of its title a name is all that is bold.
+    name = repr(facts.name)[1:-1] or facts.kind
+    name = name if len(name) <= 48 else f"…{name[-40:]}"
+    words = escape(f"{size}{counted(facts.length, 'token')}")
+    return f'<span class="medium {facts.kind}">{drawing}<small><b>{escape(name)}</b><br>{words}</small>{note}</span>'
+
+
+def _wave(peaks: tuple[float, ...], title: str) -> str:
+    """Draw a sound as bars around its middle."""
+    bars = "".join(
+        f'<rect x="{number}" y="{20 - 19 * peak:.1f}" width="0.7" height="{max(0.6, 38 * peak):.1f}"/>'
+        for number, peak in enumerate(peaks)
+    )
+    return (
+        f'<svg class="wave" viewBox="0 0 {len(peaks)} 40" preserveAspectRatio="none" role="img" aria-label="{title}">'
+        f"{bars}</svg>"
+    )

@@ -1,0 +1,100 @@
+"""Options of a command from a file: the file alone is enough, a flag goes before it, and a wrong line is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from brimful.cli.config import _ALIASES, _SWITCHES, _options
+from brimful.cli.pack import pack
+from brimful.serve import open_packs
+from tests.cli.tools import refused, run
+
+
+@pytest.fixture
+def job(chats: Path, tokenizer: Path, tmp_path: Path) -> Path:
+    """The file of a whole job, in words of ms-swift and ours."""
+    path = tmp_path / "pack.yaml"
+    path.write_text(
+        f"# a comment\npacking: true\npacking_length: 7_0\ndataset: [{chats}]\ntokenizer: {tokenizer}\n"
+        f"truncation_strategy: delete\noutput: {tmp_path / 'packs'}\nseed: 3\nquiet: yes\nbudget: {{samples: 2}}\n"
+        "min-fill: 1e-1\nchat_template: ~\n"
+    )
+    return path
+
+
+def test_a_file_alone_is_a_job(job: Path, tmp_path: Path) -> None:
+    """Without it a recipe that is kept beside a model cannot be run again as it is."""
+    run("pack", "--config", job)
+    packs = open_packs(tmp_path / "packs")
+    settings = packs.identity["settings"]
+    assert packs.capacity == 70
+    assert (settings["seed"], settings["overflow"], settings["budgets"]) == (3, "drop", {"samples": 2})
+
+
+def test_a_flag_goes_before_the_file(job: Path, chats: Path, tmp_path: Path) -> None:
+    """Without it a run with another seed needs another file, or has the old seed in silence."""
+    run("pack", "--config", job, "--seed", 5, "--packing-length", 80, "-o", tmp_path / "b", "--budget", "samples=1")
+    packs = open_packs(tmp_path / "b")
+    assert (packs.capacity, packs.identity["settings"]["seed"]) == (80, 5)
+    assert packs.identity["settings"]["budgets"] == {"samples": 1}
+    assert "such file" in refused("pack", tmp_path / "other.jsonl", "--config", job)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "packing: false",
+            "1: packing is false, and brimful does nothing but pack: leave the line out, or train on the",
+        ),
+        ("\nmax_lenght: 5", "2: pack has no option 'max_lenght': did you mean max_length?"),
+        ("max_length: abc", "1: max_length has to be a whole number and is 'abc'"),
+        ("max_length: 8k", "1: max_length has to be a whole number and is '8k'"),
+        ("max_length: [1]", "1: max_length has to be a whole number and is a list"),
+        ("max_length: true", "1: max_length has to be a whole number and is 'true'"),
+        ("time_limit: 1:30", "1: time_limit has to be a number and is '1:30'"),
+        ("seed: 1.5", "1: seed has to be a whole number and is '1.5'"),
+        ("num_proc: 0", "1: num_proc: 0 is not in the range x>=1"),
+        ("overflow: dropp", "1: overflow: 'dropp' is not one of"),
+        ("bos: 3", "1: bos has to be true or false and is '3'"),
+        ("field: {messages: [a]}", "1: field has to be a text, a list of texts, or a mapping of them and is a block"),
+        ("max_length: 1\ncutoff_len: 3", "2: cutoff_len says again what max_length in"),
+        ("seed: 1\nseed: 2", "2: seed stands there twice: keep one"),
+        ("custom:\n  packing: true", "1: pack has no option 'custom': options stand at the left margin, in no block"),
+        ("x: !!python/object/apply:os.system [ls]", "1: pack has no option 'x'"),
+        ("system: !!python/object/apply:os.system [ls]", "1: system has to be one text and is a list"),
+        ("a: b: c", "1: no YAML: mapping values are not allowed here"),
+        ("- a", ": a file of settings has lines such as `max_length: 8192`"),
+        ("", ": a file of settings has lines such as `max_length: 8192`"),
+        ("{" * 1100, ": no"),
+        ("a: 1\n---\nb: 2", "2: no YAML: but found another document"),
+    ],
+)
+def test_a_wrong_line_is_named(text: str, message: str, tmp_path: Path) -> None:
+    """Without it a misspelt option is ignored, and the packs are made with its default."""
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    line = refused("pack", "--config", path)
+    assert line.startswith(f"{path}:")
+    assert message in line
+
+
+def test_a_file_belongs_to_one_command(job: Path) -> None:
+    """Without it `measure` would write its table where the packs belong."""
+    assert "it is one of `brimful pack`" in refused("measure", "--config", job)
+
+
+def test_a_data_set_s_configuration_is_sent_elsewhere() -> None:
+    """Without it a command of an older brimful ends at a file that nobody looks for."""
+    assert refused("pack", "--config", "main").endswith("(a configuration of a data set is named with --subset)")
+
+
+def test_words_of_others_stand_for_options() -> None:
+    """Without it a word leads to an option that is not there, or hides one of ours."""
+    names = _options(pack)
+    assert set(_ALIASES.values()) <= {*names, "source"}
+    assert not {*_ALIASES, *_SWITCHES} & names.keys()
+    assert all(isinstance(option, click.Option) for option in names.values())
