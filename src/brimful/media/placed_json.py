@@ -1,0 +1,24 @@
+"""Placed media as values of JSON: their places among tokens and what was measured, without their bytes."""
+
+from typing import Any
+
+from brimful.media.placed import PlacedMedium
+from brimful.media.reference import MediaKind, Medium
+
+
+def placed_to_values(item: PlacedMedium) -> dict[str, Any]:
+    """Return all that JSON can hold of a placed medium, but for the place of its bytes.
+
+    >>> item = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=1, length=2, num_tokens=2, grid=(1, 2, 4))
+    >>> placed_from_values(placed_to_values(item), item.medium) == item
+    True
+    """
+    facts = {name: value for name, value in vars(item).items() if name != "medium"}
+    return {"kind": item.medium.kind.value, "name": item.medium.name, **facts}
+
+
+def placed_from_values(values: dict[str, Any], medium: Medium) -> PlacedMedium:
+    """Return the placed medium of ``placed_to_values``; raises ``ValueError``, ``TypeError`` or ``KeyError`` for others."""
+    facts = {name: value for name, value in values.items() if name not in ("kind", "name")}
+    grid = facts.pop("grid")
+    return PlacedMedium(medium, **facts, grid=None if grid is None else tuple(grid))
