@@ -28,6 +28,9 @@ from brimful.typing import LossMask, TokenIds
 _MAX_OPEN_FILES = 512
 _CHUNK_TOKENS = 1 << 16
 
+_NOT_OPEN = Ragged(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64))
+"""Mark of a file whose media were not mapped yet; None is a file without any."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeptMedium:
@@ -180,7 +183,10 @@ class StoredSamples:
         file_indices = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
         media: dict[int, tuple[KeptMedium, ...]] = {}
         for sample_id, file_index in zip(sample_ids, file_indices.tolist(), strict=True):
-            rows = self._media[file_index] if file_index in self._media else self._open_media_of(file_index)
+            # Asked once: another thread may close the file between two questions.
+            rows = self._media.get(file_index, _NOT_OPEN)
+            if rows is _NOT_OPEN:
+                rows = self._open_media_of(file_index)
             if rows is not None and (kept := _media_from_json(rows.row(sample_id - self._first_ids[file_index]).tobytes())):
                 media[sample_id] = kept
         return media

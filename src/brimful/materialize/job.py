@@ -12,7 +12,7 @@ import numpy as np
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.blobs import LocalBlobStore, open_blob_store
 from brimful.cache import exclusive
-from brimful.checks import check_type
+from brimful.checks import check_type, choice_of
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
@@ -26,8 +26,10 @@ from brimful.errors import (
 )
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
+from brimful.materialize.media_layout import MediaLayout, MediaStorage
+from brimful.materialize.media_survey import survey_media
 from brimful.materialize.summary import PackSummary
-from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
+from brimful.materialize.write import SHARD_BYTES, claim_store, expect_media, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.messages import setting
@@ -68,6 +70,7 @@ def pack_dataset(
     cache_dir: str | os.PathLike[str] | None = None,
     on_bad_sample: OnBadSample = "error",
     notes: dict[str, Any] | None = None,
+    media_storage: MediaStorage | str = MediaStorage.REFERENCES,
     progress: Progress | None = None,
 ) -> PackSummary:
     """Measure, plan and write in one call; every sample is tokenised once.
@@ -83,7 +86,7 @@ def pack_dataset(
         settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
         capacity: tokens of a pack, for a plan with all other options as by default.
         groups: as of ``plan_packs``.
-        shard_bytes, notes: as of ``write_packs``.
+        shard_bytes, notes, media_storage: as of ``write_packs``.
         num_proc, cache_dir, on_bad_sample, progress: as of ``measure_lengths``.
 
     Raises:
@@ -93,6 +96,7 @@ def pack_dataset(
     settings = _one_of(settings, capacity)
     source = open_source(source, cache_dir=cache_dir)
     encoder = as_encoder(source, encoder)
+    storage = choice_of(MediaStorage, media_storage, argument="media_storage")
     progress = progress or Progress()
     store = open_blob_store(directory)
     if not isinstance(store, LocalBlobStore):
@@ -114,7 +118,7 @@ def pack_dataset(
             )
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
-    is_finished = _check_claim(log, source, encoder, settings, group_fingerprint)
+    is_finished = _check_claim(log, source, encoder, settings, group_fingerprint, storage)
     with store.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,
@@ -128,8 +132,7 @@ def pack_dataset(
             rejects_path=home / "rejects.jsonl",
             on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
             progress=progress,
-            # Tokens are kept without their media, so samples with media are encoded again where they are written.
-            encoded_dir=None if is_finished or encoder.takes_media else encoded_dir,
+            encoded_dir=None if is_finished else encoded_dir,
         )
         table = measurement.table
         if not np.any(table.tokens > 0):
@@ -137,6 +140,11 @@ def pack_dataset(
                 f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
             )
         _check_media_fit(table, settings, source, encoder)
+        survey = None
+        if encoder.takes_media and not is_finished:
+            survey = survey_media(
+                source, table.tokens > 0, cache_dir=cache_dir, num_proc=num_proc, progress=progress
+            )
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
             is_claimed = log.is_begun()
@@ -146,7 +154,9 @@ def pack_dataset(
             # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
             if saved_plan is None and not is_claimed:
                 plan.save(plan_path)
-            log.begin(identity_of(plan, source, encoder, packs_per_shard(plan, shard_bytes)), notes or {})
+            if survey is not None or not encoder.takes_media:
+                layout = None if survey is None else MediaLayout.of(plan, survey, storage)
+                claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
             # In a claimed directory the header is checked first: the plan of another job must not be written over.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
@@ -159,6 +169,9 @@ def pack_dataset(
             shard_bytes=shard_bytes,
             num_proc=num_proc,
             notes=notes,
+            media_storage=storage,
+            media_survey=survey,
+            cache_dir=cache_dir,
             progress=progress,
         )
         write_dropped(home / "dropped.jsonl", plan, table, source)
@@ -263,11 +276,20 @@ def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
 
 
 def _check_claim(
-    log: StreamLog, source: Source, encoder: Encoder, settings: PlanSettings, groups: Fingerprint | None
+    log: StreamLog,
+    source: Source,
+    encoder: Encoder,
+    settings: PlanSettings,
+    groups: Fingerprint | None,
+    storage: MediaStorage,
 ) -> bool:
     """Refuse the directory of another job before any work; return true if the packs of this one are all there."""
     if not log.is_begun():
         return False
     identity = {"capacity": settings.capacity, "settings": settings.identity(groups)}
-    log.expect({"source": source.fingerprint, "encoder": encoder.fingerprint, **identity})
+    identity |= {"source": source.fingerprint, "encoder": encoder.fingerprint}
+    if encoder.takes_media:
+        expect_media(log, identity, storage)
+    else:
+        log.expect(identity)
     return log.records()[1] is not None

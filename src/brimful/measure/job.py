@@ -164,7 +164,9 @@ def measure_and_keep(
         table.rejects = _located(table.rejects, source)
     else:
         first_new = len(earlier_table) if earlier_table is not None else 0
-        encoded_key = fingerprint_of([key, encoder.fingerprint])[:16]
+        # Kept media are named by their paths, which rows do not tell.
+        places = source.media_directories if encoder.takes_media else []
+        encoded_key = fingerprint_of([key, encoder.fingerprint, *places])[:16]
         tasks = [
             _task_for(block, max(block.start, first_new), folder / "parts", encoded_dir, encoded_key)
             for block in source.blocks

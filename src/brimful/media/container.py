@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from brimful.blobs import BlobStore
-from brimful.media.reference import BadMediumError
+from brimful.media.reference import BadMediumError, Medium
 
 
 class MediaContainer:
@@ -46,6 +46,11 @@ class MediaContainer:
         if len(content) != size:
             raise BadMediumError(f"its file {self.path} ends at byte {offset + len(content):,}: write the packs again")
         return content
+
+    def damage(self, medium: Medium) -> str:
+        """Return the reason for bytes of a medium that are not those that were written."""
+        end = medium.offset + medium.num_bytes
+        return f"bytes {medium.offset:,} … {end:,} of {self.path} are not those that were written: write the packs again"
 
     def _read(self, offset: int, size: int) -> bytes:
         path = self.store.local_path(self.key)

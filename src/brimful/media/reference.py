@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -143,11 +144,18 @@ class Medium:
         """
         if not self.path:
             return 0
+        state = self._state()
+        return short_digest(f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}".encode())
+
+    def seconds_since_change(self) -> float:
+        """Return the age of the present state of its file; ``BadMediumError`` if there is none."""
+        return time.time() - self._state().st_ctime
+
+    def _state(self) -> os.stat_result:
         try:
-            state = os.stat(self.path)
+            return os.stat(self.path)
         except OSError as error:
             raise _unreadable(error) from error
-        return short_digest(f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}".encode())
 
 
 def _unreadable(error: OSError) -> BadMediumError:

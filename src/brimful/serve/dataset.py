@@ -78,6 +78,7 @@ class PackedDataset(IndexedPacks):
 
     Args:
         directory: of a pack store.
+        media_root: directory of the media that packs refer to, if they were moved without the packs.
 
     >>> from brimful import PackedDataset, open_source, plan_packs, measure_lengths
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -87,11 +88,13 @@ class PackedDataset(IndexedPacks):
     Pack(22 tokens, 1 segments, 2 loss tokens)
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | PackStore) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | PackStore, *, media_root: str | os.PathLike[str] | None = None
+    ) -> None:
         if isinstance(directory, Plan):
             check_type("directory", directory, (), "the path of a pack store", "a plan goes with from_plan")
         self._packs: PackStore | _PlannedPacks = (
-            directory if isinstance(directory, PackStore) else open_packs(directory)
+            directory if isinstance(directory, PackStore) else open_packs(directory, media_root)
         )
 
     @classmethod

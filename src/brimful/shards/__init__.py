@@ -5,6 +5,7 @@ from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_k
 from brimful.shards.media_files import (
     ContainerWriter,
     MediaFiles,
+    MediaTotals,
     container_ends,
     container_key,
     padded,
@@ -21,6 +22,7 @@ __all__ = [
     "EndRecord",
     "FingerprintedPacks",
     "MediaFiles",
+    "MediaTotals",
     "Pack",
     "PackMedium",
     "PackRows",
