@@ -40,7 +40,15 @@ def contents_of_media(packs: Any) -> dict[str, Any]:
         "num_packs": len(packs),
         "arrays": digest(*(array for pack in packs for array in (pack.input_ids, pack.cu_seqlens, pack.sample_ids))),
         "media": [
-            [item.medium.kind.value, item.medium.name, item.start, item.length, item.segment, list(item.grid), item.fingerprint]
+            [
+                item.medium.kind.value,
+                item.medium.name,
+                item.start,
+                item.length,
+                item.segment,
+                list(item.grid),
+                item.fingerprint,
+            ]
             for pack in packs
             for item in pack.media
         ],

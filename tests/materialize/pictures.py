@@ -29,10 +29,13 @@ def write_pictures(folder, numbers, name="p{}.png"):
 def chat(text, *images):
     """A row with pictures: names of files or bytes."""
     content = "<image>" * len(images) + text
-    return {"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": "ok"}], "images": [*images]}
+    return {
+        "messages": [{"role": "user", "content": content}, {"role": "assistant", "content": "ok"}],
+        "images": [*images],
+    }
 
 
-class PictureEncoder(type(toy_chat_encoder())):  # type: ignore[misc]
+class PictureEncoder(type(toy_chat_encoder())):
     """The toy encoder, with pictures in front of the text of their turn."""
 
     takes_media = True
@@ -60,7 +63,14 @@ class PictureEncoder(type(toy_chat_encoder())):  # type: ignore[misc]
                         medium = next(media)
                         ids = [PICTURE_TOKEN] * (1 + medium.num_bytes % 7)
                         placed.append(
-                            PlacedMedium(medium, count, len(ids), num_tokens=len(ids), num_patches=4 * len(ids), grid=(1, 2, 2 * len(ids)))
+                            PlacedMedium(
+                                medium,
+                                count,
+                                len(ids),
+                                num_tokens=len(ids),
+                                num_patches=4 * len(ids),
+                                grid=(1, 2, 2 * len(ids)),
+                            )
                         )
                     pieces += ids
                     flags += [turn["role"] == "assistant"] * len(ids)

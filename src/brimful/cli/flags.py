@@ -24,6 +24,7 @@ FLAGS = {
     "template_kwargs": "--template-arg",
     "source_names": "--source-name",
     "family": "--encoder",
+    "media_storage": "--media",
 }
 """Flags whose names differ from their arguments by more than hyphens."""
 

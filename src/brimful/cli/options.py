@@ -8,6 +8,7 @@ import click
 from brimful.cli.command import choice_option, grouped, value_option
 from brimful.encode import Mode, Reasoning
 from brimful.media.families import FAMILIES
+from brimful.media.storage import MediaStorage
 from brimful.plan import ALGORITHMS, NoTarget, Overflow
 from brimful.plan.algorithms import Algorithm
 from brimful.sources.formats import FORMATS
@@ -96,6 +97,17 @@ media_options = grouped(
     click.option("--media-outside", is_flag=True, help="Rows may name media outside of that directory."),
     value_option("--min-pixels", "N", "Fewest pixels of a picture, instead of the processor's.", type=int),
     value_option("--max-pixels", "N", "Most pixels of a picture, instead of the processor's.", type=int),
+)
+
+media_storage_option = grouped(
+    "Media",
+    click.option(
+        "--media",
+        "media_storage",
+        type=click.Choice([storage.value for storage in MediaStorage]),
+        default=MediaStorage.REFERENCES.value,
+        help="What packs hold of media in files: path and fingerprint, or their bytes, each distinct one once.",
+    ),
 )
 
 max_patches_option = grouped(

@@ -187,7 +187,9 @@ class StoredSamples:
             rows = self._media.get(file_index, _NOT_OPEN)
             if rows is _NOT_OPEN:
                 rows = self._open_media_of(file_index)
-            if rows is not None and (kept := _media_from_json(rows.row(sample_id - self._first_ids[file_index]).tobytes())):
+            if rows is not None and (
+                kept := _media_from_json(rows.row(sample_id - self._first_ids[file_index]).tobytes())
+            ):
                 media[sample_id] = kept
         return media
 

@@ -26,12 +26,13 @@ from brimful.errors import (
 )
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
-from brimful.materialize.media_layout import MediaLayout, MediaStorage
+from brimful.materialize.media_layout import MediaLayout
 from brimful.materialize.media_survey import survey_media
 from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import SHARD_BYTES, claim_store, expect_media, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
+from brimful.media.storage import MediaStorage
 from brimful.messages import setting
 from brimful.plan import Overflow, Plan, PlanSettings
 from brimful.plan.planner import plan_with
@@ -142,9 +143,7 @@ def pack_dataset(
         _check_media_fit(table, settings, source, encoder)
         survey = None
         if encoder.takes_media and not is_finished:
-            survey = survey_media(
-                source, table.tokens > 0, cache_dir=cache_dir, num_proc=num_proc, progress=progress
-            )
+            survey = survey_media(source, table.tokens > 0, cache_dir=cache_dir, num_proc=num_proc, progress=progress)
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
             is_claimed = log.is_begun()

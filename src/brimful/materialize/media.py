@@ -17,7 +17,9 @@ from brimful.ragged import offsets_of
 from brimful.shards import ContainerWriter, PackMedium, container_key
 from brimful.typing import Int64Array, Lengths, Offsets
 
-_CHANGED = "was changed while it was packed: run the command again, in another directory if this one holds packs already"
+_CHANGED = (
+    "was changed while it was packed: run the command again, in another directory if this one holds packs already"
+)
 
 
 class ShardMediaWriter:
@@ -145,7 +147,9 @@ class ShardMediaWriter:
     def publish(self) -> dict[str, Any] | None:
         """Publish the container, and return the entry of the log on the media of the shard; None without any."""
         facts: dict[str, Any] = {
-            "items": {kind: {"count": count, "bytes": self._bytes[kind]} for kind, count in sorted(self._counts.items())}
+            "items": {
+                kind: {"count": count, "bytes": self._bytes[kind]} for kind, count in sorted(self._counts.items())
+            }
         }
         if self._container is not None and self._blob is not None:
             self._container.close()
@@ -154,4 +158,3 @@ class ShardMediaWriter:
             facts |= {"file": key, "bytes": self._blob.size, "xxh3_128": self._blob.xxh3_128}
             facts["stored"] = self._container.num_members
         return facts if facts["items"] else None
-

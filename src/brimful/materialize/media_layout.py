@@ -5,7 +5,6 @@ process, twice, and come out the same.
 """
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property
 
 import numpy as np
@@ -13,21 +12,13 @@ import numpy as np
 from brimful.fingerprint import fingerprint_array, fingerprint_of
 from brimful.materialize.media_survey import MediaSurvey, fingerprint_of_digest
 from brimful.media import PlacedMedium
+from brimful.media.storage import MediaStorage
 from brimful.plan import Plan
 from brimful.shards import StoredAt, container_ends, padded
-from brimful.typing import BoolArray, Fingerprint, Int64Array, Offsets
+from brimful.typing import BoolArray, Fingerprint, Int64Array
 
 CONTAINER_BYTES = 256 << 20
 """Target size of a container of media: a killed job writes at most one for each process again."""
-
-
-class MediaStorage(str, Enum):
-    """Choice of what a pack store holds of the media that lie in files."""
-
-    REFERENCES = "references"
-    """Path, offset, size and fingerprint; the files have to be there when packs are read."""
-    BYTES = "bytes"
-    """Their bytes, each distinct medium once: the store is complete by itself."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +85,11 @@ class MediaLayout:
     def num_stored(self) -> int:
         """Number of distinct media that are stored."""
         return len(self.first_uses)
+
+    @cached_property
+    def num_references(self) -> int:
+        """Number of media in packs that stay in their files."""
+        return int(np.count_nonzero(self.is_used & (self.stored_index < 0)))
 
     @cached_property
     def stored_bytes(self) -> int:

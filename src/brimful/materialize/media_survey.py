@@ -68,7 +68,8 @@ class MediaSurvey:
     @property
     def is_in_row(self) -> BoolArray:
         """``bool[num_media]``, true for bytes that are in no file."""
-        return self.stamps == 0
+        is_in_row: BoolArray = self.stamps == 0
+        return is_in_row
 
 
 def fingerprint_of_digest(digest: Sequence[int]) -> Fingerprint:
@@ -244,4 +245,6 @@ def _remember(path: str, known: Mapping[int, _Row], fresh: Mapping[int, _Row]) -
     types = (np.int64, np.int64, np.uint64, np.uint64)
     columns = [np.array([rows[place][index] for place in places], dtype=kind) for index, kind in enumerate(types)]
     with contextlib.suppress(OSError, BrimfulError):
-        write_table(path, dict(zip(_COLUMNS, [np.array(places, dtype=np.int64), *columns], strict=True)), {"kind": "media"})
+        write_table(
+            path, dict(zip(_COLUMNS, [np.array(places, dtype=np.int64), *columns], strict=True)), {"kind": "media"}
+        )

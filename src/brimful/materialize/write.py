@@ -23,9 +23,10 @@ from brimful.errors import BadSampleError, PlanMismatchError, StoreFullError, St
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
 from brimful.materialize.media import ShardMediaWriter
-from brimful.materialize.media_layout import MediaLayout, MediaStorage, PlacedLayout, ShardMedia
+from brimful.materialize.media_layout import MediaLayout, PlacedLayout, ShardMedia
 from brimful.materialize.media_survey import MediaSurvey, survey_media
 from brimful.media import BadMediumError, PlacedMedium
+from brimful.media.storage import MediaStorage
 from brimful.messages import setting, size_of
 from brimful.plan import Plan
 from brimful.progress import Progress
@@ -257,7 +258,7 @@ def claim_store(
         log.begin(identity_of(plan, source, encoder, per_shard), notes or {})
         return per_shard
     per_shard = layout.packs_per_shard(per_shard, plan.num_packs)
-    note = root_note(log.store, media_root_of(source))
+    note = root_note(log.store, media_root_of(source)) if layout.num_references else {}
     media = {"storage": layout.storage.value, "fingerprint": layout.fingerprint}
     log.begin({**identity_of(plan, source, encoder, per_shard), "media": media}, {**(notes or {}), **note})
     # References are relative to the root of the job that began the store. It may have been moved with its media since.
@@ -307,13 +308,12 @@ def _announce_media(layout: MediaLayout, source: Source, progress: Progress) -> 
     if not num_used:
         return
     used_bytes = int(layout.survey.sizes[layout.is_used].sum())
-    num_references = int(np.count_nonzero(layout.is_used & (layout.stored_index < 0)))
     parts = [f"{num_used:,} in the packs ({size_of(used_bytes)})"]
     if layout.num_stored:
         parts.append(f"{layout.num_stored:,} distinct ones stored, {size_of(layout.stored_bytes)} on disk")
-    if num_references:
+    if layout.num_references:
         root = media_root_of(source)
-        parts.append(f"{num_references:,} referenced" + (f" in {root}" if root else ""))
+        parts.append(f"{layout.num_references:,} referenced" + (f" in {root}" if root else ""))
     progress.say(f"media: {'; '.join(parts)}")
 
 
@@ -329,13 +329,21 @@ def _check_space(
         return
     is_pending = np.isin(layout.shards, pending)
     sizes = layout.layout.survey.sizes[layout.layout.first_uses[is_pending]]
-    num_bytes = int(sizes.sum()) + 1024 * len(sizes) + 5 * plan.ledger.tokens_packed * len(pending) * per_shard // plan.num_packs
+    num_bytes = (
+        int(sizes.sum())
+        + 1024 * len(sizes)
+        + 5 * plan.ledger.tokens_packed * len(pending) * per_shard // plan.num_packs
+    )
     home = store.directory
     while not home.exists():
         home = home.parent
     free = shutil.disk_usage(home).free
     if len(sizes) and num_bytes > free:
-        way_out = f", or choose {setting('media_storage', 'references')}" if layout.layout.storage is MediaStorage.BYTES else ""
+        way_out = (
+            f", or choose {setting('media_storage', 'references')}"
+            if layout.layout.storage is MediaStorage.BYTES
+            else ""
+        )
         raise StoreFullError(
             errno.ENOSPC,
             f"{store.url} needs {size_of(num_bytes)}, most of them for media, and {size_of(free)} are free: "
@@ -362,9 +370,7 @@ def _is_whole(store: BlobStore, record: ShardRecord) -> bool:
 def _pending_shards(store: BlobStore, log: StreamLog, num_shards: int) -> list[int]:
     """Return the shards to write: not committed, or with a file that was deleted or cut short since."""
     committed_shards = log.committed()
-    return [
-        seq for seq in range(num_shards) if seq not in committed_shards or not _is_whole(store, log.record_of(seq))
-    ]
+    return [seq for seq in range(num_shards) if seq not in committed_shards or not _is_whole(store, log.record_of(seq))]
 
 
 def _write_shard(context: _Context, task: _ShardTask) -> tuple[int, int]:
@@ -461,7 +467,9 @@ def _masked_runs(
     """Return the tokens of each segment's sample with their mask, kept by measuring or encoded now; and media by sample."""
     if context.encoded is not None:
         ids = sample_ids.tolist()
-        return context.encoded.masked_runs(ids), context.encoded.media(ids) if context.samples.encoder.takes_media else {}
+        return context.encoded.masked_runs(ids), context.encoded.media(
+            ids
+        ) if context.samples.encoder.takes_media else {}
     media: dict[int, list[KeptMedium]] = {}
     # A sample that was split into several of these segments is encoded once.
     distinct_ids = np.unique(sample_ids).tolist()

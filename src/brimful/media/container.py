@@ -50,7 +50,9 @@ class MediaContainer:
     def damage(self, medium: Medium) -> str:
         """Return the reason for bytes of a medium that are not those that were written."""
         end = medium.offset + medium.num_bytes
-        return f"bytes {medium.offset:,} … {end:,} of {self.path} are not those that were written: write the packs again"
+        return (
+            f"bytes {medium.offset:,} … {end:,} of {self.path} are not those that were written: write the packs again"
+        )
 
     def _read(self, offset: int, size: int) -> bytes:
         path = self.store.local_path(self.key)

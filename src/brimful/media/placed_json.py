@@ -3,7 +3,7 @@
 from typing import Any
 
 from brimful.media.placed import PlacedMedium
-from brimful.media.reference import MediaKind, Medium
+from brimful.media.reference import Medium
 
 
 def placed_to_values(item: PlacedMedium) -> dict[str, Any]:

@@ -107,9 +107,7 @@ class Medium:
 
     def _check_length(self, num_bytes: int) -> None:
         if self.size is not None and num_bytes < self.size:
-            raise BadMediumError(
-                f"has {max(0, num_bytes):,} bytes and {self.size:,} are due: the file was cut short"
-            )
+            raise BadMediumError(f"has {max(0, num_bytes):,} bytes and {self.size:,} are due: the file was cut short")
 
     @cached_property
     def num_bytes(self) -> int:

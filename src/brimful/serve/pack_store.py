@@ -72,9 +72,7 @@ class PackStore(IndexedPacks):
         media_root: directory of the media by now; as recorded if None.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str], *, media_root: str | os.PathLike[str] | None = None
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, media_root: str | os.PathLike[str] | None = None) -> None:
         self.directory = path_of("directory", directory, "the path of a pack store")
         self._store = open_blob_store(directory)
         log = StreamLog(self._store)
@@ -158,9 +156,7 @@ class PackStore(IndexedPacks):
         )
 
 
-def open_packs(
-    directory: str | os.PathLike[str], media_root: str | os.PathLike[str] | None = None
-) -> PackStore:
+def open_packs(directory: str | os.PathLike[str], media_root: str | os.PathLike[str] | None = None) -> PackStore:
     """Open a finished pack store.
 
     Args:

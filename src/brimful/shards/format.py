@@ -27,8 +27,8 @@ from brimful.arrow_arrays import to_arrow, to_numpy
 from brimful.errors import CorruptFileError
 from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
-from brimful.shards.pack import Pack, PackRows
 from brimful.shards.media_files import MediaFiles
+from brimful.shards.pack import Pack, PackRows
 from brimful.shards.pack_media import from_row_blobs, media_from_json, media_to_json
 
 SHARD_VERSION = 1

@@ -202,5 +202,7 @@ def root_note(store: BlobStore, root: str) -> dict[str, Any]:
     if not root:
         return {}
     home = store.local_path("")
-    from_store = {} if home is None else {"from_store": os.path.relpath(root, os.path.abspath(home)).replace(os.sep, "/")}
+    from_store = (
+        {} if home is None else {"from_store": os.path.relpath(root, os.path.abspath(home)).replace(os.sep, "/")}
+    )
     return {ROOT_NOTE: {"path": root, **from_store}}
