@@ -71,11 +71,10 @@ def size_of(num_bytes: int) -> str:
     """
     if num_bytes < 1000:
         return counted(num_bytes, "byte")
-    size, unit = float(num_bytes), ""
-    for unit in ("kB", "MB", "GB", "TB"):
-        size /= 1000
-        if size < 999.5:
-            break
+    size, unit = num_bytes / 1000, "kB"
+    for larger_unit in ("MB", "GB", "TB"):
+        if size >= 999.5:
+            size, unit = size / 1000, larger_unit
     return f"{size:.{max(0, 3 - len(str(int(size))))}f} {unit}"
 
 

@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,10 @@ def main(folder: Path) -> None:
     for name, options in stores.items():
         pack(name, **options)
         expected["stores"][name] = contents_of_media(open_packs(name))
+    if MEDIA_VERSION > 2:  # killed right after its first shard was committed
+        code = "import sys; sys.path.insert(0, sys.argv[1]); import make_media; from brimful.testing.faults import die_at; "
+        code += "die_at('after-commit', 1); make_media.pack('interrupted', media_storage='bytes')"
+        subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=False)
     for record in Path().glob("*/log/*.json"):  # without the name of the machine
         record.write_text(re.sub(r'"producer_id": "[^"]*"', '"producer_id": "golden-1-00000000"', record.read_text()))
     Path("expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
