@@ -41,7 +41,9 @@ def test_there_are_golden_files():
     ]
 
 
-@pytest.mark.parametrize(("golden", "store"), STORES, indirect=["golden"], ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("golden", "store"), STORES, indirect=["golden"], ids=lambda value: getattr(value, "name", value)
+)
 def test_finished_stores_open(golden, store):
     """Without it an update of brimful would cost every packed data set with pictures."""
     expected = json.loads((golden / "expected.json").read_text())["stores"][store]
