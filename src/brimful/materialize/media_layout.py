@@ -1,4 +1,4 @@
-"""Where the bytes of media go: to the container of the first shard that uses them, or nowhere. Pure: no I/O.
+"""Layout of the bytes of media: in the container of the shard that uses them first, or in their files. Pure: no I/O.
 
 Everything follows from the plan and from the fingerprints of the media, so that shards can be written in any order, by any
 process, twice, and come out the same.

@@ -15,6 +15,9 @@ class MediaContainer:
         store: of the packs.
         key: of the blob.
 
+    Attributes:
+        path: of the file, or its URL.
+
     >>> import tempfile
     >>> from brimful.blobs import open_blob_store
     >>> store = open_blob_store(tempfile.mkdtemp())
@@ -25,12 +28,9 @@ class MediaContainer:
 
     def __init__(self, store: BlobStore, key: str) -> None:
         self.store, self.key = store, key
+        self._local_path = store.local_path(key)
+        self.path = self._local_path or f"{store.url}/{key}"
         self._descriptor: int | None = None
-
-    @property
-    def path(self) -> str:
-        """Path of the file, or its URL."""
-        return self.store.local_path(self.key) or f"{self.store.url}/{self.key}"
 
     def read(self, offset: int, size: int) -> bytes:
         """Return a range of the bytes.
@@ -55,11 +55,10 @@ class MediaContainer:
         )
 
     def _read(self, offset: int, size: int) -> bytes:
-        path = self.store.local_path(self.key)
-        if path is None:
+        if self._local_path is None:
             return self.store.get_range(self.key, offset, size)
         if self._descriptor is None:
-            self._descriptor = os.open(path, os.O_RDONLY)
+            self._descriptor = os.open(self._local_path, os.O_RDONLY)
         # By position: the descriptor is shared with forked processes, and a mapped file that is cut would kill them.
         return os.pread(self._descriptor, size, offset)
 

@@ -9,6 +9,7 @@ from brimful.media.reference import Medium
 def placed_to_values(item: PlacedMedium) -> dict[str, Any]:
     """Return all that JSON can hold of a placed medium, but for the place of its bytes.
 
+    >>> from brimful.media import MediaKind
     >>> item = PlacedMedium(Medium(MediaKind.IMAGE, "a"), start=1, length=2, num_tokens=2, grid=(1, 2, 4))
     >>> placed_from_values(placed_to_values(item), item.medium) == item
     True
@@ -18,7 +19,17 @@ def placed_to_values(item: PlacedMedium) -> dict[str, Any]:
 
 
 def placed_from_values(values: dict[str, Any], medium: Medium) -> PlacedMedium:
-    """Return the placed medium of ``placed_to_values``; raises ``ValueError``, ``TypeError`` or ``KeyError`` for others."""
-    facts = {name: value for name, value in values.items() if name not in ("kind", "name")}
-    grid = facts.pop("grid")
-    return PlacedMedium(medium, **facts, grid=None if grid is None else tuple(grid))
+    """Return the placed medium of ``placed_to_values``; raises ``TypeError`` or ``KeyError`` for other values."""
+    grid = values["grid"]
+    return PlacedMedium(
+        medium,
+        values["start"],
+        values["length"],
+        values["num_tokens"],
+        values["num_patches"],
+        None if grid is None else tuple(grid),
+        values["num_frames"],
+        values["num_mel_frames"],
+        values["segment"],
+        values["fingerprint"],
+    )

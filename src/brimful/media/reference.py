@@ -83,7 +83,8 @@ class Medium:
         if self.data is not None:
             return self.data
         if self.container is not None:
-            return self.container.read(self.offset, self.num_bytes)
+            assert self.size is not None
+            return self.container.read(self.offset, self.size)
         return b"".join(self._pieces(-1))
 
     def _pieces(self, piece_bytes: int) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class MediaStorage(str, Enum):
-    """What a pack store holds of the media that lie in files. Bytes that came with rows it holds always."""
+    """Storage of the media that lie in files. Bytes that came with rows are in the store always."""
 
     REFERENCES = "references"
     """Path, offset, size and fingerprint; the files have to be there when packs are read."""

@@ -103,14 +103,10 @@ class MediaFiles:
             CorruptFileError: its container is missing or has another size than was committed.
         """
         if "container" not in place:
-            path = place.pop("path")
-            if not os.path.isabs(path):
-                path = os.path.join(self.root, path)
-            return Medium(kind, name, path, place.pop("offset"), place.pop("size"))
-        container = self._container(place.pop("container"))
-        return Medium(
-            kind, name, container.path, offset=place.pop("offset"), size=place.pop("size"), container=container
-        )
+            path = os.path.join(self.root, place["path"])  # an absolute path stays
+            return Medium(kind, name, path, place["offset"], place["size"])
+        container = self._container(place["container"])
+        return Medium(kind, name, container.path, place["offset"], place["size"], None, container)
 
     def _container(self, shard: int) -> MediaContainer:
         container = self._containers.get(shard)
