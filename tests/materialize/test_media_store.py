@@ -112,6 +112,8 @@ def test_a_store_moves_with_its_pictures(home, tmp_path):
     assert bytes_by_sample(open_packs(tmp_path / "far" / "packs", media_root=root)) == expected
     assert bytes_by_sample(PackedDataset(tmp_path / "far" / "packs", media_root=root)) == expected
     assert check_store(tmp_path / "far" / "packs", media_root=root).samples == 30
+    with pytest.raises(SettingsError, match="give it to open_packs for an open store"):
+        PackedDataset(lost, media_root=root)
 
 
 def test_media_are_encoded_once(home, monkeypatch):

@@ -12,9 +12,9 @@ from brimful.checks import check_type
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.errors import PlanMismatchError
+from brimful.errors import PlanMismatchError, SettingsError
 from brimful.fingerprint import short
-from brimful.messages import counted
+from brimful.messages import counted, setting
 from brimful.plan import Alignment, Plan
 from brimful.plan.plan import Segment
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
@@ -93,6 +93,10 @@ class PackedDataset(IndexedPacks):
     ) -> None:
         if isinstance(directory, Plan):
             check_type("directory", directory, (), "the path of a pack store", "a plan goes with from_plan")
+        if isinstance(directory, PackStore) and media_root is not None:
+            raise SettingsError(
+                f"{setting('media_root')} belongs to a directory: give it to open_packs for an open store"
+            )
         self._packs: PackStore | _PlannedPacks = (
             directory if isinstance(directory, PackStore) else open_packs(directory, media_root)
         )

@@ -106,7 +106,7 @@ class MediaFiles:
             path = os.path.join(self.root, place["path"])  # an absolute path stays
             return Medium(kind, name, path, place["offset"], place["size"])
         container = self._container(place["container"])
-        return Medium(kind, name, container.path, place["offset"], place["size"], None, container)
+        return container.medium(kind, name, place["offset"], place["size"])
 
     def _container(self, shard: int) -> MediaContainer:
         container = self._containers.get(shard)
