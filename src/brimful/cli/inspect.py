@@ -145,7 +145,8 @@ def _show_store(
             path, plan=plan, media_root=media_root, progress=make_progress("json" if as_json else "auto")
         )
         reference = "log and plan" if plan is not None else "log (no plan.arrow beside it)"
-        data = {**data, "checked": {**asdict(result), "against": reference}}
+        totals = {name: count for name, count in asdict(result).items() if count or name != "media"}
+        data = {**data, "checked": {**totals, "against": reference}}
         lines = [
             f"checked        {counted(result.shards, 'shard')}, {counted(result.packs, 'pack')}, "
             f"{result.tokens:,} tokens of {counted(result.samples, 'sample')}"
