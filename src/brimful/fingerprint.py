@@ -11,7 +11,7 @@ True
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,23 @@ def fingerprint_of(value: Any) -> Fingerprint:
 def fingerprint_bytes(data: bytes | memoryview) -> Fingerprint:
     """Return the fingerprint of a run of bytes."""
     return xxhash.xxh3_128_hexdigest(data)
+
+
+def fingerprint_stream(pieces: Iterable[bytes]) -> Fingerprint:
+    """Return the fingerprint of bytes that come in pieces: that of all of them in one run.
+
+    >>> fingerprint_stream([b"ab", b"c"]) == fingerprint_bytes(b"abc")
+    True
+    """
+    hasher = xxhash.xxh3_128()
+    for piece in pieces:
+        hasher.update(piece)
+    return hasher.hexdigest()
+
+
+def short_digest(data: bytes) -> int:
+    """Return 63 bits of XXH3-64: a number that fits int64, for columns that recognise names and states."""
+    return xxhash.xxh3_64_intdigest(data) >> 1
 
 
 def fingerprint_array(array: np.ndarray[Any, Any]) -> Fingerprint:

@@ -63,6 +63,21 @@ EXAMPLES_SHOWN = 10
 """Examples that one message names; the rest are counted."""
 
 
+def size_of(num_bytes: int) -> str:
+    """Return bytes as people read them: three digits, in the largest unit of 1,000 below.
+
+    >>> size_of(999), size_of(1_234), size_of(25_600_000), size_of(1_234_000_000_000)
+    ('999 bytes', '1.23 kB', '25.6 MB', '1.23 TB')
+    """
+    if num_bytes < 1000:
+        return counted(num_bytes, "byte")
+    size, unit = num_bytes / 1000, "kB"
+    for larger_unit in ("MB", "GB", "TB"):
+        if size >= 999.5:
+            size, unit = size / 1000, larger_unit
+    return f"{size:.{max(0, 3 - len(str(int(size))))}f} {unit}"
+
+
 def first_few(examples: Iterable[object], total: int) -> str:
     """List the first examples of something wrong and count the rest.
 

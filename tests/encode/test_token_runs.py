@@ -5,12 +5,14 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import pytest
 
 from brimful import tables
 from brimful.encode import EncodedSample, token_runs
 from brimful.encode.batch import EncodedBatch
-from brimful.encode.token_runs import StoredSamples, is_stored, write_stored
+from brimful.encode.token_runs import KeptMedium, StoredSamples, is_stored, write_stored
 from brimful.errors import BadSampleError, CorruptFileError
+from brimful.media import MediaKind, Medium, PlacedMedium
 
 
 def _encoded(ids, mask):
@@ -82,3 +84,44 @@ def test_stored_tokens_are_checked_once_in_a_process(tmp_path, monkeypatch):
     stored = StoredSamples(parts)
     assert [row.tolist() for row in stored.masked_runs([0, 1, 2, 0, 1, 2])] == [[0], [1], [2]] * 2
     assert len(asked) == 3
+
+
+def _picture(name, start, **place):
+    medium = Medium(MediaKind.IMAGE, name, **place)
+    return PlacedMedium(medium, start, 2, num_tokens=2, num_patches=8, grid=(1, 2, 4))
+
+
+def test_media_are_kept_with_their_tokens(tmp_path):
+    """Without it samples with pictures would be encoded twice. Bytes that came with a row are left in the row."""
+    path = tmp_path / "a.png"
+    path.write_bytes(b"abc")
+    in_file, in_row = _picture("a.png", 1, path=str(path)), _picture("", 4, data=b"xyz")
+    stamp = in_file.medium.stamp()
+    batch = EncodedBatch.of([_encoded([1, 2, 3, 4, 5, 6], [False] * 6), _encoded([7], [True])])
+    write_stored(tmp_path / "a", batch.ids, batch.loss_mask, {0: [KeptMedium(in_file, stamp), KeptMedium(in_row)]})
+    stored = StoredSamples([(10, str(tmp_path / "a"))])
+    kept = pickle.loads(pickle.dumps(stored)).media([11, 10])
+    assert kept == {10: (KeptMedium(in_file, stamp), KeptMedium(_picture("", 4)))}
+    assert (stored[11].input_ids.tolist(), is_stored(tmp_path / "a", 2)) == ([7], True)
+    path.write_bytes(b"abcd")
+    assert not is_stored(tmp_path / "a", 2), "tokens of a picture that is another by now"
+    path.unlink()
+    assert not is_stored(tmp_path / "a", 2)
+
+
+def test_kept_media_that_were_damaged_are_found(tmp_path):
+    """Without it a picture would be packed in another place."""
+    batch = EncodedBatch.of([_encoded([1, 2], [False] * 2)])
+    write_stored(tmp_path / "a", batch.ids, batch.loss_mask, {0: [KeptMedium(_picture("name", 0))]})
+    data = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(data.replace(b'"start":0', b'"start":1'))
+    with pytest.raises(CorruptFileError, match="run the same command again, it makes this file anew"):
+        StoredSamples([(0, str(tmp_path / "a"))]).media([0])
+    assert not is_stored(tmp_path / "a", 1)
+
+
+def test_files_of_texts_have_no_column_of_media(tmp_path):
+    """Jobs on texts leave the files that they left before."""
+    _store(tmp_path / "a", [_encoded([1], [True])])
+    assert tables.open_table(tmp_path / "a").names == ["signed_ids"]
+    assert StoredSamples([(0, str(tmp_path / "a"))]).media([0]) == {}

@@ -96,7 +96,13 @@ def test_packs_on_the_fly_are_those_of_the_store(source, encoder, packs, tmp_pat
     assert len(dataset) == len(packs)
     for ours, theirs in zip(dataset, packs, strict=True):
         assert ours.input_ids.tolist() == theirs.input_ids.tolist()
-        places = [[(item.medium, item.start, item.segment) for item in pack.media] for pack in (ours, theirs)]
+        places = [
+            [
+                (item.medium.kind, item.medium.name, item.read(), item.start, item.grid, item.segment)
+                for item in pack.media
+            ]
+            for pack in (ours, theirs)
+        ]
         assert places[0] == places[1]
 
 

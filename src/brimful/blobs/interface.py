@@ -46,6 +46,10 @@ class BlobStore(abc.ABC):
     def get(self, key: str) -> bytes:
         """Return all bytes of a blob; ``FileNotFoundError`` if it is absent."""
 
+    def get_range(self, key: str, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes of a blob from ``offset`` on, fewer behind its end; ``FileNotFoundError`` if it is absent."""
+        return self.get(key)[offset : offset + size]
+
     @abc.abstractmethod
     def size(self, key: str) -> int | None:
         """Return the number of bytes in the blob, or None if it is absent."""

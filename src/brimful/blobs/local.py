@@ -63,6 +63,11 @@ class LocalBlobStore(BlobStore):
     def get(self, key: str) -> bytes:
         return (self.directory / key).read_bytes()
 
+    def get_range(self, key: str, offset: int, size: int) -> bytes:
+        with open(self.directory / key, "rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
     def size(self, key: str) -> int | None:
         try:
             return os.stat(self.directory / key).st_size

@@ -62,6 +62,9 @@ class FsspecBlobStore(BlobStore):
     def get(self, key: str) -> bytes:
         return bytes(self._fs.cat_file(self._path(key)))
 
+    def get_range(self, key: str, offset: int, size: int) -> bytes:
+        return bytes(self._fs.cat_file(self._path(key), start=offset, end=offset + size))
+
     def size(self, key: str) -> int | None:
         try:
             return int(self._fs.size(self._path(key)))

@@ -25,6 +25,7 @@ FLAGS = {
     "source_names": "--source-name",
     "family": "--encoder",
     "config": "--subset",
+    "media_storage": "--media",
 }
 """Flags whose names differ from their arguments by more than hyphens."""
 

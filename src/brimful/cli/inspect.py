@@ -37,12 +37,20 @@ from brimful.shards import MediaCensus, Pack
         "--sample", "N", "Sample N: its file and line, and the packs that hold it, or why none does.", type=int
     ),
     value_option("--tokenizer", "DIR|ID", "Tokenizer for the text (default: the one that packed)."),
+    value_option("--media-root", "DIR", "Where the media of the packs are by now (default: as recorded)."),
     click.option("--full", is_flag=True, help="Whole texts, not their beginnings and ends."),
     click.option("--check", is_flag=True, help="Read every byte of a pack store and hold it against its log and plan."),
 )
 @json_option
 def inspect(
-    path: str, index: int | None, sample: int | None, tokenizer: str | None, full: bool, check: bool, as_json: bool
+    path: str,
+    index: int | None,
+    sample: int | None,
+    tokenizer: str | None,
+    media_root: str | None,
+    full: bool,
+    check: bool,
+    as_json: bool,
 ) -> None:
     """Show what PATH is: a length table, a plan, a pack store, or one pack or sample of it."""
     if not (is_remote(path) or os.path.exists(path)):
@@ -60,7 +68,7 @@ def inspect(
         fate = find_sample(sample, plan=sample_plan, table=table)
         show(lambda: {"kind": "sample", **asdict(fate)}, fate.describe, as_json)
     elif is_store:
-        _show_store(path, index, tokenizer, full, check, as_json)
+        _show_store(path, index, tokenizer, media_root, full, check, as_json)
     elif kind == LENGTHS:
         lengths = LengthTable.open(path)
         show(lambda: lengths_as_dict(lengths), lambda: describe_lengths(lengths), as_json)
@@ -96,9 +104,17 @@ def _show_planned_pack(plan: Plan, index: int, as_json: bool) -> None:
     show(lambda: pack, lambda: lines, as_json)
 
 
-def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool, check: bool, as_json: bool) -> None:
+def _show_store(
+    path: str,
+    index: int | None,
+    tokenizer: str | None,
+    media_root: str | None,
+    full: bool,
+    check: bool,
+    as_json: bool,
+) -> None:
     """Show a pack store or one of its packs, and the result of its check."""
-    packs, plan = open_packs(path), plan_in(path)
+    packs, plan = open_packs(path, media_root), plan_in(path)
     if index is None:
         data = {
             "kind": "store",
@@ -110,6 +126,7 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
             "fill_ratio": packs.fill_ratio,
             "identity": packs.identity,
             "notes": packs.notes,
+            **({"media": {**asdict(packs.media), "root": packs.media_root}} if packs.media.counts else {}),
             **({} if plan is None else plan.ledger.as_dict()),
         }
         media = _census(packs, as_json)
@@ -128,12 +145,16 @@ def _show_store(path: str, index: int | None, tokenizer: str | None, full: bool,
         # A check reads every byte: people see the description before it starts.
         if not as_json:
             show_lines(lines)
-        result = check_store(path, plan=plan, progress=make_progress("json" if as_json else "auto"))
+        result = check_store(
+            path, plan=plan, media_root=media_root, progress=make_progress("json" if as_json else "auto")
+        )
         reference = "log and plan" if plan is not None else "log (no plan.arrow beside it)"
-        data = {**data, "checked": {**asdict(result), "against": reference}}
+        totals = {name: count for name, count in asdict(result).items() if count or name != "media"}
+        data = {**data, "checked": {**totals, "against": reference}}
         lines = [
             f"checked        {counted(result.shards, 'shard')}, {counted(result.packs, 'pack')}, "
-            f"{result.tokens:,} tokens of {counted(result.samples, 'sample')} agree with {reference}"
+            f"{result.tokens:,} tokens of {counted(result.samples, 'sample')}"
+            f"{f' and {result.media:,} media' if result.media else ''} agree with {reference}"
         ]
     show(lambda: data, lambda: lines, as_json)
 

@@ -8,6 +8,7 @@ import click
 from brimful.cli.command import choice_option, grouped, value_option
 from brimful.encode import Mode, Reasoning
 from brimful.media.families import FAMILIES
+from brimful.media.storage import MediaStorage
 from brimful.plan import ALGORITHMS, NoTarget, Overflow
 from brimful.plan.algorithms import Algorithm
 from brimful.sources.formats import FORMATS
@@ -108,6 +109,17 @@ media_options = grouped(
     value_option("--video-min-pixels", "N", "Fewest pixels of a video's frame, of Qwen3-VL of all together.", type=int),
     value_option("--video-max-pixels", "N", "Most pixels of a video's frame, of Qwen3-VL of all together.", type=int),
     value_option("--sampling-rate", "HERTZ", "Samples of a sound in a second, instead of the processor's.", type=int),
+)
+
+media_storage_option = grouped(
+    "Media",
+    click.option(
+        "--media",
+        "media_storage",
+        type=click.Choice([storage.value for storage in MediaStorage]),
+        default=MediaStorage.REFERENCES.value,
+        help="What packs hold of media in files: path and fingerprint, or their bytes, each distinct one once.",
+    ),
 )
 
 max_patches_option = grouped(

@@ -14,6 +14,7 @@ from brimful.cli.options import (
     job_options,
     max_patches_option,
     media_options,
+    media_storage_option,
     plan_options,
     source_options,
     store_options,
@@ -29,6 +30,7 @@ from brimful.materialize import pack_dataset
 @encoder_options
 @media_options
 @max_patches_option
+@media_storage_option
 @plan_options
 @store_options
 @job_options
@@ -51,6 +53,6 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
         groups=None if groups is None else numbers_from_npy(groups),
         notes=job.notes,
         progress=job.progress,
-        **{name: options[name] for name in ("num_proc", "cache_dir", "on_bad_sample")},
+        **{name: options[name] for name in ("num_proc", "cache_dir", "on_bad_sample", "media_storage")},
     )
     show(summary.as_dict, summary.lines, options["as_json"])

@@ -8,7 +8,14 @@ import click
 from brimful.cli.arguments import open_job, required
 from brimful.cli.artefacts import PLAN, kind_of, mismatch
 from brimful.cli.command import GroupedCommand
-from brimful.cli.options import encoder_options, job_options, media_options, source_options, store_options
+from brimful.cli.options import (
+    encoder_options,
+    job_options,
+    media_options,
+    media_storage_option,
+    source_options,
+    store_options,
+)
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.materialize import write_packs
@@ -23,6 +30,7 @@ from brimful.serve import open_packs
 @source_options
 @encoder_options
 @media_options
+@media_storage_option
 @store_options
 @job_options
 def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
@@ -44,6 +52,8 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         job.encoder,
         directory,
         num_proc=options["num_proc"],
+        media_storage=options["media_storage"],
+        cache_dir=options["cache_dir"],
         notes=job.notes,
         progress=job.progress,
     )

@@ -3,24 +3,54 @@
 A job that measures and then writes tokenises once: measuring leaves its tokens here, writing reads them. The
 files are temporary and belong to one job. Each process compares a file with its checksum when it first opens it: packs
 are made from these files, and no later step would notice other tokens.
+
+Media are kept by their places among the tokens, with a number of the state that each file was measured in
+(``Medium.stamp``). Bytes that came with a row are not copied: whoever needs them reads the row.
 """
 
+import json
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from brimful.encode.encoded import EncodedSample
 from brimful.errors import BrimfulError, CorruptFileError
+from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
+from brimful.media.placed_json import placed_from_values, placed_to_values
+from brimful.ragged import offsets_of
 from brimful.tables import Ragged, open_table, write_table
 from brimful.typing import LossMask, TokenIds
 
 _MAX_OPEN_FILES = 512
 _CHUNK_TOKENS = 1 << 16
 
+_NOT_OPEN = Ragged(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64))
+"""Mark of a file whose media were not mapped yet; None is a file without any."""
 
-def write_stored(path: str | os.PathLike[str], ids: Ragged, loss_mask: LossMask) -> None:
+
+@dataclass(frozen=True, slots=True)
+class KeptMedium:
+    """One medium of a sample whose tokens were kept.
+
+    Attributes:
+        item: its place among the tokens of the sample. A medium without a path came as bytes with the row, which are not here.
+        stamp: state of its file before it was measured; 0 without a file.
+    """
+
+    item: PlacedMedium
+    stamp: int = 0
+
+
+def write_stored(
+    path: str | os.PathLike[str],
+    ids: Ragged,
+    loss_mask: LossMask,
+    media: Mapping[int, Sequence[KeptMedium]] | None = None,
+) -> None:
     """Write the samples of one block.
 
     A token that is no target is stored as its bitwise complement, so that one int32 holds both.
@@ -28,17 +58,64 @@ def write_stored(path: str | os.PathLike[str], ids: Ragged, loss_mask: LossMask)
     Args:
         ids: ``int32``, a row for each sample; empty for a rejected one.
         loss_mask: ``bool[len(ids.values)]``.
+        media: of each row that has some.
     """
-    signed_ids = Ragged(mask_as_complement(ids.values, loss_mask), ids.offsets)
-    write_table(path, {"signed_ids": signed_ids}, {"kind": "encoded"})
+    columns = {"signed_ids": Ragged(mask_as_complement(ids.values, loss_mask), ids.offsets)}
+    if media:
+        texts = [_media_to_json(media[row]) if row in media else b"" for row in range(len(ids))]
+        columns["media"] = Ragged(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets_of([*map(len, texts)]))
+    write_table(path, columns, {"kind": "encoded"})
+
+
+def _media_to_json(media: Sequence[KeptMedium]) -> bytes:
+    """Return the media of one sample without their bytes."""
+    rows = [
+        {
+            **placed_to_values(kept.item),
+            "path": kept.item.medium.path,
+            "offset": kept.item.medium.offset,
+            "size": kept.item.medium.size,
+            "stamp": kept.stamp,
+        }
+        for kept in media
+    ]
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def _media_from_json(text: bytes) -> tuple[KeptMedium, ...]:
+    """Return the media of one sample; none for a row without."""
+    return tuple(_kept_medium(values) for values in json.loads(text)) if text else ()
+
+
+def _kept_medium(values: dict[str, Any]) -> KeptMedium:
+    stamp, place = values.pop("stamp"), {name: values.pop(name) for name in ("path", "offset", "size")}
+    medium = Medium(MediaKind(values["kind"]), values["name"], **place)
+    return KeptMedium(placed_from_values(values, medium), stamp)
 
 
 def is_stored(path: str | os.PathLike[str], count: int) -> bool:
-    """Return true if a file holds ``count`` samples, byte for byte as they were written."""
+    """Return true if a file holds ``count`` samples, byte for byte as they were written, and their media are as they were."""
     try:
-        return len(_open_runs(path)) == count
+        if len(_open_runs(path)) != count:
+            return False
+        media = _open_media(path)
+        return media is None or all(_is_unchanged(media.row(row).tobytes()) for row in range(count))
     except (FileNotFoundError, BrimfulError):
         return False
+
+
+def _is_unchanged(text: bytes) -> bool:
+    """Return true if the files of a sample's media are in the state in which they were measured."""
+    try:
+        return all(kept.item.medium.stamp() == kept.stamp for kept in _media_from_json(text))
+    except BadMediumError:
+        return False
+
+
+def _open_media(path: str | os.PathLike[str], *, checked: bool = True) -> Ragged | None:
+    """Return the JSON of the media of each row, mapped; None for a file without media."""
+    table = open_table(path)
+    return table.ragged("media", checked=checked) if "media" in table else None
 
 
 def _open_runs(path: str | os.PathLike[str], *, checked: bool = True) -> Ragged:
@@ -80,11 +157,14 @@ class StoredSamples:
         self._paths = [path for _, path in parts]
         self._open: OrderedDict[int, tuple[TokenIds, list[int], int]] = OrderedDict()
         self._checked: set[int] = set()
+        self._media: OrderedDict[int, Ragged | None] = OrderedDict()
+        self._checked_media: set[int] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
         return StoredSamples, (list(zip(self._first_ids, self._paths, strict=True)),)
 
     def __getitem__(self, sample_id: int) -> EncodedSample:
+        """Return the tokens of a sample, without its media."""
         return EncodedSample(*unmask_complement(self.masked_runs([sample_id])[0].copy()))
 
     def masked_runs(self, sample_ids: Sequence[int]) -> list[TokenIds]:
@@ -97,6 +177,33 @@ class StoredSamples:
             row = sample_id - first_id
             runs.append(values[offsets[row] : offsets[row + 1]])
         return runs
+
+    def media(self, sample_ids: Sequence[int]) -> dict[int, tuple[KeptMedium, ...]]:
+        """Return the media of those of some samples that have any."""
+        file_indices = np.searchsorted(self._first_ids, sample_ids, side="right") - 1
+        media: dict[int, tuple[KeptMedium, ...]] = {}
+        for sample_id, file_index in zip(sample_ids, file_indices.tolist(), strict=True):
+            # Asked once: another thread may close the file between two questions.
+            rows = self._media.get(file_index, _NOT_OPEN)
+            if rows is _NOT_OPEN:
+                rows = self._open_media_of(file_index)
+            if rows is not None and (
+                kept := _media_from_json(rows.row(sample_id - self._first_ids[file_index]).tobytes())
+            ):
+                media[sample_id] = kept
+        return media
+
+    def _open_media_of(self, file_index: int) -> Ragged | None:
+        """Map the media of a file's rows; as the tokens, they are compared with their checksum once."""
+        try:
+            rows = _open_media(self._paths[file_index], checked=file_index not in self._checked_media)
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{error.message}: run the same command again, it makes this file anew") from error
+        self._checked_media.add(file_index)
+        self._media[file_index] = rows
+        if len(self._media) > _MAX_OPEN_FILES:
+            self._media.popitem(last=False)
+        return rows
 
     def _open_file(self, file_index: int) -> tuple[TokenIds, list[int], int]:
         """Return the tokens of a file, the offsets of its rows, and the sample id of its first row."""

@@ -6,31 +6,52 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from brimful.blobs import open_blob_store
+from brimful.blobs import BlobStore, open_blob_store
 from brimful.errors import CorruptFileError, UnfinishedStoreError
+from brimful.fingerprint import short_digest
+from brimful.media import BadMediumError
+from brimful.media.placed import CHANGED
 from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.progress import Progress
-from brimful.shards import Pack, ShardReader, StreamLog
+from brimful.shards import MediaFiles, Pack, ShardReader, ShardRecord, StreamLog, recorded_root
 from brimful.typing import SampleIds
+
+_PIECE_BYTES = 1 << 24
+"""Bytes of a container that are in memory while it is hashed."""
+
+_MAX_KNOWN = 1 << 20
+"""Files of which is remembered that they were compared."""
 
 
 @dataclass(frozen=True)
 class StoreCheck:
-    """Totals of a store that was read in full."""
+    """Totals of a store that was read in full; ``media`` counts those of packs."""
 
     shards: int
     packs: int
     tokens: int
     samples: int
+    media: int = 0
 
 
 def check_store(
-    directory: str | os.PathLike[str], *, plan: Plan | None = None, progress: Progress | None = None
+    directory: str | os.PathLike[str],
+    *,
+    plan: Plan | None = None,
+    media_root: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
 ) -> StoreCheck:
     """Read every byte of a store and check it.
 
     Hashes, row checksums and running sums are held against the log, and every segment against the plan, if there is one.
+    Files that packs refer to are held against the fingerprints that were packed.
+
+    Args:
+        directory: of the packs.
+        plan: that the packs were written from.
+        media_root: directory of the media by now; as recorded if None.
+        progress: reports packs.
 
     Raises:
         CorruptFileError: names the file and row.
@@ -39,8 +60,11 @@ def check_store(
     progress = progress or Progress()
     store = open_blob_store(directory)
     log = StreamLog(store)
-    identity = log.header()["identity"]
+    header = log.header()
+    identity = header["identity"]
     records, end = log.records()
+    root = recorded_root(store, header["notes"]) if media_root is None else os.fspath(media_root)
+    media = _MediaCheck(MediaFiles(store, records, root))
     if end is None:
         raise UnfinishedStoreError(
             f"{store.url} has no end yet: {counted(len(records), 'shard')} so far; run the job again"
@@ -58,7 +82,8 @@ def check_store(
             if xxhash.xxh3_128_hexdigest(store.get(record.file)) != record.xxh3_128:
                 raise CorruptFileError(f"{store.url}/{record.file} has other bytes than were committed")
             assert path is not None, "only local stores can be checked so far"
-            reader = ShardReader(path, size=record.bytes)
+            media.check_container(store, record)
+            reader = ShardReader(path, size=record.bytes, media=media.files)
             for row in range(record.packs):
                 pack = reader.pack(row)
                 if len(pack) > identity["capacity"]:
@@ -67,6 +92,7 @@ def check_store(
                     raise CorruptFileError(
                         f"{path}: row {row} does not hold the segments of pack {num_packs + row} of the plan"
                     )
+                media.check(pack, f"{path}: row {row}")
                 num_tokens += len(pack)
                 sample_ids.append(np.unique(pack.sample_ids))
             num_packs += record.packs
@@ -75,7 +101,54 @@ def check_store(
         raise CorruptFileError(f"{store.url} holds {num_packs:,} packs, its end counts {end.packs:,}")
     # A split sample lies in several packs and counts once.
     num_samples = len(np.unique(np.concatenate(sample_ids))) if sample_ids else 0
-    return StoreCheck(len(records), num_packs, num_tokens, num_samples)
+    return StoreCheck(len(records), num_packs, num_tokens, num_samples, media.num_checked)
+
+
+class _MediaCheck:
+    """Check of the media of packs: containers by their hash, referenced files by their fingerprints."""
+
+    def __init__(self, files: MediaFiles) -> None:
+        self.files = files
+        self.num_checked = 0
+        self._known: set[int] = set()
+
+    def check_container(self, store: BlobStore, record: ShardRecord) -> None:
+        """Hold the container of a shard against its record."""
+        key = (record.media or {}).get("file")
+        if record.media is None or key is None:
+            return
+        hasher = xxhash.xxh3_128()
+        try:
+            for begin in range(0, record.media["bytes"], _PIECE_BYTES):
+                hasher.update(store.get_range(key, begin, _PIECE_BYTES))
+        except FileNotFoundError as error:
+            raise CorruptFileError(
+                f"{store.url}/{key} is missing: its media were committed, so it was deleted since; write it again"
+            ) from error
+        if store.size(key) != record.media["bytes"] or hasher.hexdigest() != record.media["xxh3_128"]:
+            raise CorruptFileError(f"{store.url}/{key} has other bytes than were committed")
+
+    def check(self, pack: Pack, name: str) -> None:
+        """Hold the files that a pack refers to against what was packed; each is read once."""
+        for item in pack.media:
+            medium = item.medium
+            self.num_checked += 1
+            place = short_digest(os.fsencode(f"{item.fingerprint} {medium.offset} {medium.size} {medium.path}"))
+            # What a container holds was compared as a whole.
+            if medium.container is not None or place in self._known:
+                continue
+            try:
+                if medium.fingerprint() != item.fingerprint:
+                    raise BadMediumError(CHANGED)
+            except BadMediumError as error:
+                sample_id = int(pack.sample_ids[item.segment])
+                raise CorruptFileError(
+                    f"{name}: sample {sample_id}, {item.title}: {error} ({medium.path or 'in the row'})"
+                ) from error
+            # Bounded: a picture that is read twice costs less than a list of a hundred million.
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known.add(place)
 
 
 def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.blobs import LocalBlobStore, open_blob_store
 from brimful.cache import exclusive
-from brimful.checks import check_type
+from brimful.checks import check_type, choice_of
 from brimful.encode.augmentation import Transform, check_augmentation
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
@@ -29,11 +29,14 @@ from brimful.errors import (
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.changed_media import explain_changed_media
 from brimful.materialize.dropped import write_dropped
+from brimful.materialize.media_layout import MediaLayout
+from brimful.materialize.media_survey import survey_media
 from brimful.materialize.oversized_media import check_media_fit, remedy_of
 from brimful.materialize.summary import PackSummary, saved_census
-from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
+from brimful.materialize.write import SHARD_BYTES, claim_store, expect_media, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
+from brimful.media.storage import MediaStorage
 from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings
 from brimful.plan.planner import plan_with
@@ -73,6 +76,7 @@ def pack_dataset(
     on_bad_sample: OnBadSample = "error",
     transforms: Sequence[Transform] = (),
     notes: dict[str, Any] | None = None,
+    media_storage: MediaStorage | str = MediaStorage.REFERENCES,
     progress: Progress | None = None,
 ) -> PackSummary:
     """Measure, plan and write in one call; every sample is tokenised once.
@@ -88,7 +92,7 @@ def pack_dataset(
         settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
         capacity: tokens of a pack, for a plan with all other options as by default.
         groups: as of ``plan_packs``.
-        shard_bytes, notes: as of ``write_packs``.
+        shard_bytes, notes, media_storage: as of ``write_packs``.
         num_proc, cache_dir, on_bad_sample, progress: as of ``measure_lengths``.
         transforms: what training will apply to samples each time they are served. A few samples are probed, so that none of
             them changes a length (``encode.augmentation``); packs hold the samples as they are.
@@ -101,6 +105,7 @@ def pack_dataset(
     settings = _one_of(settings, capacity)
     source = open_source(source, cache_dir=cache_dir)
     encoder = as_encoder(source, encoder)
+    storage = choice_of(MediaStorage, media_storage, argument="media_storage")
     progress = progress or Progress()
     store = open_blob_store(directory)
     if not isinstance(store, LocalBlobStore):
@@ -122,7 +127,7 @@ def pack_dataset(
             )
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
-    is_finished = _check_claim(log, source, encoder, settings, group_fingerprint)
+    is_finished = _check_claim(log, source, encoder, settings, group_fingerprint, storage)
     if transforms:
         check_augmentation(source, encoder, transforms)
     with store.used(encoded_dir.name):
@@ -138,8 +143,7 @@ def pack_dataset(
             rejects_path=home / "rejects.jsonl",
             on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
             progress=progress,
-            # Tokens are kept without their media, so samples with media are encoded again where they are written.
-            encoded_dir=None if is_finished or encoder.takes_media else encoded_dir,
+            encoded_dir=None if is_finished else encoded_dir,
         )
         table = measurement.table
         if not np.any(table.tokens > 0):
@@ -147,6 +151,9 @@ def pack_dataset(
                 f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
             )
         check_media_fit(table, settings, source, encoder)
+        survey = None
+        if encoder.takes_media and not is_finished:
+            survey = survey_media(source, table.tokens > 0, cache_dir=cache_dir, num_proc=num_proc, progress=progress)
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
             is_claimed = log.is_begun()
@@ -156,7 +163,9 @@ def pack_dataset(
             # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
             if saved_plan is None and not is_claimed:
                 plan.save(plan_path)
-            log.begin(identity_of(plan, source, encoder, packs_per_shard(plan, shard_bytes)), notes or {})
+            if survey is not None or not encoder.takes_media:
+                layout = None if survey is None else MediaLayout.of(plan, survey, storage)
+                claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
             # In a claimed directory the header is checked first: the plan of another job must not be written over.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
@@ -170,6 +179,9 @@ def pack_dataset(
                 shard_bytes=shard_bytes,
                 num_proc=num_proc,
                 notes=notes,
+                media_storage=storage,
+                media_survey=survey,
+                cache_dir=cache_dir,
                 progress=progress,
             )
         except (BadSampleError, LengthChangedError) as error:
@@ -290,11 +302,20 @@ def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
 
 
 def _check_claim(
-    log: StreamLog, source: Source, encoder: Encoder, settings: PlanSettings, groups: Fingerprint | None
+    log: StreamLog,
+    source: Source,
+    encoder: Encoder,
+    settings: PlanSettings,
+    groups: Fingerprint | None,
+    storage: MediaStorage,
 ) -> bool:
     """Refuse the directory of another job before any work; return true if the packs of this one are all there."""
     if not log.is_begun():
         return False
     identity = {"capacity": settings.capacity, "settings": settings.identity(groups)}
-    log.expect({"source": source.fingerprint, "encoder": encoder.fingerprint, **identity})
+    identity |= {"source": source.fingerprint, "encoder": encoder.fingerprint}
+    if encoder.takes_media:
+        expect_media(log, identity, storage)
+    else:
+        log.expect(identity)
     return log.records()[1] is not None

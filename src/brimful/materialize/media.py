@@ -1,69 +1,160 @@
-"""Media of the packs of a shard: placed in their packs, and named by the fingerprint of their bytes."""
+"""Media of the packs of a shard: placed in their packs, and their bytes in the container of the shard that uses them first."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
+from brimful.blobs import Blob, BlobStore
+from brimful.encode.encoded_samples import EncodedSamples
+from brimful.encode.token_runs import KeptMedium
 from brimful.errors import BadSampleError, OversizedSampleError
-from brimful.media import BadMediumError, Medium, PlacedMedium, media_of_segment
+from brimful.fingerprint import fingerprint_bytes
+from brimful.materialize.media_layout import ShardMedia
+from brimful.media import BadMediumError, PlacedMedium, media_of_segment
 from brimful.messages import setting
 from brimful.ragged import offsets_of
-from brimful.typing import Fingerprint, Int64Array, Lengths, Offsets
+from brimful.shards import ContainerWriter, PackMedium, container_key
+from brimful.typing import Int64Array, Lengths, Offsets
+
+_CHANGED = (
+    "was changed while it was packed: run the command again, in another directory if this one holds packs already"
+)
 
 
-def media_of_packs(
-    media: Mapping[int, Sequence[PlacedMedium]],
-    sample_ids: Int64Array,
-    starts: Lengths,
-    lengths: Lengths,
-    segments: Offsets,
-    where: Callable[[int], str],
-) -> list[list[PlacedMedium]]:
-    """Return the media of each of some packs.
+class ShardMediaWriter:
+    """Writer of the media of one shard: gives the media of each pack, and fills the container beside it.
 
     Args:
-        media: of each sample that has some.
-        sample_ids, starts, lengths: of the segments, as in ``PackRows``.
-        segments: first segment of each pack, and the end.
-        where: file and line of a sample.
-
-    Raises:
-        BadSampleError: a medium that cannot be read.
-        OversizedSampleError: a sample was cut within a medium.
+        shard: number of the shard.
+        media: facts of the media of its samples.
+        samples: source and encoder, for bytes that came with rows.
+        store: of the packs.
     """
-    places = offsets_of(lengths).tolist()
-    packs: list[list[PlacedMedium]] = []
-    for first, end in zip(segments[:-1].tolist(), segments[1:].tolist(), strict=True):
-        pack: list[PlacedMedium] = []
-        for row in range(first, end):
-            sample_id = int(sample_ids[row])
-            try:
-                items = list(
-                    media_of_segment(
-                        media.get(sample_id, ()),
-                        start=int(starts[row]),
-                        length=int(lengths[row]),
-                        segment=row - first,
-                        offset=places[row] - places[first],
-                    )
+
+    def __init__(self, shard: int, media: ShardMedia, samples: EncodedSamples, store: BlobStore) -> None:
+        self._shard, self._media, self._samples, self._store = shard, media, samples, store
+        self._stack = ExitStack()
+        self._blob: Blob | None = None
+        self._container: ContainerWriter | None = None
+        self._written: set[int] = set()
+        self._counts: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+
+    def __enter__(self) -> "ShardMediaWriter":
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    def packs(
+        self,
+        kept: Mapping[int, Sequence[KeptMedium]],
+        sample_ids: Int64Array,
+        starts: Lengths,
+        lengths: Lengths,
+        segments: Offsets,
+    ) -> list[list[PackMedium]]:
+        """Return the media of each of some packs, in order; their new bytes go to the container.
+
+        Args:
+            kept: media of each sample that has some.
+            sample_ids, starts, lengths: of the segments, as in ``PackRows``.
+            segments: first segment of each pack, and the end.
+
+        Raises:
+            BadSampleError: a medium that cannot be read, or was changed since it was measured.
+            OversizedSampleError: a sample was cut within a medium.
+        """
+        places = offsets_of(lengths).tolist()
+        packs: list[list[PackMedium]] = []
+        for first, end in zip(segments[:-1].tolist(), segments[1:].tolist(), strict=True):
+            pack: list[PackMedium] = []
+            for segment in range(first, end):
+                sample_id = int(sample_ids[segment])
+                media = kept.get(sample_id)
+                if media is None:
+                    continue
+                if sample_id not in self._written:
+                    self._written.add(sample_id)
+                    self._store_new(sample_id, media)
+                pack += self._of_segment(
+                    sample_id,
+                    media,
+                    start=int(starts[segment]),
+                    length=int(lengths[segment]),
+                    segment=segment - first,
+                    offset=places[segment] - places[first],
                 )
+            for medium in pack:
+                self._counts[medium.item.medium.kind.value] += 1
+                self._bytes[medium.item.medium.kind.value] += medium.item.medium.num_bytes
+            packs.append(pack)
+        return packs
+
+    def _of_segment(
+        self, sample_id: int, media: Sequence[KeptMedium], *, start: int, length: int, segment: int, offset: int
+    ) -> Iterator[PackMedium]:
+        """Yield the media of a segment with their fingerprints, and where their bytes are."""
+        facts = self._media
+        for row, kept in zip(facts.rows_of(sample_id), media, strict=True):
+            try:
+                placed = media_of_segment([kept.item], start=start, length=length, segment=segment, offset=offset)
+                for item in placed:
+                    yield PackMedium(facts.described(row, item), facts.stored_at(row))
             except BadMediumError as error:
                 raise OversizedSampleError(
-                    f"{where(sample_id)} (sample {sample_id}): {error}; choose {setting('overflow', 'drop')}"
+                    f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; choose "
+                    f"{setting('overflow', 'drop')}"
                 ) from error
-            pack += [replace(item, fingerprint=_fingerprint(item, sample_id, where)) for item in items]
-        packs.append(pack)
-    return packs
 
+    def _store_new(self, sample_id: int, media: Sequence[KeptMedium]) -> None:
+        """Check the files of a sample, and copy what no earlier pack brought."""
+        facts = self._media
+        for index, (row, kept) in enumerate(zip(facts.rows_of(sample_id), media, strict=True)):
+            # The file was measured and fingerprinted in one state, or one of the two is of another picture.
+            if kept.stamp != int(facts.stamps[row]):
+                raise self._error(sample_id, kept.item, _CHANGED)
+            if facts.is_new[row]:
+                content = self._content(sample_id, index, kept.item)
+                if fingerprint_bytes(content) != facts.fingerprint(row):
+                    raise self._error(sample_id, kept.item, _CHANGED)
+                offset = self._open_container().add(kept.item.medium.name, facts.fingerprint(row), content)
+                assert offset == facts.positions[row], "the layout of a container is known before it is written"
 
-def _fingerprint(item: PlacedMedium, sample_id: int, where: Callable[[int], str]) -> Fingerprint:
-    try:
-        return item.medium.fingerprint() if item.medium.data is not None else _fingerprint_of_file(item.medium)
-    except BadMediumError as error:
-        raise BadSampleError(f"{item.title}: {error}", sample_id=sample_id, where=where(sample_id)) from error
+    def _content(self, sample_id: int, index: int, item: PlacedMedium) -> bytes:
+        """Return the bytes of a medium; those that came with a row are read with it."""
+        medium = item.medium
+        if not medium.path and medium.data is None:
+            medium = self._samples.source[sample_id].media[index]
+        try:
+            return medium.read()
+        except BadMediumError as error:
+            raise self._error(sample_id, item, str(error)) from error
 
+    def _error(self, sample_id: int, item: PlacedMedium, reason: str) -> BadSampleError:
+        return BadSampleError(
+            f"{item.title}: {reason}", sample_id=sample_id, where=self._samples.source.where(sample_id)
+        )
 
-@lru_cache(maxsize=1 << 16)
-def _fingerprint_of_file(medium: Medium) -> Fingerprint:
-    # One picture often has several captions: it is read once.
-    return medium.fingerprint()
+    def _open_container(self) -> ContainerWriter:
+        if self._container is None:
+            blob: AbstractContextManager[Blob] = self._store.blob(f"media/{self._shard:08d}")
+            self._blob = self._stack.enter_context(blob)
+            self._container = ContainerWriter(self._blob)
+        return self._container
+
+    def publish(self) -> dict[str, Any] | None:
+        """Publish the container, and return the entry of the log on the media of the shard; None without any."""
+        facts: dict[str, Any] = {
+            "items": {
+                kind: {"count": count, "bytes": self._bytes[kind]} for kind, count in sorted(self._counts.items())
+            }
+        }
+        if self._container is not None and self._blob is not None:
+            self._container.close()
+            key = container_key(self._shard, self._blob.xxh3_128)
+            self._blob.publish(key)
+            facts |= {"file": key, "bytes": self._blob.size, "xxh3_128": self._blob.xxh3_128}
+            facts["stored"] = self._container.num_members
+        return facts if facts["items"] else None

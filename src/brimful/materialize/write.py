@@ -1,29 +1,46 @@
 """Writer of the packs of a finished plan. Every shard is a task that is safe to run twice."""
 
+import errno
 import functools
 import os
+import shutil
 import socket
 import uuid
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from brimful.blobs import BlobStore, crash_points, open_blob_store
-from brimful.checks import check_type
+from brimful.blobs import BlobStore, LocalBlobStore, crash_points, open_blob_store
+from brimful.checks import check_type, choice_of
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.encode.token_runs import StoredSamples, mask_as_complement, unmask_complement
-from brimful.errors import PlanMismatchError
+from brimful.encode.token_runs import KeptMedium, StoredSamples, mask_as_complement, unmask_complement
+from brimful.errors import BadSampleError, PlanMismatchError, StoreFullError, StoreMismatchError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
-from brimful.materialize.media import media_of_packs
-from brimful.media import PlacedMedium
+from brimful.materialize.media import ShardMediaWriter
+from brimful.materialize.media_layout import MediaLayout, PlacedLayout, ShardMedia
+from brimful.materialize.media_survey import MediaSurvey, survey_media
+from brimful.media import BadMediumError, PlacedMedium
+from brimful.media.storage import MediaStorage
+from brimful.messages import setting, size_of
 from brimful.plan import Plan
 from brimful.progress import Progress
-from brimful.shards import BATCH_ROWS, LANES, EndRecord, PackRows, ShardRecord, ShardWriter, StreamLog, shard_key
+from brimful.shards import (
+    BATCH_ROWS,
+    LANES,
+    EndRecord,
+    PackRows,
+    ShardRecord,
+    ShardWriter,
+    StreamLog,
+    root_note,
+    shard_key,
+)
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.typing import Fingerprint, Int64Array, TokenIds
@@ -33,6 +50,9 @@ SHARD_BYTES = 64 << 20
 
 _IN_PROCESS_TOKENS = 30_000_000
 """Tokens below which one process copies a job faster than several start."""
+
+_IN_PROCESS_BYTES = 256 << 20
+"""Bytes of media that one process copies before several would be done."""
 
 _ENCODING_COST = 10
 """Least time to encode a token ÷ time to copy one that measuring kept; lowers the bound above where tokens are encoded."""
@@ -53,6 +73,37 @@ class _Context:
     cum_tokens: list[int]
     """Tokens in each shard and all earlier ones."""
     producer_id: str
+    media_root: str
+    """Directory that references are relative to."""
+
+
+@dataclass(frozen=True)
+class _ShardTask:
+    """One shard to write, and what is known of the media of its samples."""
+
+    seq: int
+    media: ShardMedia | None
+
+
+class _ShardTasks(Sequence[_ShardTask]):
+    """Tasks of shards, made when they are asked for: the facts of all media are not copied at once."""
+
+    def __init__(self, pending: Sequence[int], plan: Plan, per_shard: int, layout: PlacedLayout | None) -> None:
+        self._pending, self._plan, self._per_shard, self._layout = pending, plan, per_shard, layout
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __getitem__(self, index: int) -> _ShardTask:  # type: ignore[override]
+        seq = self._pending[index]
+        if self._layout is None:
+            return _ShardTask(seq, None)
+        first, end = seq * self._per_shard, min((seq + 1) * self._per_shard, self._plan.num_packs)
+        segments = slice(int(self._plan.offsets[first]), int(self._plan.offsets[end]))
+        return _ShardTask(seq, self._layout.of_samples(seq, self._plan.sample_ids[segments].astype(np.int64)))
+
+    def __iter__(self) -> Iterator[_ShardTask]:
+        return (self[index] for index in range(len(self)))
 
 
 def write_packs(
@@ -65,6 +116,9 @@ def write_packs(
     shard_bytes: int = SHARD_BYTES,
     num_proc: int | None = None,
     notes: dict[str, Any] | None = None,
+    media_storage: MediaStorage | str = MediaStorage.REFERENCES,
+    media_survey: MediaSurvey | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Write the packs of a plan as a pack store.
@@ -82,6 +136,10 @@ def write_packs(
         shard_bytes: target size of a shard.
         num_proc: processes; all cores if None, one for small jobs. Never changes a byte.
         notes: for people, such as the name of the tokenizer; kept in the header, not compared.
+        media_storage: what the store holds of media that lie in files: ``references`` or ``bytes``. Bytes are stored once for
+            each distinct medium; bytes that came with rows always are.
+        media_survey: sizes and fingerprints of the media, from ``survey_media``; made now if None.
+        cache_dir: directory in which fingerprints of files are remembered.
         progress: reports packs and tokens a second and the time left.
 
     Returns:
@@ -89,14 +147,14 @@ def write_packs(
 
     Raises:
         LengthChangedError: a sample encodes to another length; names the sample.
+        BadSampleError: a medium cannot be read, or was changed while it was packed; names sample and medium.
         StoreMismatchError: the directory holds other packs.
-        StoreFullError: no space left; the same call goes on when there is some.
+        StoreFullError: no space left, or less than the media need; the same call goes on when there is some.
     """
     check_type("plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)")
     source = open_source(source)
     encoder = as_encoder(source, encoder)
-    if encoder.takes_media:
-        encoded = None  # kept tokens say nothing of media
+    storage = choice_of(MediaStorage, media_storage, argument="media_storage")
     if plan.num_packs == 0:
         raise PlanMismatchError("the plan has no packs: every sample was dropped or rejected")
     if plan.ledger.samples_in != len(source):
@@ -108,14 +166,30 @@ def write_packs(
     store = open_blob_store(directory)
     with store.used():
         log = StreamLog(store)
-        per_shard = packs_per_shard(plan, shard_bytes)
-        log.begin(identity_of(plan, source, encoder, per_shard), notes or {})
+        layout = None
+        if encoder.takes_media:
+            if media_survey is None and _is_complete(store, log):
+                expect_media(log, identity_of(plan, source, encoder, 0), storage)
+                return 0
+            if media_survey is None:
+                media_survey = survey_media(
+                    source, _is_packed(plan), cache_dir=cache_dir, num_proc=num_proc, progress=progress
+                )
+            layout = MediaLayout.of(plan, media_survey, storage)
+        per_shard = claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
+        placed_layout = None if layout is None else layout.placed(per_shard)
         num_shards = -(-plan.num_packs // per_shard)
         pending_shards = _pending_shards(store, log, num_shards)
         edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
         if num_proc is None:
             small_job = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
-            num_proc = 1 if plan.ledger.tokens_packed < small_job else available_cores()
+            is_small = plan.ledger.tokens_packed < small_job
+            if layout is not None:
+                is_small = is_small and layout.stored_bytes < _IN_PROCESS_BYTES
+            num_proc = 1 if is_small else available_cores()
+        if layout is not None and pending_shards:
+            _announce_media(layout, source, progress)
+            _check_space(store, plan, placed_layout, pending_shards, per_shard)
         # A plan that lies in a file is opened by each process, which is faster than to send it.
         context = _Context(
             plan=plan if num_proc == 1 or plan.path is None else None,
@@ -127,12 +201,14 @@ def write_packs(
             packs_per_shard=per_shard,
             cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
             producer_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            media_root=media_root_of(source) if encoder.takes_media else "",
         )
         with progress.stage("write", total=plan.num_packs, unit="packs"):
             progress.advance(plan.num_packs - int(np.diff(edges)[pending_shards].sum()), resumed=True)
             # One shard is gathered while another is flushed; encoders are not asked from two threads.
             threads = 2 if encoded is not None else 1
-            tasks = run_tasks(_write_shard, pending_shards, context=context, num_proc=num_proc, threads=threads)
+            shard_tasks = _ShardTasks(pending_shards, plan, per_shard, placed_layout)
+            tasks = run_tasks(_write_shard, shard_tasks, context=context, num_proc=num_proc, threads=threads)
             with closing(tasks) as results:
                 for _, (num_packs, num_tokens) in results:
                     progress.advance(num_packs, tokens=num_tokens)
@@ -162,27 +238,161 @@ def identity_of(plan: Plan, source: Source, encoder: Encoder, per_shard: int) ->
     }
 
 
+def claim_store(
+    log: StreamLog,
+    plan: Plan,
+    source: Source,
+    encoder: Encoder,
+    *,
+    shard_bytes: int,
+    notes: dict[str, Any] | None,
+    layout: MediaLayout | None,
+) -> int:
+    """Claim the directory of a store for a job, and return its packs per shard.
+
+    Raises:
+        StoreMismatchError: it holds packs of another job, or of media elsewhere.
+    """
+    per_shard = packs_per_shard(plan, shard_bytes)
+    if layout is None:
+        log.begin(identity_of(plan, source, encoder, per_shard), notes or {})
+        return per_shard
+    per_shard = layout.packs_per_shard(per_shard, plan.num_packs)
+    note = root_note(log.store, media_root_of(source)) if layout.num_references else {}
+    media = {"storage": layout.storage.value, "fingerprint": layout.fingerprint}
+    log.begin({**identity_of(plan, source, encoder, per_shard), "media": media}, {**(notes or {}), **note})
+    # References are relative to the root of the job that began the store. It may have been moved with its media since.
+    begun = log.header()["notes"]
+    for name, root in note.items():
+        if not set(root.items()) & set(begun.get(name, {}).items()):
+            raise StoreMismatchError(
+                f"{log.store.url} names media in {begun.get(name, {}).get('path')!r} and the job has them in "
+                f"{root['path']!r}: choose another {setting('directory')}, or {setting('media_dir')} as before"
+            )
+    return per_shard
+
+
+def expect_media(log: StreamLog, identity: Mapping[str, Any], storage: MediaStorage) -> None:
+    """Check that a store was made by this job, with this storage of media; its media themselves are not read.
+
+    Raises:
+        StoreMismatchError: it holds packs of another job.
+    """
+    begun = log.header()["identity"]
+    # Stores of version 2 say nothing of media: they have references.
+    media = begun.get("media", {} if storage is MediaStorage.REFERENCES else {"storage": MediaStorage.REFERENCES.value})
+    expected = {**identity, **({"media": {**media, "storage": storage.value}} if media else {})}
+    expected.pop("packs_per_shard", None)  # of no use without the sizes of media
+    log.expect(expected)
+
+
+def media_root_of(source: Source) -> str:
+    """Return the directory that holds all media of a source, as its rows are placed; empty if there is none but the root."""
+    try:
+        root = os.path.commonpath(source.media_directories)
+    except ValueError:  # none, or on several drives
+        return ""
+    return "" if os.path.dirname(root) == root else root
+
+
+def _is_packed(plan: Plan) -> Any:
+    """Return ``bool[num_samples]``, true for samples in a pack."""
+    is_packed = np.zeros(plan.ledger.samples_in, dtype=bool)
+    is_packed[plan.sample_ids[: int(plan.offsets[-1])]] = True
+    return is_packed
+
+
+def _announce_media(layout: MediaLayout, source: Source, progress: Progress) -> None:
+    """Say how many media there are, and what of them goes to disk, before anything does."""
+    num_used = int(np.count_nonzero(layout.is_used))
+    if not num_used:
+        return
+    used_bytes = int(layout.survey.sizes[layout.is_used].sum())
+    parts = [f"{num_used:,} in the packs ({size_of(used_bytes)})"]
+    if layout.num_stored:
+        parts.append(f"{layout.num_stored:,} distinct ones stored, {size_of(layout.stored_bytes)} on disk")
+    if layout.num_references:
+        root = media_root_of(source)
+        parts.append(f"{layout.num_references:,} referenced" + (f" in {root}" if root else ""))
+    progress.say(f"media: {'; '.join(parts)}")
+
+
+def _check_space(
+    store: BlobStore, plan: Plan, layout: PlacedLayout | None, pending: Sequence[int], per_shard: int
+) -> None:
+    """Refuse to begin what cannot end: media are large, and their sizes are known.
+
+    Raises:
+        StoreFullError: the disk has less free space than the media of the shards that are not there yet take.
+    """
+    if layout is None or not isinstance(store, LocalBlobStore):
+        return
+    is_pending = np.isin(layout.shards, pending)
+    sizes = layout.layout.survey.sizes[layout.layout.first_uses[is_pending]]
+    num_bytes = (
+        int(sizes.sum())
+        + 1024 * len(sizes)
+        + 5 * plan.ledger.tokens_packed * len(pending) * per_shard // plan.num_packs
+    )
+    home = store.directory
+    while not home.exists():
+        home = home.parent
+    free = shutil.disk_usage(home).free
+    if len(sizes) and num_bytes > free:
+        way_out = (
+            f", or choose {setting('media_storage', 'references')}"
+            if layout.layout.storage is MediaStorage.BYTES
+            else ""
+        )
+        raise StoreFullError(
+            errno.ENOSPC,
+            f"{store.url} needs {size_of(num_bytes)}, most of them for media, and {size_of(free)} are free: "
+            f"free some space{way_out}",
+        )
+
+
+def _is_complete(store: BlobStore, log: StreamLog) -> bool:
+    """Return true if all shards are there, and the end of the log."""
+    if not log.is_begun():
+        return False
+    records, end = log.records()
+    return end is not None and all(_is_whole(store, record) for record in records)
+
+
+def _is_whole(store: BlobStore, record: ShardRecord) -> bool:
+    """Return true if the files of a shard have the sizes that were committed."""
+    media = record.media or {}
+    return store.size(record.file) == record.bytes and (
+        media.get("file") is None or store.size(media["file"]) == media["bytes"]
+    )
+
+
 def _pending_shards(store: BlobStore, log: StreamLog, num_shards: int) -> list[int]:
     """Return the shards to write: not committed, or with a file that was deleted or cut short since."""
     committed_shards = log.committed()
-    return [
-        seq
-        for seq in range(num_shards)
-        if seq not in committed_shards or store.size((record := log.record_of(seq)).file) != record.bytes
-    ]
+    return [seq for seq in range(num_shards) if seq not in committed_shards or not _is_whole(store, log.record_of(seq))]
 
 
-def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
+def _write_shard(context: _Context, task: _ShardTask) -> tuple[int, int]:
     """Build, publish and commit one shard, in any process; return its packs and tokens."""
     plan = context.plan if context.plan is not None else _open_plan(context.plan_path, context.plan_fingerprint)
+    seq = task.seq
     first = seq * context.packs_per_shard
     end = min(first + context.packs_per_shard, plan.num_packs)
     store: BlobStore = open_blob_store(context.directory)
-    with store.blob(f"shards/{seq:08d}") as blob:
-        writer = ShardWriter(blob, with_media=context.samples.encoder.takes_media)
+    media_facts = None
+    with ExitStack() as stack:
+        media = None
+        if task.media is not None:
+            media = stack.enter_context(ShardMediaWriter(seq, task.media, context.samples, store))
+        blob = stack.enter_context(store.blob(f"shards/{seq:08d}"))
+        writer = ShardWriter(blob, with_media=media is not None, media_root=context.media_root)
         for begin in range(first, end, BATCH_ROWS):
-            writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end)))
+            writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end), media))
         writer.close()
+        if media is not None:
+            media_facts = media.publish()
+            crash_points.reach("after-media")
         key = shard_key(seq, blob.xxh3_128)
         blob.publish(key)
     # Killed here, the shard lies unseen under its content's name, and the next run publishes the same bytes again.
@@ -199,6 +409,7 @@ def _write_shard(context: _Context, seq: int) -> tuple[int, int]:
         cum_packs=end,
         cum_tokens=cum_tokens,
         producer_id=context.producer_id,
+        media=media_facts,
     )
     StreamLog(store).commit(record)
     crash_points.reach("after-commit")
@@ -229,13 +440,15 @@ def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
     return plan
 
 
-def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRows:
-    """Return the packs ``first … end - 1`` of the plan as flat columns."""
+def _gather_rows(
+    context: _Context, plan: Plan, first: int, end: int, media: ShardMediaWriter | None = None
+) -> PackRows:
+    """Return the packs ``first … end - 1`` of the plan as flat columns; new bytes of media go to their container."""
     rows = slice(int(plan.offsets[first]), int(plan.offsets[end]))
     sample_ids = plan.sample_ids[rows].astype(np.int64)
     starts = np.ascontiguousarray(plan.starts[rows])
     lengths = np.ascontiguousarray(plan.lengths[rows])
-    samples, media = _masked_runs(context, sample_ids)
+    samples, kept_media = _masked_runs(context, sample_ids)
     sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
     plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
     # Most plans hold whole samples, and then nothing is cut.
@@ -244,23 +457,34 @@ def _gather_rows(context: _Context, plan: Plan, first: int, end: int) -> PackRow
         samples = [sample[start:stop] for sample, start, stop in cuts]
     input_ids, loss_mask = unmask_complement(np.concatenate(samples))
     segments = plan.offsets[first : end + 1] - plan.offsets[first]
-    pack_media = None
-    if context.samples.encoder.takes_media:
-        pack_media = media_of_packs(media, sample_ids, starts, lengths, segments, context.samples.source.where)
+    pack_media = None if media is None else media.packs(kept_media, sample_ids, starts, lengths, segments)
     return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
 
 
 def _masked_runs(
     context: _Context, sample_ids: Int64Array
-) -> tuple[list[TokenIds], dict[int, tuple[PlacedMedium, ...]]]:
+) -> tuple[list[TokenIds], Mapping[int, Sequence[KeptMedium]]]:
     """Return the tokens of each segment's sample with their mask, kept by measuring or encoded now; and media by sample."""
     if context.encoded is not None:
-        return context.encoded.masked_runs(sample_ids.tolist()), {}
-    media: dict[int, tuple[PlacedMedium, ...]] = {}
+        ids = sample_ids.tolist()
+        return context.encoded.masked_runs(ids), context.encoded.media(
+            ids
+        ) if context.samples.encoder.takes_media else {}
+    media: dict[int, list[KeptMedium]] = {}
     # A sample that was split into several of these segments is encoded once.
     distinct_ids = np.unique(sample_ids).tolist()
     runs: dict[int, TokenIds] = {}
     for sample_id, sample in zip(distinct_ids, context.samples.read(distinct_ids), strict=True):
         runs[sample_id] = mask_as_complement(sample.input_ids, sample.loss_mask)
-        media[sample_id] = sample.media
+        if sample.media:
+            media[sample_id] = [KeptMedium(item, _stamp(context, sample_id, item)) for item in sample.media]
     return [runs[sample_id] for sample_id in sample_ids.tolist()], media
+
+
+def _stamp(context: _Context, sample_id: int, item: PlacedMedium) -> int:
+    """Return the state of a medium's file, which was opened just before."""
+    try:
+        return item.medium.stamp()
+    except BadMediumError as error:
+        where = context.samples.source.where(sample_id)
+        raise BadSampleError(f"{item.title}: {error}", sample_id=sample_id, where=where) from error

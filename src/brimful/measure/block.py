@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from brimful.encode.encoder import Encoder, MeasuredLengths
-from brimful.encode.token_runs import write_stored
+from brimful.encode.token_runs import KeptMedium, write_stored
 from brimful.errors import BadSampleError
 from brimful.measure.account import Account
 from brimful.measure.table import REJECTED
 from brimful.measure.targets import runs_of_masks
-from brimful.media import PlacedMedium
+from brimful.media import BadMediumError, Medium, PlacedMedium
 from brimful.ragged import offsets_of
 from brimful.sources.sample import PlainMessages, Sample
 from brimful.sources.source import Source
@@ -80,6 +80,9 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     batches = _batches(context.source.read(task.start, task.stop), errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
+        stamps: dict[int, list[int]] = {}
+        if task.encoded_path is not None and context.encoder.takes_media:
+            batches = _stamped(batches, stamps)
         ids, mask, media = _encode(context, task, batches, errors, account)
         tokens = np.diff(ids.offsets).astype(np.int32)
         columns |= _sizes_of_media(context, media, len(task))
@@ -87,7 +90,7 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
             columns["loss_tokens"] = np.diff(offsets_of(mask)[ids.offsets]).astype(np.int32)
         # The file of lengths is written last: a job that is killed between the two measures the block again.
         if task.encoded_path is not None:
-            write_stored(task.encoded_path, ids, mask)
+            write_stored(task.encoded_path, ids, mask, _kept(media, stamps, task.start))
         if context.needs_runs:
             columns[RUNS] = runs_of_masks(Ragged(mask, ids.offsets))
     else:
@@ -142,6 +145,29 @@ def _encode(
         num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
         _count(context, account, samples, lengths > 0, num_targets > 0)
     return Ragged(np.concatenate(values), offsets_of(sizes)), np.concatenate(masks), media
+
+
+def _stamped(batches: Iterable[list[Sample]], stamps: dict[int, list[int]]) -> Iterator[list[Sample]]:
+    """Yield batches after the states of their files were noted: a change between note and reading is found, never missed."""
+    for samples in batches:
+        for sample in samples:
+            if sample.media:
+                stamps[sample.sample_id] = [_stamp(medium) for medium in sample.media]
+        yield samples
+
+
+def _stamp(medium: Medium) -> int:
+    try:
+        return medium.stamp()
+    except BadMediumError:
+        return 0  # the encoder says so, by name
+
+
+def _kept(
+    media: Mapping[int, Sequence[PlacedMedium]], stamps: Mapping[int, Sequence[int]], start: int
+) -> dict[int, list[KeptMedium]]:
+    """Return the media of the rows of a block with the states of their files."""
+    return {row: [*map(KeptMedium, items, stamps[start + row])] for row, items in media.items()}
 
 
 def _sizes_of_media(

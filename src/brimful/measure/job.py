@@ -168,7 +168,9 @@ def measure_and_keep(
         table.rejects = _located(table.rejects, source)
     else:
         first_new = len(earlier_table) if earlier_table is not None else 0
-        encoded_key = fingerprint_of([key, encoder.fingerprint])[:16]
+        # Kept media are named by their paths, which rows do not tell.
+        places = source.media_directories if encoder.takes_media else []
+        encoded_key = fingerprint_of([key, encoder.fingerprint, *places])[:16]
         tasks = [
             _task_for(block, max(block.start, first_new), folder / "parts", encoded_dir, encoded_key)
             for block in source.blocks
@@ -176,7 +178,8 @@ def measure_and_keep(
         ]
         context = BlockContext(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
         # All lengths are there from an earlier job and no tokens: then writing makes the tokens, once.
-        lacks_tokens = encoded_dir is not None and not any(map(_has_tokens, tasks))
+        # Not so with media: rows do not tell that a picture has another size by now, and encoding finds out either way.
+        lacks_tokens = encoded_dir is not None and not encoder.takes_media and not any(map(_has_tokens, tasks))
         if lacks_tokens and all(_has_lengths(task, context) for task in tasks):
             encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
             context = replace(context, keep_encoded=False)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from brimful.fingerprint import fingerprint_bytes
 from brimful.media.reference import BadMediumError, Medium
 from brimful.typing import Fingerprint
 
 PAIRS_PER_BLOCK = 64 * 64
 """Pairs of patches in one of the budget ``patch_blocks``: sums of squares of patches exceed 32 bits."""
+
+CHANGED = "was changed since it was packed: restore it, or pack the data anew"
+"""Reason for bytes that are not those that were packed."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,9 @@ class PlacedMedium:
             BadMediumError: it is gone, or was changed since.
         """
         content = self.medium.read()
-        if self.fingerprint and Medium(self.medium.kind, "", data=content).fingerprint() != self.fingerprint:
-            raise BadMediumError("was changed since it was packed: restore it, or pack the data anew")
+        if self.fingerprint and fingerprint_bytes(content) != self.fingerprint:
+            container = self.medium.container
+            raise BadMediumError(CHANGED if container is None else container.damage(self.medium))
         return content
 
 

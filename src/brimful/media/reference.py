@@ -1,14 +1,24 @@
 """One picture, video or sound of a sample: where its bytes are, until somebody needs them."""
 
+from __future__ import annotations
+
 import io
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from brimful.fingerprint import fingerprint_bytes
+from brimful.fingerprint import fingerprint_stream, short_digest
 from brimful.typing import Fingerprint
+
+if TYPE_CHECKING:
+    from brimful.media.container import MediaContainer
+
+_PIECE_BYTES = 1 << 20
+"""Bytes of a file that are in memory while it is fingerprinted: a video need not fit."""
 
 
 class MediaKind(str, Enum):
@@ -34,6 +44,7 @@ class Medium:
         offset: first byte in the file.
         size: bytes; None for all from the offset on.
         data: the bytes themselves, if they came with the row.
+        container: file of a pack store that holds the bytes, at ``offset``; ``path`` is its path or URL.
 
     >>> medium = Medium(MediaKind.IMAGE, "a.png", data=b"abc")
     >>> medium.read(), medium.num_bytes
@@ -46,6 +57,7 @@ class Medium:
     offset: int = 0
     size: int | None = None
     data: bytes | None = None
+    container: MediaContainer | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> BinaryIO:
         """Return a binary file of the medium's bytes alone.
@@ -70,15 +82,33 @@ class Medium:
         """
         if self.data is not None:
             return self.data
+        if self.container is not None:
+            assert self.size is not None
+            return self.container.read(self.offset, self.size)
+        return b"".join(self._pieces(-1))
+
+    def _pieces(self, piece_bytes: int) -> Iterator[bytes]:
+        """Yield the bytes of a file in pieces, or all at once if ``piece_bytes`` is -1."""
         try:
             with open(self.path, "rb") as file:
+                # Asked before anything is read: a file that was cut short shows in its size.
+                self._check_length(os.fstat(file.fileno()).st_size - self.offset)
                 file.seek(self.offset)
-                content = file.read() if self.size is None else file.read(self.size)
+                num_bytes = 0
+                while self.size is None or num_bytes < self.size:
+                    rest = -1 if self.size is None else self.size - num_bytes
+                    piece = file.read(rest if piece_bytes < 0 else piece_bytes if rest < 0 else min(piece_bytes, rest))
+                    if not piece:
+                        break
+                    num_bytes += len(piece)
+                    yield piece
         except OSError as error:
             raise _unreadable(error) from error
-        if self.size is not None and len(content) != self.size:
-            raise BadMediumError(f"has {len(content):,} bytes and {self.size:,} are due: the file was cut short")
-        return content
+        self._check_length(num_bytes)
+
+    def _check_length(self, num_bytes: int) -> None:
+        if self.size is not None and num_bytes < self.size:
+            raise BadMediumError(f"has {max(0, num_bytes):,} bytes and {self.size:,} are due: the file was cut short")
 
     @cached_property
     def num_bytes(self) -> int:
@@ -93,8 +123,38 @@ class Medium:
             raise _unreadable(error) from error
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of its bytes, which reads all of them."""
-        return fingerprint_bytes(self.read())
+        """Return the fingerprint of its bytes, which reads all of them, a piece at a time.
+
+        Raises:
+            BadMediumError: as of ``read``.
+        """
+        if self.data is not None or self.container is not None:
+            return fingerprint_stream([self.read()])
+        return fingerprint_stream(self._pieces(_PIECE_BYTES))
+
+    def stamp(self) -> int:
+        """Return a number of the present state of its file (size, times, inode); 0 for bytes that are in none.
+
+        Two equal numbers mean that nobody wrote to the file in between: beside the time of the last change, which a copying
+        tool may set back, it is made of the time that the system sets at each write.
+
+        Raises:
+            BadMediumError: there is no such file.
+        """
+        if not self.path:
+            return 0
+        state = self._state()
+        return short_digest(f"{state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}".encode())
+
+    def seconds_since_change(self) -> float:
+        """Return the age of the present state of its file; ``BadMediumError`` if there is none."""
+        return time.time() - self._state().st_ctime
+
+    def _state(self) -> os.stat_result:
+        try:
+            return os.stat(self.path)
+        except OSError as error:
+            raise _unreadable(error) from error
 
 
 def _unreadable(error: OSError) -> BadMediumError:

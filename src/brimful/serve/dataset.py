@@ -12,9 +12,9 @@ from brimful.checks import check_type
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.errors import PlanMismatchError
+from brimful.errors import PlanMismatchError, SettingsError
 from brimful.fingerprint import short
-from brimful.messages import counted
+from brimful.messages import counted, setting
 from brimful.plan import Alignment, Plan
 from brimful.plan.plan import Segment
 from brimful.serve.pack_store import IndexedPacks, PackStore, open_packs
@@ -78,6 +78,7 @@ class PackedDataset(IndexedPacks):
 
     Args:
         directory: of a pack store.
+        media_root: directory of the media that packs refer to, if they were moved without the packs.
 
     >>> from brimful import PackedDataset, open_source, plan_packs, measure_lengths
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -87,11 +88,17 @@ class PackedDataset(IndexedPacks):
     Pack(22 tokens, 1 segments, 2 loss tokens)
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | PackStore) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | PackStore, *, media_root: str | os.PathLike[str] | None = None
+    ) -> None:
         if isinstance(directory, Plan):
             check_type("directory", directory, (), "the path of a pack store", "a plan goes with from_plan")
+        if isinstance(directory, PackStore) and media_root is not None:
+            raise SettingsError(
+                f"{setting('media_root')} belongs to a directory: give it to open_packs for an open store"
+            )
         self._packs: PackStore | _PlannedPacks = (
-            directory if isinstance(directory, PackStore) else open_packs(directory)
+            directory if isinstance(directory, PackStore) else open_packs(directory, media_root)
         )
 
     @classmethod

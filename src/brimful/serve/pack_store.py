@@ -14,7 +14,7 @@ from brimful.errors import StoreError, UnfinishedStoreError
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment
-from brimful.shards import Pack, ShardReader, StreamLog
+from brimful.shards import MediaFiles, MediaTotals, Pack, ShardReader, StreamLog, recorded_root
 from brimful.typing import Fingerprint
 
 _MAX_OPEN_SHARDS = 256
@@ -65,9 +65,14 @@ class PackStore(IndexedPacks):
         directory: path of the packs.
         capacity: largest number of tokens in a pack.
         identity, notes: the header.
+        media_root: directory in which references to media begin; empty in a store without any.
+
+    Args:
+        directory: of the packs.
+        media_root: directory of the media by now; as recorded if None.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, media_root: str | os.PathLike[str] | None = None) -> None:
         self.directory = path_of("directory", directory, "the path of a pack store")
         self._store = open_blob_store(directory)
         log = StreamLog(self._store)
@@ -85,9 +90,17 @@ class PackStore(IndexedPacks):
         # Shard i holds the packs below _ends[i] that no earlier shard holds.
         self._ends = np.array([record.cum_packs for record in self._records], dtype=np.int64)
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+        self._given_root = None if media_root is None else path_of("media_root", media_root)
+        self.media_root = self._given_root or recorded_root(self._store, self.notes)
+        self._media = MediaFiles(self._store, self._records, self.media_root)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return PackStore, (self.directory,)
+        return open_packs, (self.directory, self._given_root)
+
+    @property
+    def media(self) -> MediaTotals:
+        """Media of all packs, by kind, and what of them the store holds itself."""
+        return MediaTotals.of(self._records)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -135,7 +148,7 @@ class PackStore(IndexedPacks):
             path = self._store.local_path(record.file)
             if path is None:
                 raise StoreError(f"{self.directory}: packs are read from local files so far; copy the store first")
-            reader = ShardReader(path, size=record.bytes)
+            reader = ShardReader(path, size=record.bytes, media=self._media)
             self._readers[shard] = reader
             if len(self._readers) > _MAX_OPEN_SHARDS:
                 self._readers.popitem(last=False)
@@ -148,11 +161,15 @@ class PackStore(IndexedPacks):
         )
 
 
-def open_packs(directory: str | os.PathLike[str]) -> PackStore:
+def open_packs(directory: str | os.PathLike[str], media_root: str | os.PathLike[str] | None = None) -> PackStore:
     """Open a finished pack store.
+
+    Args:
+        directory: of the packs.
+        media_root: directory of the media that packs refer to, if they were moved without the packs.
 
     Raises:
         NotAPackStoreError: the directory holds no packs.
         UnfinishedStoreError: the job that writes it has not ended.
     """
-    return PackStore(directory)
+    return PackStore(directory, media_root=media_root)

@@ -3,22 +3,43 @@
 from brimful.shards.format import BATCH_ROWS, ShardReader, ShardWriter
 from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
 from brimful.shards.media_census import KindCount, MediaCensus
+from brimful.shards.media_files import (
+    ContainerWriter,
+    MediaFiles,
+    MediaTotals,
+    container_ends,
+    container_key,
+    padded,
+    recorded_root,
+    root_note,
+)
 from brimful.shards.pack import FingerprintedPacks, Pack, PackRows, PackSequence, assemble_pack
+from brimful.shards.pack_media import PackMedium, StoredAt
 
 __all__ = [
     "BATCH_ROWS",
     "LANES",
+    "ContainerWriter",
     "EndRecord",
     "FingerprintedPacks",
     "KindCount",
     "MediaCensus",
+    "MediaFiles",
+    "MediaTotals",
     "Pack",
+    "PackMedium",
     "PackRows",
     "PackSequence",
     "ShardReader",
     "ShardRecord",
     "ShardWriter",
+    "StoredAt",
     "StreamLog",
     "assemble_pack",
+    "container_ends",
+    "container_key",
+    "padded",
+    "recorded_root",
+    "root_note",
     "shard_key",
 ]

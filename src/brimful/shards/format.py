@@ -6,12 +6,13 @@
 ``lengths``      list<int32>         tokens of each segment
 ``sample_ids``   list<int64>         sample of each segment
 ``starts``       list<int32>         first token of the sample in each segment
-``media``        binary              JSON of the pack's media (``shards/pack_media.py``); version 2 alone
+``media``        binary              JSON of the pack's media (``shards/pack_media.py``); from version 2 on
 ``blobs``        list<large_binary>  bytes of media that are in no file; version 2 alone
 ``checksum``     uint64              XXH3-64 of the row, checked at every read
 ===============  ==================  ==========================================================
 
-Packs with media are version 2: a reader that does not know media must not serve their tokens without them.
+Packs with media are version 3: a reader that does not know media must not serve their tokens without them. Their bytes are
+in files of their own (``shards/media_files.py``). Version 2, which is only read, has them in the rows of packs.
 """
 
 import os
@@ -24,15 +25,20 @@ import xxhash
 
 from brimful.arrow_arrays import to_arrow, to_numpy
 from brimful.errors import CorruptFileError
+from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
+from brimful.shards.media_files import MediaFiles
 from brimful.shards.pack import Pack, PackRows
-from brimful.shards.pack_media import media_from_json, media_to_json
+from brimful.shards.pack_media import from_row_blobs, media_from_json, media_to_json
 
 SHARD_VERSION = 1
 """Version in the metadata of a shard of text."""
 
-MEDIA_VERSION = 2
-"""Version of a shard of packs with media. A reader refuses every other version."""
+BLOBS_VERSION = 2
+"""Version of a shard with media whose bytes are in its rows: read, and not written any more."""
+
+MEDIA_VERSION = 3
+"""Version of a shard of packs with media. A reader refuses every version that is not named here."""
 
 BATCH_ROWS = 64
 """Rows in a record batch. A reader parses a shard batch by batch, and finds row ``r`` in batch ``r // BATCH_ROWS``."""
@@ -48,10 +54,11 @@ def _checksum(*columns: Any) -> int:
     return hasher.intdigest()
 
 
-def _schema(*, with_media: bool) -> Any:
+def _schema(version: int) -> Any:
     import pyarrow as pa
 
-    media = [("media", pa.binary()), ("blobs", pa.list_(pa.large_binary()))]
+    media = [("media", pa.binary())] if version >= BLOBS_VERSION else []
+    blobs = [("blobs", pa.list_(pa.large_binary()))] if version == BLOBS_VERSION else []
     return pa.schema(
         [
             ("input_ids", pa.list_(pa.int32())),
@@ -59,10 +66,11 @@ def _schema(*, with_media: bool) -> Any:
             ("lengths", pa.list_(pa.int32())),
             ("sample_ids", pa.list_(pa.int64())),
             ("starts", pa.list_(pa.int32())),
-            *(media if with_media else ()),
+            *media,
+            *blobs,
             ("checksum", pa.uint64()),
         ],
-        metadata={"brimful_shard": str(MEDIA_VERSION if with_media else SHARD_VERSION)},
+        metadata={"brimful_shard": str(version)},
     )
 
 
@@ -72,13 +80,14 @@ class ShardWriter:
     Args:
         sink: anything with ``write``.
         with_media: packs have media, or may have.
+        media_root: directory that references to files in it are relative to.
     """
 
-    def __init__(self, sink: Any, *, with_media: bool = False) -> None:
+    def __init__(self, sink: Any, *, with_media: bool = False, media_root: str = "") -> None:
         import pyarrow as pa
 
-        self._with_media = with_media
-        self._schema = _schema(with_media=with_media)
+        self._with_media, self._media_root = with_media, media_root
+        self._schema = _schema(MEDIA_VERSION if with_media else SHARD_VERSION)
         self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), self._schema)
 
     def add(self, rows: PackRows) -> None:
@@ -90,15 +99,13 @@ class ShardWriter:
         tokens, segments = rows.tokens.tolist(), rows.segments.tolist()
         # Every mask begins at a byte of its own, so a row can be read without its neighbours.
         bits = [np.packbits(rows.loss_mask[a:b], bitorder="little") for a, b in pairwise(tokens)]
-        media = [media_to_json(items) for items in rows.media or [()] * len(rows)]
+        texts = [media_to_json(items, self._media_root) for items in rows.media or [()] * len(rows)]
         checksums = [
             _checksum(
                 *(rows.input_ids[a:b], mask, rows.lengths[c:d], rows.sample_ids[c:d], rows.starts[c:d]),
-                *((text, *blobs) if self._with_media else ()),
+                *((text,) if self._with_media else ()),
             )
-            for (a, b), (c, d), mask, (text, blobs) in zip(
-                pairwise(tokens), pairwise(segments), bits, media, strict=True
-            )
+            for (a, b), (c, d), mask, text in zip(pairwise(tokens), pairwise(segments), bits, texts, strict=True)
         ]
         # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of whole plans.
         segment_offsets = to_arrow(rows.segments.astype(np.int32))
@@ -111,7 +118,7 @@ class ShardWriter:
                 pa.ListArray.from_arrays(segment_offsets, to_arrow(values))
                 for values in (rows.lengths, rows.sample_ids, rows.starts)
             ),
-            *(_media_columns(media) if self._with_media else ()),
+            *((pa.array(texts, pa.binary()),) if self._with_media else ()),
             to_arrow(np.array(checksums, dtype=np.uint64)),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
@@ -119,24 +126,6 @@ class ShardWriter:
     def close(self) -> None:
         """Write the footer."""
         self._writer.close()
-
-
-def _media_columns(media: Sequence[tuple[bytes, list[bytes]]]) -> tuple[Any, Any]:
-    """Return the columns of the media of some packs: their JSON, and their bytes."""
-    import pyarrow as pa
-
-    texts = b"".join(text for text, _ in media)
-    text_offsets = offsets_of([len(text) for text, _ in media]).astype(np.int32)
-    blobs = [blob for _, of_pack in media for blob in of_pack]
-    blob_offsets = offsets_of([len(blob) for blob in blobs])
-    buffers = [None, pa.py_buffer(blob_offsets), pa.py_buffer(b"".join(blobs))]
-    return (
-        pa.Array.from_buffers(pa.binary(), len(media), [None, pa.py_buffer(text_offsets), pa.py_buffer(texts)]),
-        pa.ListArray.from_arrays(
-            to_arrow(offsets_of([len(of_pack) for _, of_pack in media]).astype(np.int32)),
-            pa.Array.from_buffers(pa.large_binary(), len(blobs), buffers),
-        ),
-    )
 
 
 class _BatchViews:
@@ -155,13 +144,13 @@ class _BatchViews:
         self.bits = np.frombuffer(data, dtype=np.uint8)
         self.checksums = to_numpy(batch.column("checksum"))
         self.media = batch.column("media") if "media" in batch.schema.names else None
-        self.blobs = batch.column("blobs") if self.media is not None else None
+        self.blobs = batch.column("blobs") if "blobs" in batch.schema.names else None
 
     def media_of(self, row: int) -> tuple[bytes, list[bytes]] | None:
-        """Return the media of a pack as they are stored; None in a shard without."""
-        if self.media is None or self.blobs is None:
+        """Return the media of a pack as they are stored, and bytes in its row; None in a shard without media."""
+        if self.media is None:
             return None
-        return self.media[row].as_py(), self.blobs[row].as_py()
+        return self.media[row].as_py(), [] if self.blobs is None else self.blobs[row].as_py()
 
 
 def _list_views(column: Any) -> tuple[_Array, _Array]:
@@ -176,6 +165,7 @@ class ShardReader:
         path: of the file.
         size: bytes that were committed; another size is refused before anything is mapped, because reading
             behind the end of a mapped file kills the process.
+        media: files that its packs refer to; needed for shards with media.
 
     Attributes:
         path: of the file.
@@ -185,10 +175,10 @@ class ShardReader:
         CorruptFileError: cut short, or no shard.
     """
 
-    def __init__(self, path: str, *, size: int) -> None:
+    def __init__(self, path: str, *, size: int, media: MediaFiles | None = None) -> None:
         import pyarrow as pa
 
-        self.path = path
+        self.path, self._media = path, media
         try:
             file_size = os.stat(path).st_size
         except FileNotFoundError as error:
@@ -200,11 +190,12 @@ class ShardReader:
             version = (self._reader.schema.metadata or {}).get(b"brimful_shard")
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise CorruptFileError(f"{path} cannot be read as a shard: {str(error).splitlines()[0]}") from error
-        versions = {str(number).encode(): number for number in (SHARD_VERSION, MEDIA_VERSION)}
+        versions = {str(number).encode(): number for number in (SHARD_VERSION, BLOBS_VERSION, MEDIA_VERSION)}
         if version not in versions:
-            known = " and ".join(map(str, versions.values()))
+            known = ", ".join(map(str, versions.values()))
             raise CorruptFileError(f"{path} has shard version {version!r}; this brimful reads {known}")
-        for field in _schema(with_media=versions[version] == MEDIA_VERSION):
+        self._version = versions[version]
+        for field in _schema(self._version):
             if field not in list(self._reader.schema):
                 raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
         self.has_media = versions[version] == MEDIA_VERSION
@@ -245,4 +236,11 @@ class ShardReader:
         cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=cu_seqlens[1:])
         mask = np.unpackbits(bits, count=len(ids), bitorder="little").view(np.bool_)
-        return Pack(ids, mask, cu_seqlens, sample_ids, starts, () if media is None else media_from_json(*media))
+        return Pack(ids, mask, cu_seqlens, sample_ids, starts, () if media is None else self._placed(*media))
+
+    def _placed(self, text: bytes, blobs: Sequence[bytes]) -> tuple[PlacedMedium, ...]:
+        """Return the media of a pack, wherever their bytes are."""
+        if self._version == BLOBS_VERSION:
+            return media_from_json(text, from_row_blobs(blobs))
+        assert self._media is not None, "packs with media are read with the files of their store"
+        return media_from_json(text, self._media.resolve)

@@ -4,6 +4,7 @@
 
     stream.json                       the header: identity of the packs; written once
     shards/00000000-<xxh16>.arrow     named by content, never overwritten
+    media/00000000-<xxh16>.tar        bytes of media that the packs of shard 0 bring to the store
     log/000000000000.json             one record a shard: THE commit point
     log/<last>.json                   the end record: nothing can follow it
 
@@ -48,6 +49,8 @@ class ShardRecord:
         cum_packs, cum_tokens: in this and all earlier shards.
         producer_id: host, process id and random digits of the writer.
         state: position of the producer after it, for streams that grow; None in a planned store.
+        media: number and bytes of the media of its packs, and the file with those that no earlier shard brought
+            (``materialize/media_record.py``); None without any.
     """
 
     seq: int
@@ -60,6 +63,7 @@ class ShardRecord:
     cum_tokens: int
     producer_id: str
     state: Any = None
+    media: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,11 @@ class StreamLog:
 
     def commit(self, record: ShardRecord) -> bool:
         """Publish a shard; return false if a shard of that number was committed earlier."""
-        return self.store.put_if_absent(_key(record.seq), json.dumps({"type": "shard", **asdict(record)}).encode())
+        values = {"type": "shard", **asdict(record)}
+        # Records of shards without media are those of earlier versions.
+        if record.media is None:
+            del values["media"]
+        return self.store.put_if_absent(_key(record.seq), json.dumps(values).encode())
 
     def end(self, record: EndRecord) -> None:
         """Close the stream."""

@@ -1,49 +1,132 @@
-"""Media of a pack in a shard: JSON of their places and names, and the bytes of those that are in no file."""
+"""Media of a pack in a shard: JSON of their places among tokens, and of where their bytes are."""
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from brimful.errors import CorruptFileError
 from brimful.media import MediaKind, Medium, PlacedMedium
+from brimful.media.placed_json import placed_from_values, placed_to_values
 
 
-def media_to_json(media: Sequence[PlacedMedium]) -> tuple[bytes, list[bytes]]:
-    """Return the media of a pack as JSON, and the bytes of those that are in no file, each once."""
-    blobs: dict[bytes, int] = {}
-    rows = []
-    for item in media:
-        medium = item.medium
-        place: dict[str, Any] = {"path": medium.path, "offset": medium.offset, "size": medium.size}
-        if medium.data is not None:
-            place = {"blob": blobs.setdefault(medium.data, len(blobs))}
-        facts = {name: value for name, value in vars(item).items() if name != "medium"}
-        rows.append({"kind": medium.kind.value, "name": medium.name, **place, **facts})
+@dataclass(frozen=True, slots=True)
+class StoredAt:
+    """Place of a medium's bytes in a store.
+
+    Attributes:
+        shard: number of the shard whose container holds them.
+        offset: first byte in the container.
+        size: bytes.
+    """
+
+    shard: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackMedium:
+    """One medium of a pack that is to be written: a reference to its file, or a place in the store.
+
+    Attributes:
+        item: as it is placed in the pack.
+        stored: None for a reference; its ``medium`` then has a path and a size.
+    """
+
+    item: PlacedMedium
+    stored: StoredAt | None = None
+
+
+_KINDS = {kind.value: kind for kind in MediaKind}
+
+Resolve = Callable[[MediaKind, str, dict[str, Any]], Medium]
+"""Function from kind, name and the values of JSON to the medium."""
+
+
+def media_to_json(media: Sequence[PackMedium], root: str = "") -> bytes:
+    """Return the media of a pack as JSON.
+
+    Args:
+        media: in the order of their tokens.
+        root: directory that the paths of files in it are relative to; empty for absolute ones.
+
+    >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a", "/data/a", size=3), start=0, length=1, num_tokens=1)
+    >>> b'"path":"a","offset":0,"size":3' in media_to_json([PackMedium(picture)], "/data")
+    True
+    """
+    rows = [{**placed_to_values(medium.item), **_place(medium, root)} for medium in media]
     # A name of a file need not be Unicode: half of a surrogate pair stands for a byte that is none.
-    return json.dumps(rows, ensure_ascii=True, separators=(",", ":")).encode(), list(blobs)
+    return json.dumps(rows, ensure_ascii=True, separators=(",", ":")).encode()
 
 
-def media_from_json(text: bytes, blobs: Sequence[bytes]) -> tuple[PlacedMedium, ...]:
+def _place(medium: PackMedium, root: str) -> dict[str, Any]:
+    stored, source = medium.stored, medium.item.medium
+    if stored is not None:
+        return {"container": stored.shard, "offset": stored.offset, "size": stored.size}
+    assert source.path, "bytes that are in no file have to be stored"
+    assert source.size is not None, "a reference without a size would hide that its file was cut short"
+    return {"path": relative_path(source.path, root), "offset": source.offset, "size": source.size}
+
+
+def relative_path(path: str, root: str) -> str:
+    """Return a path below a root relative to it, with slashes; any other path as it is.
+
+    >>> relative_path("/data/pictures/a.png", "/data"), relative_path("/database/a.png", "/data")
+    ('pictures/a.png', '/database/a.png')
+    """
+    prefix = root.rstrip(os.sep) + os.sep
+    return path[len(prefix) :].replace(os.sep, "/") if root and path.startswith(prefix) else path
+
+
+def media_from_json(text: bytes, resolve: Resolve) -> tuple[PlacedMedium, ...]:
     """Return the media of a pack; the other way round.
 
     Raises:
-        CorruptFileError: no such JSON.
-
-    >>> item = PlacedMedium(Medium(MediaKind.IMAGE, "a", data=b"x"), start=1, length=2, num_tokens=2, grid=(1, 2, 4))
-    >>> media_from_json(*media_to_json([item])) == (item,)
-    True
+        CorruptFileError: no such JSON, or a file of the store that is not whole.
     """
     try:
-        return tuple(_from_row(dict(row), blobs) for row in json.loads(text))
+        return tuple(_from_values(values, resolve) for values in _parse(text))
     except (ValueError, TypeError, KeyError, IndexError) as error:
+        if isinstance(error, CorruptFileError):
+            raise
         raise CorruptFileError(f"the media of a pack cannot be read: {error}") from error
 
 
-def _from_row(row: dict[str, Any], blobs: Sequence[bytes]) -> PlacedMedium:
-    kind, name = MediaKind(row.pop("kind")), row.pop("name")
-    if "blob" in row:
-        medium = Medium(kind, name, data=blobs[row.pop("blob")])
-    else:
-        medium = Medium(kind, name, path=row.pop("path"), offset=row.pop("offset"), size=row.pop("size"))
-    grid = row.pop("grid")
-    return PlacedMedium(medium, **row, grid=None if grid is None else tuple(grid))
+def _parse(text: bytes) -> Any:
+    """Parse JSON, by ``orjson`` where it is installed: every pack that is served comes through here."""
+    fast_loads = _fast_loads()
+    if fast_loads is not None:
+        try:
+            return fast_loads(text)
+        except ValueError:
+            pass  # half of a surrogate pair in a name, which the standard library takes
+    return json.loads(text)
+
+
+@cache
+def _fast_loads() -> Callable[[bytes], Any] | None:
+    """Return the function of ``orjson``; None if it is not installed."""
+    try:
+        import orjson
+    except ImportError:
+        return None
+    return orjson.loads
+
+
+def _from_values(values: dict[str, Any], resolve: Resolve) -> PlacedMedium:
+    medium = resolve(_KINDS[values["kind"]], values["name"], values)
+    return placed_from_values(values, medium)
+
+
+def from_row_blobs(blobs: Sequence[bytes]) -> Resolve:
+    """Return how media are resolved in shards of version 2: absolute paths, or bytes in the row of the pack."""
+
+    def resolve(kind: MediaKind, name: str, place: dict[str, Any]) -> Medium:
+        if "blob" in place:
+            return Medium(kind, name, data=blobs[place["blob"]])
+        return Medium(kind, name, place["path"], place["offset"], place["size"])
+
+    return resolve

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
@@ -100,6 +101,12 @@ class Source:
     def unit(self) -> str:
         """Content of one document, for files of texts: ``one document a file``; empty for others."""
         return self.rows.unit
+
+    @property
+    def media_directories(self) -> list[str]:
+        """Absolute directories in which rows name media, each once; empty for rows without."""
+        places = [reading.media for _, reading in self._sized_readings if reading.media is not None]
+        return list(dict.fromkeys(os.path.abspath(place.directory) for place in places))
 
     def __len__(self) -> int:
         return len(self.rows)

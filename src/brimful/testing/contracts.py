@@ -204,6 +204,14 @@ class BlobStoreContract:
         with pytest.raises(FileNotFoundError):
             store.get("log/1")
 
+    def test_a_range_is_a_part_of_the_blob(self, store: BlobStore) -> None:
+        """A picture must not cost the whole file that holds it."""
+        store.put_atomic("media/a", b"abcdef")
+        assert store.get_range("media/a", 2, 3) == b"cde"
+        assert store.get_range("media/a", 4, 9) == b"ef"
+        with pytest.raises(FileNotFoundError):
+            store.get_range("media/b", 0, 1)
+
     def test_put_if_absent_of_eight_threads_has_exactly_one_winner(self, store: BlobStore) -> None:
         """Without it two jobs could both believe that their commit counts, and one would be lost."""
         for number in range(5):

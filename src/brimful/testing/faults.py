@@ -13,7 +13,7 @@ from unittest import mock
 
 from brimful.blobs import crash_points
 
-__all__ = ["CRASH_POINTS", "die_at", "full_disk"]
+__all__ = ["CRASH_POINTS", "MEDIA_CRASH_POINTS", "die_at", "full_disk"]
 
 CRASH_POINTS = (
     "before-write",
@@ -27,10 +27,13 @@ CRASH_POINTS = (
 )
 """Labels of ``brimful.blobs.crash_points`` in the order of a commit."""
 
+MEDIA_CRASH_POINTS = (*CRASH_POINTS[:6], "after-media", *CRASH_POINTS[6:])
+"""Labels of a commit of packs with media, whose container comes before their shard."""
+
 
 def die_at(name: str, occurrence: int) -> None:
     """Kill this process (SIGKILL, no clean-up) the n-th time it passes a crash point. Call it in a child process."""
-    assert name in CRASH_POINTS, name
+    assert name in MEDIA_CRASH_POINTS, name
     num_passed = 0
 
     def crash(point: str) -> None:

@@ -1,0 +1,165 @@
+"""Packs with the bytes of their pictures, read and checked, against the same bytes in a bare Arrow file.
+
+Ours is ``open_packs(directory)[i]`` and ``PlacedMedium.read`` for each picture: shard and row found, checksum of the row, JSON of
+the media, bytes by range from their container, fingerprint of the bytes. The peer maps one Arrow file of the same packs (tokens as
+``list<int32>``, pictures as ``list<large_binary>``), takes the tokens of a row as a view and each picture as ``bytes``, and checks
+nothing. Both count the bytes that they got. Files are in the page cache.
+
+Then the peak memory of a whole job, in a process of its own: 2,000 and 20,000 samples with a small picture each. It stays flat as
+samples grow tenfold if the ratio is near 1.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from compare import Row, in_turn, main_of
+
+from brimful import PackStore, PlanSettings, open_packs, open_source, pack_dataset
+from brimful.encode.encoded import EncodedSample
+from brimful.media import PlacedMedium
+from brimful.sources import Sample
+from brimful.testing.toys import toy_chat_encoder
+
+__all__ = ["measure"]
+
+_TOKENS_OF_PICTURE = 256
+_CAPACITY = 2048
+
+
+class _PictureEncoder(type(toy_chat_encoder())):  # type: ignore[misc]
+    """The toy encoder with a fixed number of tokens for a picture."""
+
+    takes_media = True
+
+    @property
+    def budgets(self) -> tuple[str, ...]:
+        return ("images",)
+
+    def encode_batch(self, samples: Any) -> list[Any]:
+        return [_encoded(sample) for sample in samples]
+
+
+def _encoded(sample: Sample) -> EncodedSample:
+    media, ids = [], np.full(_TOKENS_OF_PICTURE * len(sample.media) + 4, 7, dtype=np.int32)
+    for index, medium in enumerate(sample.media):
+        size = _TOKENS_OF_PICTURE
+        grid = (1, 32, 32)
+        media.append(PlacedMedium(medium, size * index, size, num_tokens=size, num_patches=4 * size, grid=grid))
+    return EncodedSample(ids, np.arange(len(ids)) >= len(ids) - 4, tuple(media))
+
+
+def _pictures(folder: Path, count: int, num_bytes: int) -> None:
+    """Write files of random bytes: nobody decodes them here."""
+    folder.mkdir(parents=True)
+    for number in range(count):
+        (folder / f"{number}.jpg").write_bytes(np.random.default_rng(number).bytes(num_bytes))
+
+
+def _pack(home: Path, count: int, directory: Path, storage: str) -> PackStore:
+    rows = home / "rows.jsonl"
+    with open(rows, "w", encoding="utf-8") as file:
+        for number in range(count):
+            messages = [{"role": "user", "content": "<image>"}, {"role": "assistant", "content": "ok"}]
+            file.write(json.dumps({"messages": messages, "images": [f"pictures/{number}.jpg"]}) + "\n")
+    source = open_source(rows, media=True, cache_dir=home / "cache")
+    settings = PlanSettings(capacity=_CAPACITY)
+    pack_dataset(source, _PictureEncoder(), directory, settings, media_storage=storage, cache_dir=home / "cache")
+    return open_packs(directory)
+
+
+def _bare(packs: PackStore, path: Path) -> list[tuple[Any, int]]:
+    """Write the same bytes as one Arrow file, and return its rows: batches at hand, mapped."""
+    schema = pa.schema([("input_ids", pa.list_(pa.int32())), ("pictures", pa.list_(pa.large_binary()))])
+    with pa.OSFile(str(path), "w") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for begin in range(0, len(packs), 16):
+            group = packs[begin : begin + 16]
+            pictures = [[item.read() for item in pack.media] for pack in group]
+            writer.write_batch(pa.record_batch([[pack.input_ids for pack in group], pictures], schema=schema))
+    reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    return [(batch, row) for batch in batches for row in range(batch.num_rows)]
+
+
+def _reading(home: Path, count: int, num_bytes: int, repetitions: int) -> list[Row]:
+    _pictures(home / "pictures", count, num_bytes)
+    packs = _pack(home, count, home / "packs", "bytes")
+    rows = _bare(packs, home / "bare.arrow")
+    order = np.random.default_rng(0).permutation(len(packs)).tolist()
+
+    def ours() -> int:
+        total = 0
+        for index in order:
+            pack = packs[index]
+            total += int(pack.input_ids.sum()) * 0 + sum(len(item.read()) for item in pack.media)
+        return total
+
+    def peer() -> int:
+        total = 0
+        for index in order:
+            batch, row = rows[index]
+            ids = batch.column("input_ids")[row].values.to_numpy()
+            total += int(ids.sum()) * 0 + sum(len(picture.as_py()) for picture in batch.column("pictures")[row])
+        return total
+
+    assert ours() == peer() == count * num_bytes, "not the same bytes"
+    seconds = in_turn({"ours": ours, "peer": peer}, repetitions=repetitions)
+    rates = {name: count * num_bytes / 1e6 / time for name, time in seconds.items()}
+    title = f"read {count:,} pictures of {num_bytes / 1e3:,.0f} kB in {len(packs):,} packs, at random"
+    return [Row(title, "MB/s", rates["ours"], "bare Arrow file, memory map", rates["peer"], aim=0.5)]
+
+
+_PEAK = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import bench_media_read
+home = Path(sys.argv[2])
+packs = bench_media_read._pack(home, int(sys.argv[3]), home / sys.argv[4], sys.argv[4])
+assert sum(len(item.read()) for pack in packs for item in pack.media)
+# Not of getrusage, which begins with the peak of the process that started this one.
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def _peak_memory(home: Path, count: int, storage: str) -> float:
+    """Megabytes of the process that packs and reads so many samples with a PNG each."""
+    from PIL import Image
+
+    folder = home / str(count)
+    if not folder.exists():
+        (folder / "pictures").mkdir(parents=True)
+        for number in range(count):
+            pixels = np.random.default_rng(number).integers(0, 256, (24, 24, 3), dtype=np.uint8)
+            file = io.BytesIO()
+            Image.fromarray(pixels).save(file, "PNG")
+            (folder / "pictures" / f"{number}.jpg").write_bytes(file.getvalue())
+    command = [sys.executable, "-c", _PEAK, str(Path(__file__).resolve().parent), str(folder), str(count), storage]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]) / 1e3
+
+
+def measure(quick: bool) -> list[Row]:
+    """Rows for the shared table."""
+    rows = []
+    for count, num_bytes in ((200, 100_000),) if quick else ((2_000, 100_000), (10_000, 10_000)):
+        with tempfile.TemporaryDirectory() as folder:
+            rows += _reading(Path(folder), count, num_bytes, 1 if quick else 7)
+    few, many = (200, 2_000) if quick else (2_000, 20_000)
+    with tempfile.TemporaryDirectory() as folder:
+        for storage in ("references", "bytes"):
+            peaks = [_peak_memory(Path(folder), count, storage) for count in (many, few)]
+            title = f"peak memory of a job of {many:,} samples with a PNG each, {storage}"
+            rows.append(Row(title, "MB", peaks[0], f"{few:,} samples", peaks[1], less_is_better=True, aim=0.8))
+    return rows
+
+
+if __name__ == "__main__":
+    main_of(measure, __doc__)

@@ -1,0 +1,202 @@
+"""Layout of the bytes of media: in the container of the shard that uses them first, or in their files. Pure: no I/O.
+
+Everything follows from the plan and from the fingerprints of the media, so that shards can be written in any order, by any
+process, twice, and come out the same.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from brimful.fingerprint import fingerprint_array, fingerprint_of
+from brimful.materialize.media_survey import MediaSurvey, fingerprint_of_digest
+from brimful.media import PlacedMedium
+from brimful.media.storage import MediaStorage
+from brimful.plan import Plan
+from brimful.shards import StoredAt, container_ends, padded
+from brimful.typing import BoolArray, Fingerprint, Int64Array
+
+CONTAINER_BYTES = 256 << 20
+"""Target size of a container of media: a killed job writes at most one for each process again."""
+
+
+@dataclass(frozen=True)
+class MediaLayout:
+    """Place of every medium of a job.
+
+    Attributes:
+        survey: sizes and fingerprints.
+        storage: as chosen.
+        is_used: ``bool[num_media]``, true for media of samples that are in a pack.
+        first_uses: ``int64[num_stored]``, for each distinct medium that is stored the first of its occurrences in the survey,
+            in the order in which packs use them.
+        stored_index: ``int64[num_media]``, index into ``first_uses`` of the medium with the same bytes; -1 for references.
+        first_packs: ``int64[num_stored]``, pack that uses it first.
+    """
+
+    survey: MediaSurvey
+    storage: MediaStorage
+    is_used: BoolArray
+    first_uses: Int64Array
+    stored_index: Int64Array
+    first_packs: Int64Array
+
+    @classmethod
+    def of(cls, plan: Plan, survey: MediaSurvey, storage: MediaStorage) -> "MediaLayout":
+        """Find the first use of every distinct medium.
+
+        ::
+
+            packs                [7 3] [5]          samples 7, 3 and 5
+            their media          a b   b a c        letters are fingerprints
+            stored, in order     a b c              c in the container of the shard of pack 1
+        """
+        num_segments = int(plan.offsets[-1])
+        sample_ids = plan.sample_ids[:num_segments]
+        # Written backwards, so that the first segment of a sample is the last that is written.
+        first_segments = np.full(len(survey.offsets) - 1, -1, dtype=np.int64)
+        first_segments[sample_ids[::-1]] = np.arange(num_segments - 1, -1, -1)
+        segments = np.repeat(first_segments, np.diff(survey.offsets))
+        is_used = segments >= 0
+        is_stored = is_used if storage is MediaStorage.BYTES else is_used & survey.is_in_row
+        # Occurrences in the order of packs: a stable sort keeps the order of media within a sample.
+        rows = np.flatnonzero(is_stored)
+        rows = rows[np.argsort(segments[rows], kind="stable")]
+        digests = survey.digests[rows]
+        # Equal fingerprints lie together, the first use in front.
+        order = np.lexsort((digests[:, 1], digests[:, 0]))
+        ordered = digests[order]
+        is_first = np.ones(len(order), dtype=bool)
+        is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        groups = np.cumsum(is_first) - 1
+        first_of_group = order[is_first]
+        # Groups get the numbers of their first uses in the order of packs.
+        group_rank = np.empty(len(first_of_group), dtype=np.int64)
+        by_use = np.argsort(first_of_group)
+        group_rank[by_use] = np.arange(len(by_use))
+        stored_index = np.full(len(survey), -1, dtype=np.int64)
+        stored_index[rows[order]] = group_rank[groups]
+        first_uses = rows[first_of_group[by_use]]
+        first_packs = np.searchsorted(plan.offsets, segments[first_uses], side="right") - 1
+        return cls(survey, storage, is_used, first_uses, stored_index, first_packs)
+
+    @property
+    def num_stored(self) -> int:
+        """Number of distinct media that are stored."""
+        return len(self.first_uses)
+
+    @cached_property
+    def num_references(self) -> int:
+        """Number of media in packs that stay in their files."""
+        return int(np.count_nonzero(self.is_used & (self.stored_index < 0)))
+
+    @cached_property
+    def stored_bytes(self) -> int:
+        """Bytes that containers take on disk, the headers of their members included."""
+        sizes = self.survey.sizes[self.first_uses]
+        return int(container_ends(sizes)[-1]) if len(sizes) else 0
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of all media in packs: a job goes on only with the same ones."""
+        digests = self.survey.digests[self.is_used]
+        return fingerprint_of([fingerprint_array(digests), self.storage.value])
+
+    def packs_per_shard(self, limit: int, num_packs: int) -> int:
+        """Return packs in one shard: ``limit``, or fewer if their new media would pass ``CONTAINER_BYTES`` on average."""
+        if not self.stored_bytes:
+            return limit
+        return max(1, min(limit, num_packs * CONTAINER_BYTES // self.stored_bytes))
+
+    def placed(self, packs_per_shard: int) -> "PlacedLayout":
+        """Return the layout of shards of so many packs."""
+        shards = self.first_packs // packs_per_shard
+        sizes = self.survey.sizes[self.first_uses]
+        ends = container_ends(sizes)
+        # Each container begins at 0: what lies before its first member is taken away.
+        starts = ends - padded(sizes)
+        first_members = np.searchsorted(shards, shards, side="left")
+        before = np.concatenate([np.zeros(1, dtype=np.int64), ends])[first_members]
+        return PlacedLayout(self, shards, starts - before)
+
+
+@dataclass(frozen=True)
+class PlacedLayout:
+    """A layout with the container of each stored medium.
+
+    Attributes:
+        layout: which media are stored.
+        shards: ``int64[num_stored]``, ascending, shard whose container holds each.
+        positions: ``int64[num_stored]``, first byte in the container.
+    """
+
+    layout: MediaLayout
+    shards: Int64Array
+    positions: Int64Array
+
+    def of_samples(self, shard: int, sample_ids: Int64Array) -> "ShardMedia":
+        """Return what the writer of a shard has to know of the media of its samples."""
+        layout, survey = self.layout, self.layout.survey
+        sample_ids = np.unique(sample_ids)
+        counts = survey.offsets[sample_ids + 1] - survey.offsets[sample_ids]
+        offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
+        rows = np.repeat(survey.offsets[sample_ids] - offsets[:-1], counts) + np.arange(offsets[-1])
+        stored = layout.stored_index[rows]
+        is_stored = stored >= 0
+        containers, positions = np.full(len(rows), -1, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
+        containers[is_stored], positions[is_stored] = self.shards[stored[is_stored]], self.positions[stored[is_stored]]
+        is_first = np.zeros(len(rows), dtype=bool)
+        is_first[is_stored] = layout.first_uses[stored[is_stored]] == rows[is_stored]
+        return ShardMedia(
+            {sample_id: index for index, sample_id in enumerate(sample_ids.tolist())},
+            offsets.tolist(),
+            survey.digests[rows],
+            survey.sizes[rows],
+            survey.stamps[rows],
+            containers,
+            positions,
+            is_first & (containers == shard),
+        )
+
+
+@dataclass(frozen=True)
+class ShardMedia:
+    """Facts of the media of the samples of one shard; travels to the process that writes it.
+
+    Attributes:
+        indices: index of each sample by its id.
+        offsets: first medium of each sample, and the end.
+        digests, sizes, stamps: as of ``MediaSurvey``.
+        containers: shard whose container holds each medium; -1 for a reference.
+        positions: first byte there.
+        is_new: true where the container of this shard gets the bytes, from this occurrence.
+    """
+
+    indices: dict[int, int]
+    offsets: list[int]
+    digests: "np.ndarray[tuple[int, int], np.dtype[np.uint64]]"
+    sizes: Int64Array
+    stamps: Int64Array
+    containers: Int64Array
+    positions: Int64Array
+    is_new: BoolArray
+
+    def rows_of(self, sample_id: int) -> range:
+        """Return the rows of a sample's media."""
+        index = self.indices[sample_id]
+        return range(self.offsets[index], self.offsets[index + 1])
+
+    def fingerprint(self, row: int) -> Fingerprint:
+        """Return the fingerprint of a medium."""
+        return fingerprint_of_digest(self.digests[row].tolist())
+
+    def described(self, row: int, item: PlacedMedium) -> PlacedMedium:
+        """Return a placed medium with the fingerprint and the size of its bytes."""
+        medium = replace(item.medium, size=int(self.sizes[row]), data=None)
+        return replace(item, medium=medium, fingerprint=self.fingerprint(row))
+
+    def stored_at(self, row: int) -> StoredAt | None:
+        """Return the place of a medium in the store; None for a reference."""
+        container = int(self.containers[row])
+        return None if container < 0 else StoredAt(container, int(self.positions[row]), int(self.sizes[row]))

@@ -1,0 +1,204 @@
+"""Files of media beside the shards: one for each shard that brings new bytes, a tar of them, read by range."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from brimful.blobs import Blob, BlobStore
+from brimful.errors import CorruptFileError
+from brimful.media import MediaKind, Medium
+from brimful.media.container import MediaContainer
+from brimful.shards.log import ShardRecord
+from brimful.typing import Fingerprint, Int64Array
+
+_BLOCK = 512
+"""Bytes of a block of tar: a header is one, and every member ends at a multiple of it."""
+
+_MAX_CONTAINERS = 128
+"""Containers that one process keeps open; the one opened first is closed for the next."""
+
+ROOT_NOTE = "media_root"
+"""Key in the notes of a header: the directory that relative references begin at."""
+
+_SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
+
+
+def container_key(shard: int, xxh3_128: str) -> str:
+    """Return the key of a container, with the number of its shard and 16 digits of its hash."""
+    return f"media/{shard:08d}-{xxh3_128[:16]}.tar"
+
+
+def container_ends(sizes: Int64Array) -> Int64Array:
+    """Return the byte behind each member of a container, its padding included; the bytes begin ``sizes`` rounded up before it.
+
+    >>> container_ends(np.array([3, 512])).tolist()
+    [1024, 2048]
+    """
+    return np.cumsum(_BLOCK + padded(sizes), dtype=np.int64)
+
+
+def padded(sizes: Int64Array) -> Int64Array:
+    """Return sizes rounded up to whole blocks of tar."""
+    return -(-sizes // _BLOCK) * _BLOCK
+
+
+class ContainerWriter:
+    """Writer of the media that one shard brings to its store. Equal media make equal bytes.
+
+    Args:
+        blob: of the store.
+    """
+
+    def __init__(self, blob: Blob) -> None:
+        self._blob = blob
+        self.num_members = 0
+
+    def add(self, name: str, fingerprint: Fingerprint, content: bytes) -> int:
+        """Append a medium and return the place of its first byte.
+
+        Args:
+            name: of the medium; its ending, if it has a plain one, is that of the member.
+            fingerprint: of its bytes, by which the member is named.
+            content: the bytes.
+        """
+        from tarfile import GNU_FORMAT, TarInfo
+
+        ending = os.path.splitext(name)[1].lower()
+        info = TarInfo(fingerprint + (ending if _SUFFIX.fullmatch(ending) else ""))
+        info.size = len(content)
+        self._blob.write(info.tobuf(GNU_FORMAT))
+        offset = self._blob.size
+        self._blob.write(content)
+        self._blob.write(b"\0" * (-len(content) % _BLOCK))
+        self.num_members += 1
+        return offset
+
+    def close(self) -> None:
+        """Write the end of the tar."""
+        self._blob.write(b"\0" * (2 * _BLOCK))
+
+
+class MediaFiles:
+    """Files that the packs of a store refer to: its own containers, and references below the root of its media.
+
+    Args:
+        store: of the packs.
+        records: of its shards.
+        root: directory that relative references begin at.
+    """
+
+    def __init__(self, store: BlobStore, records: Sequence[ShardRecord], root: str) -> None:
+        self._store, self._records, self.root = store, records, root
+        self._containers: dict[int, MediaContainer] = {}
+
+    def resolve(self, kind: MediaKind, name: str, place: dict[str, Any]) -> Medium:
+        """Return a medium of a shard of version 3.
+
+        Raises:
+            CorruptFileError: its container is missing or has another size than was committed.
+        """
+        if "container" not in place:
+            path = os.path.join(self.root, place["path"])  # an absolute path stays
+            return Medium(kind, name, path, place["offset"], place["size"])
+        container = self._container(place["container"])
+        return container.medium(kind, name, place["offset"], place["size"])
+
+    def _container(self, shard: int) -> MediaContainer:
+        container = self._containers.get(shard)
+        if container is None:
+            container = self._containers[shard] = self._open(shard)
+            # Media that are still held keep their file open; it closes with the last of them.
+            if len(self._containers) > _MAX_CONTAINERS:
+                self._containers.pop(next(iter(self._containers)))
+        return container
+
+    def _open(self, shard: int) -> MediaContainer:
+        """Open a container; its size is held against the log before any byte is taken from it."""
+        facts = self._records[shard].media if 0 <= shard < len(self._records) else None
+        if facts is None or facts.get("file") is None:
+            raise CorruptFileError(f"{self._store.url}: a pack names media of shard {shard}, which has none")
+        container = MediaContainer(self._store, facts["file"])
+        size = self._store.size(facts["file"])
+        if size is None:
+            raise CorruptFileError(
+                f"{container.path} is missing: its media were committed, so it was deleted since; write it again"
+            )
+        if size != facts["bytes"]:
+            raise CorruptFileError(
+                f"{container.path} has {size:,} bytes and was committed with {facts['bytes']:,}: write it again"
+            )
+        return container
+
+
+@dataclass(frozen=True)
+class MediaTotals:
+    """Media of all packs of a store, from its log alone.
+
+    Attributes:
+        counts, sizes: number and bytes of the media in packs, by kind; one that is in two packs counts twice.
+        num_stored: distinct media whose bytes the store holds.
+        containers: files that hold them.
+        stored_bytes: size of these files.
+    """
+
+    counts: Mapping[str, int]
+    sizes: Mapping[str, int]
+    num_stored: int
+    containers: int
+    stored_bytes: int
+
+    @classmethod
+    def of(cls, records: Sequence[ShardRecord]) -> "MediaTotals":
+        """Sum the records of all shards.
+
+        >>> MediaTotals.of([]).counts
+        {}
+        """
+        facts = [record.media for record in records if record.media is not None]
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for shard in facts:
+            for kind, item in shard["items"].items():
+                counts[kind] += item["count"]
+                sizes[kind] += item["bytes"]
+        with_file = [shard for shard in facts if shard.get("file") is not None]
+        return cls(
+            dict(counts),
+            dict(sizes),
+            sum(shard["stored"] for shard in with_file),
+            len(with_file),
+            sum(shard["bytes"] for shard in with_file),
+        )
+
+
+def recorded_root(store: BlobStore, notes: dict[str, Any]) -> str:
+    """Return the directory of the media of a store, where it is by now.
+
+    A store that was moved with its pictures finds them by the way from its own directory, one that was moved alone by
+    the path that they had. Empty if it has no references.
+    """
+    root = notes.get(ROOT_NOTE)
+    if not isinstance(root, dict):
+        return ""
+    home = store.local_path("")
+    if home is not None and root.get("from_store"):
+        beside = os.path.normpath(os.path.join(os.path.abspath(home), root["from_store"]))
+        if os.path.isdir(beside):
+            return beside
+    return str(root.get("path", ""))
+
+
+def root_note(store: BlobStore, root: str) -> dict[str, Any]:
+    """Return the note of the header that says where the media of a store are; empty without any."""
+    if not root:
+        return {}
+    home = store.local_path("")
+    from_store = (
+        {} if home is None else {"from_store": os.path.relpath(root, os.path.abspath(home)).replace(os.sep, "/")}
+    )
+    return {ROOT_NOTE: {"path": root, **from_store}}

@@ -1,0 +1,112 @@
+"""Where the bytes of media go."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.materialize.media_layout import MediaLayout
+from brimful.materialize.media_survey import MediaSurvey
+from brimful.media.storage import MediaStorage
+from brimful.plan import plan_packs
+from brimful.ragged import offsets_of
+
+
+def survey_of(media, in_row=()):
+    """A survey of samples whose media are letters; a letter takes as many bytes as its place in the alphabet."""
+    letters = [letter for sample in media for letter in sample]
+    sizes = np.array([ord(letter) - 96 for letter in letters], dtype=np.int64)
+    digests = np.array([(0, ord(letter)) for letter in letters], dtype=np.uint64).reshape(-1, 2)
+    stamps = np.array([0 if letter in in_row else 7 for letter in letters], dtype=np.int64)
+    return MediaSurvey(offsets_of([len(sample) for sample in media]), digests, sizes, stamps)
+
+
+def plan_of(*packs):
+    """A plan with these packs of samples, by lengths that allow nothing else."""
+    num_samples = max(sample for pack in packs for sample in pack) + 1
+    plan = plan_packs(np.full(num_samples, 4), capacity=4 * max(map(len, packs)), algorithm="next_fit", seed=None)
+    sample_ids = np.array([sample for pack in packs for sample in pack])
+    object.__setattr__(plan, "sample_ids", sample_ids)
+    object.__setattr__(plan, "offsets", offsets_of([len(pack) for pack in packs]))
+    return plan
+
+
+def test_each_medium_goes_to_the_shard_that_uses_it_first():
+    """Samples 0 … 4 have the media ab, c, b, (none) and da; packs are 2·0, 1·3 and 4, one a shard."""
+    survey = survey_of(["ab", "c", "b", "", "da"])
+    layout = MediaLayout.of(plan_of([2, 0], [1, 3], [4]), survey, MediaStorage.BYTES)
+    assert [survey.sizes[row] for row in layout.first_uses] == [2, 1, 3, 4]  # b a c d
+    placed = layout.placed(1)
+    assert placed.shards.tolist() == [0, 0, 1, 2]
+    assert placed.positions.tolist() == [512, 1536, 512, 512]  # behind a header of tar each
+    last = placed.of_samples(2, np.array([4]))
+    assert last.containers.tolist() == [2, 0], "a lies in the container of shard 0"
+    assert (last.positions.tolist(), last.is_new.tolist()) == ([512, 1536], [True, False])
+    assert layout.stored_bytes == 4 * 1024
+    assert layout.packs_per_shard(7, 3) == 7
+
+
+def test_references_store_only_what_is_in_no_file():
+    """A file stays where it is; bytes of a row are in no other place."""
+    layout = MediaLayout.of(plan_of([0, 1]), survey_of(["ab", "b"], in_row="b"), MediaStorage.REFERENCES)
+    assert layout.stored_index.tolist() == [-1, 0, 0]
+    assert (layout.num_stored, layout.num_references) == (1, 1)
+
+
+def test_media_of_dropped_samples_are_not_stored():
+    """Sample 1 is in no pack."""
+    layout = MediaLayout.of(plan_of([0, 2]), survey_of(["a", "b", "a"]), MediaStorage.BYTES)
+    assert (layout.num_stored, layout.stored_index.tolist()) == (1, [0, -1, 0])
+
+
+def test_a_container_keeps_its_size(monkeypatch):
+    """Large media make shards of fewer packs: what a killed job loses stays small."""
+    monkeypatch.setattr("brimful.materialize.media_layout.CONTAINER_BYTES", 2048)
+    layout = MediaLayout.of(plan_of([0], [1], [2], [3]), survey_of(["a", "b", "c", "d"]), MediaStorage.BYTES)
+    assert layout.packs_per_shard(100, 4) == 2
+
+
+@given(
+    st.lists(st.text("abcdefg", max_size=4), min_size=1, max_size=12).flatmap(
+        lambda media: st.tuples(
+            st.just(media), st.permutations(range(len(media))), st.integers(1, 4), st.integers(1, 3)
+        )
+    )
+)
+def test_every_distinct_medium_is_stored_once(case):
+    """Law: of equal bytes one copy; every use finds it; new ones come in the order of packs, none over another."""
+    media, order, samples_a_pack, packs_a_shard = case
+    packs = [order[begin : begin + samples_a_pack] for begin in range(0, len(order), samples_a_pack)]
+    survey, plan = survey_of(media), plan_of(*packs)
+    placed = MediaLayout.of(plan, survey, MediaStorage.BYTES).placed(packs_a_shard)
+    new, uses = {}, []
+    for shard, begin in enumerate(range(0, len(packs), packs_a_shard)):
+        samples = [sample for pack in packs[begin : begin + packs_a_shard] for sample in pack]
+        facts, end = placed.of_samples(shard, np.array(samples)), 0
+        for sample in samples:
+            for row, letter in zip(facts.rows_of(sample), media[sample], strict=True):
+                uses.append((letter, facts.stored_at(row)))
+                if facts.is_new[row]:
+                    assert letter not in new
+                    new[letter] = facts.stored_at(row)
+                    assert new[letter].shard == shard
+                    assert new[letter].offset == end + 512
+                    end = new[letter].offset + 512
+    assert set(new) == set("".join(media))
+    assert all(place == new[letter] for letter, place in uses)
+
+
+def test_another_picture_is_another_job():
+    """A job that goes on with other pictures would mix two layouts in one store."""
+    plan = plan_of([0, 1])
+    one, other = (MediaLayout.of(plan, survey_of(media), MediaStorage.BYTES) for media in (["a", "b"], ["a", "c"]))
+    assert one.fingerprint != other.fingerprint
+    assert one.fingerprint != MediaLayout.of(plan, survey_of(["a", "b"]), MediaStorage.REFERENCES).fingerprint
+
+
+@pytest.mark.parametrize("storage", MediaStorage)
+def test_no_media_at_all(storage):
+    """Texts through an encoder of pictures."""
+    layout = MediaLayout.of(plan_of([0, 1]), survey_of(["", ""]), storage)
+    placed = layout.placed(1)
+    assert (layout.stored_bytes, placed.of_samples(0, np.array([0])).offsets) == (0, [0, 0])

@@ -1,0 +1,127 @@
+"""Files of media beside shards."""
+
+import json
+import tarfile
+
+import numpy as np
+import pytest
+
+from brimful.blobs import open_blob_store
+from brimful.errors import CorruptFileError
+from brimful.media import BadMediumError, MediaKind
+from brimful.shards import (
+    ContainerWriter,
+    MediaFiles,
+    MediaTotals,
+    ShardRecord,
+    container_ends,
+    padded,
+    recorded_root,
+    root_note,
+)
+from brimful.shards.pack_media import relative_path
+
+
+def written(folder, *contents):
+    store = open_blob_store(folder)
+    with store.blob("media") as blob:
+        writer = ContainerWriter(blob)
+        offsets = [writer.add(f"{number}.PNG", f"{number:032x}", content) for number, content in enumerate(contents)]
+        writer.close()
+        blob.publish("media/0.tar")
+    facts = {"file": "media/0.tar", "bytes": blob.size, "xxh3_128": "", "stored": len(contents)}
+    facts["items"] = {"image": {"count": len(contents), "bytes": sum(map(len, contents))}}
+    return store, [ShardRecord(0, "shards/0", 1, "", 1, 1, 1, 1, "me", media=facts)], offsets
+
+
+def test_any_tar_reader_opens_a_container(tmp_path):
+    """Data in a format that only we can read would be a trap; and its layout is known before it is written."""
+    contents = [b"abc", b"", b"x" * 513]
+    _, _, offsets = written(tmp_path, *contents)
+    sizes = np.array([*map(len, contents)])
+    assert offsets == (container_ends(sizes) - padded(sizes)).tolist()
+    with tarfile.open(tmp_path / "media" / "0.tar") as tar:
+        assert tar.getnames() == [f"{number:032x}.png" for number in range(3)]
+        assert [tar.extractfile(member).read() for member in tar] == contents
+        assert [member.offset_data for member in tar] == offsets
+
+
+def test_a_medium_is_read_by_its_range(tmp_path):
+    """By whoever has the container, or path, offset and size alone."""
+    store, records, offsets = written(tmp_path, b"abc", b"defg")
+    place = {"container": 0, "offset": offsets[1], "size": 4}
+    medium = MediaFiles(store, records, "").resolve(MediaKind.IMAGE, "a", place)
+    assert medium.read() == b"defg"
+    assert (tmp_path / "media/0.tar").read_bytes()[medium.offset :][: medium.size] == b"defg"
+    assert MediaTotals.of(records).counts == {"image": 2}
+
+
+def test_containers_behind_a_url_are_read_by_range(tmp_path, monkeypatch):
+    """A picture of an object store must not cost a whole container."""
+    store, records, offsets = written(tmp_path, b"abc", b"defg")
+    asked = []
+    real = type(store).get_range
+    monkeypatch.setattr(type(store), "local_path", lambda self, key: None)
+    monkeypatch.setattr(type(store), "get_range", lambda *args: asked.append(args[1:]) or real(*args))
+    place = {"container": 0, "offset": offsets[1], "size": 4}
+    assert MediaFiles(store, records, "").resolve(MediaKind.IMAGE, "a", place).read() == b"defg"
+    assert asked == [("media/0.tar", offsets[1], 4)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda path: path.unlink(), "0.tar is missing: its media were committed"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "was committed with"),
+    ],
+)
+def test_a_container_that_is_not_whole_is_refused_before_it_is_used(tmp_path, fault, message):
+    """Its size is held against the log at the first medium of it."""
+    store, records, offsets = written(tmp_path, b"abc")
+    fault(tmp_path / "media" / "0.tar")
+    with pytest.raises(CorruptFileError, match=message):
+        MediaFiles(store, records, "").resolve(MediaKind.IMAGE, "a", {"container": 0, "offset": offsets[0], "size": 3})
+
+
+def test_a_container_that_is_cut_while_it_is_open(tmp_path):
+    """No SIGBUS, and no short picture."""
+    store, records, offsets = written(tmp_path, b"abc")
+    medium = MediaFiles(store, records, "").resolve(
+        MediaKind.IMAGE, "a", {"container": 0, "offset": offsets[0], "size": 3}
+    )
+    assert medium.read() == b"abc"
+    with open(tmp_path / "media" / "0.tar", "r+b") as file:
+        file.truncate(offsets[0] + 1)
+    with pytest.raises(BadMediumError, match=r"0.tar ends at byte 513: write the packs again"):
+        medium.read()
+
+
+def test_a_shard_without_media_has_no_container(tmp_path):
+    """A pack that names one is of other files."""
+    store, records, _ = written(tmp_path, b"abc")
+    with pytest.raises(CorruptFileError, match="names media of shard 3, which has none"):
+        MediaFiles(store, records, "").resolve(MediaKind.IMAGE, "a", {"container": 3, "offset": 0, "size": 3})
+
+
+def test_the_root_moves_with_the_store(tmp_path):
+    """Beside the store first, then where it was; nowhere for stores without references."""
+    (tmp_path / "old" / "photos").mkdir(parents=True)
+    store = open_blob_store(tmp_path / "old" / "packs")
+    notes = root_note(store, str(tmp_path / "old" / "photos"))
+    assert json.loads(json.dumps(notes))["media_root"]["from_store"] == "../photos"
+    assert recorded_root(store, notes) == str(tmp_path / "old" / "photos")
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert recorded_root(open_blob_store(tmp_path / "new" / "packs"), notes) == str(tmp_path / "new" / "photos")
+    elsewhere = open_blob_store(tmp_path / "scratch" / "deep" / "packs")
+    assert recorded_root(elsewhere, notes) == str(tmp_path / "old" / "photos")
+    assert (root_note(store, ""), recorded_root(store, {})) == ({}, "")
+
+
+def test_paths_outside_of_the_root_stay_absolute():
+    """A name that begins alike is no directory above."""
+    assert [relative_path(path, "/a") for path in ("/a/b.png", "/ab.png", "/c/d.png")] == [
+        "b.png",
+        "/ab.png",
+        "/c/d.png",
+    ]
+    assert relative_path("/a/b.png", "") == "/a/b.png"
