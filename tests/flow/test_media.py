@@ -175,7 +175,7 @@ TOKENS = {
 }
 
 
-def tiny_model(family):
+def tiny_model(family, patch_size=14):
     """A random model of the family, of some thousand parameters beside its vocabulary."""
     import torch
     import transformers
@@ -184,7 +184,7 @@ def tiny_model(family):
     vision: dict[str, Any] = {
         "depth": 2,
         "num_heads": 2,
-        "patch_size": 14,
+        "patch_size": patch_size,
         "spatial_merge_size": 2,
         "temporal_patch_size": 2,
     }
@@ -194,6 +194,7 @@ def tiny_model(family):
         return transformers.Qwen2VLForConditionalGeneration(config).eval()
     if family == "qwen2.5-vl":
         vision |= {"hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 64, "fullatt_block_indexes": [1]}
+        vision["tokens_per_second"] = 2  # of every published model; the class says 4
         config = transformers.Qwen2_5_VLConfig(text_config=TEXT, vision_config=vision, **TOKENS)
         return transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
     vision |= {"hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 64, "deepstack_visual_indexes": [0]}
@@ -217,6 +218,9 @@ def test_packed_is_alone(family, source, qwen_tokenizer, tmp_path):
     features = MediaFeatures(qwen_tokenizer, "qwen2-vl" if family == "qwen3-vl" else family, max_pixels=MAX_PIXELS)
     collator = PackCollator(media=features)
     model = tiny_model(family)
+    from transformers import AutoImageProcessor
+
+    processor = AutoImageProcessor.from_pretrained(qwen_tokenizer, backend="pil", max_pixels=MAX_PIXELS)
 
     def gradients():
         result = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
@@ -231,7 +235,7 @@ def test_packed_is_alone(family, source, qwen_tokenizer, tmp_path):
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         if sample.media:
             pictures = [Image.open(medium.open()) for medium in sample.media]
-            inputs |= features._image_processor(images=pictures, return_tensors="pt")
+            inputs |= processor(images=pictures, return_tensors="pt")
             inputs["mm_token_type_ids"] = (inputs["input_ids"] == TOKENS["image_token_id"]).int()
         logits = model(**inputs, use_cache=False).logits[0]
         alone[index] = logits.detach()

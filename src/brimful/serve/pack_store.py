@@ -108,6 +108,11 @@ class PackStore(IndexedPacks):
         return Alignment(**self.identity.get("alignment", {}))
 
     @property
+    def media_settings(self) -> dict[str, Any] | None:
+        """How media were encoded, for ``MediaFeatures.of_packs``; None for packs of text, and of earlier versions."""
+        return self.identity.get("media")
+
+    @property
     def num_shards(self) -> int:
         """Number of shard files."""
         return len(self._records)

@@ -45,5 +45,6 @@ def _from_row(row: dict[str, Any], blobs: Sequence[bytes]) -> PlacedMedium:
         medium = Medium(kind, name, data=blobs[row.pop("blob")])
     else:
         medium = Medium(kind, name, path=row.pop("path"), offset=row.pop("offset"), size=row.pop("size"))
-    grid = row.pop("grid")
-    return PlacedMedium(medium, **row, grid=None if grid is None else tuple(grid))
+    # JSON has no tuples. A file of before has no runs.
+    tuples = {key: tuple(row.pop(key)) for key in ("grid", "runs") if row.get(key) is not None}
+    return PlacedMedium(medium, **{"grid": None, **row, **tuples})
