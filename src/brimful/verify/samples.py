@@ -1,7 +1,8 @@
 """Small samples to verify with: random ones, or the first segments of packs."""
 
 from collections.abc import Iterable
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,13 @@ _LENGTHS = (7, 12, 1, 20, 5, 13)
 
 _NUM_PACKS = 2
 """Packs that segments are taken from: two, so that there are two micro-batches."""
+
+
+_PACKS_WITH_MEDIA = 16
+"""Packs whose segments are looked through for short ones with media."""
+
+_MAX_SAMPLES = 6
+"""Samples with and without media that are taken."""
 
 
 def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
@@ -63,3 +71,48 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
             f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
         )
     return small_packs
+
+
+def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
+    """Take whole segments of the first packs, the shortest with media and the shortest without, as two packs.
+
+    Media are not cut, so two samples are taken whatever their lengths; others while they fit.
+
+    Raises:
+        SettingsError: no packs, or fewer than two segments in all.
+    """
+    rows: list[tuple[bool, int, Pack, int]] = []
+    for pack in islice(packs, _PACKS_WITH_MEDIA):
+        owners = {item.segment for item in pack.media}
+        for segment in range(pack.num_segments):
+            rows.append((segment in owners, len(pack.segment(segment)), pack, segment))
+    if len(rows) < 2:
+        raise SettingsError(
+            f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
+        )
+    by_length = sorted(rows, key=lambda row: row[1])
+    with_media = [row for row in by_length if row[0]]
+    without = [row for row in by_length if not row[0]]
+    # In turn one with media and one without; those with media first, as they are what is asked about.
+    candidates = [row for pair in zip_longest(with_media, without) for row in pair if row is not None]
+    first = with_media[:2] if len(with_media) > 1 else candidates[:2]
+    chosen, room = list(first), max_tokens - sum(row[1] for row in first)
+    for row in candidates:
+        if row not in first and row[1] <= room and len(chosen) < _MAX_SAMPLES:
+            chosen.append(row)
+            room -= row[1]
+    return [_pack_of(part) for part in (chosen[::_NUM_PACKS], chosen[1::_NUM_PACKS])]
+
+
+def _pack_of(rows: list[tuple[bool, int, Pack, int]]) -> Pack:
+    """Return a pack of segments of other packs, with their media."""
+    ids, masks, media = [], [], []
+    for _, _, pack, segment in rows:
+        start, stop = int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment + 1])
+        ids.append(np.array(pack.input_ids[start:stop]))
+        masks.append(np.array(pack.loss_mask[start:stop]))
+        own = [item for item in pack.media if item.segment == segment]
+        media.append([replace(item, start=item.start - start, segment=0) for item in own])
+    sample_ids = [int(pack.sample_ids[segment]) for _, _, pack, segment in rows]
+    starts = [int(pack.starts[segment]) for _, _, pack, segment in rows]
+    return assemble_pack(ids, masks, sample_ids, starts, media)
