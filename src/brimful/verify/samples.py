@@ -1,13 +1,14 @@
 """Small samples to verify with: random ones, or the first segments of packs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from brimful.errors import SettingsError
+from brimful.media import MediaKind
 from brimful.messages import setting
 from brimful.rng import generator
 from brimful.shards import Pack, assemble_pack
@@ -19,6 +20,9 @@ _LENGTHS = (7, 12, 1, 20, 5, 13)
 _NUM_PACKS = 2
 """Packs that segments are taken from: two, so that there are two micro-batches."""
 
+
+_NUM_SPECIAL = 3
+"""Tokens below those of samples: padding, BOS and EOS of tiny models."""
 
 _PACKS_WITH_MEDIA = 16
 """Packs whose segments are looked through for short ones with media."""
@@ -116,3 +120,38 @@ def _pack_of(rows: list[tuple[bool, int, Pack, int]]) -> Pack:
     sample_ids = [int(pack.sample_ids[segment]) for _, _, pack, segment in rows]
     starts = [int(pack.starts[segment]) for _, _, pack, segment in rows]
     return assemble_pack(ids, masks, sample_ids, starts, media)
+
+
+class SmallPacks(NamedTuple):
+    """Packs whose tokens are numbered anew, for a tiny model: a vocabulary of its own takes most of its time.
+
+    Attributes:
+        packs: with tokens from 3 on, below which lie padding, BOS and EOS.
+        vocab: tokens of the vocabulary, with some for the markers of ``verify_packing``.
+        token_ids: token that stands for each kind of media.
+    """
+
+    packs: list[Pack]
+    vocab: int
+    token_ids: dict[MediaKind, int]
+
+
+def renumbered(packs: Sequence[Pack]) -> SmallPacks:
+    """Number the tokens of packs anew, equal ones alike.
+
+    >>> from brimful.shards import assemble_pack
+    >>> pack = assemble_pack([np.array([900, 7, 900])], [np.ones(3, bool)], [0])
+    >>> renumbered([pack]).packs[0].input_ids.tolist()
+    [4, 3, 4]
+    """
+    known = np.unique(np.concatenate([pack.input_ids for pack in packs]))
+    num_tokens = sum(len(pack) for pack in packs)
+    small = [
+        replace(pack, input_ids=(np.searchsorted(known, pack.input_ids) + _NUM_SPECIAL).astype(np.int32))
+        for pack in packs
+    ]
+    token_ids = {
+        item.medium.kind: int(pack.input_ids[item.start + item.runs[0]]) for pack in small for item in pack.media
+    }
+    vocab = _NUM_SPECIAL + len(known) + num_tokens + len(MediaKind)
+    return SmallPacks(small, -(-vocab // 64) * 64, token_ids)
