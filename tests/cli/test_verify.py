@@ -94,3 +94,36 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words):
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def pictures(qwen_tokenizer, tmp_path_factory):
+    """Packs with pictures beside their processor."""
+    from tests.verify import media_packs
+
+    folder = media_packs.qwen_folder(tmp_path_factory.mktemp("pictures"), "qwen2-vl")
+    media_packs.packs_of(media_packs.rows_of_pictures(), "qwen2-vl", qwen_tokenizer, folder)
+    return folder
+
+
+def test_packs_with_media_are_verified_with_a_tiny_model_of_their_family(pictures):
+    """The store says which family; the processor makes the pixels."""
+    code, out, err = run(pictures / "packs", "--processor", pictures, "--attention", "sdpa")
+    assert (code, err) == (0, ""), out + err
+    assert out.startswith("Qwen2VLForConditionalGeneration, float32 on cpu; PackCollator; 4 samples")
+    assert any(line.split()[:4] == ["media", "-", "PASS", "4"] for line in out.splitlines())
+    assert "samples with other media" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "these packs hold media: give --processor DIR"),
+        (("--model-type", "qwen2", "--processor", "x"), "--model-type qwen2 has no tower for media"),
+        (("--packs", "x"), "packs are given twice"),
+    ],
+)
+def test_what_packs_with_media_need(pictures, arguments, message):
+    code, _, err = run(pictures / "packs", *arguments)
+    assert code == 2
+    assert message in err

@@ -9,12 +9,12 @@ pytest.importorskip("av", reason="videos need the extra brimful[media]")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brimful.collate.video_features import VideoFeatures  # noqa: E402
-from brimful.errors import SettingsError  # noqa: E402
-from brimful.media import MediaKind, Medium, PlacedMedium  # noqa: E402
-from brimful.media.families import open_family  # noqa: E402
-from brimful.media.videos import load_frames, video_header  # noqa: E402
-from tests.media.clips import clip  # noqa: E402
+from brimful.collate.video_features import VideoFeatures
+from brimful.errors import SettingsError
+from brimful.media import MediaKind, Medium, PlacedMedium
+from brimful.media.families import open_family
+from brimful.media.videos import load_frames, video_header
+from tests.media.clips import clip
 
 NAMES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"]
 
@@ -104,5 +104,5 @@ def test_other_settings_are_refused(tmp_path):
         features.of(medium, item)
     (tmp_path / "preprocessor_config.json").write_text('{"resample": 2}')
     features = VideoFeatures(str(tmp_path), open_family("qwen2.5-vl", tmp_path, fps=2))
-    with pytest.raises(SettingsError, match="resized bicubically .resample 3. and not by resample 2"):
+    with pytest.raises(SettingsError, match=r"resized bicubically .resample 3. and not by resample 2"):
         features.of(medium, item)

@@ -102,7 +102,13 @@ def test_positions_are_those_of_the_model(family, source, qwen_tokenizer, proces
             rows = batch["position_ids"][:, 0, begin:end]
             assert rows[0].tolist() == list(range(len(encoded)))
             if source[sample_id].media:
-                names = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts", "mm_token_type_ids", "attention_mask")
+                names = (
+                    "image_grid_thw",
+                    "video_grid_thw",
+                    "second_per_grid_ts",
+                    "mm_token_type_ids",
+                    "attention_mask",
+                )
                 given = {name: inputs[name] for name in names if name in inputs}
                 positions, _ = model.get_rope_index(inputs["input_ids"], **given)
                 assert rows[1:].tolist() == positions[:, 0].tolist()
@@ -175,6 +181,7 @@ def test_features_know_the_settings_of_the_packs(source, qwen_tokenizer, process
     assert MediaFeatures.of_packs(on_the_fly, processors["qwen2.5-vl"]).family.settings == family.settings
     with pytest.raises(SettingsError, match=r"has patch_size=16 for images and the packs were made with 14: give the"):
         MediaFeatures.of_packs(dataset, processors["qwen3-vl"])
+    wrong = PackCollator(media=MediaFeatures(processors["qwen2.5-vl"], "qwen2.5-vl", fps=5, max_pixels=20_000))
+    pack = next(pack for pack in dataset if any(item.num_frames > 1 for item in pack.media))
     with pytest.raises(CollateError, match="settings of the processor are not those of the job"):
-        wrong = MediaFeatures(processors["qwen2.5-vl"], "qwen2.5-vl", fps=5, max_pixels=20_000)
-        PackCollator(media=wrong)([next(pack for pack in dataset if any(item.num_frames > 1 for item in pack.media))])
+        wrong([pack])

@@ -137,6 +137,11 @@ class MediaFeatures:
         """The family of models, with its settings."""
         return self._family
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Positions in one second of a video; None for models that do not count by seconds."""
+        return None if self._rule is None else self._rule.tokens_per_second
+
     def __repr__(self) -> str:
         return f"MediaFeatures({self._family.name}, {self._directory})"
 

@@ -244,9 +244,7 @@ def _between(text: str, before: str, behind: str) -> str:
     return text.partition(before)[2].partition(behind)[0]
 
 
-def _placed(
-    medium: Medium, start: int, length: int, runs: tuple[int, ...], expansion: Expansion
-) -> PlacedMedium:
+def _placed(medium: Medium, start: int, length: int, runs: tuple[int, ...], expansion: Expansion) -> PlacedMedium:
     return PlacedMedium(
         medium,
         start,

@@ -92,7 +92,7 @@ def _qwen_vl(
         "spatial_merge_size": image["merge_size"],
         "temporal_patch_size": image["temporal_patch_size"],
     }
-    own = {
+    towers: dict[str, dict[str, Any]] = {
         "qwen2-vl": {"embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2},
         "qwen2.5-vl": {
             "hidden_size": 32,
@@ -107,7 +107,8 @@ def _qwen_vl(
             "intermediate_size": 64,
             "deepstack_visual_indexes": [0],
         },
-    }[family]
+    }
+    own = towers[family]
     name = {"qwen2-vl": "Qwen2VL", "qwen2.5-vl": "Qwen2_5_VL", "qwen3-vl": "Qwen3VL"}[family]
     known = {key: tokens[key] for key in ("image_token_id", "video_token_id")}
     config = getattr(transformers, f"{name}Config")(text_config={**text, **_MROPE}, vision_config=vision | own, **known)

@@ -115,7 +115,9 @@ class ReferenceSamples:
         """Return what the towers are given of each segment, of other media in some: ``{segment: media}``."""
         media = media or {}
         return [
-            self._with_features(replace(segment, media=tuple(media[index]))).features if index in media else segment.features
+            self._with_features(replace(segment, media=tuple(media[index]))).features
+            if index in media
+            else segment.features
             for index, segment in enumerate(self.segments)
         ]
 
