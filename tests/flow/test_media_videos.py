@@ -16,6 +16,9 @@ from brimful.errors import CollateError, SettingsError  # noqa: E402
 from brimful.media.families import open_family  # noqa: E402
 from brimful.plan import PlanSettings  # noqa: E402
 from brimful.sources import open_source  # noqa: E402
+from brimful.verify.media_models import tiny_media_model  # noqa: E402
+from brimful.verify.samples import renumbered  # noqa: E402
+from tests.flow.parity import assert_packed_is_alone  # noqa: E402
 from tests.flow.test_media import TOKENS, png, tiny_model  # noqa: E402
 from tests.media.clips import clip  # noqa: E402
 
@@ -116,53 +119,15 @@ def test_positions_are_those_of_the_model(family, source, qwen_tokenizer, proces
     assert seen == 4
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "qwen3-vl",
-        pytest.param("qwen2-vl", marks=pytest.mark.training),
-        pytest.param("qwen2.5-vl", marks=pytest.mark.training),
-    ],
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_packed_is_alone(family, source, qwen_tokenizer, processors, tmp_path):
     """Logits, loss and gradients, vision tower included."""
-    encoder, packs = packed(family, source, qwen_tokenizer, processors[family], tmp_path)
-    features = MediaFeatures.of_packs(packs, processors[family])
-    model = tiny_model(family, patch_size=16 if family == "qwen3-vl" else 14)
-
-    def gradients():
-        result = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
-        model.zero_grad()
-        return result
-
-    alone, losses = {}, 0.0
-    for index in range(len(source)):
-        encoded, inputs = alone_inputs(encoder, features, source[index])
-        logits = model(**inputs, use_cache=False).logits[0]
-        alone[index] = logits.detach()
-        labels = torch.from_numpy(encoded.labels)
-        loss = torch.nn.functional.cross_entropy(logits[:-1], labels[1:], reduction="sum")
-        loss.backward()
-        losses += float(loss.detach())
-    alone_gradients = gradients()
-    packed_losses = 0.0
-    for pack in packs:
-        batch = PackCollator(media=features)([pack])
-        labels = batch.pop("labels")[0]
-        logits = model(**batch).logits[0]
-        for segment, sample_id in enumerate(pack.sample_ids.tolist()):
-            begin, end = pack.cu_seqlens[segment : segment + 2].tolist()
-            assert (logits[begin:end] - alone[sample_id]).abs().max() < 1e-4
-        loss = torch.nn.functional.cross_entropy(logits[:-1], labels[1:], reduction="sum")
-        loss.backward()
-        packed_losses += float(loss.detach())
-    assert packed_losses == pytest.approx(losses, rel=1e-5)
-    packed_gradients = gradients()
-    assert packed_gradients.keys() == alone_gradients.keys()
-    assert any(name.startswith("model.visual") for name in packed_gradients)
-    for name, gradient in packed_gradients.items():
-        scale = alone_gradients[name].abs().max().clamp(min=1.0)
-        assert (gradient - alone_gradients[name]).abs().max() / scale < 1e-4, name
+    _, store = packed(family, source, qwen_tokenizer, processors[family], tmp_path)
+    features = MediaFeatures.of_packs(store, processors[family])
+    small = renumbered(list(store))
+    model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
+    collator = PackCollator(media=features)
+    assert assert_packed_is_alone(model, small.packs, collator, features, "model.visual") == len(source)
 
 
 def test_features_know_the_settings_of_the_packs(source, qwen_tokenizer, processors, tmp_path):

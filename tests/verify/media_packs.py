@@ -10,7 +10,7 @@ from brimful.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
-from tests.flow.test_media import LLAVA_TEMPLATE, png
+from tests.flow.test_media import llava_store, png
 
 
 def turns(question, answer="It is so."):
@@ -50,16 +50,7 @@ def packs_of(rows, family, tokenizer, folder, *, chat_template=None, capacity=70
 
 
 def llava_packs(tokenizer_folder, folder):
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
-    tokenizer.add_tokens(["<image>"], special_tokens=True)
-    size = {"height": 56, "width": 56}
-    image = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 56}, "crop_size": size}
-    processor = {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
-    (folder / "preprocessor_config.json").write_text(json.dumps(image))
-    (folder / "processor_config.json").write_text(json.dumps({"processor_class": "LlavaProcessor", **processor}))
-    return packs_of(rows_of_pictures(), "llava", tokenizer, folder, chat_template=LLAVA_TEMPLATE, capacity=80)
+    return llava_store(open_source(rows_of_pictures(), media=True), tokenizer_folder, folder)
 
 
 def audio_packs(tokenizer_folder, folder):
