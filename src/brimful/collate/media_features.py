@@ -27,7 +27,7 @@ from brimful.shards import Pack
 from brimful.typing import Int64Array
 
 OnBadMedium = Literal["error", "no_loss"]
-"""What becomes of a medium that cannot be decoded: the job stops by name, or its sample is trained without loss."""
+"""Policy for a medium that cannot be decoded: the job stops by name, or its sample is trained without loss."""
 
 _POLICIES = ("error", "no_loss")
 

@@ -127,7 +127,7 @@ class PackedDataset(IndexedPacks):
 
     @property
     def media_settings(self) -> dict[str, Any] | None:
-        """How media were encoded, for ``MediaFeatures.of_packs``; None for packs of text."""
+        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text."""
         return self._packs.media_settings
 
     def __len__(self) -> int:

@@ -109,7 +109,7 @@ class PackStore(IndexedPacks):
 
     @property
     def media_settings(self) -> dict[str, Any] | None:
-        """How media were encoded, for ``MediaFeatures.of_packs``; None for packs of text, and of earlier versions."""
+        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for text, and in earlier versions."""
         return self.identity.get("media")
 
     @property

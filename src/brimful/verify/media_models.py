@@ -24,7 +24,7 @@ _TEXT: dict[str, Any] = {
 }
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 4, 4]}}
 _STANDARD_DEVIATION = 0.1
-"""Of the weights: wider than for training, so that what one token does to another shows."""
+"""Spread of the weights: wider than for training, so that what one token does to another shows."""
 
 
 def tiny_media_model(
