@@ -127,3 +127,20 @@ def test_what_packs_with_media_need(pictures, arguments, message):
     code, _, err = run(pictures / "packs", *arguments)
     assert code == 2
     assert message in err
+
+
+def test_a_model_of_the_users_own_is_verified_on_packs_with_media(pictures, tmp_path):
+    """Loaded with its tower; tokens are those of the packs."""
+    from brimful import open_packs
+    from brimful.media import MediaKind
+    from brimful.verify.media_models import tiny_media_model
+
+    store = open_packs(pictures / "packs")
+    settings = store.media_settings
+    assert settings is not None
+    tiny_media_model(settings, {MediaKind.IMAGE: 151_655}, 151_700).save_pretrained(tmp_path)
+    code, out, err = run(
+        pictures / "packs", "--processor", pictures, "--model", tmp_path, "--attention", "sdpa", "--no-gradients"
+    )
+    assert code == 0, out + err  # Transformers draws a bar on stderr while it loads
+    assert any(line.split()[:4] == ["media", "-", "PASS", "4"] for line in out.splitlines())

@@ -75,7 +75,7 @@ def test_lightning(case):
 
     packs, model, features = case
 
-    class Module(pl.LightningModule):  # type: ignore[name-defined,misc]
+    class Module(pl.LightningModule):  # type: ignore[name-defined]
         def __init__(self):
             super().__init__()
             self.model, self.seen = model, 0
@@ -87,7 +87,7 @@ def test_lightning(case):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 1e-3)
 
-    class Packs(list):  # type: ignore[type-arg]
+    class Packs(list):
         fingerprint = "packs"
 
     module = Module()
