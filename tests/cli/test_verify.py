@@ -94,3 +94,53 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words):
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def pictures(qwen_tokenizer, tmp_path_factory):
+    """Packs with pictures beside their processor."""
+    from tests.verify import media_packs
+
+    folder = media_packs.qwen_folder(tmp_path_factory.mktemp("pictures"), "qwen2-vl")
+    media_packs.packs_of(media_packs.rows_of_pictures(), "qwen2-vl", qwen_tokenizer, folder)
+    return folder
+
+
+def test_packs_with_media_are_verified_with_a_tiny_model_of_their_family(pictures):
+    """The store says which family; the processor makes the pixels."""
+    code, out, err = run(pictures / "packs", "--processor", pictures, "--attention", "sdpa")
+    assert (code, err) == (0, ""), out + err
+    assert out.startswith("Qwen2VLForConditionalGeneration, float32 on cpu; PackCollator; 4 samples")
+    assert any(line.split()[:4] == ["media", "-", "PASS", "4"] for line in out.splitlines())
+    assert "samples with other media" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "these packs hold media: give --processor DIR"),
+        (("--model-type", "qwen2", "--processor", "x"), "--model-type qwen2 has no tower for media"),
+        (("--packs", "x"), "packs are given twice"),
+    ],
+)
+def test_what_packs_with_media_need(pictures, arguments, message):
+    code, _, err = run(pictures / "packs", *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_a_model_of_the_users_own_is_verified_on_packs_with_media(pictures, tmp_path):
+    """Loaded with its tower; tokens are those of the packs."""
+    from brimful import open_packs
+    from brimful.media import MediaKind
+    from brimful.verify.media_models import tiny_media_model
+
+    store = open_packs(pictures / "packs")
+    settings = store.media_settings
+    assert settings is not None
+    tiny_media_model(settings, {MediaKind.IMAGE: 151_655}, 151_700).save_pretrained(tmp_path)
+    code, out, err = run(
+        pictures / "packs", "--processor", pictures, "--model", tmp_path, "--attention", "sdpa", "--no-gradients"
+    )
+    assert code == 0, out + err  # Transformers draws a bar on stderr while it loads
+    assert any(line.split()[:4] == ["media", "-", "PASS", "4"] for line in out.splitlines())

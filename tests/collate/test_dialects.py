@@ -14,6 +14,7 @@ from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
 
 from brimful import PackCollator  # noqa: E402
 from brimful.collate import DIALECTS, PackExtras, Padding, dialect_of, lay_out  # noqa: E402
+from brimful.collate.media import Media  # noqa: E402
 from brimful.errors import BrimfulError, SettingsError  # noqa: E402
 from brimful.shards import assemble_pack  # noqa: E402
 from brimful.testing.contracts import DialectContract  # noqa: E402
@@ -40,6 +41,40 @@ def test_positions_of_mrope(name, shape):
     given = PackCollator(dialect=name, pad_to=8)([pack_with_image()])
     assert tuple(given["position_ids"].shape) == shape
     assert given["image_grid_thw"].tolist() == [[1, 2, 4]]
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_dialect_carries_media_in_the_order_of_segments(name):
+    """Pictures, videos and sounds of several packs, under the names of the model: a tower knows no other order."""
+
+    def extras(number, kinds):
+        arrays = {
+            "image": {"pixel_values": np.full((2, 3), number, np.float32), "image_grid_thw": np.array([[1, 1, 2]])},
+            "video": {
+                "pixel_values_videos": np.full((4, 3), number, np.float32),
+                "video_grid_thw": np.array([[2, 1, 2]]),
+                "second_per_grid_ts": np.full(1, number, np.float32),
+            },
+            "audio": {
+                "input_features": np.full((1, 2, 5), number, np.float32),
+                "feature_attention_mask": np.full((1, 5), number, np.int32),
+            },
+        }
+        return PackExtras(media=tuple(Media(kind, np.array([0], np.int32), arrays[kind]) for kind in kinds))
+
+    packs = [
+        (toy_pack([4, 2]), extras(1, ["image", "audio"])),
+        (toy_pack([6]), extras(2, ["video"])),
+        (toy_pack([2, 4]), extras(3, ["image", "video", "audio"])),
+    ]
+    given = PackCollator(dialect=name, pad_to=8 if dialect_of(name).row_per_pack else 24)(packs)
+    assert given["pixel_values"][:, 0].tolist() == [1, 1, 3, 3]
+    assert given["image_grid_thw"].tolist() == [[1, 1, 2]] * 2
+    assert given["pixel_values_videos"][:, 0].tolist() == [2] * 4 + [3] * 4
+    assert given["video_grid_thw"].tolist() == [[2, 1, 2]] * 2
+    assert given["second_per_grid_ts"].tolist() == [2, 3]
+    assert given["input_features"][:, 0, 0].tolist() == [1, 3]
+    assert given["feature_attention_mask"][:, 0].tolist() == [1, 3]
 
 
 def test_positions_of_mrope_in_nested_and_flat_rows():

@@ -184,7 +184,7 @@ TOKENS = {
 }
 
 
-def tiny_model(family):
+def tiny_model(family, patch_size=14):
     """A random model of the family, of some thousand parameters beside its vocabulary."""
     import torch
     import transformers
@@ -193,7 +193,7 @@ def tiny_model(family):
     vision: dict[str, Any] = {
         "depth": 2,
         "num_heads": 2,
-        "patch_size": 14,
+        "patch_size": patch_size,
         "spatial_merge_size": 2,
         "temporal_patch_size": 2,
     }
@@ -203,6 +203,7 @@ def tiny_model(family):
         return transformers.Qwen2VLForConditionalGeneration(config).eval()
     if family == "qwen2.5-vl":
         vision |= {"hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 64, "fullatt_block_indexes": [1]}
+        vision["tokens_per_second"] = 2  # of every published model; the class says 4
         config = transformers.Qwen2_5_VLConfig(text_config=TEXT, vision_config=vision, **TOKENS)
         return transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
     vision |= {"hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 64, "deepstack_visual_indexes": [0]}
@@ -226,6 +227,9 @@ def test_packed_is_alone(family, source, qwen_tokenizer, tmp_path):
     features = MediaFeatures(qwen_tokenizer, "qwen2-vl" if family == "qwen3-vl" else family, max_pixels=MAX_PIXELS)
     collator = PackCollator(media=features)
     model = tiny_model(family)
+    from transformers import AutoImageProcessor
+
+    processor = AutoImageProcessor.from_pretrained(qwen_tokenizer, backend="pil", max_pixels=MAX_PIXELS)
 
     def gradients():
         result = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
@@ -240,7 +244,7 @@ def test_packed_is_alone(family, source, qwen_tokenizer, tmp_path):
         inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         if sample.media:
             pictures = [Image.open(medium.open()) for medium in sample.media]
-            inputs |= features._image_processor(images=pictures, return_tensors="pt")
+            inputs |= processor(images=pictures, return_tensors="pt")
             inputs["mm_token_type_ids"] = (inputs["input_ids"] == TOKENS["image_token_id"]).int()
         logits = model(**inputs, use_cache=False).logits[0]
         alone[index] = logits.detach()
@@ -272,9 +276,8 @@ LLAVA_TEMPLATE = (
 )
 
 
-def test_a_fixed_number_of_tokens_for_each_picture(source, qwen_tokenizer, tmp_path):
-    """LLaVA: a random model gets the same of packs and of single samples."""
-    torch = pytest.importorskip("torch")
+def llava_store(source, qwen_tokenizer, directory):
+    """Packs for LLaVA in a directory, beside their processor; and their features."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(qwen_tokenizer)
@@ -282,29 +285,25 @@ def test_a_fixed_number_of_tokens_for_each_picture(source, qwen_tokenizer, tmp_p
     size = {"height": 56, "width": 56}
     image = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 56}, "crop_size": size}
     processor = {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(image))
-    (tmp_path / "processor_config.json").write_text(json.dumps({"processor_class": "LlavaProcessor", **processor}))
-    encoder = MediaChatEncoder(tokenizer, open_family("llava", tmp_path), chat_template=LLAVA_TEMPLATE)
-    pack_dataset(source, encoder, tmp_path / "p", PlanSettings(capacity=300), num_proc=1, cache_dir=tmp_path / "cache")
-    collator = PackCollator(media=MediaFeatures(tmp_path, "llava"))
-    torch.manual_seed(0)
-    vision: dict[str, Any] = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48}
-    vision |= {"num_hidden_layers": 3, "num_attention_heads": 2, "image_size": 56, "patch_size": 14}
-    text: dict[str, Any] = {"model_type": "llama", "vocab_size": len(tokenizer) + 8, "hidden_size": 32}
-    text |= {"intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
-    (token,) = tokenizer.convert_tokens_to_ids(["<image>"])
-    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=token)
-    model = transformers.LlavaForConditionalGeneration(config).eval()
-    for pack in open_packs(tmp_path / "p"):
-        batch = collator([pack])
-        with torch.no_grad():
-            packed = model(**{name: value for name, value in batch.items() if name != "labels"}).logits[0]
-        for segment, sample_id in enumerate(pack.sample_ids.tolist()):
-            own = [index for index, item in enumerate(pack.media) if item.segment == segment]
-            assert [item.num_tokens for item in pack.media] == [16] * len(pack.media)
-            ids = torch.tensor(encoder.encode(source[sample_id]).input_ids[None].astype(np.int64))
-            inputs = {"pixel_values": batch["pixel_values"][own]} if own else {}
-            with torch.no_grad():
-                alone = model(input_ids=ids, use_cache=False, **inputs).logits[0]
-            begin, end = int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment + 1])
-            assert (packed[begin:end] - alone).abs().max() < 1e-4
+    (directory / "preprocessor_config.json").write_text(json.dumps(image))
+    (directory / "processor_config.json").write_text(json.dumps({"processor_class": "LlavaProcessor", **processor}))
+    encoder = MediaChatEncoder(tokenizer, open_family("llava", directory), chat_template=LLAVA_TEMPLATE)
+    settings = PlanSettings(capacity=300)
+    pack_dataset(source, encoder, directory / "p", settings, num_proc=1, cache_dir=directory / "cache")
+    store = open_packs(directory / "p")
+    return store, MediaFeatures.of_packs(store, directory)
+
+
+def test_a_fixed_number_of_tokens_for_each_picture(source, qwen_tokenizer, tmp_path):
+    """LLaVA: a random model gets the same of packs and of single samples, its gradients too."""
+    pytest.importorskip("torch")
+    from brimful.verify.media_models import tiny_media_model
+    from brimful.verify.samples import renumbered
+    from tests.flow.parity import assert_packed_is_alone
+
+    store, features = llava_store(source, qwen_tokenizer, tmp_path)
+    small = renumbered(list(store))
+    assert {item.num_tokens for pack in small.packs for item in pack.media} == {16}
+    model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
+    collator = PackCollator(media=features)
+    assert assert_packed_is_alone(model, small.packs, collator, features, "model.vision_tower") == len(source)

@@ -1,8 +1,7 @@
-"""Chats with sounds, from rows to a model: packed they get the logits that they get alone."""
+"""Chats with sounds, from rows to a model: packed they get the logits and gradients that they get alone."""
 
 import json
 
-import numpy as np
 import pytest
 
 from brimful import PackCollator, open_packs, pack_dataset
@@ -93,43 +92,18 @@ def test_spectrograms_have_as_many_columns_as_were_counted(packs, processor):
     assert seen == 6
 
 
-def test_packed_is_alone(source, encoder, packs, processor, tokenizer):
-    """Logits of a random Qwen2-Audio, its tower included."""
-    torch = pytest.importorskip("torch")
-    from transformers import Qwen2AudioConfig, Qwen2AudioForConditionalGeneration
+def test_packed_is_alone(packs, processor):
+    """Logits, loss and gradients of a random Qwen2-Audio, its tower included."""
+    pytest.importorskip("torch")
+    from brimful.verify.media_models import tiny_media_model
+    from brimful.verify.samples import renumbered
+    from tests.flow.parity import assert_packed_is_alone
 
-    torch.manual_seed(0)
-    audio = {
-        "d_model": 32,
-        "encoder_layers": 1,
-        "encoder_attention_heads": 2,
-        "encoder_ffn_dim": 32,
-        "num_mel_bins": 128,
-    }
-    text = {"model_type": "qwen2", "vocab_size": len(tokenizer) + 8, "hidden_size": 32, "intermediate_size": 48}
-    text |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
-    (token,) = tokenizer.convert_tokens_to_ids(AUDIO_TOKENS[:1])
-    config = Qwen2AudioConfig(audio_config=audio, text_config=text, audio_token_index=token)
-    model = Qwen2AudioForConditionalGeneration(config).eval()
-    features = MediaFeatures(processor, "qwen2-audio")
+    small = renumbered(list(packs))
+    model = tiny_media_model(packs.media_settings, small.token_ids, small.vocab)
+    features = MediaFeatures.of_packs(packs, processor)
     collator = PackCollator(media=features)
-    seen = []
-    for pack in packs:
-        batch = collator([pack])
-        with torch.no_grad():
-            packed = model(**{name: value for name, value in batch.items() if name != "labels"}).logits[0]
-        for segment, sample_id in enumerate(pack.sample_ids.tolist()):
-            encoded = encoder.encode(source[sample_id])
-            inputs = {"input_ids": torch.tensor(encoded.input_ids[None].astype(np.int64))}
-            own = [index for index, item in enumerate(pack.media) if item.segment == segment]
-            if own:
-                inputs |= {name: batch[name][own] for name in ("input_features", "feature_attention_mask")}
-            with torch.no_grad():
-                alone = model(**inputs, use_cache=False).logits[0]
-            begin, end = int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment + 1])
-            assert (packed[begin:end] - alone).abs().max() < 1e-4
-            seen.append(sample_id)
-    assert sorted(seen) == [0, 1, 2, 3]
+    assert assert_packed_is_alone(model, small.packs, collator, features, "model.audio_tower") == 4
 
 
 def test_another_rate_is_refused(packs, tmp_path, processor):

@@ -30,7 +30,8 @@ FLAGS = {
 """Flags whose names differ from their arguments by more than hyphens."""
 
 PYTHON_ONLY = frozenset(
-    {"barrier", "count", "dialect", "fit", "multiple_of", "normaliser", "pad_to", "position_start", "tail"}
+    {"barrier", "count", "dialect", "fit", "media_maker", "multiple_of", "normaliser", "on_bad_medium", "pad_to"}
+    | {"position_start", "tail"}
 )
 """Settings that no command has: messages mention them as in Python."""
 

@@ -16,11 +16,15 @@ from brimful.optional import optional
 
 
 @click.command(cls=GroupedCommand)
+@click.argument("store", metavar="[PACKS]", required=False)
 @grouped(
     "Subject",
     value_option("--model", "DIR|ID", "A causal language model: a directory or a hub id.", "path"),
     value_option("--model-type", "NAME", "A tiny random model of an architecture instead: qwen2, llama, …"),
     value_option("--packs", "DIR", "A pack store to take samples from (default: random ones)."),
+    value_option(
+        "--processor", "DIR", "Directory of the model's processor, for packs with pictures, videos or sounds."
+    ),
     value_option("--collator", "MODULE:NAME", "Your collator instead of PackCollator, as package.module:name."),
 )
 @grouped(
@@ -35,7 +39,9 @@ from brimful.optional import optional
     click.option("--no-gradients", is_flag=True, help="Leave gradients out: half of the memory."),
 )
 @json_option
-def verify(path: str | None, model_type: str | None, no_gradients: bool, as_json: bool, **options: Any) -> int:
+def verify(
+    store: str | None, path: str | None, model_type: str | None, no_gradients: bool, as_json: bool, **options: Any
+) -> int:
     """Show that samples in one pack do not see each other, and train as they would one by one.
 
     Changes one sample and looks whether another one's logits move; compares logits, loss and gradients of the packed
@@ -45,9 +51,22 @@ def verify(path: str | None, model_type: str | None, no_gradients: bool, as_json
       brimful verify --model-type qwen2
 
       brimful verify --model Qwen/Qwen3-0.6B --packs packs --device cuda --dtype bfloat16
+
+    Packs with media are verified with a tiny model of the family that they were packed for, unless a model is given.
+
+      brimful verify packs --processor processor
     """
-    if (path is None) == (model_type is None):
+    if store is not None and options["packs"] is not None:
+        raise SettingsError(f"packs are given twice: {store} and --packs {options['packs']}")
+    options["packs"] = store if store is not None else options["packs"]
+    media_settings = None if options["packs"] is None else _media_settings(options["packs"])
+    given = (path is not None) + (model_type is not None)
+    if given != 1 and not (given == 0 and media_settings is not None):
         raise SettingsError("give either --model DIR|ID or --model-type NAME (such as qwen2): what is to be verified?")
+    if media_settings is not None:
+        return _verify_media(media_settings, path, model_type, no_gradients, as_json, **options)
+    if options["processor"] is not None:
+        raise SettingsError("--processor is for packs with media, and these have none")
     # Torch and transformers warn while they are imported, too.
     with _quiet():
         with optional("torch", "torch", "brimful verify"):
@@ -76,6 +95,61 @@ def verify(path: str | None, model_type: str | None, no_gradients: bool, as_json
     return 0 if report.ok else 1
 
 
+def _media_settings(directory: str) -> dict[str, Any] | None:
+    """Return how the media of packs were encoded; None for packs of text."""
+    from brimful.serve import open_packs
+
+    return open_packs(directory).media_settings
+
+
+def _verify_media(
+    media_settings: dict[str, Any],
+    path: str | None,
+    model_type: str | None,
+    no_gradients: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Verify packs with media: with a tiny model of their family, or with one of the user's own."""
+    if model_type is not None:
+        raise SettingsError(
+            f"--model-type {model_type} has no tower for media: leave it out for a tiny model of "
+            f"{media_settings['family']}, or give a model of your own by --model DIR"
+        )
+    if options["processor"] is None:
+        raise SettingsError("these packs hold media: give --processor DIR, the directory of the model's processor")
+    with _quiet():
+        with optional("torch", "torch", "brimful verify"):
+            import torch  # noqa: F401
+        from brimful.collate.media_features import MediaFeatures
+        from brimful.serve import open_packs
+        from brimful.verify import verify_packing
+        from brimful.verify.media_models import tiny_media_model
+        from brimful.verify.models import load_model
+        from brimful.verify.remembered_features import RememberedFeatures
+        from brimful.verify.samples import few_with_media, renumbered
+
+        names = _attention(options["attention"])
+        place: dict[str, Any] = {"dtype": options["dtype"], "device": options["device"]}
+        packs = open_packs(options["packs"])
+        features = MediaFeatures.of_packs(packs, options["processor"])
+        samples = few_with_media(packs, max_tokens=options["max_tokens"])
+        if path is not None:
+            model = load_model(path, **place)
+        else:
+            samples, vocab, token_ids = renumbered(samples)
+            rate = features.tokens_per_second
+            more: dict[str, Any] = {} if rate is None else {"tokens_per_second": rate}
+            model = tiny_media_model(media_settings, token_ids, vocab, **place, seed=options["seed"], **more)
+        maker = RememberedFeatures(features)
+        collator = _collator(options["collator"], samples, model, media=maker)
+        report = verify_packing(
+            model, collator, samples, attention=names, gradients=not no_gradients, media_maker=maker
+        )
+    show(report.as_dict, str(report).splitlines, as_json)
+    return 0 if report.ok else 1
+
+
 def _attention(text: str | None) -> list[str] | None:
     """Parse the implementations to try; None for the default ones."""
     from brimful.verify.attention import IMPLEMENTATIONS
@@ -91,7 +165,7 @@ def _attention(text: str | None) -> list[str] | None:
     return names
 
 
-def _collator(name: str | None, samples: list[Any], model: Any) -> Any:
+def _collator(name: str | None, samples: list[Any], model: Any, media: Any = None) -> Any:
     """Import ``module:name``: a collator, or a class or factory of one. None gives a PackCollator for this model."""
     if name is None:
         from brimful import PackCollator
@@ -100,7 +174,8 @@ def _collator(name: str | None, samples: list[Any], model: Any) -> Any:
         # One token more than the samples have, rounded up to 16: every batch has some padding to check.
         facts = facts_of(model)
         total = sum(len(sample["input_ids"]) if isinstance(sample, dict) else len(sample) for sample in samples)
-        return PackCollator(pad_to=-(-(total + 1) // 16) * 16, position_start=facts.position_start, mrope=facts.mrope)
+        size = -(-(total + 1) // 16) * 16
+        return PackCollator(pad_to=size, position_start=facts.position_start, mrope=facts.mrope, media=media)
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise SettingsError(f"--collator {name!r} must be MODULE:NAME, such as my_project.data:collate")

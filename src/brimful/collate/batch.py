@@ -40,6 +40,8 @@ class PackedBatch:
         loss_weights: ``float32[T]`` at the targets; None for 1 at every target.
         rope_positions: ``int64[3, T]``: time, height, width of mRoPE; None for text.
         media: images, videos and audio with the segment that owns each.
+        no_loss: segments that are trained without loss, as a medium of theirs could not be decoded; ``labels`` and
+            ``num_loss_tokens`` leave them out already.
     """
 
     input_ids: Int64Array
@@ -56,6 +58,7 @@ class PackedBatch:
     loss_weights: Float32Array | None = None
     rope_positions: Int64Array | None = None
     media: tuple[Media, ...] = ()
+    no_loss: tuple[int, ...] = ()
 
     @property
     def lengths(self) -> Int32Array:
@@ -133,5 +136,6 @@ class PackedBatch:
     def __repr__(self) -> str:
         return (
             f"PackedBatch({len(self.input_ids):,} tokens, {self.num_segments} segments, "
-            f"{self.num_loss_tokens:,} loss tokens, {self.num_padding:,} padding)"
+            f"{self.num_loss_tokens:,} loss tokens, {self.num_padding:,} padding"
+            f"{f', {len(self.no_loss)} without loss' if self.no_loss else ''})"
         )

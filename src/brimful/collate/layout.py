@@ -201,8 +201,19 @@ def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pac
         rope_positions = np.repeat(batch.position_ids[None], 3, axis=0)
         rope_positions[:, is_token] = rope
     first_segments = starts_of(np.array([pack.num_segments for pack in packs])).tolist()
+    no_loss = tuple(
+        first + segment
+        for first, extra in zip(first_segments, pack_extras, strict=True)
+        if extra.no_loss is not None
+        for segment in extra.no_loss.tolist()
+    )
+    # The labels are the row's own array, so nothing of the packs is written over.
+    for segment in no_loss:
+        batch.labels[batch.cu_seqlens[segment] : batch.cu_seqlens[segment + 1]] = IGNORE_INDEX
     return replace(
         batch,
+        num_loss_tokens=int(np.count_nonzero(batch.labels != IGNORE_INDEX)) if no_loss else batch.num_loss_tokens,
+        no_loss=no_loss,
         loss_weights=loss_weights,
         source_ids=None if sources is None else sources.astype(np.int32, copy=False),
         rope_positions=rope_positions,

@@ -36,12 +36,14 @@ class PackExtras:
         source_ids: ``int32[S]``: source of each segment in a mixture.
         rope_positions: ``int64[3, T]``: time, height and width of mRoPE, made sample by sample.
         media: one for each kind.
+        no_loss: ``int32[K]``: segments that are trained without loss, as a medium of theirs could not be decoded.
     """
 
     loss_weights: Float32Array | None = None
     source_ids: Int32Array | None = None
     rope_positions: Int64Array | None = None
     media: tuple[Media, ...] = ()
+    no_loss: Int32Array | None = None
 
 
 def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, ...]:

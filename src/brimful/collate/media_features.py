@@ -1,36 +1,56 @@
 """Features of a pack's media for the towers of a model: pixels by the model's own processor, and positions."""
 
+from __future__ import annotations
+
+import json
 import os
-from collections.abc import Callable, Sequence
+import warnings
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from brimful.checks import check_type
+from brimful.collate.image_features import Features, ImageFeatures
 from brimful.collate.media import Media, PackExtras
-from brimful.errors import CollateError
+from brimful.collate.sound_features import SoundFeatures
+from brimful.collate.video_features import VideoFeatures
+from brimful.errors import CollateError, SettingsError
 from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
-from brimful.media.audio import load_audio
-from brimful.media.families import open_family
-from brimful.media.images import load_image
-from brimful.media.rope_positions import RULES, RopeMedium, rope_positions
-from brimful.optional import optional
+from brimful.media.families import Family, family_of_settings, open_family
+from brimful.media.rope_positions import RULES, RopeMedium, RopeRule, rope_positions
+from brimful.messages import setting
 from brimful.shards import Pack
 from brimful.typing import Int64Array
+
+OnBadMedium = Literal["error", "no_loss"]
+"""Policy for a medium that cannot be decoded: the job stops by name, or its sample is trained without loss."""
+
+_POLICIES = ("error", "no_loss")
 
 
 class MediaFeatures:
     """Features of the media of a pack, made where the batch is made: in the workers of a data loader.
 
-    Pixels are those of the processor of Transformers, one picture after the other in the order of their tokens.
-    Positions are those of the model (mRoPE), made sample by sample.
+    Pixels are those of the processor of Transformers, one medium after the other in the order of their tokens; nothing
+    decoded is kept. Positions are those of the model (mRoPE), made sample by sample. Picklable: processors are loaded
+    where they are first needed.
 
     Args:
         processor: directory of the model's processor (``preprocessor_config.json``).
-        family: name of the family of models (``media.families``), as the packs were encoded with.
-        overrides: settings that the packs were encoded with, such as ``max_pixels``.
+        family: name of the family of models (``media.families``), as the packs were encoded with; or a family.
+        on_bad_medium: what to do with a medium that is gone, was changed, or cannot be decoded. ``"error"`` stops and
+            names it; ``"no_loss"`` puts zeros of its shape in its place and leaves the labels of its sample out, so that
+            no pack is lost and ranks stay in step. It is warned of once, counted in ``num_bad_media`` and in
+            ``PackedBatch.no_loss``, and written to ``bad_media_log``.
+        bad_media_log: file that each such medium is appended to, as a line of JSON with ``sample_id``, ``medium`` and
+            ``reason``; processes may share it.
+        tokens_per_second: positions in one second of a video (Qwen2.5-VL); None for that of ``config.json`` beside the
+            processor, else that of the published models.
+        overrides: settings that the packs were encoded with, such as ``max_pixels``; ``of_packs`` knows them.
 
     Raises:
         SettingsError: no such family, setting or file.
@@ -39,8 +59,11 @@ class MediaFeatures:
     ``pixel_values``            ``float32``, as the image processor makes them: of Qwen-VL
                                 ``[num_patches, 3 · temporal_patch_size · patch_size²]``
     ``image_grid_thw``          ``int64[num_images, 3]``, patches in time, height, width (Qwen-VL)
+    ``pixel_values_videos``     as ``pixel_values`` of Qwen-VL
+    ``video_grid_thw``          ``int64[num_videos, 3]``
+    ``second_per_grid_ts``      ``float32[num_videos]`` (Qwen2.5-VL)
     ``input_features``          ``float32[num_sounds, mel bins, columns of 10 ms]``
-    ``feature_attention_mask``  ``int[num_sounds, columns]``
+    ``feature_attention_mask``  ``int32[num_sounds, columns]``
     ``rope_positions``          ``int64[3, num_tokens]`` (Qwen-VL)
     ==========================  ================================================================
 
@@ -52,27 +75,146 @@ class MediaFeatures:
     [[0, 1, 0], [0, 1, 0], [0, 1, 0]]
     """
 
-    def __init__(self, processor: str | os.PathLike[str], family: str, **overrides: Any) -> None:
+    def __init__(
+        self,
+        processor: str | os.PathLike[str],
+        family: str | Family,
+        *,
+        on_bad_medium: OnBadMedium = "error",
+        bad_media_log: str | os.PathLike[str] | None = None,
+        tokens_per_second: float | None = None,
+        **overrides: Any,
+    ) -> None:
+        if on_bad_medium not in _POLICIES:
+            raise SettingsError(f"{setting('on_bad_medium', on_bad_medium)} is none of {', '.join(_POLICIES)}")
         self._directory = os.fspath(processor)
-        self._family = open_family(family, self._directory, **overrides)
-        self._rule = RULES.get(family)
+        self._family = family if isinstance(family, Family) else open_family(family, self._directory, **overrides)
+        if isinstance(family, Family) and overrides:
+            raise SettingsError(f"{', '.join(overrides)}: a family has its settings already")
+        self._rule = _rule_of(self._family, self._directory, tokens_per_second)
+        self._on_bad_medium = on_bad_medium
+        self._bad_media_log = None if bad_media_log is None else os.path.abspath(bad_media_log)
+        self.num_bad_media = 0
+
+    @classmethod
+    def of_packs(
+        cls,
+        packs: EncodedPacks,
+        processor: str | os.PathLike[str],
+        *,
+        on_bad_medium: OnBadMedium = "error",
+        bad_media_log: str | os.PathLike[str] | None = None,
+        tokens_per_second: float | None = None,
+    ) -> MediaFeatures:
+        """Return the features of packs that say themselves how their media were encoded.
+
+        Args:
+            packs: a ``PackedDataset``, or a ``PackStore`` (``open_packs``).
+            processor, on_bad_medium, bad_media_log, tokens_per_second: as of the class.
+
+        Raises:
+            SettingsError: packs without media, or of an earlier version, or a processor of another model; names the
+                first setting that differs.
+        """
+        if not hasattr(packs, "media_settings"):
+            check_type("packs", packs, (), "a PackedDataset or a PackStore", "open_packs opens a directory")
+        settings = packs.media_settings
+        if settings is None:
+            raise SettingsError(
+                "the packs do not say how media were encoded: they hold text, or are of an earlier version; name the "
+                "family in MediaFeatures(processor, family)"
+            )
+        return cls(
+            processor,
+            family_of_settings(settings, os.fspath(processor)),
+            on_bad_medium=on_bad_medium,
+            bad_media_log=bad_media_log,
+            tokens_per_second=tokens_per_second,
+        )
+
+    @property
+    def family(self) -> Family:
+        """The family of models, with its settings."""
+        return self._family
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Positions in one second of a video; None for models that do not count by seconds."""
+        return None if self._rule is None else self._rule.tokens_per_second
+
+    def __repr__(self) -> str:
+        return f"MediaFeatures({self._family.name}, {self._directory})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Processors are loaded again in each process: one of them may not be picklable, and all are read from files.
+        return {name: value for name, value in self.__dict__.items() if name != "_makers"}
 
     def __call__(self, pack: Pack) -> PackExtras:
         """Return the features of a pack, and positions for models that have them in space.
 
         Raises:
-            CollateError: a medium that cannot be decoded, or was changed since it was packed; names sample and medium.
+            CollateError: a medium that cannot be decoded, or was changed since it was packed (with ``"error"``); other
+                settings than those of the job; names sample and medium.
         """
-        makers = {MediaKind.IMAGE: self._images, MediaKind.AUDIO: self._sounds}
         media = []
+        no_loss = set()
         for kind in MediaKind:
             items = [item for item in pack.media if item.medium.kind is kind]
-            if items and kind not in makers:
-                raise CollateError(f"{_place(pack, items[0])}: videos cannot be decoded for training so far")
+            features = []
+            for item in items:
+                made = self._made(pack, item)
+                if made is None:
+                    no_loss.add(item.segment)
+                    made = self._makers[kind].blank(item)
+                features.append(made)
             if items:
-                media.append(makers[kind](pack, items))
+                arrays = {name: np.concatenate([one[name] for one in features]) for name in features[0]}
+                media.append(Media(kind.value, np.array([item.segment for item in items], dtype=np.int32), arrays))
         positions = None if self._rule is None else self._positions(pack)
-        return PackExtras(rope_positions=positions, media=tuple(media))
+        untrained = np.array(sorted(no_loss), dtype=np.int32) if no_loss else None
+        return PackExtras(rope_positions=positions, media=tuple(media), no_loss=untrained)
+
+    @cached_property
+    def _makers(self) -> dict[MediaKind, _Maker]:
+        return {
+            MediaKind.IMAGE: ImageFeatures(self._directory, self._family),
+            MediaKind.VIDEO: VideoFeatures(self._directory, self._family),
+            MediaKind.AUDIO: SoundFeatures(self._directory, self._family),
+        }
+
+    def _made(self, pack: Pack, item: PlacedMedium) -> Features | None:
+        """Return the features of a medium; None if it cannot be decoded and its sample goes without loss."""
+        try:
+            return self._makers[item.medium.kind].of(replace(item.medium, data=item.read()), item)
+        except SettingsError as error:
+            raise CollateError(f"{_place(pack, item)}: {error}") from error
+        except BadMediumError as error:
+            if self._on_bad_medium == "error":
+                raise CollateError(
+                    f"{_place(pack, item)}: {error}; {setting('on_bad_medium', 'no_loss')} goes on without its loss"
+                ) from error
+            self._count(pack, item, str(error))
+            return None
+
+    def _count(self, pack: Pack, item: PlacedMedium, reason: str) -> None:
+        """Count a medium that cannot be decoded, warn of the first, and write each to the log."""
+        self.num_bad_media += 1
+        if self.num_bad_media == 1:
+            more = f"; all are in {self._bad_media_log}" if self._bad_media_log else ""
+            warnings.warn(
+                f"{_place(pack, item)}: {reason}: it is trained without loss, and so is the sample of each further "
+                f"medium that cannot be decoded{more}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        if self._bad_media_log is not None:
+            row = {"sample_id": int(pack.sample_ids[item.segment]), "medium": item.title, "reason": reason}
+            # One short write to the end of a file is whole, whoever else writes there.
+            file = os.open(self._bad_media_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                os.write(file, json.dumps(row).encode() + b"\n")
+            finally:
+                os.close(file)
 
     def _positions(self, pack: Pack) -> Int64Array:
         """Return time, height and width of all tokens of a pack, ``int64[3, num_tokens]``."""
@@ -81,68 +223,72 @@ class MediaFeatures:
         edges = pack.cu_seqlens.tolist()
         media: list[list[RopeMedium]] = [[] for _ in range(pack.num_segments)]
         for item in pack.media:
-            if item.grid is not None:
-                start = item.start - edges[item.segment]
-                media[item.segment].append(RopeMedium(item.medium.kind, [start], item.grid))
+            if item.grid is None:
+                continue
+            is_timed = item.medium.kind is MediaKind.VIDEO and self._rule.tokens_per_second is not None
+            if is_timed and item.seconds_per_grid is None:
+                raise CollateError(
+                    f"{_place(pack, item)}: was packed by a version that did not keep the seconds of its frames: pack anew"
+                )
+            start = item.start - edges[item.segment]
+            runs = [start + run for run in item.runs]
+            medium = RopeMedium(item.medium.kind, runs, item.grid, item.seconds_per_grid or 1.0)
+            media[item.segment].append(medium)
         for segment, (begin, end) in enumerate(pairwise(edges)):
-            result[:, begin:end] = rope_positions(end - begin, media[segment], self._rule)
+            try:
+                result[:, begin:end] = rope_positions(end - begin, media[segment], self._rule)
+            except BadMediumError as error:
+                raise CollateError(f"sample {int(pack.sample_ids[segment])}: a medium {error}") from error
         return result
 
-    @cached_property
-    def _image_processor(self) -> Any:
-        with optional("transformers", "text", "pixels of pictures"):
-            from transformers import AutoImageProcessor
-        settings = self._family.settings["image"]
-        limits = {name: settings[name] for name in ("min_pixels", "max_pixels") if name in settings}
-        # Pillow's resampling and not torch's, which gives other pixels: the same wherever the batch is made.
-        return AutoImageProcessor.from_pretrained(self._directory, backend="pil", **limits)
 
-    def _images(self, pack: Pack, items: Sequence[PlacedMedium]) -> Media:
-        pictures = _decoded(pack, items, load_image)
-        features = self._image_processor(images=pictures, return_tensors="np")
-        arrays = {name: np.asarray(values) for name, values in features.items()}
-        if "image_grid_thw" in arrays:
-            for item, grid in zip(items, arrays["image_grid_thw"].tolist(), strict=True):
-                if tuple(grid) != item.grid:
-                    raise CollateError(
-                        f"{_place(pack, item)}: the processor makes the grid {tuple(grid)} and {item.grid} was packed: "
-                        f"its settings are not those of the job"
-                    )
-        return Media("image", np.array([item.segment for item in items], dtype=np.int32), arrays)
+class EncodedPacks(Protocol):
+    """Packs that know how their media were encoded: a ``PackedDataset`` or a ``PackStore``."""
 
-    @cached_property
-    def _feature_extractor(self) -> Any:
-        with optional("transformers", "text", "spectrograms of sounds"):
-            from transformers import AutoFeatureExtractor
-        settings = self._family.settings["audio"]
-        return AutoFeatureExtractor.from_pretrained(self._directory, **settings)
-
-    def _sounds(self, pack: Pack, items: Sequence[PlacedMedium]) -> Media:
-        rate = self._feature_extractor.sampling_rate
-        sounds = _decoded(pack, items, partial(load_audio, sampling_rate=rate))
-        features = self._feature_extractor(
-            sounds, sampling_rate=rate, padding="max_length", return_attention_mask=True, return_tensors="np"
-        )
-        mask = np.asarray(features["attention_mask"])
-        for item, num_frames in zip(items, mask.sum(axis=-1).tolist(), strict=True):
-            if num_frames != item.num_mel_frames:
-                raise CollateError(
-                    f"{_place(pack, item)}: its spectrogram has {num_frames} columns and {item.num_mel_frames} were "
-                    f"counted: the settings are not those of the job"
-                )
-        arrays = {"input_features": np.asarray(features["input_features"]), "feature_attention_mask": mask}
-        return Media("audio", np.array([item.segment for item in items], dtype=np.int32), arrays)
+    @property
+    def media_settings(self) -> dict[str, Any] | None:
+        """Settings of the family, as ``Family.settings``; None for packs of text."""
 
 
-def _decoded(pack: Pack, items: Sequence[PlacedMedium], decode: Callable[[Medium], Any]) -> list[Any]:
-    """Decode media one by one, from the bytes that were packed; name the first that cannot be."""
-    results = []
-    for item in items:
-        try:
-            results.append(decode(replace(item.medium, data=item.read())))
-        except BadMediumError as error:
-            raise CollateError(f"{_place(pack, item)}: {error}") from error
-    return results
+class _Maker(Protocol):
+    """Maker of the features of one kind of media."""
+
+    def of(self, medium: Medium, item: PlacedMedium) -> Features: ...
+
+    def blank(self, item: PlacedMedium) -> Features: ...
+
+
+def _rule_of(family: Family, directory: str, tokens_per_second: float | None) -> RopeRule | None:
+    """Return the rule of a family's positions with the numbers that belong to the model's configuration."""
+    rule = RULES.get(family.name)
+    if rule is None:
+        return None
+    kinds = ("image", "video")
+    merge_size = next((family.settings[kind]["merge_size"] for kind in kinds if kind in family.settings), None)
+    if merge_size is not None:
+        rule = replace(rule, merge_size=merge_size)
+    if rule.tokens_per_second is None:
+        return rule
+    if tokens_per_second is None:
+        tokens_per_second = _of_configuration(directory, rule.tokens_per_second)
+    return replace(rule, tokens_per_second=tokens_per_second)
+
+
+def _of_configuration(directory: str, published: float) -> float:
+    """Return the positions in a second that ``config.json`` beside the processor says, else the published ones."""
+    path = Path(directory) / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return published
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        return published
+    vision = config.get("vision_config")
+    rate = vision.get("tokens_per_second") if isinstance(vision, dict) else None
+    rate = config.get("position_id_per_seconds") if rate is None else rate
+    return published if rate is None else float(rate)
 
 
 def _place(pack: Pack, item: PlacedMedium) -> str:

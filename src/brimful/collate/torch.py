@@ -83,7 +83,7 @@ class PackCollator:
         self._loss_weights = loss_weights
         self._position_start = position_start
         self._mrope = mrope
-        self._media = media
+        self.media = media
         if position_start and not self.dialect.any_start:
             raise SettingsError(
                 f"position_start={position_start} does not go with dialect {self.dialect.name!r}, whose trainer takes "
@@ -137,7 +137,7 @@ class PackCollator:
             check_type("a batch", features, (), "a list of packs or samples", "one of them goes in a list too")
         if not features:
             raise CollateError("a batch needs at least one pack and got none")
-        packs, extras = as_packs(features, position_start=self._position_start, media=self._media)
+        packs, extras = as_packs(features, position_start=self._position_start, media=self.media)
         if self._vocab_size is not None:
             check_vocabulary(packs, self._vocab_size)
         fill, start = self.pad_token_id, self._position_start

@@ -188,11 +188,11 @@ class MediaChatEncoder(ChatEncoder):
         begin = num_tokens = 0
         for medium, place in zip(sample.media, places.tolist(), strict=True):
             expansion = self._expand(medium, sample)
-            tokens = self._ids_of(expansion)
+            tokens, runs = self._ids_of(expansion, self.family.placeholders[medium.kind].token)
             pieces += [ids[begin:place], tokens]
             masks += [mask[begin:place], np.zeros(len(tokens), dtype=bool)]
             num_tokens += place - begin
-            media.append(_placed(medium, num_tokens, len(tokens), expansion))
+            media.append(_placed(medium, num_tokens, len(tokens), runs, expansion))
             num_tokens += len(tokens)
             begin = place + 1
         return np.concatenate([*pieces, ids[begin:]]), np.concatenate([*masks, mask[begin:]]), tuple(media)
@@ -215,9 +215,12 @@ class MediaChatEncoder(ChatEncoder):
                 f"{medium.kind.value} {medium.name[:200]!r}: {error}", sample_id=sample.sample_id
             ) from error
 
-    def _ids_of(self, expansion: Expansion) -> TokenIds:
-        """Return the tokens of a medium."""
-        return np.concatenate([self._ids_of_piece(piece) for piece in expansion.pieces])
+    def _ids_of(self, expansion: Expansion, token: str) -> tuple[TokenIds, tuple[int, ...]]:
+        """Return the tokens of a medium, and where each run of its placeholder's token begins among them."""
+        parts = [self._ids_of_piece(piece) for piece in expansion.pieces]
+        starts = offsets_of([len(part) for part in parts]).tolist()
+        runs = [start for start, piece in zip(starts, expansion.pieces, strict=False) if piece.text == token]
+        return np.concatenate(parts), tuple(runs)
 
     def _ids_of_piece(self, piece: Piece) -> TokenIds:
         if not piece.is_token:
@@ -272,7 +275,7 @@ def _between(text: str, before: str, behind: str) -> str:
     return text.partition(before)[2].partition(behind)[0]
 
 
-def _placed(medium: Medium, start: int, length: int, expansion: Expansion) -> PlacedMedium:
+def _placed(medium: Medium, start: int, length: int, runs: tuple[int, ...], expansion: Expansion) -> PlacedMedium:
     return PlacedMedium(
         medium,
         start,
@@ -282,6 +285,8 @@ def _placed(medium: Medium, start: int, length: int, expansion: Expansion) -> Pl
         grid=expansion.grid,
         num_frames=expansion.num_frames,
         num_mel_frames=expansion.num_mel_frames,
+        runs=runs,
+        seconds_per_grid=expansion.seconds_per_grid,
     )
 
 

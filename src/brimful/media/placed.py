@@ -29,6 +29,9 @@ class PlacedMedium:
         grid: patches along time, height and width; None for sounds, and for models without a grid.
         num_frames: frames taken from a video; 1 for a picture.
         num_mel_frames: columns of the spectrogram of a sound.
+        runs: first token of each run of those from a tower, counted from ``start``: several in a video whose frames
+            stand between timestamps.
+        seconds_per_grid: seconds from one grid of a video to the next, for models whose positions follow them.
         segment: number of the segment that it belongs to; 0 in a sample.
         fingerprint: of its bytes when it was packed; empty before.
     """
@@ -41,6 +44,8 @@ class PlacedMedium:
     grid: tuple[int, int, int] | None = None
     num_frames: int = 0
     num_mel_frames: int = 0
+    runs: tuple[int, ...] = (0,)
+    seconds_per_grid: float | None = None
     segment: int = 0
     fingerprint: Fingerprint = ""
 

@@ -74,18 +74,26 @@ def load_frames(medium: Medium, indices: Sequence[int]) -> npt.NDArray[np.uint8]
         BadMediumError: as ``video_header``, and frames that are damaged or not there.
         MissingExtraError: PyAV is not installed.
     """
-    frames: dict[int, npt.NDArray[np.uint8]] = {}
-    numbers = set(indices)
+    return np.stack(list(iterate_frames(medium, indices)))
+
+
+def iterate_frames(medium: Medium, indices: Sequence[int]) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the frames of ``load_frames`` one by one, so that only one lies in memory: ``uint8[height, width, 3]``."""
+    wanted = iter(indices)
+    wish = next(wanted, None)
     with _opened(medium) as (_, container):
         # From the beginning, as Transformers: to seek and to count from there is not exact in every container.
         for number, frame in enumerate(container.decode(video=0)):
-            if number in numbers:
-                frames[number] = frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
-            if len(frames) == len(numbers):
-                break
-    if len(frames) < len(numbers):
-        raise BadMediumError(f"has no frame {min(numbers - frames.keys())}")
-    return np.stack([frames[number] for number in indices])
+            if number != wish:
+                continue
+            pixels = frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
+            while wish == number:
+                yield pixels
+                wish = next(wanted, None)
+            if wish is None:
+                return
+    if wish is not None:
+        raise BadMediumError(f"has no frame {wish}")
 
 
 @contextlib.contextmanager

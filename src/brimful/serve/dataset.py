@@ -36,6 +36,7 @@ class _PlannedPacks:
         plan.check_fingerprint()
         self._samples, self._plan = samples, plan
         self.fingerprint, self.alignment = plan.fingerprint, plan.alignment
+        self.media_settings: dict[str, Any] | None = samples.encoder.length_settings.get("media")
 
     def __len__(self) -> int:
         return self._plan.num_packs
@@ -130,6 +131,11 @@ class PackedDataset(IndexedPacks):
     def alignment(self) -> Alignment:
         """Multiples of tokens that the plan left room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
         return self._packs.alignment
+
+    @property
+    def media_settings(self) -> dict[str, Any] | None:
+        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text."""
+        return self._packs.media_settings
 
     def __len__(self) -> int:
         return len(self._packs)

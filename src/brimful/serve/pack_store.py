@@ -121,6 +121,11 @@ class PackStore(IndexedPacks):
         return Alignment(**self.identity.get("alignment", {}))
 
     @property
+    def media_settings(self) -> dict[str, Any] | None:
+        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for text, and in earlier versions."""
+        return self.identity.get("media_settings")
+
+    @property
     def num_shards(self) -> int:
         """Number of shard files."""
         return len(self._records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -11,9 +12,11 @@ from typing import Any
 
 import torch
 
+from brimful.collate.media import PackExtras
 from brimful.collate.padding import Padding
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
+from brimful.shards import Pack
 from brimful.trainers.model_facts import ModelFacts, facts_of
 
 __all__ = ["AttentionChoice", "Machine", "choose_attention", "collator_for"]
@@ -160,6 +163,7 @@ def collator_for(
     padding: Padding | None = None,
     pad_token_id: int = 0,
     loss_weights: Any = None,
+    media: Callable[[Pack], PackExtras] | None = None,
     quiet: bool = False,
 ) -> PackCollator:
     """Switch a model to an attention that isolates samples, and return its ``PackCollator``.
@@ -169,7 +173,7 @@ def collator_for(
     Args:
         model: a model of Transformers.
         device, attention: as in ``choose_attention``.
-        pad_to, padding, pad_token_id, loss_weights: as in ``PackCollator``.
+        pad_to, padding, pad_token_id, loss_weights, media: as in ``PackCollator``.
         quiet: print nothing.
 
     Raises:
@@ -189,6 +193,7 @@ def collator_for(
         loss_weights=loss_weights,
         position_start=choice.position_start,
         mrope=choice.mrope,
+        media=media,
     )
 
 

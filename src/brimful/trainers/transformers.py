@@ -29,9 +29,10 @@ def log_packing(trainer: Any) -> PackMetrics:
     ``fill``                    tokens of samples ÷ positions computed
     ``supervised_tokens``       targets of one step, all ranks
     ``samples_per_step``        segments of one step, all ranks
+    ``samples_without_loss``    segments so far whose media could not be decoded, all ranks; only if there are any
     ==========================  ====================================================================================
 
-    They are logged beside ``loss``: console, TensorBoard, W&B, ``trainer.state.log_history``. One collective of four
+    They are logged beside ``loss``: console, TensorBoard, W&B, ``trainer.state.log_history``. One collective of five
     numbers at each log.
 
     Raises:
@@ -58,10 +59,11 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
         self._since = time.monotonic()
+        self._without_loss = 0
         self._reset()
 
     def _reset(self) -> None:
-        self._totals, self._steps, self._seconds = [0, 0, 0, 0], 0, 0.0
+        self._totals, self._steps, self._seconds = [0, 0, 0, 0, 0], 0, 0.0
 
     def counted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``compute_loss`` to take the counts out of the batch; those of evaluation are thrown away."""
@@ -90,12 +92,14 @@ class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transf
             return
         # Every rank logs at the same steps, so all of them come to the collective.
         totals = torch.tensor(self._totals, dtype=torch.int64, device=self._accelerator.device)
-        tokens, positions, targets, samples = self._accelerator.reduce(totals, reduction="sum").tolist()
+        tokens, positions, targets, samples, bad = self._accelerator.reduce(totals, reduction="sum").tolist()
+        self._without_loss += bad
         numbers = {
             "useful_tokens_per_s": tokens / self._seconds if self._seconds else 0.0,
             "fill": tokens / positions if positions else 0.0,
             "supervised_tokens": targets / self._steps,
             "samples_per_step": samples / self._steps,
+            **({"samples_without_loss": self._without_loss} if self._without_loss else {}),
         }
         logs.update(numbers)
         # Trainer appends a copy of the logs to the history before it calls back.
@@ -120,5 +124,6 @@ class _Counting:
             inputs["input_ids"].numel() if samples_are_rows else sum(len(batch.input_ids) for batch in rows),
             sum(batch.num_loss_tokens for batch in rows),
             sum(batch.num_segments for batch in rows),
+            sum(len(batch.no_loss) for batch in rows),
         )
         return {**inputs, _COUNTS: counts}

@@ -20,7 +20,7 @@ from brimful.errors import BrimfulError
 from brimful.typing import Int64Array
 from brimful.verify.attention import first_sentence
 from brimful.verify.batch import CollatedBatch
-from brimful.verify.checks.isolation import Leak, compare_logits, other_tokens
+from brimful.verify.checks.isolation import Leak, changed_batch_of, compare_logits
 from brimful.verify.checks.positions import check_positions, position_rows
 from brimful.verify.modes import in_float32
 from brimful.verify.report import Diagnosis
@@ -77,9 +77,7 @@ def is_recurrent(setup: PackingSetup) -> bool:
 
 def _stops(setup: PackingSetup, leak: Leak, repairs: list[_Repair]) -> bool:
     """Return true if the leak is gone in the repaired batch."""
-    ids = other_tokens(setup, leak.changed)
-    assert ids is not None
-    batch, changed_batch = setup.batch, setup.collate({leak.changed: ids})
+    batch, changed_batch = setup.batch, changed_batch_of(setup, leak)
 
     def repaired_logits(batch: CollatedBatch) -> torch.Tensor:
         kwargs = dict(batch.kwargs)

@@ -110,7 +110,7 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
     """
     with optional("transformers", "text", "verify"):
         import transformers
-    torch_device = _device(device)
+    torch_device = device_named(device)
     try:
         config = _tiny_config(transformers, model_type)
         auto_class = _auto_class(transformers, config, model_type)
@@ -124,7 +124,7 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
             )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = auto_class.from_config(config).to(_dtype(dtype))
+            model = auto_class.from_config(config).to(dtype_named(dtype))
             for parameter in model.parameters():
                 if parameter.ndim > 1:
                     torch.nn.init.normal_(parameter, 0.0, 0.1)
@@ -139,7 +139,7 @@ def tiny_model(model_type: str, *, dtype: str = "float32", device: str = "cpu", 
 
 
 def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any:
-    """Load a causal language model from a directory or hub id.
+    """Load a causal language model, also one with towers for media, from a directory or hub id.
 
     Raises:
         SettingsError: there is no such model, or it is none that predicts tokens.
@@ -147,16 +147,21 @@ def load_model(path: str, *, dtype: str = "float32", device: str = "cpu") -> Any
     """
     with optional("transformers", "text", "verify"):
         import transformers
-    torch_device = _device(device)
+    torch_device = device_named(device)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(dtype))
+        config = transformers.AutoConfig.from_pretrained(path)
+        auto_class = transformers.AutoModelForCausalLM
+        # Models with towers are in a mapping of their own.
+        if config.model_type in _auto_names("MULTIMODAL_LM") and config.model_type not in _auto_names("CAUSAL_LM"):
+            auto_class = transformers.AutoModelForMultimodalLM
+        model = auto_class.from_pretrained(path, dtype=dtype_named(dtype))
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise SettingsError(f"{setting('model', path)}: no causal language model could be loaded: {reason}") from error
     return model.to(torch_device).eval()
 
 
-def _dtype(name: str) -> Any:
+def dtype_named(name: str) -> Any:
     """Return the dtype of torch with this name.
 
     Raises:
@@ -168,7 +173,7 @@ def _dtype(name: str) -> Any:
     return getattr(torch, name)
 
 
-def _device(name: str) -> Any:
+def device_named(name: str) -> Any:
     """Return the device with this name, after a tensor was made on it.
 
     Raises:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from brimful.collate.media import PackExtras
 from brimful.encode import EncodedSample
-from brimful.errors import SettingsError
-from brimful.shards import Pack
+from brimful.errors import BrimfulError, SettingsError
+from brimful.media import PlacedMedium
+from brimful.messages import setting
+from brimful.shards import Pack, assemble_pack
 from brimful.tokenised import TARGET_MASKS, read_tokenised
 from brimful.typing import IGNORE_INDEX, Int64Array
+from brimful.verify.other_media import other_medium
 
 Feature: TypeAlias = Pack | EncodedSample | Mapping[str, Any]
 """A pack or a plain sample."""
+
+MediaMaker: TypeAlias = Callable[[Pack], PackExtras]
+"""Maker of the features of a pack's media, such as ``MediaFeatures``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,8 @@ class Segment:
         labels: ``int64[n]``, not shifted; the first is ``IGNORE_INDEX``, as nothing predicts it.
         feature: index of the feature that holds it.
         positions: ``int64[rows, n]`` if the sample brings its own (mRoPE), else None.
+        media: pictures, videos and sounds, placed in the sample.
+        features: what the towers are given of them, made of this sample alone; by the model's argument.
     """
 
     name: str
@@ -38,6 +48,8 @@ class Segment:
     labels: Int64Array
     feature: int
     positions: Int64Array | None = None
+    media: tuple[PlacedMedium, ...] = ()
+    features: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @property
     def num_targets(self) -> int:
@@ -52,6 +64,10 @@ class ReferenceSamples:
     a target), ``seq_lengths`` (several samples in one row) and what else ``read_tokenised`` reads, or an ``EncodedSample``.
     The features are never handed out, only copies.
 
+    Args:
+        features: at least one.
+        media_maker: makes what the towers are given of the media of a pack; None refuses packs with media.
+
     >>> samples = ReferenceSamples([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9]}])
     >>> [segment.labels.tolist() for segment in samples.segments]
     [[-100, 6, 7], [-100, 9]]
@@ -59,14 +75,67 @@ class ReferenceSamples:
     {'input_ids': [5, 5]}
     """
 
-    def __init__(self, features: Sequence[Feature]) -> None:
+    def __init__(self, features: Sequence[Feature], media_maker: MediaMaker | None = None) -> None:
         if not features:
             raise SettingsError("there is nothing to verify: give at least two samples, or one pack of several")
         self._features = list(features)
-        self.segments = [segment for index, feature in enumerate(self._features) for segment in _read(index, feature)]
+        self._media_maker = media_maker
+        segments = [segment for index, feature in enumerate(self._features) for segment in _read(index, feature)]
+        # Positions of one sample in space are positions of all: a batch has rows for time, height and width, or none.
+        if self.has_media:
+            segments = [self._with_features(segment) for segment in segments]
+        self.segments = segments
 
     def __len__(self) -> int:
         return len(self._features)
+
+    @property
+    def has_media(self) -> bool:
+        """True if any sample has pictures, videos or sounds."""
+        return any(isinstance(feature, Pack) and feature.media for feature in self._features)
+
+    def _with_features(self, segment: Segment) -> Segment:
+        """Return a segment with what the towers are given of it, and with positions in space if the model has them."""
+        extras = self._extras(segment)
+        arrays = {name: array for media in extras.media for name, array in media.arrays.items()}
+        positions = segment.positions if extras.rope_positions is None else extras.rope_positions
+        return replace(segment, features=arrays, positions=positions)
+
+    def _extras(self, segment: Segment) -> PackExtras:
+        """Return the features of a segment alone, as a pack of its own."""
+        if self._media_maker is None:
+            raise SettingsError(
+                f"{segment.name} has media: give {setting('media_maker', python='media_maker=MediaFeatures(…)')} with "
+                f"the processor of the model, or a PackCollator with media=MediaFeatures(…)"
+            )
+        ids, mask = segment.ids.astype(np.int32), segment.labels != IGNORE_INDEX
+        return self._media_maker(assemble_pack([ids], [mask], [0], media=[segment.media]))
+
+    def features_with(self, media: Mapping[int, Sequence[PlacedMedium]] | None) -> list[Mapping[str, npt.NDArray[Any]]]:
+        """Return what the towers are given of each segment, of other media in some: ``{segment: media}``."""
+        media = media or {}
+        return [
+            self._with_features(replace(segment, media=tuple(media[index]))).features
+            if index in media
+            else segment.features
+            for index, segment in enumerate(self.segments)
+        ]
+
+    def other_media(self, index: int) -> tuple[PlacedMedium, ...] | None:
+        """Return other media of the same sizes in the place of a segment's; None if none can be made."""
+        if index not in self._other_media:
+            media = tuple(other_medium(item) or item for item in self.segments[index].media)
+            is_other = media != self.segments[index].media
+            try:
+                self._with_features(replace(self.segments[index], media=media))
+            except BrimfulError:  # of another size after all, as a container says its frames: nothing is shown with it
+                is_other = False
+            self._other_media[index] = media if is_other else None
+        return self._other_media[index]
+
+    @cached_property
+    def _other_media(self) -> dict[int, tuple[PlacedMedium, ...] | None]:
+        return {}
 
     @property
     def num_tokens(self) -> int:
@@ -111,14 +180,29 @@ class ReferenceSamples:
 
     def part(self, start: int, stop: int | None = None) -> ReferenceSamples:
         """Return some of the features."""
-        return ReferenceSamples(self._features[start:stop])
+        return ReferenceSamples(self._features[start:stop], self._media_maker)
 
-    def copies(self, replacements: Mapping[int, Int64Array] | None = None) -> list[Any]:
-        """Return fresh features, with other tokens in some segments: ``{segment: int64[n]}``."""
+    def copies(
+        self,
+        replacements: Mapping[int, Int64Array] | None = None,
+        media: Mapping[int, Sequence[PlacedMedium]] | None = None,
+    ) -> list[Any]:
+        """Return fresh features, with other tokens or media in some segments: ``{segment: int64[n]}``, ``{segment: media}``."""
         ids_by_feature: dict[int, list[Int64Array]] = {}
-        for segment, ids in zip(self.segments, self.ids_with(replacements), strict=True):
-            ids_by_feature.setdefault(segment.feature, []).append(ids)
-        return [_rebuild(feature, ids_by_feature[index]) for index, feature in enumerate(self._features)]
+        media_by_feature: dict[int, list[PlacedMedium]] = {}
+        media = media or {}
+        for index, (segment, ids) in enumerate(zip(self.segments, self.ids_with(replacements), strict=True)):
+            feature_ids = ids_by_feature.setdefault(segment.feature, [])
+            start = sum(map(len, feature_ids))
+            number = len(feature_ids)
+            feature_ids.append(ids)
+            media_by_feature.setdefault(segment.feature, []).extend(
+                replace(item, start=start + item.start, segment=number) for item in media.get(index, segment.media)
+            )
+        return [
+            _rebuild(feature, ids_by_feature[index], media_by_feature[index])
+            for index, feature in enumerate(self._features)
+        ]
 
     def modified_fields(self, features: Sequence[Any]) -> list[tuple[int, str]]:
         """Return feature and key of everything that differs from what ``copies`` handed out."""
@@ -147,18 +231,22 @@ def _read(index: int, feature: Feature) -> Iterator[Segment]:
         # Positions that begin at 0 and rise by 1 are the model's own: only others have to be brought.
         has_own_positions = sample.rope_positions is not None or sample.position_start
         positions = sample.positions if has_own_positions else None
-    for name, (start, stop) in zip(names, pairwise(bounds), strict=True):
+    for number, (name, (start, stop)) in enumerate(zip(names, pairwise(bounds), strict=True)):
         segment_labels = labels[start:stop].copy()
         segment_labels[0] = IGNORE_INDEX
         segment_positions = None if positions is None else positions[:, start:stop]
-        yield Segment(name, ids[start:stop], segment_labels, index, segment_positions)
+        media = feature.media if isinstance(feature, Pack) else ()
+        own = tuple(replace(item, start=item.start - start, segment=0) for item in media if item.segment == number)
+        yield Segment(name, ids[start:stop], segment_labels, index, segment_positions, own)
 
 
-def _rebuild(feature: Feature, segment_ids: Sequence[Int64Array]) -> Any:
-    """Copy a feature and put these tokens into its segments."""
+def _rebuild(feature: Feature, segment_ids: Sequence[Int64Array], media: Sequence[PlacedMedium]) -> Any:
+    """Copy a feature and put these tokens and media into its segments."""
     ids = np.concatenate(segment_ids)
     if not isinstance(feature, Mapping):
         arrays = {name: array.copy() for name, array in _fields(feature).items()}
+        if isinstance(feature, Pack):
+            return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)}, media=tuple(media))
         return replace(feature, **{**arrays, "input_ids": ids.astype(np.int32)})
     # Copied with everything in it, so that no collator can write into the original.
     fields = {key: value.clone() if hasattr(value, "clone") else deepcopy(value) for key, value in feature.items()}

@@ -13,6 +13,7 @@ CHECKS = {
     "complete": "every token of every sample is in the batch once",
     "labels": "every target is predicted by the token before it, and nothing predicts another sample",
     "positions": "positions begin anew with every sample",
+    "media": "every picture, video and sound is there once, with its own features, in the order of its tokens",
     "boundaries": "cu_seqlens and seq_idx say exactly where samples begin and end",
     "padding": "padding has no label, is no crowd of tiny samples, and what stands in it moves nothing",
     "attention": "the implementation runs with this model and this batch",

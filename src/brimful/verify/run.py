@@ -15,6 +15,7 @@ from brimful.verify.checks.boundaries import check_boundaries
 from brimful.verify.checks.gradients import check_backward
 from brimful.verify.checks.isolation import check_isolation
 from brimful.verify.checks.labels import check_labels
+from brimful.verify.checks.media import check_media
 from brimful.verify.checks.padding import check_padding, check_padding_moves_nothing
 from brimful.verify.checks.parity import check_parity
 from brimful.verify.checks.positions import check_positions
@@ -23,16 +24,17 @@ from brimful.verify.checks.weights import check_weights
 from brimful.verify.diagnosis import diagnose_leak, way_out_of_refusal
 from brimful.verify.modes import evaluating, preserved, training
 from brimful.verify.parity_diagnosis import explain_parity, is_random
-from brimful.verify.reference_samples import ReferenceSamples
+from brimful.verify.reference_samples import MediaMaker, ReferenceSamples
 from brimful.verify.report import CHECKS, Finding, Status, VerifyReport, joined, not_supported
 from brimful.verify.setup import PackingSetup
 
 _CAUSED_BY = {
-    "training": ("isolation",),
-    "logits": ("isolation", "training", "positions"),
-    "loss": ("labels", "padding", "complete", "isolation", "training", "logits"),
-    "gradients": ("labels", "padding", "complete", "isolation", "training", "logits", "loss"),
-    "weights": ("labels", "padding", "complete", "isolation", "training", "logits", "loss"),
+    "isolation": ("media",),
+    "training": ("media", "isolation"),
+    "logits": ("media", "isolation", "training", "positions"),
+    "loss": ("labels", "padding", "complete", "media", "isolation", "training", "logits"),
+    "gradients": ("labels", "padding", "complete", "media", "isolation", "training", "logits", "loss"),
+    "weights": ("labels", "padding", "complete", "media", "isolation", "training", "logits", "loss"),
 }
 """Checks whose failure explains that of another: the first that failed too is named as its cause."""
 
@@ -45,6 +47,7 @@ def verify_packing(
     attention: str | Iterable[str] | None = None,
     tolerance: float | None = None,
     gradients: bool = True,
+    media_maker: MediaMaker | None = None,
 ) -> VerifyReport:
     """Show on a model, a collator and samples that packing them changes nothing.
 
@@ -70,6 +73,8 @@ def verify_packing(
         tolerance: largest relative difference. If None, by dtype for parity, 1e-5 in fp32 and 6e-2 in bf16; and for
             isolation what right runs measure: nothing, or rounding where experts share a batch.
         gradients: compare gradients as well; takes twice the memory of the model.
+        media_maker: for packs with media, makes what the towers are given of a sample by itself; that of the collator
+            if None and it is a ``PackCollator(media=…)``.
 
     Raises:
         SettingsError: no samples, no attention implementation, or a model without parameters.
@@ -93,12 +98,15 @@ def verify_packing(
     names = [attention] if isinstance(attention, str) else list(attention)
     if not names:
         raise SettingsError("attention is empty: name at least one implementation, such as sdpa")
-    setup = PackingSetup(model, collator, ReferenceSamples(samples), tolerance, gradients)
+    media_maker = getattr(collator, "media", None) if media_maker is None else media_maker
+    setup = PackingSetup(model, collator, ReferenceSamples(samples, media_maker), tolerance, gradients)
     with preserved(model):
         findings = [check_inputs_unmodified(setup), check_complete(setup)]
         # Without knowing which token belongs to which sample, the other checks would only guess.
         if setup.batch.layout.certain:
             findings += [check(setup) for check in (check_labels, check_positions, check_boundaries, check_padding)]
+            if setup.samples.has_media:
+                findings.append(check_media(setup))
             for name in names:
                 findings += _check_attention(setup, name, findings)
     order = list(CHECKS)

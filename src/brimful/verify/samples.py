@@ -1,12 +1,14 @@
 """Small samples to verify with: random ones, or the first segments of packs."""
 
-from collections.abc import Iterable
-from itertools import islice
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from brimful.errors import SettingsError
+from brimful.media import MediaKind
 from brimful.messages import setting
 from brimful.rng import generator
 from brimful.shards import Pack, assemble_pack
@@ -17,6 +19,16 @@ _LENGTHS = (7, 12, 1, 20, 5, 13)
 
 _NUM_PACKS = 2
 """Packs that segments are taken from: two, so that there are two micro-batches."""
+
+
+_NUM_SPECIAL = 3
+"""Tokens below those of samples: padding, BOS and EOS of tiny models."""
+
+_PACKS_WITH_MEDIA = 16
+"""Packs whose segments are looked through for short ones with media."""
+
+_MAX_SAMPLES = 6
+"""Samples with and without media that are taken."""
 
 
 def random_samples(vocab: int, *, seed: int = 0) -> list[dict[str, Any]]:
@@ -63,3 +75,83 @@ def few_of(packs: Iterable[Pack], *, vocab: int, max_tokens: int) -> list[Pack]:
             f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
         )
     return small_packs
+
+
+def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
+    """Take whole segments of the first packs, the shortest with media and the shortest without, as two packs.
+
+    Media are not cut, so two samples are taken whatever their lengths; others while they fit.
+
+    Raises:
+        SettingsError: no packs, or fewer than two segments in all.
+    """
+    rows: list[tuple[bool, int, Pack, int]] = []
+    for pack in islice(packs, _PACKS_WITH_MEDIA):
+        owners = {item.segment for item in pack.media}
+        for segment in range(pack.num_segments):
+            rows.append((segment in owners, len(pack.segment(segment)), pack, segment))
+    if len(rows) < 2:
+        raise SettingsError(
+            f"isolation needs at least two samples, and the packs have fewer: give other {setting('packs')}"
+        )
+    by_length = sorted(rows, key=lambda row: row[1])
+    with_media = [row for row in by_length if row[0]]
+    without = [row for row in by_length if not row[0]]
+    # In turn one with media and one without; those with media first, as they are what is asked about.
+    candidates = [row for pair in zip_longest(with_media, without) for row in pair if row is not None]
+    first = with_media[:2] if len(with_media) > 1 else candidates[:2]
+    chosen, room = list(first), max_tokens - sum(row[1] for row in first)
+    for row in candidates:
+        if row not in first and row[1] <= room and len(chosen) < _MAX_SAMPLES:
+            chosen.append(row)
+            room -= row[1]
+    return [_pack_of(part) for part in (chosen[::_NUM_PACKS], chosen[1::_NUM_PACKS])]
+
+
+def _pack_of(rows: list[tuple[bool, int, Pack, int]]) -> Pack:
+    """Return a pack of segments of other packs, with their media."""
+    ids, masks, media = [], [], []
+    for _, _, pack, segment in rows:
+        start, stop = int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment + 1])
+        ids.append(np.array(pack.input_ids[start:stop]))
+        masks.append(np.array(pack.loss_mask[start:stop]))
+        own = [item for item in pack.media if item.segment == segment]
+        media.append([replace(item, start=item.start - start, segment=0) for item in own])
+    sample_ids = [int(pack.sample_ids[segment]) for _, _, pack, segment in rows]
+    starts = [int(pack.starts[segment]) for _, _, pack, segment in rows]
+    return assemble_pack(ids, masks, sample_ids, starts, media)
+
+
+class SmallPacks(NamedTuple):
+    """Packs whose tokens are numbered anew, for a tiny model: a vocabulary of its own takes most of its time.
+
+    Attributes:
+        packs: with tokens from 3 on, below which lie padding, BOS and EOS.
+        vocab: tokens of the vocabulary, with some for the markers of ``verify_packing``.
+        token_ids: token that stands for each kind of media.
+    """
+
+    packs: list[Pack]
+    vocab: int
+    token_ids: dict[MediaKind, int]
+
+
+def renumbered(packs: Sequence[Pack]) -> SmallPacks:
+    """Number the tokens of packs anew, equal ones alike.
+
+    >>> from brimful.shards import assemble_pack
+    >>> pack = assemble_pack([np.array([900, 7, 900])], [np.ones(3, bool)], [0])
+    >>> renumbered([pack]).packs[0].input_ids.tolist()
+    [4, 3, 4]
+    """
+    known = np.unique(np.concatenate([pack.input_ids for pack in packs]))
+    num_tokens = sum(len(pack) for pack in packs)
+    small = [
+        replace(pack, input_ids=(np.searchsorted(known, pack.input_ids) + _NUM_SPECIAL).astype(np.int32))
+        for pack in packs
+    ]
+    token_ids = {
+        item.medium.kind: int(pack.input_ids[item.start + item.runs[0]]) for pack in small for item in pack.media
+    }
+    vocab = _NUM_SPECIAL + len(known) + num_tokens + len(MediaKind)
+    return SmallPacks(small, -(-vocab // 64) * 64, token_ids)

@@ -1,7 +1,7 @@
 """Setup under test: model, collator and samples, and runs of them packed, one by one, and with a row each."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from brimful.errors import CollateError, SettingsError
+from brimful.media import MediaKind, PlacedMedium
 from brimful.typing import IGNORE_INDEX, Int64Array
 from brimful.verify.batch import CollatedBatch, as_rows, expected_targets
 from brimful.verify.locate import Place, SampleLayout, locate_with_markers
 from brimful.verify.markers import lay_out_markers
 from brimful.verify.modes import seeded
-from brimful.verify.reference_samples import ReferenceSamples
+from brimful.verify.reference_samples import ReferenceSamples, Segment
 
 _PARITY_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 """Relative difference that rounding explains, by dtype: kernels add in another order packed than one by one. In bf16, of
@@ -114,13 +115,17 @@ class PackingSetup:
             return int(getattr(self.config, "pad_token_id", None) or 0) + 1
         return 0
 
-    def collate(self, replacements: Mapping[int, Int64Array] | None = None) -> CollatedBatch:
-        """Call the collator with copies of the samples, other tokens in some segments, and find them in what it returns.
+    def collate(
+        self,
+        replacements: Mapping[int, Int64Array] | None = None,
+        media: Mapping[int, Sequence[PlacedMedium]] | None = None,
+    ) -> CollatedBatch:
+        """Call the collator with copies of the samples, other tokens or media in some, and find them in what it returns.
 
         Raises:
             CollateError: the batch is no mapping, has no ``input_ids``, or has labels of another shape.
         """
-        kwargs, ids = self._call_collator(self.samples.copies(replacements))
+        kwargs, ids = self._call_collator(self.samples.copies(replacements, media))
         segments, segment_ids = self.samples.segments, self.samples.ids_with(replacements)
         batch = CollatedBatch(kwargs, ids, None, locate_with_markers(ids, segments, segment_ids, self._markers))
         labels = kwargs.get("shift_labels" if batch.shifted else "labels")
@@ -167,15 +172,19 @@ class PackingSetup:
             collate_ids, self.samples, media_ids=media_tokens(self.config), reserved_tokens=reserved_tokens
         )
 
-    def in_rows(self, replacements: Mapping[int, Int64Array] | None = None) -> CollatedBatch:
+    def in_rows(
+        self,
+        replacements: Mapping[int, Int64Array] | None = None,
+        media: Mapping[int, Sequence[PlacedMedium]] | None = None,
+    ) -> CollatedBatch:
         """Return the samples with a row each, no collator involved: nothing is packed, and all are in one forward.
 
-        Rows are filled up behind the samples with their last token, which no earlier token sees.
+        Rows are filled up behind the samples with their last token that stands for no medium, which no earlier token sees.
         """
         segments, segment_ids = self.samples.segments, self.samples.ids_with(replacements)
         lengths = np.array([len(ids) for ids in segment_ids])
         width = int(lengths.max())
-        ids = np.stack([np.pad(row, (0, width - len(row)), mode="edge") for row in segment_ids])
+        ids = np.stack([self._filled(row, width) for row in segment_ids])
         own_positions = [segment.positions for segment in segments if segment.positions is not None]
         positions = None
         if len(own_positions) == len(segments):
@@ -183,14 +192,40 @@ class PackingSetup:
             positions = np.stack(rows, axis=1)
         places = tuple(Place(row, 0, int(length)) for row, length in enumerate(lengths))
         layout = SampleLayout(places, (), np.zeros(ids.shape, dtype=bool), True)
-        batch = CollatedBatch(self._plain_kwargs(ids, positions), ids, None, layout)
+        kwargs = {**self._plain_kwargs(ids, positions), **self._tower_kwargs(self.samples.features_with(media))}
+        batch = CollatedBatch(kwargs, ids, None, layout)
         return replace(batch, targets=expected_targets(batch, segments))
 
+    def _filled(self, ids: Int64Array, width: int) -> Int64Array:
+        """Return a row of ``width`` tokens: those of a sample, then its last one that stands for no medium."""
+        media = media_tokens(self.config)
+        others = ids[~np.isin(ids, media)] if media else ids
+        fill = others[-1] if len(others) else ids[-1]
+        return np.pad(ids, (0, width - len(ids)), constant_values=int(fill))
+
     def sample_kwargs(self, index: int) -> dict[str, Any]:
-        """Return the keyword arguments of the model for one sample by itself."""
+        """Return the keyword arguments of the model for one sample by itself.
+
+        With media, a model that makes its own positions of types of tokens does so: those of the collator may be wrong.
+        """
         segment = self.samples.segments[index]
+        towers = self._tower_kwargs([segment.features])
+        if segment.features and segment.positions is not None and self._makes_positions:
+            types = torch.from_numpy(_types_of_tokens(segment)[None]).to(self.device)
+            return {**self._plain_kwargs(segment.ids[None], None), **towers, "mm_token_type_ids": types}
         positions = None if segment.positions is None else segment.positions[:, None]
-        return self._plain_kwargs(segment.ids[None], positions)
+        return {**self._plain_kwargs(segment.ids[None], positions), **towers}
+
+    @cached_property
+    def _makes_positions(self) -> bool:
+        """True if the model's forward itself takes types of tokens, and makes positions in space of them."""
+        return "mm_token_type_ids" in inspect.signature(self.model.forward).parameters
+
+    def _tower_kwargs(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what the towers are given of several samples, in their order."""
+        names = {name: None for arrays in features for name in arrays}
+        joined = {name: np.concatenate([arrays[name] for arrays in features if name in arrays]) for name in names}
+        return {name: torch.tensor(array).to(self.device) for name, array in joined.items()}
 
     def _plain_kwargs(self, ids: Int64Array, positions: Int64Array | None) -> dict[str, Any]:
         """Return keyword arguments for unpacked rows: ``int64[B, T]`` and perhaps ``int64[rows, B, T]``."""
@@ -270,6 +305,17 @@ def targets_loss(logits: torch.Tensor, targets: Int64Array) -> torch.Tensor:
     flat_targets = torch.from_numpy(targets.reshape(-1)).to(logits.device)
     flat_logits = logits.reshape(-1, logits.shape[-1])
     return torch.nn.functional.cross_entropy(flat_logits, flat_targets, ignore_index=IGNORE_INDEX, reduction="sum")
+
+
+def _types_of_tokens(segment: Segment) -> Int64Array:
+    """Return ``int64[n]``: 1 at tokens of pictures, 2 at those of videos, 3 at those of sounds, 0 elsewhere."""
+    numbers = {MediaKind.IMAGE: 1, MediaKind.VIDEO: 2, MediaKind.AUDIO: 3}
+    types = np.zeros(len(segment.ids), dtype=np.int64)
+    for item in segment.media:
+        size = item.num_tokens // len(item.runs)
+        for run in item.runs:
+            types[item.start + run : item.start + run + size] = numbers[item.medium.kind]
+    return types
 
 
 def media_tokens(config: Any) -> list[int]:

@@ -1,5 +1,7 @@
 """Families of models by name: tokens of pictures, videos and sounds from their headers, as the processor makes them."""
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,16 @@ from brimful.media.families.qwen2_vl import Qwen2VL
 from brimful.media.families.qwen3_vl import Qwen3VL
 from brimful.messages import setting
 
-__all__ = ["FAMILIES", "Expansion", "Family", "Piece", "Placeholder", "family_of_processor", "open_family"]
+__all__ = [
+    "FAMILIES",
+    "Expansion",
+    "Family",
+    "Piece",
+    "Placeholder",
+    "family_of_processor",
+    "family_of_settings",
+    "open_family",
+]
 
 FAMILIES: dict[str, type[Family]] = {
     family.name: family for family in (Qwen2VL, Qwen25VL, Qwen3VL, Qwen2Audio, Qwen25Omni, Llava, InternVL)
@@ -44,6 +55,48 @@ def open_family(name: str, directory: str | Path | None = None, **overrides: Any
     family = FAMILIES[name].from_files(files, {key: value for key, value in overrides.items() if value is not None})
     family.directory = None if directory is None else Path(directory)
     return family
+
+
+_CHOSEN = {
+    *("min_pixels", "max_pixels", "max_patches", "sampling_rate"),
+    *("do_sample_frames", "fps", "num_frames", "min_frames", "max_frames", "cap_pixels_per_frame"),
+}
+"""Settings that a job may choose; all others belong to the model."""
+
+
+def family_of_settings(settings: Mapping[str, Any], directory: str | Path | None = None) -> Family:
+    """Return the family that has these settings: the other way round of ``Family.settings``.
+
+    What a job may choose, such as ``max_pixels``, is taken from the settings; what belongs to the model has to be that of
+    the processor's files.
+
+    Args:
+        settings: as ``Family.settings`` had them, also after JSON.
+        directory: folder of the model's processor; None believes the settings in all.
+
+    Raises:
+        SettingsError: no such family or setting, or a processor of another model; names the first difference.
+
+    >>> family = open_family("qwen2-vl", max_pixels=28 * 28 * 100)
+    >>> family_of_settings(family.settings).settings == family.settings
+    True
+    """
+    name = str(settings.get("family"))
+    family = open_family(name, directory)
+    parts = []
+    for part in family._settings:
+        values = settings.get(part.kind, {})
+        own = {field.name: getattr(part, field.name) for field in fields(part)}
+        for key, value in values.items():
+            if key not in own:
+                raise SettingsError(f"the family {name} has no setting {key!r} of {part.kind}s: update brimful")
+            if directory is not None and key not in _CHOSEN and value != own[key]:
+                raise SettingsError(
+                    f"{directory} has {key}={own[key]!r} for {part.kind}s and the packs were made with {value!r}: give "
+                    f"the processor that they were made with"
+                )
+        parts.append(replace(part, **values))
+    return type(family)(*parts)
 
 
 _FAMILY_OF_CLASS = {family.processor_class: name for name, family in FAMILIES.items()}

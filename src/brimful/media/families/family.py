@@ -54,6 +54,7 @@ class Expansion:
         grid: patches along time, height and width, if the family has such a grid.
         num_frames: frames that are taken from a video; 1 for a picture.
         num_mel_frames: columns of the spectrogram of a sound, without padding.
+        seconds_per_grid: seconds from one grid of a video to the next, if the model's positions follow them.
 
     >>> Expansion((Piece("<a>"), Piece("<b>", 3)), num_tokens=3).text
     '<a><b><b><b>'
@@ -65,6 +66,7 @@ class Expansion:
     grid: tuple[int, int, int] | None = None
     num_frames: int = 0
     num_mel_frames: int = 0
+    seconds_per_grid: float | None = None
 
     @property
     def text(self) -> str:

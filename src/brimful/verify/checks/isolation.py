@@ -1,6 +1,6 @@
 """Isolation: the tokens of one sample do not move the logits of another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +36,7 @@ class Leak:
         own: relative difference in the logits of the changed sample itself.
         limit: largest ``size`` that passes.
         precise: measured in float32.
+        is_of_media: the change was other media in the place of the sample's; else other tokens.
     """
 
     changed: int
@@ -45,6 +46,7 @@ class Leak:
     own: float
     limit: float = 0.0
     precise: bool = False
+    is_of_media: bool = False
 
 
 def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
@@ -74,7 +76,13 @@ def check_isolation(setup: PackingSetup) -> tuple[Finding, Leak | None]:
         if max(leak.own for leak in leaks) <= movement.limit:
             detail = "changing a sample does not even move its own logits, so nothing can be shown"
             return not_supported("isolation", detail, "verify with a model whose output depends on its input"), None
-        detail = joined(f"{len(leaks)} samples changed, one at a time", movement.remark)
+        with_media = [leak for leak in leaks if leak.is_of_media]
+        if with_media and max(leak.own for leak in with_media) <= movement.limit:
+            detail = "other media in a sample do not even move its own logits, so nothing can be shown of them"
+            return not_supported("isolation", detail, "verify with a model that looks at its media"), None
+        num_changed = f"{len(leaks) - len(with_media)} samples changed, one at a time"
+        media_text = f"{len(with_media)} samples with other media" if with_media else ""
+        detail = joined(num_changed, media_text, movement.remark)
         return replace(finding, detail=detail), worst
     finding = replace(finding, status=Status.FAIL, detail=_describe(setup, movement, worst, leaks))
     if movement.without_packing:
@@ -88,7 +96,7 @@ def _describe(setup: PackingSetup, movement: Movement, worst: Leak, leaks: list[
     side = "earlier" if worst.changed < worst.moved else "later"
     num_leaking = sum(leak.size > movement.limit for leak in leaks)
     detail = (
-        f"other tokens in {changed_segment.name} move {worst.tokens} of {len(moved_segment.ids)} tokens of "
+        f"other {'media' if worst.is_of_media else 'tokens'} in {changed_segment.name} move {worst.tokens} of {len(moved_segment.ids)} tokens of "
         f"{moved_segment.name}, which sees the {side} sample; {num_leaking} of {len(leaks)} samples leak"
     )
     return joined(detail, movement.remark)
@@ -103,9 +111,7 @@ def movement_in_rows(setup: PackingSetup) -> float:
     return max((leak.size for leak in leaks), default=0.0)
 
 
-def _leaks(
-    setup: PackingSetup, lay_out: Callable[[Mapping[int, Int64Array] | None], CollatedBatch], steps: int = 1
-) -> list[Leak]:
+def _leaks(setup: PackingSetup, lay_out: Callable[..., CollatedBatch], steps: int = 1) -> list[Leak]:
     """Change each of some samples in a layout, and return the effects."""
     batch = lay_out(None)
     logits = setup.logits(batch.kwargs)
@@ -117,7 +123,26 @@ def _leaks(
         if (ids := other_tokens(setup, index, steps)) is not None:
             changed_batch = lay_out({index: ids})
             leaks.append(compare_logits(logits, setup.logits(changed_batch.kwargs), batch, changed_batch, index))
+    # Samples with media are changed in these alone, too: towers see them together, whatever the tokens are.
+    with_media = [index for index in indices if setup.samples.segments[index].media]
+    stride = max(1, -(-len(with_media) // _MAX_CHANGED_SAMPLES))
+    for index in with_media[::stride]:
+        if (media := setup.samples.other_media(index)) is not None:
+            changed_batch = lay_out(None, {index: media})
+            leak = compare_logits(logits, setup.logits(changed_batch.kwargs), batch, changed_batch, index)
+            leaks.append(replace(leak, is_of_media=True))
     return leaks
+
+
+def changed_batch_of(setup: PackingSetup, leak: Leak) -> CollatedBatch:
+    """Return the batch of the collator with the change that a leak was found by."""
+    if leak.is_of_media:
+        media = setup.samples.other_media(leak.changed)
+        assert media is not None
+        return setup.collate(None, {leak.changed: media})
+    ids = other_tokens(setup, leak.changed)
+    assert ids is not None
+    return setup.collate({leak.changed: ids})
 
 
 def compare_logits(

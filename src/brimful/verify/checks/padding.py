@@ -9,7 +9,7 @@ from brimful.verify.checks.labels import beside_padding
 from brimful.verify.checks.positions import position_rows
 from brimful.verify.noise import measure_movement
 from brimful.verify.report import Diagnosis, Finding, Status, compared, failed, joined
-from brimful.verify.setup import PackingSetup, difference
+from brimful.verify.setup import PackingSetup, difference, media_tokens
 
 _PADDING_IS_SEEN = Diagnosis(
     "padding before or between samples is attended to, or takes part in routing or state",
@@ -56,6 +56,9 @@ def check_padding_moves_nothing(setup: PackingSetup) -> Finding | None:
     mask = torch.from_numpy(batch.padding.reshape(tuple(ids.shape))).to(ids.device)
     # Different tokens at every place: equal ones could move nothing by symmetry.
     ids[mask] = (ids[mask] + 1 + torch.arange(int(mask.sum()), device=ids.device)) % vocab
+    # A token of a medium would ask for one that is not there.
+    for token in media_tokens(setup.config):
+        ids[mask & (ids == token)] = 1
 
     def measure() -> float:
         logits, changed_logits = setup.logits(batch.kwargs), setup.logits({**batch.kwargs, "input_ids": ids})

@@ -1,0 +1,199 @@
+"""Media of the batch: every picture, video and sound once, with its own features, in the order of its tokens."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.media import MediaKind
+from brimful.verify.report import Finding, Status, failed
+from brimful.verify.setup import PackingSetup
+
+_TOLERANCE = 0.05
+"""Mean difference of features that are the same, by their mean size: decoders and resizers round differently."""
+
+
+class _Kind(NamedTuple):
+    """Arguments of a model for one kind of media: its values, and how many rows each item has."""
+
+    kind: MediaKind
+    noun: str
+    values: str
+    sizes: str
+
+
+_KINDS = (
+    _Kind(MediaKind.IMAGE, "picture", "pixel_values", "image_grid_thw"),
+    _Kind(MediaKind.VIDEO, "video", "pixel_values_videos", "video_grid_thw"),
+    _Kind(MediaKind.AUDIO, "sound", "input_features", "feature_attention_mask"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One medium, or all of a sample where nothing says which rows are whose.
+
+    Attributes:
+        name: of the sample.
+        values: ``[rows, …]``: what its tower is given.
+        size: grid or mask; None if the model takes none.
+    """
+
+    name: str
+    values: npt.NDArray[Any]
+    size: npt.NDArray[Any] | None
+
+
+def check_media(setup: PackingSetup) -> Finding:
+    """Compare what the towers are given of the batch with what they are given of each sample by itself.
+
+    A tower does not know samples: it takes rows in their order, and the model puts them where placeholders stand.
+    """
+    batch, segments = setup.batch, setup.samples.segments
+    located = sorted(batch.located, key=lambda pair: (pair[1].row, pair[1].start))
+    counts = []
+    for kind in _KINDS:
+        expected = [item for index, _ in located for item in _items(kind, segments[index])]
+        values = batch.kwargs.get(kind.values)
+        if not expected and values is None:
+            continue
+        finding = _compare(kind, expected, values, batch.kwargs.get(kind.sizes))
+        if finding is not None:
+            return finding
+        counts.append(f"{len(expected)} {kind.noun}{'s' if len(expected) > 1 else ''}")
+    return Finding("media", Status.PASS, detail=", ".join(counts))
+
+
+def _items(kind: _Kind, segment: Any) -> Iterator[_Item]:
+    """Yield the media of one kind of a segment with their features."""
+    features: Mapping[str, npt.NDArray[Any]] = segment.features
+    if kind.values not in features:
+        return
+    values, sizes = features[kind.values], features.get(kind.sizes)
+    count = sum(item.medium.kind is kind.kind for item in segment.media)
+    rows = _rows_of(sizes, count, len(values))
+    if rows is None:
+        yield _Item(segment.name, values, None)
+        return
+    ends = np.cumsum(rows)
+    for number, end in enumerate(ends.tolist()):
+        yield _Item(segment.name, values[end - rows[number] : end], None if sizes is None else sizes[number])
+
+
+def _rows_of(sizes: npt.NDArray[Any] | None, count: int, num_rows: int) -> list[int] | None:
+    """Return the rows of each item: patches of a grid, or one; None if they cannot be told."""
+    if sizes is not None and sizes.shape[1:] == (3,):
+        return [int(rows) for rows in sizes.prod(axis=1)]
+    return [1] * count if num_rows == count else None
+
+
+def _compare(kind: _Kind, expected: Sequence[_Item], values: Any, sizes: Any) -> Finding | None:
+    """Return the first fault of one kind of media; None if there is none."""
+    noun, way_out = kind.noun, "join the features of the samples in the order of their tokens, grids beside them"
+    due_rows = sum(len(item.values) for item in expected)
+    if values is None:
+        detail = f"the batch has no {kind.values}, and its samples have {len(expected)} {noun}s"
+        return failed("media", detail, f"the collator drops all {noun}s: {kind.values}", way_out)
+    rows = _as_array(values)
+    due_sizes = [item.size for item in expected if item.size is not None]
+    actual_sizes = None if sizes is None else _as_array(sizes)
+    if due_sizes and actual_sizes is None:
+        return failed("media", f"the batch has no {kind.sizes}", f"the collator drops {kind.sizes}", way_out)
+    num_items = len(expected) if actual_sizes is None or not due_sizes else len(actual_sizes)
+    if len(rows) != due_rows or num_items != len(expected):
+        detail = (
+            f"the batch has {len(rows):,} rows of {kind.values} for {num_items} {noun}s, and its samples have "
+            f"{due_rows:,} for {len(expected)}"
+        )
+        return failed("media", detail, _cause_of_count(kind, expected, rows), way_out)
+    ends = np.cumsum([len(item.values) for item in expected])
+    blocks = [rows[end - len(item.values) : end] for item, end in zip(expected, ends.tolist(), strict=True)]
+    for number, (item, block) in enumerate(zip(expected, blocks, strict=True)):
+        if not _is_same(block, item.values):
+            detail = f"{noun} {number} of the batch, of {item.name}, has other {kind.values} than by itself"
+            return failed("media", detail, _cause_of_values(noun, expected, blocks, number, rows), way_out)
+    for number, item in enumerate(expected):
+        if item.size is None or actual_sizes is None or np.array_equal(actual_sizes[number], item.size):
+            continue
+        shown = f": {actual_sizes[number].tolist()} and not {item.size.tolist()}" if item.size.size == 3 else ""
+        others = [
+            other.name
+            for other in expected
+            if other.size is not None and other is not item and np.array_equal(actual_sizes[number], other.size)
+        ]
+        owner = f"that of {others[0]}" if others else "of no sample"
+        return failed(
+            "media",
+            f"{noun} {number} of the batch, of {item.name}, has another {kind.sizes}{shown}",
+            f"a {_word(kind)} of the wrong sample: {item.name} has {owner}",
+            way_out,
+        )
+    return None
+
+
+def _word(kind: _Kind) -> str:
+    return "mask" if kind.kind is MediaKind.AUDIO else "grid"
+
+
+def _cause_of_count(kind: _Kind, expected: Sequence[_Item], rows: npt.NDArray[Any]) -> str:
+    """Say which medium is missing, or that there is one of no token."""
+    noun = kind.noun
+    begin = 0
+    for number, item in enumerate(expected):
+        block = rows[begin : begin + len(item.values)]
+        if not _is_same(block, item.values):
+            rest = sum(len(other.values) for other in expected[number + 1 :])
+            follows = len(rows) - begin == rest
+            if follows or len(rows) < begin + len(item.values) + rest:
+                return f"one {noun} dropped: number {number}, of {item.name}, is not in the batch"
+            return f"features that belong to no token stand before the {noun} of {item.name}: of a text-only neighbour"
+        begin += len(item.values)
+    if begin < len(rows):
+        return f"features that belong to no token stand behind the last {noun}: of a text-only neighbour"
+    return f"{kind.sizes} has not one row for each {noun}"
+
+
+def _cause_of_values(
+    noun: str, expected: Sequence[_Item], blocks: Sequence[npt.NDArray[Any]], number: int, rows: npt.NDArray[Any]
+) -> str:
+    """Say what other features stand in the place of one medium's."""
+    item = expected[number]
+    for other_number, other in enumerate(expected):
+        if other_number != number and _begins_with(rows, blocks, number, other.values):
+            if other.name == item.name:
+                return f"{noun}s of {item.name} in another order: number {other_number} stands at number {number}"
+            return f"{noun}s of two samples exchanged: that of {other.name} stands at the tokens of {item.name}"
+    if _is_same(_row_sums(blocks[number]), _row_sums(item.values)):
+        return f"patches in another order: {item.name} has its own, and not in the order of its tokens"
+    return f"another {noun}, or another processor: what {item.name} is given is of no sample"
+
+
+def _begins_with(
+    rows: npt.NDArray[Any], blocks: Sequence[npt.NDArray[Any]], number: int, values: npt.NDArray[Any]
+) -> bool:
+    """Return true if the rows at the beginning of a block are these: exchanged media may have other sizes."""
+    begin = sum(len(block) for block in blocks[:number])
+    return _is_same(rows[begin : begin + len(values)], values)
+
+
+def _row_sums(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the sums of rows in rising order: equal for the same rows in any order."""
+    return np.sort(values.reshape(len(values), -1).sum(axis=1))
+
+
+def _is_same(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> bool:
+    """Return true if two arrays are the same but for rounding."""
+    if actual.shape != expected.shape:
+        return False
+    scale = max(float(np.abs(expected).mean()), 1e-3) if expected.size else 1.0
+    return not expected.size or float(np.abs(actual - expected).mean()) <= _TOLERANCE * scale
+
+
+def _as_array(value: Any) -> npt.NDArray[Any]:
+    """Return a tensor or an array in host memory; numbers with a fraction as float32."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        return np.asarray(value.float().numpy() if value.is_floating_point() else value.numpy())
+    return np.asarray(value)

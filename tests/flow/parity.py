@@ -1,0 +1,82 @@
+"""Packed against alone: logits, loss and gradients of a model, towers included."""
+
+import numpy as np
+import pytest
+import torch
+
+from brimful.shards import assemble_pack
+
+LIMIT = 1e-4
+"""Largest difference in fp32; of gradients relative to the largest of the parameter, at least 1."""
+
+
+def alone_inputs(pack, segment, features):
+    """One sample of a pack as a model takes it, without a collator: with types of tokens, of which it makes positions."""
+    begin, end = pack.cu_seqlens[segment : segment + 2].tolist()
+    ids, mask = pack.input_ids[begin:end], pack.loss_mask[begin:end]
+    media = tuple(item for item in pack.media if item.segment == segment)
+    single = assemble_pack([ids], [np.array(mask)], [0], media=[[_moved(item, -begin) for item in media]])
+    tensor = torch.tensor(ids[None].astype(np.int64))
+    inputs = {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
+    if media:
+        extras = features(single)
+        inputs |= {name: torch.from_numpy(array) for one in extras.media for name, array in one.arrays.items()}
+        if extras.rope_positions is not None:
+            types = torch.zeros_like(tensor, dtype=torch.int32)
+            for item in single.media:
+                size = item.num_tokens // len(item.runs)
+                for run in item.runs:
+                    start = item.start + run
+                    types[0, start : start + size] = 1 if item.medium.kind.value == "image" else 2
+            inputs["mm_token_type_ids"] = types
+    return inputs, torch.from_numpy(single.labels)
+
+
+def _moved(item, by):
+    from dataclasses import replace
+
+    return replace(item, start=item.start + by, segment=0)
+
+
+def assert_packed_is_alone(model, packs, collator, features, tower):
+    """Compare all packs with all their samples; return the number of samples.
+
+    Args:
+        tower: beginning of the names of parameters that must have gradients.
+    """
+
+    def gradients():
+        result = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+        model.zero_grad()
+        return result
+
+    def summed(logits, labels):
+        loss = torch.nn.functional.cross_entropy(logits[:-1], labels[1:], reduction="sum")
+        loss.backward()
+        return float(loss.detach())
+
+    alone, loss = {}, 0.0
+    for number, pack in enumerate(packs):
+        for segment in range(pack.num_segments):
+            inputs, labels = alone_inputs(pack, segment, features)
+            logits = model(**inputs, use_cache=False).logits[0]
+            alone[number, segment] = logits.detach()
+            loss += summed(logits, labels)
+    alone_gradients = gradients()
+    packed_loss = 0.0
+    for number, pack in enumerate(packs):
+        batch = collator([pack])
+        labels = batch.pop("labels")[0]
+        logits = model(**batch).logits[0]
+        for segment in range(pack.num_segments):
+            begin, end = pack.cu_seqlens[segment : segment + 2].tolist()
+            assert (logits[begin:end] - alone[number, segment]).abs().max() < LIMIT
+        packed_loss += summed(logits, labels)
+    assert packed_loss == pytest.approx(loss, rel=1e-5)
+    packed_gradients = gradients()
+    assert packed_gradients.keys() == alone_gradients.keys()
+    assert any(name.startswith(tower) for name in packed_gradients), sorted(packed_gradients)
+    for name, gradient in packed_gradients.items():
+        scale = alone_gradients[name].abs().max().clamp(min=1.0)
+        assert (gradient - alone_gradients[name]).abs().max() / scale < LIMIT, name
+    return len(alone)

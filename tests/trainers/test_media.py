@@ -1,0 +1,98 @@
+"""Packs with pictures in real trainers: three lines, and a picture that cannot be decoded is in the log."""
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from brimful.collate.media_features import MediaFeatures  # noqa: E402
+from brimful.trainers import collator_for  # noqa: E402
+from brimful.trainers.transformers import log_packing  # noqa: E402
+from brimful.verify.media_models import tiny_media_model  # noqa: E402
+from brimful.verify.samples import renumbered  # noqa: E402
+from tests.verify import media_packs  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def case(qwen_tokenizer, tmp_path):
+    folder = media_packs.qwen_folder(tmp_path, "qwen2.5-vl")
+    store, features = media_packs.packs_of(media_packs.rows_of_pictures(), "qwen2.5-vl", qwen_tokenizer, folder)
+    small = renumbered(list(store))
+    return small.packs, tiny_media_model(store.media_settings, small.token_ids, small.vocab), features
+
+
+def test_trainer_of_transformers(case, tmp_path):
+    """Its loss of an epoch is that of the batches, and one broken picture costs one sample's loss and no step."""
+    packs, model, features = case
+    collator = collator_for(model, device="cpu", media=features, quiet=True)
+    losses = []
+    with torch.no_grad():
+        losses = [float(model.train()(**collator([pack])).loss) for pack in packs]
+    broken = []
+    for pack in packs:
+        media = [replace(item, fingerprint="1") if item.segment == 0 else item for item in pack.media]
+        broken.append(replace(pack, media=tuple(media)))
+    num_bad = len(
+        {(number, item.segment) for number, pack in enumerate(broken) for item in pack.media if item.segment == 0}
+    )
+    for data, bad in ((packs, 0), (broken, num_bad)):
+        lenient = MediaFeatures(features._directory, features.family, on_bad_medium="no_loss")
+        arguments = transformers.TrainingArguments(
+            str(tmp_path / "out"),
+            per_device_train_batch_size=1,
+            num_train_epochs=1,
+            learning_rate=0.0,
+            use_cpu=True,
+            report_to="none",
+            logging_strategy="epoch",
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+        trainer = transformers.Trainer(
+            model,
+            arguments,
+            train_dataset=data,
+            data_collator=collator_for(model, device="cpu", media=lenient, quiet=True),
+        )
+        log_packing(trainer)
+        trainer.train()
+        (log,) = [entry for entry in trainer.state.log_history if "samples_per_step" in entry]
+        assert trainer.state.global_step == len(packs)
+        assert log.get("samples_without_loss", 0) == bad
+        if not bad:
+            assert log["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+
+
+def test_lightning(case):
+    """The module takes the batch as it is."""
+    pl = pytest.importorskip("lightning.pytorch")
+    from brimful.trainers.lightning import PackDataModule
+
+    packs, model, features = case
+
+    class Module(pl.LightningModule):  # type: ignore[name-defined]
+        def __init__(self):
+            super().__init__()
+            self.model, self.seen = model, 0
+
+        def training_step(self, batch, index):
+            self.seen += int("pixel_values" in batch)
+            return self.model(**batch).loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 1e-3)
+
+    class Packs(list):
+        fingerprint = "packs"
+
+    module = Module()
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    trainer.fit(module, PackDataModule(Packs(packs), collator_for(model, device="cpu", media=features, quiet=True)))
+    assert module.seen == sum(bool(pack.media) for pack in packs)
