@@ -194,6 +194,8 @@ def _parts_of_list(
 
 def _medium(kind: MediaKind, value: Any, place: MediaPlace, origin: str) -> Medium:
     """Return the medium that a value names or holds: a path, a ``data:`` URL, bytes, or a mapping with one of them."""
+    if isinstance(value, Medium):
+        return replace(value, kind=kind)
     if isinstance(value, Mapping):
         data, path = value.get("bytes"), value.get("path") or value.get("url") or value.get("file_name")
         if isinstance(data, (bytes, bytearray)):
