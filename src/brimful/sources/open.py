@@ -67,6 +67,7 @@ def open_source(
     format: str | None = None,
     fields: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
+    prompt: str | None = None,
     text_unit: TextUnit = "file",
     split: str | None = None,
     config: str | None = None,
@@ -103,6 +104,8 @@ def open_source(
         fields: keys of the rows, by the format's own names: ``{"messages": "dialogue"}``.
         ignore: columns that may be left out though they change what a sample means (``images``, ``label``), and marks
             that are plain text here (``<image>``).
+        prompt: turn of the user for captions, boxes and transcripts, whose rows have none; None for that of the format
+            (``brimful.sources.formats``).
         text_unit: one document of a text file: the whole ``file``, or a ``line``.
         split: of a data set that has several; ``all`` in a directory.
         config: of a data set that has several configurations.
@@ -133,14 +136,14 @@ def open_source(
         ignore = [ignore]
     sources = data if isinstance(data, (list, tuple)) else [data]
     if sources and all(isinstance(source, Source) for source in sources):
-        if format is not None or fields is not None or ignore or max_samples is not None:
+        if format is not None or fields is not None or ignore or prompt is not None or max_samples is not None:
             raise SettingsError("open sources take no further options: give them where each is opened")
         return sources[0] if len(sources) == 1 else Source.chained(sources, "several sources")
     rows = _rows(data, _Options(text_unit, split, config, Path(cache_dir) if cache_dir is not None else None, media_outside))
     if max_samples is not None:
         rows = _first_rows(rows, max_samples)
     place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None
-    return Source(rows, format, fields, ignore, place)
+    return Source(rows, format, fields, ignore, place, prompt)
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:
