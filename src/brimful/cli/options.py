@@ -7,6 +7,7 @@ import click
 
 from brimful.cli.command import choice_option, grouped, value_option
 from brimful.encode import Mode, Reasoning
+from brimful.measure.filters import FILTERS
 from brimful.media.families import FAMILIES
 from brimful.plan import ALGORITHMS, NoTarget, Overflow
 from brimful.plan.algorithms import Algorithm
@@ -135,6 +136,20 @@ bad_sample_option = grouped(
         "--on-bad-sample",
         ["error", "skip"],
         "A malformed row stops the job, or is counted and written to a reject file.",
+    ),
+)
+
+
+filter_option = grouped(
+    "Source",
+    value_option(
+        "--filter",
+        "NAME[=VALUE]",
+        "Leave out samples of poor quality, counted and listed with the rejected rows: "
+        + ", ".join(f"{filter_class.form}" for filter_class in FILTERS.values())
+        + ". May be given several times.",
+        "filters",
+        multiple=True,
     ),
 )
 

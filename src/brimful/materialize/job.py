@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,13 @@ from brimful.errors import (
     OversizedSampleError,
     SettingsError,
     SourceError,
+    StoreMismatchError,
 )
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
 from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
+from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.messages import setting
@@ -67,6 +69,7 @@ def pack_dataset(
     num_proc: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     on_bad_sample: OnBadSample = "error",
+    filters: Sequence[Filter | str] | None = None,
     notes: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> PackSummary:
@@ -84,7 +87,7 @@ def pack_dataset(
         capacity: tokens of a pack, for a plan with all other options as by default.
         groups: as of ``plan_packs``.
         shard_bytes, notes: as of ``write_packs``.
-        num_proc, cache_dir, on_bad_sample, progress: as of ``measure_lengths``.
+        num_proc, cache_dir, on_bad_sample, filters, progress: as of ``measure_lengths``.
 
     Raises:
         SettingsError: settings and capacity, or neither; a budget that nothing measures.
@@ -115,6 +118,9 @@ def pack_dataset(
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
     is_finished = _check_claim(log, source, encoder, settings, group_fingerprint)
+    judges = as_filters(filters)
+    if log.is_begun():
+        _check_filters(home / "lengths.arrow", judges)
     with store.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,
@@ -126,6 +132,7 @@ def pack_dataset(
             num_proc=num_proc,
             on_bad_sample=on_bad_sample,
             rejects_path=home / "rejects.jsonl",
+            filters=judges,
             on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
             progress=progress,
             # Tokens are kept without their media, so samples with media are encoded again where they are written.
@@ -260,6 +267,24 @@ def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
     except (NotAPackStoreError, FileNotFoundError, CorruptFileError):
         return None
     return plan if (plan.fingerprint, plan.length_fingerprint) == (fingerprint, table.fingerprint) else None
+
+
+def _check_filters(path: Path, filters: Sequence[Filter]) -> None:
+    """Refuse the directory of a job with other filters: its packs hold other samples."""
+    try:
+        earlier = LengthTable.open(path).provenance.get("settings", {}).get("filters", {})
+    except (FileNotFoundError, CorruptFileError):
+        return  # then the lengths are measured again, and the plan of the packs is compared
+    present = {judge.name: judge.settings for judge in filters}
+    if earlier != present:
+        raise StoreMismatchError(
+            f"{path.parent} already holds packs made otherwise: filters ({_names(earlier)} there, {_names(present)} now). "
+            f"Choose another {setting('directory')}, or delete that one"
+        )
+
+
+def _names(filters: Mapping[str, Mapping[str, Any]]) -> str:
+    return " and ".join(f"{name} {dict(values)}" if values else name for name, values in filters.items()) or "none"
 
 
 def _check_claim(
