@@ -141,10 +141,10 @@ def measure_and_keep(
     num_proc: int | None,
     on_bad_sample: OnBadSample,
     rejects_path: str | os.PathLike[str] | None,
-    filters: Sequence[Filter | str] | None,
     on_mismatch: OnMismatch,
     progress: Progress | None,
     encoded_dir: str | os.PathLike[str] | None,
+    filters: Sequence[Filter | str] | None = None,
 ) -> Measurement:
     """Measure lengths and leave the tokens in ``encoded_dir``, so that writing need not make them again."""
     names = (*_checked_budgets(budgets), *encoder.budgets)

@@ -17,7 +17,7 @@ from brimful.blobs import atomic_file
 from brimful.cache import cache_dir, exclusive
 from brimful.fingerprint import fingerprint_of
 from brimful.sources.lines import JsonLines
-from brimful.sources.media import MEDIA_COLUMNS, is_media_part
+from brimful.sources.media import MEDIA_COLUMNS, is_media_part, media_keys
 from brimful.sources.sample import MalformedRowError
 
 _TURNS = ("messages", "conversations", "prompt", "completion")
@@ -100,9 +100,7 @@ def _with_parts(turn: Any, change: Callable[[Any], Any]) -> Any:
     parts = []
     for part in turn["content"]:
         if is_media_part(part):
-            # The value lies under one key; the type and texts beside it stay.
-            names = [key for key, value in part.items() if key != "type" and isinstance(value, (str, Mapping))]
-            part = {**part, **{key: change(part[key]) for key in names}}
+            part = {**part, **{key: change(part[key]) for key in media_keys(part) if part[key] is not None}}
         parts.append(part)
     return {**turn, "content": parts}
 

@@ -132,7 +132,10 @@ def _is_decoded(feature: Any) -> bool:
         return any(map(_is_decoded, feature.values()))
     if isinstance(feature, (list, tuple)):
         return any(map(_is_decoded, feature))
-    return hasattr(feature, "decode_example") or _is_decoded(getattr(feature, "feature", None))
+    if hasattr(feature, "decode_example"):
+        return True
+    inner = getattr(feature, "feature", None)  # of each element of a list
+    return inner is not None and _is_decoded(inner)
 
 
 def _library(purpose: str) -> Any:

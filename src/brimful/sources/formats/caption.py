@@ -5,7 +5,7 @@ from typing import Any
 
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.turns import preview
-from brimful.sources.media import MEDIA_COLUMNS
+from brimful.sources.media import MARK, MEDIA_COLUMNS
 from brimful.sources.sample import MalformedRowError, Message
 
 _FIRST = "Describe this {kind}."
@@ -40,9 +40,12 @@ class Caption(RowFormat):
         asked = self.optional(row, "prompt")
         prompt = self.text(row, "prompt") if asked else self.prompt
         kind = next((MEDIA_COLUMNS[column].value for column in row if column in MEDIA_COLUMNS and row[column]), None)
-        prompts = [_FIRST.format(kind=kind or _DEFAULT_KIND), *[_FURTHER] * (len(captions) - 1)]
+        first, further = prompt or _FIRST.format(kind=kind or _DEFAULT_KIND), _FURTHER
+        if prompt:
+            # The medium stands in the first turn alone, wherever the prompt marks it.
+            further = MARK.sub("", prompt).strip()
         messages: list[Message] = []
-        for text, caption in zip([prompt] * len(captions) if prompt else prompts, captions, strict=True):
+        for text, caption in zip([first, *[further] * (len(captions) - 1)], captions, strict=True):
             messages += [{"role": "user", "content": text}, {"role": "assistant", "content": caption}]
         return {"messages": messages}
 
@@ -52,7 +55,7 @@ class Caption(RowFormat):
         if single and several:
             raise MalformedRowError(f"it has {self.fields['caption']!r} and {self.fields['captions']!r}: keep one of them")
         name = self.fields["captions" if several else "caption"]
-        values = several if isinstance(several, list) else [several or single]
+        values = several if isinstance(several, list) and several else [several or single]
         captions = [value.get("content") if isinstance(value, Mapping) else value for value in values]
         for value, caption in zip(values, captions, strict=True):
             if not isinstance(caption, str) or not caption.strip():

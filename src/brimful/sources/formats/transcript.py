@@ -34,8 +34,8 @@ class Transcript(RowFormat):
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         names = [name for name in _NAMES if self.optional(row, name)]
         if not names:
-            self.get(row, "transcript")
-            raise MalformedRowError(f"{self.fields['transcript']!r} is empty")
+            key = next((self.fields[name] for name in _NAMES if self.fields[name] in row), self.fields["transcript"])
+            raise MalformedRowError(f"{key!r} is empty" if key in row else f"field {key!r} is missing")
         if len(names) > 1:
             keys = ", ".join(repr(self.fields[name]) for name in names)
             raise MalformedRowError(f"it has several transcripts ({keys}): keep one of them")
