@@ -127,7 +127,7 @@ def test_pictures_that_show_nothing_or_are_cut() -> None:
     )
     reason = Pictures().reason(chat("a", media=(image(whole[: len(whole) // 2]),)))
     assert reason is not None
-    assert reason.startswith("image 'a.png' cannot be decoded: it Pillow cannot read it") or "cannot be decoded" in reason
+    assert reason.startswith("image 'a.png': Pillow cannot read it: ")
     assert Pictures().reason(chat("a", media=(Medium(MediaKind.AUDIO, "a.wav", data=b""),))) is None
 
 

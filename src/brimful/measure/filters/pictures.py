@@ -32,7 +32,7 @@ class Pictures(Filter):
             try:
                 extrema = load_image(medium).getextrema()
             except BadMediumError as error:
-                return f"image {medium.name[:200]!r} cannot be decoded: it {error}"
+                return f"image {medium.name[:200]!r}: {error}"
             # One pair (darkest, brightest) for each of three channels.
             if all(low == high for low, high in extrema):
                 return f"image {medium.name[:200]!r} is empty: all its pixels have one colour"
