@@ -9,8 +9,10 @@ import pytest
 
 from brimful.sources import open_source
 from brimful.sources.memory import MemoryRows
+from brimful.sources.pairs import PairRows
 from brimful.sources.rows import ChainedRows, FirstRows
 from brimful.sources.table import TableRows
+from brimful.sources.tars import TarRows
 from brimful.testing.contracts import RowsContract
 from tests.sources.tools import tar_of
 
@@ -78,15 +80,13 @@ class TestPairRows(RowsContract):
     def make_rows(self, folder, texts):
         for number, text in enumerate(texts):
             (folder / f"output_{number:08d}.json").write_text(json.dumps({"text": text}, indent=1))
-        (part,) = open_source(folder).rows.parts
-        return part
+        return PairRows.of(str(folder))
 
 
 class TestTarRows(RowsContract):
     def make_rows(self, folder, texts):
         members = {f"{number:06d}.json": json.dumps({"text": text}) for number, text in enumerate(texts)}
-        (part,) = open_source(tar_of(folder / "rows.tar", members)).rows.parts
-        return part
+        return TarRows.of(str(tar_of(folder / "rows.tar", members)))
 
 
 class TestTableRows(RowsContract):

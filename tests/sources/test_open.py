@@ -76,7 +76,9 @@ STORAGES = {
     "json lines called json": (_file("a.json", JSONL), "{}/a.json:2"),
     "parquet": (_parquet, "{}/a.parquet: row 1"),
     "a tar": (
-        lambda folder: tools.tar_of(folder / "a.tar", dict(zip(("a.json", "b.json", "c.txt"), [*LINES[:2], TEXTS[2]], strict=True))),
+        lambda folder: tools.tar_of(
+            folder / "a.tar", dict(zip(("a.json", "b.json", "c.txt"), [*LINES[:2], TEXTS[2]], strict=True))
+        ),
         "{}/a.tar: b",
     ),
     "a directory of pairs": (

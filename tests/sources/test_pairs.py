@@ -67,10 +67,11 @@ def test_a_row_that_names_no_media_and_has_two_of_its_name_is_refused(tmp_path: 
     files = {"a.json": chat("<image>"), "a.png": picture(1), "a.jpg": picture(2), "output_00000000.json": chat("Hi?")}
     reason, _ = results(open_source(write(tmp_path / "photos", **files), media=True))
     assert reason == (
-        "several media have its name (a.jpg, a.png): name those that belong to it in the row, as in "
-        '"images": ["a.jpg"]'
+        'several media have its name (a.jpg, a.png): name those that belong to it in the row, as in "images": ["a.jpg"]'
     )
-    media, _ = results(open_source(write(tmp_path / "photos", **{"a.json": chat("<image>", images=["a.png"])}), media=True))
+    media, _ = results(
+        open_source(write(tmp_path / "photos", **{"a.json": chat("<image>", images=["a.png"])}), media=True)
+    )
     assert media == [picture(1)]
 
 
@@ -87,7 +88,10 @@ def test_sounds_and_videos_lie_beside_rows_too(tmp_path: Path) -> None:
         (b"", "no JSON: Expecting value at line 1, column 1"),
         (b'{"a": "\xff"}', "invalid UTF-8 at byte 7 (invalid start byte)"),
         (b"[1]", "a row must be an object and is list"),
-        (b"[" * 100_000, "no JSON that can be read: maximum recursion depth exceeded while decoding a JSON array from a unicode string"),
+        (
+            b"[" * 100_000,
+            "no JSON that can be read: maximum recursion depth exceeded while decoding a JSON array from a unicode string",
+        ),
     ],
 )
 def test_a_file_that_is_no_row_is_one_bad_row(content: bytes, reason: str, photos: Path) -> None:

@@ -56,7 +56,10 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
         path=output,
         rejects_path=options["rejects"] or (f"{output}.rejects.jsonl" if output else None),
         progress=job.progress,
-        **{name: options[name] for name in ("targets", "cache_dir", "num_proc", "on_bad_sample", "filters", "on_mismatch")},
+        **{
+            name: options[name]
+            for name in ("targets", "cache_dir", "num_proc", "on_bad_sample", "filters", "on_mismatch")
+        },
     )
     data = {**lengths_as_dict(table), "account": table.account.as_dict()}
     show(lambda: data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"])

@@ -32,7 +32,9 @@ source_options = grouped(
         "<image> that is plain text.",
         multiple=True,
     ),
-    value_option("--prompt", "TEXT", "What the user says in captions, boxes and transcripts, whose rows do not say it."),
+    value_option(
+        "--prompt", "TEXT", "What the user says in captions, boxes and transcripts, whose rows do not say it."
+    ),
     choice_option("--text-unit", ["file", "line"], "What one document of a text file is.", default="file"),
     value_option("--split", "NAME", "Split of a data set that has several (all: every one in a directory)."),
     value_option("--config", "NAME", "Configuration of a data set that has several."),

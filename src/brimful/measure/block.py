@@ -126,7 +126,7 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
 
 
 class _Judgement:
-    """What the filters of a job say of the samples of one block.
+    """Verdicts of the filters of a job on the samples of one block.
 
     Attributes:
         filtered_ids: samples that one of them leaves out.

@@ -235,7 +235,7 @@ def _lists_rejects(table: LengthTable, path: str | os.PathLike[str]) -> bool:
         return False
     try:
         with open(path, "rb") as file:
-            return [json.loads(line)["sample_id"] for line in file] == table.rejected_ids.tolist()
+            return bool([json.loads(line)["sample_id"] for line in file] == table.rejected_ids.tolist())
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -247,7 +247,9 @@ def _entry(listing: _Listing, stem: str, file: str, stamp: tuple[int, int]) -> d
         column = COLUMN_OF_KIND[kind]
         row[column] = [*row.get(column, ()), name]
     # Two pictures of one name: which is the row's is not said, and nothing is guessed.
-    crowded = next((names for names in (row.get(column, ()) for column in COLUMN_OF_KIND.values()) if len(names) > 1), None)
+    crowded = next(
+        (names for names in (row.get(column, ()) for column in COLUMN_OF_KIND.values()) if len(names) > 1), None
+    )
     if crowded is not None and pair:
         listed = ", ".join(map(shown, crowded))
         return {"name": stem, "media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair, "error": (

@@ -66,9 +66,7 @@ class Source:
         if prompt is not None and not any(row_format.default_prompt for row_format in formats):
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
             prompted = ", ".join(name for name, row_format in FORMATS.items() if row_format.default_prompt)
-            raise SettingsError(
-                f"{setting('prompt')} says nothing with rows of format {names}: it is for {prompted}"
-            )
+            raise SettingsError(f"{setting('prompt')} says nothing with rows of format {names}: it is for {prompted}")
         places = [None if media is None else media.beside(part.directory) for part in parts]
         readings = [
             Reading(row_format, frozenset(ignore), place) for row_format, place in zip(formats, places, strict=True)

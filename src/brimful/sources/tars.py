@@ -50,6 +50,8 @@ class TarRows(CatalogueRows):
     """Rows of one tar, in its order."""
 
     separator = ": "
+    _archive: str
+    _archive_stamp: Stamp
 
     @classmethod
     def of(cls, path: str, cache: Path | None = None, *, allow_outside: bool = False) -> "TarRows":

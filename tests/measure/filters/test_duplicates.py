@@ -53,7 +53,9 @@ def write(path: Path, texts: list[str]) -> str:
 def test_duplicates_are_rejected_with_their_original(tmp_path: Path) -> None:
     """Six samples in, three out; a rejected sample is nobody's original, and takes its targets with it."""
     data = write(tmp_path / "a.jsonl", ["ab", "!x", "ab", "cd", "!x", "ab"])
-    table = measure_lengths(open_source(data), Letters(), filters=["duplicates"], on_bad_sample="skip", rejects_path=tmp_path / "r")
+    table = measure_lengths(
+        open_source(data), Letters(), filters=["duplicates"], on_bad_sample="skip", rejects_path=tmp_path / "r"
+    )
     assert table.tokens.tolist() == [2, -1, -1, 2, -1, -1]
     assert [reject[2] for reject in table.rejects] == [
         "is shouted", "has the content of sample 0", "is shouted", "has the content of sample 0",
@@ -74,9 +76,7 @@ def test_no_order_of_work_decides_which_one_stays(num_proc: int, tmp_path: Path)
     expected = [1, 1, -1, 1, -1, -1, 1, -1]
     # The last file is measured first, by another job.
     measure_lengths(open_source(tmp_path / "3.jsonl"), Letters(), filters=["duplicates"], cache_dir=tmp_path / "cache")
-    table = measure_lengths(
-        source, Letters(), filters=["duplicates"], cache_dir=tmp_path / "cache", num_proc=num_proc
-    )
+    table = measure_lengths(source, Letters(), filters=["duplicates"], cache_dir=tmp_path / "cache", num_proc=num_proc)
     assert table.tokens.tolist() == expected
     # Once more from the files of the blocks alone.
     for path in (tmp_path / "cache" / "lengths").glob("*/*.arrow"):
@@ -95,7 +95,6 @@ def test_appended_rows_may_be_duplicates_of_earlier_ones(tmp_path: Path) -> None
     table = measure_lengths(open_source([data, tmp_path / "b.jsonl"]), encoder, filters=["duplicates"], path=path)
     assert table.tokens.tolist() == [1, 1, -1, 1]
     assert encoder.seen == ["b", "c"]
-
 
 
 def test_other_filters_are_another_measurement(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from brimful.errors import SettingsError
@@ -10,6 +12,7 @@ from brimful.measure.filters import (
     AspectRatio,
     Characters,
     Duplicates,
+    Filter,
     Pictures,
     Refusals,
     Repetition,
@@ -26,7 +29,9 @@ NOISE = bytes(range(256)) * 20
 
 def chat(*answers: str, media: tuple[Medium, ...] = ()) -> Sample:
     messages = [
-        {"role": role, "content": text} for answer in answers for role, text in (("user", "I cannot see?"), ("assistant", answer))
+        {"role": role, "content": text}
+        for answer in answers
+        for role, text in (("user", "I cannot see?"), ("assistant", answer))
     ]
     return Sample(0, messages=messages, media=media)
 
@@ -133,7 +138,7 @@ def test_pictures_that_show_nothing_or_are_cut() -> None:
 
 def test_filters_come_in_one_order_however_they_are_given() -> None:
     """Another order would give another reason for the same sample, and another fingerprint for the same filters."""
-    given = ["duplicates", Characters(3), "refusals"]
+    given: list[Filter | str] = ["duplicates", Characters(3), "refusals"]
     assert as_filters(given) == as_filters(given[::-1]) == (Refusals(), Characters(3), Duplicates())
     assert as_filters(None) == as_filters([]) == ()
     assert as_filters("aspect_ratio=1:2") == (AspectRatio(1, 2),)
@@ -161,10 +166,10 @@ def test_filters_come_in_one_order_however_they_are_given() -> None:
         ([3], "filters must hold filters, or texts, and holds int"),
     ],
 )
-def test_what_is_no_filter_is_refused_with_its_form(given: object, message: str) -> None:
+def test_what_is_no_filter_is_refused_with_its_form(given: Any, message: str) -> None:
     """A filter that means nothing would let everything pass, and nobody would know."""
     with pytest.raises(SettingsError) as caught:
-        as_filters(given)  # type: ignore[arg-type]
+        as_filters(given)
     assert str(caught.value).startswith(message)
 
 

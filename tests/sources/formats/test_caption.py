@@ -63,7 +63,9 @@ def test_the_prompt_is_the_users_or_the_rows() -> None:
     assert turns({**row, "prompt": "Well?"}, prompt="Say!")[0] == [IMAGE, "\nWell?"]
     fingerprints = {open_source([row], media=True, prompt=prompt).fingerprint for prompt in (None, "Say!", "Now!")}
     assert len(fingerprints) == 3
-    with pytest.raises(SettingsError, match="prompt says nothing with rows of format question_answer: it is for caption"):
+    with pytest.raises(
+        SettingsError, match="prompt says nothing with rows of format question_answer: it is for caption"
+    ):
         open_source([{"question": "q", "answer": "a"}], prompt="Say!")
 
 
@@ -72,8 +74,13 @@ def test_what_is_no_caption_is_refused() -> None:
     assert refused({"image": "a.jpg", "caption": ""}) == "'caption' must hold texts and holds str \"\""
     assert refused({"image": "a.jpg", "captions": ["a", 3]}) == "'captions' must hold texts and holds int 3"
     assert refused({"image": "a.jpg", "captions": []}).startswith("'caption' must hold texts")
-    assert refused({"image": "a.jpg", "caption": "a", "captions": ["b"]}) == "it has 'caption' and 'captions': keep one of them"
-    assert refused({"image": "a.jpg", "caption": "an <image>"}).startswith("its text has a mark <image> and the row has 1 image")
+    assert (
+        refused({"image": "a.jpg", "caption": "a", "captions": ["b"]})
+        == "it has 'caption' and 'captions': keep one of them"
+    )
+    assert refused({"image": "a.jpg", "caption": "an <image>"}).startswith(
+        "its text has a mark <image> and the row has 1 image"
+    )
 
 
 def test_a_pack_of_captions_is_no_row() -> None:

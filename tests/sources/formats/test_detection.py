@@ -44,7 +44,10 @@ def test_the_order_stays_and_crowds_are_left_out() -> None:
 def test_the_prompt_is_documented_and_the_users() -> None:
     """One turn of the user, behind the picture."""
     sample = open_source([row()], media=True)[0]
-    parts = [{"type": "image"}, {"type": "text", "text": "\nDetect all objects in this image. Answer with their boxes as JSON."}]
+    parts = [
+        {"type": "image"},
+        {"type": "text", "text": "\nDetect all objects in this image. Answer with their boxes as JSON."},
+    ]
     assert sample.messages[0]["content"] == parts
     assert open_source([row()], media=True, prompt="Boxes?")[0].messages[0]["content"][1]["text"] == "\nBoxes?"
 

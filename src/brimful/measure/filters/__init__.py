@@ -67,7 +67,9 @@ def as_filters(filters: Sequence[Filter | str] | Filter | str | None) -> tuple[F
 def _parsed(text: Any) -> Filter:
     forms = ", ".join(filter_class.form for filter_class in FILTERS.values())
     if not isinstance(text, str):
-        raise SettingsError(f"{setting('filters')} must hold filters, or texts, and holds {type(text).__name__}: {forms}")
+        raise SettingsError(
+            f"{setting('filters')} must hold filters, or texts, and holds {type(text).__name__}: {forms}"
+        )
     name, _, value = text.partition("=")
     filter_class = FILTERS.get(name.strip().replace("_", "-"))
     if filter_class is None:

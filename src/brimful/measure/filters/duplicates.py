@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass
 
 import numpy as np
-import xxhash
 
+from brimful.fingerprint import fingerprint_bytes
 from brimful.measure.filters.filter import Filter
 from brimful.media import BadMediumError
 from brimful.sources.sample import Sample
@@ -56,12 +56,14 @@ def content_of(sample: Sample) -> tuple[int, int]:
     # Values that JSON does not know (dates of a table, bytes) count by their representation.
     content = [messages, sample.text, sample.tools, tokens, media]
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=repr)
-    digest = xxhash.xxh3_128_digest(text.encode("utf-8", "surrogatepass"))
-    high, low = np.frombuffer(digest, dtype="<i8").tolist()
+    digest = fingerprint_bytes(text.encode("utf-8", "surrogatepass"))
+    high, low = np.frombuffer(bytes.fromhex(digest), dtype="<i8").tolist()
     return high, low
 
 
-def first_of_each(high: Int64Array, low: Int64Array, is_kept: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Int64Array:
+def first_of_each(
+    high: Int64Array, low: Int64Array, is_kept: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+) -> Int64Array:
     """Return for each sample the first one with its content, and -1 for those that are not kept.
 
     Args:

@@ -30,10 +30,10 @@ class Pictures(Filter):
             if medium.kind is not MediaKind.IMAGE:
                 continue
             try:
-                extrema = load_image(medium).getextrema()
+                image = load_image(medium)
             except BadMediumError as error:
                 return f"image {medium.name[:200]!r}: {error}"
-            # One pair (darkest, brightest) for each of three channels.
-            if all(low == high for low, high in extrema):
+            # The darkest and the brightest value of each of three channels.
+            if all(low == high for low, high in (channel.getextrema() for channel in image.split())):
                 return f"image {medium.name[:200]!r} is empty: all its pixels have one colour"
         return None

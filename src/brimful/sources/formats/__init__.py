@@ -30,8 +30,17 @@ __all__ = ["FORMATS", "RowFormat", "detect", "format_named"]
 FORMATS: dict[str, type[RowFormat]] = {
     format_class.name: format_class
     for format_class in (
-        Tokens, Messages, ShareGPT, Alpaca, PromptCompletion, QuestionAnswer, Caption, Detection, Transcript, Text,
-    )  # fmt: skip
+        Tokens,
+        Messages,
+        ShareGPT,
+        Alpaca,
+        PromptCompletion,
+        QuestionAnswer,
+        Caption,
+        Detection,
+        Transcript,
+        Text,
+    )
 }
 """All formats by name, in the order in which they are tried."""
 

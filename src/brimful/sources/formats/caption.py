@@ -53,7 +53,9 @@ class Caption(RowFormat):
         """Return the captions of a row, at least one."""
         single, several = self.optional(row, "caption"), self.optional(row, "captions")
         if single and several:
-            raise MalformedRowError(f"it has {self.fields['caption']!r} and {self.fields['captions']!r}: keep one of them")
+            raise MalformedRowError(
+                f"it has {self.fields['caption']!r} and {self.fields['captions']!r}: keep one of them"
+            )
         name = self.fields["captions" if several else "caption"]
         values = several if isinstance(several, list) and several else [several or single]
         captions = [value.get("content") if isinstance(value, Mapping) else value for value in values]
