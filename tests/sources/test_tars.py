@@ -46,10 +46,11 @@ def test_shards_are_one_data_set(shard: Path, tmp_path: Path) -> None:
     tar_of(tmp_path / "shard-2.tar", {"z.json": chat("<image>?"), "z.png": picture(5)})
     (tmp_path / "shard-2.tar.idx").write_bytes(b"")
     for source in (open_source(tmp_path, media=True), open_source(f"{tmp_path}/*.tar", media=True)):
-        assert results(source)[-1] == [picture(3)][:0] or len(source) == 5
-        assert [picture(5)] in results(source)
+        # By name: a hyphen comes before a dot.
+        assert results(source) == [[picture(5)], [picture(1)], [picture(2), picture(1)], [picture(4), picture(3)], []]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves files open
 def test_what_webdataset_reads_is_what_we_read(shard: Path) -> None:
     """Keys and members as the library of that name finds them."""
     wds = pytest.importorskip("webdataset")
