@@ -37,8 +37,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
     """Measure, plan and write SOURCE as a pack store.
 
     SOURCE is JSON lines (.gz, .zst too), a JSON array, Parquet, texts, tars, pairs of JSON and media, a data set of
-    `datasets` (saved, or of the hub with --split), a directory, a pattern, or - for standard input; several follow each
-    other. Killed at any point, the same
+    `datasets` (saved, or a split of the hub), a directory, a pattern, or - for standard input; several follow each other. Killed at any point, the same
     command finishes the job.
     """
     directory = required(output, "-o", "name the directory that the packs go to")
