@@ -9,9 +9,12 @@ import pytest
 
 from brimful.sources import open_source
 from brimful.sources.memory import MemoryRows
+from brimful.sources.pairs import PairRows
 from brimful.sources.rows import ChainedRows, FirstRows
 from brimful.sources.table import TableRows
+from brimful.sources.tars import TarRows
 from brimful.testing.contracts import RowsContract
+from tests.sources.tools import tar_of
 
 
 def json_lines(texts):
@@ -69,6 +72,21 @@ class TestParquetRows(RowsContract):
     def make_rows(self, folder, texts):
         pq.write_table(pa.table({"text": list(texts)}), folder / "rows.parquet", row_group_size=1000)
         return open_source(folder / "rows.parquet").rows
+
+
+class TestPairRows(RowsContract):
+    num_rows = 300  # a file each; that blocks are cut is seen in a tar, which has a catalogue too
+
+    def make_rows(self, folder, texts):
+        for number, text in enumerate(texts):
+            (folder / f"output_{number:08d}.json").write_text(json.dumps({"text": text}, indent=1))
+        return PairRows.of(str(folder))
+
+
+class TestTarRows(RowsContract):
+    def make_rows(self, folder, texts):
+        members = {f"{number:06d}.json": json.dumps({"text": text}) for number, text in enumerate(texts)}
+        return TarRows.of(str(tar_of(folder / "rows.tar", members)))
 
 
 class TestTableRows(RowsContract):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from brimful.errors import SourceNotFoundError
+from brimful.errors import BadSampleError, SourceNotFoundError
 from brimful.sources import open_source
 
 
@@ -42,3 +44,46 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again(monkeypatch: pytest.Mon
     with pytest.raises(SourceNotFoundError, match="the hub cannot be reached"):
         open_source("owner/name", split="train")
     assert constants.HF_HUB_OFFLINE is False
+
+
+def _media_columns() -> tuple[object, object]:
+    datasets = pytest.importorskip("datasets", reason="needs the extra brimful[huggingface]")
+    row = {
+        "images": [{"bytes": b"no picture at all", "path": "a.png"}, {"bytes": None, "path": "b.png"}],
+        "audio": {"bytes": b"no sound", "path": "a.wav"},
+        "question": "<image><audio><image>?",
+        "answer": "a",
+    }
+    dataset = datasets.Dataset.from_list([row, row])
+    dataset = dataset.cast_column("images", datasets.Sequence(datasets.Image()))
+    return datasets, dataset.cast_column("audio", datasets.Audio())
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_media_columns_give_what_is_stored_and_decode_nothing(
+    is_saved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoded and encoded again a picture would be another one, in twenty times the time; these cannot be decoded."""
+    _, dataset = _media_columns()
+    (tmp_path / "b.png").write_bytes(b"beside")
+    monkeypatch.chdir(tmp_path)  # saving puts files into the data set, and looks for them here
+    given: Any = dataset
+    if is_saved:
+        given = tmp_path / "saved"
+        dataset.save_to_disk(given)  # type: ignore[attr-defined]
+    source = open_source(given, media_dir=tmp_path)
+    first, second = source.read(0, 2)
+    assert not isinstance(first, BadSampleError)
+    assert [medium.kind.value for medium in first.media] == ["image", "audio", "image"]
+    contents = [medium.read() for medium in first.media]
+    assert sorted(contents) == [b"beside", b"no picture at all", b"no sound"]
+    assert not isinstance(second, BadSampleError)
+    assert first.media == second.media
+    assert source[1].media == first.media
+
+
+def test_columns_that_are_decoded_and_those_that_are_not_are_one_data_set() -> None:
+    """``Image(decode=False)`` says how to read a column, and not what it holds."""
+    datasets, dataset = _media_columns()
+    plain = dataset.cast_column("audio", datasets.Audio(decode=False))  # type: ignore[attr-defined]
+    assert open_source(plain, media=True).fingerprint == open_source(dataset, media=True).fingerprint

@@ -75,6 +75,16 @@ STORAGES = {
     "bzip2": (_file("a.jsonl.bz2", bz2.compress(JSONL)), "{}/a.jsonl.bz2:2"),
     "json lines called json": (_file("a.json", JSONL), "{}/a.json:2"),
     "parquet": (_parquet, "{}/a.parquet: row 1"),
+    "a tar": (
+        lambda folder: tools.tar_of(
+            folder / "a.tar", dict(zip(("a.json", "b.json", "c.txt"), [*LINES[:2], TEXTS[2]], strict=True))
+        ),
+        "{}/a.tar: b",
+    ),
+    "a directory of pairs": (
+        _files(lambda folder: folder, **{f"output_0000000{index}_json": line for index, line in enumerate(LINES)}),
+        None,
+    ),
     "a dataset": (_dataset, "datasets.Dataset: row 1"),
     "a saved dataset": (_saved, "{}/saved: row 1"),
     "lines of text": (_file("a.txt", "\n".join(TEXTS).encode()), "{}/a.txt:2"),
@@ -203,7 +213,7 @@ def test_a_directory_without_data_is_refused(put, tmp_path):
     put("picture.png", b"\x89PNG")
     with pytest.raises(SourceNotFoundError) as caught:
         open_source(tmp_path)
-    assert str(caught.value) == f"{tmp_path}: no file in it is JSON lines, JSON, Parquet or text"
+    assert str(caught.value) == f"{tmp_path}: no file in it is JSON lines, JSON, Parquet, a tar or text"
 
 
 def test_a_directory_of_several_kinds_is_refused(put, tmp_path):

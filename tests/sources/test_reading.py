@@ -120,7 +120,11 @@ VALID = {
     "question_answer": {"question": "q", "answer": "a"},
     "text": {"text": "a"},
     "tokens": {"input_ids": [1, 2, 3]},
+    "caption": {"image": "a.jpg", "caption": "a"},
+    "detection": {"image": "a.jpg", "objects": [{"label": "cat", "bbox": [0, 0, 1, 1]}], "width": 2, "height": 2},
+    "transcript": {"audio": "a.flac", "transcript": "a"},
 }
+WITH_MEDIA = {name for name, row_format in FORMATS.items() if row_format.puts_media_first}
 columns = st.sampled_from(
     ["id", "source", "image", "images", "videos", "audio", "label", "chosen", "rejected", "score"]
 )
@@ -136,7 +140,7 @@ def test_every_format_has_a_valid_row_above() -> None:
     assert set(VALID) == set(FORMATS)
 
 
-@given(st.sampled_from(sorted(FORMATS)), st.dictionaries(columns, json_values, max_size=4))
+@given(st.sampled_from(sorted(FORMATS.keys() - WITH_MEDIA)), st.dictionaries(columns, json_values, max_size=4))
 def test_each_column_is_read_or_named_or_refused(name: str, more: dict[str, Any]) -> None:
     """The law of the entrance: nothing that a row says is passed over without a word."""
     row = {**VALID[name], **more}  # type: ignore[dict-item]
@@ -146,6 +150,28 @@ def test_each_column_is_read_or_named_or_refused(name: str, more: dict[str, Any]
         assert any(f"column {column!r}" in sample.reason for column in says)
     else:
         assert set(sample.unread) == says
+
+
+@given(st.sampled_from(sorted(WITH_MEDIA)), st.dictionaries(st.sampled_from(["id", "label", "chosen"]), json_values))
+def test_each_column_beside_a_medium_is_read_or_named_or_refused(name: str, more: dict[str, Any]) -> None:
+    """The same law for rows of a medium, which formats of their own put in front of a prompt."""
+    row = {**VALID[name], **more}  # type: ignore[dict-item]
+    (sample,) = open_source([row], media=True).read(0, 1)
+    says = {column for column, value in more.items() if value is not None and value not in ("", [], {})}
+    if isinstance(sample, BadSampleError):
+        assert any(f"column {column!r}" in sample.reason for column in says)
+    else:
+        assert set(sample.unread) == says
+        assert len(sample.media) == 1
+
+
+@pytest.mark.parametrize("name", sorted(WITH_MEDIA))
+def test_rows_of_a_medium_need_one(name: str) -> None:
+    """Without it a caption whose picture was lost trains a model to describe nothing."""
+    row = {**VALID[name], "image": None, "audio": None}  # type: ignore[dict-item]
+    (error,) = open_source([row], format=name, media=True).read(0, 1)
+    assert isinstance(error, BadSampleError)
+    assert error.reason == f"it has no medium, and a row of format {name} is of one"
 
 
 @given(st.sampled_from(sorted(FORMATS)), json_values, json_values)

@@ -81,7 +81,7 @@ _FAMILY_OPTIONS = (
     "sampling_rate",
 )  # fmt: skip
 _MEDIA_PLACE_OPTIONS = ("media_dir", "media_outside")
-_SOURCE_OPTIONS = ("ignore", "text_unit", "split", "config", "max_samples", "cache_dir")
+_SOURCE_OPTIONS = ("ignore", "prompt", "text_unit", "split", "config", "max_samples", "cache_dir")
 """Options that are arguments of the same name."""
 
 

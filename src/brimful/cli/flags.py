@@ -18,6 +18,7 @@ FLAGS = {
     "total": "--align-total",
     "budgets": "--budget",
     "fields": "--field",
+    "filters": "--filter",
     "directory": "-o",
     "path": "-o",
     "dp_world_size": "--world-size",

@@ -8,7 +8,14 @@ from brimful.cli.arguments import open_job
 from brimful.cli.artefacts import lengths_as_dict
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
 from brimful.cli.config import SourceArgument, config_option
-from brimful.cli.options import bad_sample_option, encoder_options, job_options, media_options, source_options
+from brimful.cli.options import (
+    bad_sample_option,
+    encoder_options,
+    filter_option,
+    job_options,
+    media_options,
+    source_options,
+)
 from brimful.cli.terminal import show
 from brimful.measure import measure_lengths
 from brimful.report.text.lengths import describe_lengths
@@ -18,6 +25,7 @@ from brimful.report.text.lengths import describe_lengths
 @click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 @source_options
 @bad_sample_option
+@filter_option
 @grouped("Source", value_option("--rejects", "FILE", "Where skipped rows are listed (default: beside the table)."))
 @encoder_options
 @media_options
@@ -50,7 +58,10 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
         path=output,
         rejects_path=options["rejects"] or (f"{output}.rejects.jsonl" if output else None),
         progress=job.progress,
-        **{name: options[name] for name in ("targets", "cache_dir", "num_proc", "on_bad_sample", "on_mismatch")},
+        **{
+            name: options[name]
+            for name in ("targets", "cache_dir", "num_proc", "on_bad_sample", "filters", "on_mismatch")
+        },
     )
     data = {**lengths_as_dict(table), "account": table.account.as_dict()}
     show(lambda: data, lambda: [*describe_lengths(table), f"table          {table.path}"], options["as_json"])

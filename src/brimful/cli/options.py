@@ -7,6 +7,7 @@ import click
 
 from brimful.cli.command import choice_option, grouped, value_option
 from brimful.encode import Mode, Reasoning
+from brimful.measure.filters import FILTERS
 from brimful.media.families import FAMILIES
 from brimful.media.storage import MediaStorage
 from brimful.plan import ALGORITHMS, NoTarget, Overflow
@@ -31,6 +32,9 @@ source_options = grouped(
         "A column that may be left out though it changes what a sample means (images, label, rejected), or a mark such as "
         "<image> that is plain text.",
         multiple=True,
+    ),
+    value_option(
+        "--prompt", "TEXT", "What the user says in captions, boxes and transcripts, whose rows do not say it."
     ),
     choice_option("--text-unit", ["file", "line"], "What one document of a text file is.", default="file"),
     value_option("--split", "NAME", "Split of a data set that has several (all: every one in a directory)."),
@@ -158,6 +162,20 @@ bad_sample_option = grouped(
         "--on-bad-sample",
         ["error", "skip"],
         "A malformed row stops the job, or is counted and written to a reject file.",
+    ),
+)
+
+
+filter_option = grouped(
+    "Source",
+    value_option(
+        "--filter",
+        "NAME[=VALUE]",
+        "Leave out samples of poor quality, counted and listed with the rejected rows: "
+        + ", ".join(f"{filter_class.form}" for filter_class in FILTERS.values())
+        + ". May be given several times.",
+        "filters",
+        multiple=True,
     ),
 )
 

@@ -11,6 +11,7 @@ from brimful.cli.npy import numbers_from_npy
 from brimful.cli.options import (
     bad_sample_option,
     encoder_options,
+    filter_option,
     job_options,
     max_patches_option,
     media_options,
@@ -27,6 +28,7 @@ from brimful.materialize import pack_dataset
 @click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 @source_options
 @bad_sample_option
+@filter_option
 @encoder_options
 @media_options
 @max_patches_option
@@ -38,8 +40,8 @@ from brimful.materialize import pack_dataset
 def pack(source: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
     """Measure, plan and write SOURCE as a pack store.
 
-    SOURCE is JSON lines (.gz, .zst too), a JSON array, Parquet, texts, a data set of `datasets` (saved, or of the hub with
-    --split), a directory, a pattern, or - for standard input; several follow each other. Killed at any point, the same
+    SOURCE is JSON lines (.gz, .zst too), a JSON array, Parquet, texts, tars, pairs of JSON and media, a data set of
+    `datasets` (saved, or a split of the hub), a directory, a pattern, or - for standard input; several follow each other. Killed at any point, the same
     command finishes the job.
     """
     directory = required(output, "-o", "name the directory that the packs go to")
@@ -53,6 +55,6 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
         groups=None if groups is None else numbers_from_npy(groups),
         notes=job.notes,
         progress=job.progress,
-        **{name: options[name] for name in ("num_proc", "cache_dir", "on_bad_sample", "media_storage")},
+        **{name: options[name] for name in ("num_proc", "cache_dir", "on_bad_sample", "filters", "media_storage")},
     )
     show(summary.as_dict, summary.lines, options["as_json"])

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from brimful.errors import (
     OversizedSampleError,
     SettingsError,
     SourceError,
+    StoreMismatchError,
 )
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.changed_media import explain_changed_media
@@ -34,6 +35,7 @@ from brimful.materialize.media_survey import survey_media
 from brimful.materialize.oversized_media import check_media_fit, remedy_of
 from brimful.materialize.summary import PackSummary, saved_census
 from brimful.materialize.write import SHARD_BYTES, claim_store, expect_media, write_packs
+from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
 from brimful.media.storage import MediaStorage
@@ -75,6 +77,7 @@ def pack_dataset(
     cache_dir: str | os.PathLike[str] | None = None,
     on_bad_sample: OnBadSample = "error",
     transforms: Sequence[Transform] = (),
+    filters: Sequence[Filter | str] | None = None,
     notes: dict[str, Any] | None = None,
     media_storage: MediaStorage | str = MediaStorage.REFERENCES,
     progress: Progress | None = None,
@@ -93,7 +96,7 @@ def pack_dataset(
         capacity: tokens of a pack, for a plan with all other options as by default.
         groups: as of ``plan_packs``.
         shard_bytes, notes, media_storage: as of ``write_packs``.
-        num_proc, cache_dir, on_bad_sample, progress: as of ``measure_lengths``.
+        num_proc, cache_dir, on_bad_sample, filters, progress: as of ``measure_lengths``.
         transforms: what training will apply to samples each time they are served. A few samples are probed, so that none of
             them changes a length (``encode.augmentation``); packs hold the samples as they are.
 
@@ -128,6 +131,9 @@ def pack_dataset(
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
     is_finished = _check_claim(log, source, encoder, settings, group_fingerprint, storage)
+    judges = as_filters(filters)
+    if log.is_begun():
+        _check_filters(home / "lengths.arrow", judges)
     if transforms:
         check_augmentation(source, encoder, transforms)
     with store.used(encoded_dir.name):
@@ -141,6 +147,7 @@ def pack_dataset(
             num_proc=num_proc,
             on_bad_sample=on_bad_sample,
             rejects_path=home / "rejects.jsonl",
+            filters=judges,
             on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
             progress=progress,
             encoded_dir=None if is_finished else encoded_dir,
@@ -299,6 +306,24 @@ def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:
     except (NotAPackStoreError, FileNotFoundError, CorruptFileError):
         return None
     return plan if (plan.fingerprint, plan.length_fingerprint) == (fingerprint, table.fingerprint) else None
+
+
+def _check_filters(path: Path, filters: Sequence[Filter]) -> None:
+    """Refuse the directory of a job with other filters: its packs hold other samples."""
+    try:
+        earlier = LengthTable.open(path).provenance.get("settings", {}).get("filters", {})
+    except (FileNotFoundError, CorruptFileError):
+        return  # then the lengths are measured again, and the plan of the packs is compared
+    present = {judge.name: judge.settings for judge in filters}
+    if earlier != present:
+        raise StoreMismatchError(
+            f"{path.parent} already holds packs made otherwise: filters ({_names(earlier)} there, {_names(present)} now). "
+            f"Choose another {setting('directory')}, or delete that one"
+        )
+
+
+def _names(filters: Mapping[str, Mapping[str, Any]]) -> str:
+    return " and ".join(f"{name} {dict(values)}" if values else name for name, values in filters.items()) or "none"
 
 
 def _check_claim(

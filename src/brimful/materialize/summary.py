@@ -76,6 +76,7 @@ class PackSummary:
             f"lost; {ledger.samples_split:,} split into segments",
             f"rejected       {counted(ledger.samples_rejected, 'row')}"
             f"{self._listed('rejects.jsonl', ledger.samples_rejected, first_rejected)}",
+            *self._filter_lines(),
             *self._unread_lines(),
             f"time           {stages or 'nothing to do: all was there'}",
             *self.warnings(),
@@ -122,6 +123,12 @@ class PackSummary:
         text = ", ".join(f"{name} ({_percent(count / num_samples)})" for name, count in columns[:_COLUMNS_SHOWN])
         remainder = f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
         return [f"not read       columns {text}{remainder} of the rows"] if columns else []
+
+    def _filter_lines(self) -> list[str]:
+        """Return the line on samples that filters left out, which are among the rejected; none if there are none."""
+        counts = self.table.account.filtered.most_common()
+        text = ", ".join(f"{count:,} by {name}" for name, count in counts)
+        return [f"filtered       {text} (among the rejected)"] if counts else []
 
     def _listed(self, file_name: str, count: int, note: str = "") -> str:
         """Return the hint to the file that lists samples; empty for none."""

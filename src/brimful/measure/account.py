@@ -18,6 +18,7 @@ class Account:
         kinds: samples that are chats, texts and rows of tokens.
         unread: samples that have a column which nobody reads, by its name.
         no_target: samples without a target of the loss, by the reason.
+        filtered: samples that a filter left out, by its name. Duplicates are encoded first, and counted above too.
 
     >>> account = Account()
     >>> account.add([Sample(0, text="a", unread=("id",))])
@@ -28,6 +29,7 @@ class Account:
     kinds: Counter[str] = field(default_factory=Counter)
     unread: Counter[str] = field(default_factory=Counter)
     no_target: Counter[str] = field(default_factory=Counter)
+    filtered: Counter[str] = field(default_factory=Counter)
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Count samples that were encoded."""
@@ -46,5 +48,6 @@ class Account:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts for JSON, the most frequent first."""
-        return {name: dict(counter.most_common()) for name, counter in vars(self).items()}
+        """Return the counts for JSON, the most frequent first; ``filtered`` only where a filter left out something."""
+        counts = {name: dict(counter.most_common()) for name, counter in vars(self).items()}
+        return {name: count for name, count in counts.items() if count or name != "filtered"}

@@ -12,6 +12,8 @@ from brimful.encode.encoder import Encoder, MeasuredLengths
 from brimful.encode.token_runs import KeptMedium, write_stored
 from brimful.errors import BadSampleError
 from brimful.measure.account import Account
+from brimful.measure.filters import Duplicates, Filter, rejection
+from brimful.measure.filters.duplicates import CONTENT, content_of
 from brimful.measure.table import REJECTED
 from brimful.measure.targets import runs_of_masks
 from brimful.media import BadMediumError, Medium, PlacedMedium
@@ -43,6 +45,12 @@ class BlockContext:
     skip_bad: bool
     keep_encoded: bool
     targets: bool
+    filters: tuple[Filter, ...] = ()
+
+    @property
+    def needs_contents(self) -> bool:
+        """True if contents of samples are to be compared."""
+        return any(isinstance(item, Duplicates) for item in self.filters)
 
     @property
     def needs_runs(self) -> bool:
@@ -77,7 +85,8 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     """Measure one block, write its files and return the number of its tokens; runs in any process."""
     errors: list[BadSampleError] = []
     account = Account()
-    batches = _batches(context.source.read(task.start, task.stop), errors)
+    judgement = _Judgement(context, task, account)
+    batches = _batches(judgement.kept(context.source.read(task.start, task.stop), errors), errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
         stamps: dict[int, list[int]] = {}
@@ -100,23 +109,61 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     known_ids = {error.sample_id for error in errors}
     empty_ids = (np.flatnonzero(tokens < 1) + task.start).tolist()
     errors += [BadSampleError("has no tokens", sample_id=index) for index in empty_ids if index not in known_ids]
-    rejects = _rejects(context, task, errors)
+    rejects = _rejects(context, task, errors, judgement.filtered_ids)
     columns["tokens"] = tokens
     for name in context.budgets:
         columns[name][tokens < 1] = REJECTED
     part = {name: columns[name] for name in (*context.budgets, *([RUNS] if RUNS in columns else ()))}
+    if context.needs_contents:
+        part |= dict(zip(CONTENT, judgement.contents.T, strict=True))
+    filtered = {"filtered": [index - task.start for index in sorted(judgement.filtered_ids)]} if context.filters else {}
     write_table(
         task.part_path,
         part,
         {
             "kind": "length_part",
             "rejects": rejects,
+            **filtered,
             "account": account.as_dict(),
             "engine": context.encoder.engine.id,
             "encoded_by": context.encoder.engine.name,
         },
     )
     return int(tokens[tokens > 0].sum(dtype=np.int64))
+
+
+class _Judgement:
+    """Verdicts of the filters of a job on the samples of one block.
+
+    Attributes:
+        filtered_ids: samples that one of them leaves out.
+        contents: ``int64[num_rows, 2]``, fingerprints of contents, where they are to be compared.
+    """
+
+    def __init__(self, context: BlockContext, task: BlockTask, account: Account) -> None:
+        self._context, self._task, self._account = context, task, account
+        self.filtered_ids: set[int] = set()
+        self.contents = np.zeros((len(task) if context.needs_contents else 0, 2), dtype=np.int64)
+
+    def kept(
+        self, samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]
+    ) -> Iterator[Sample | BadSampleError]:
+        """Yield the samples that no filter leaves out, and errors as they are; append reasons to ``errors``."""
+        if not self._context.filters:
+            yield from samples
+            return
+        for sample in samples:
+            if isinstance(sample, Sample):
+                verdict = rejection(self._context.filters, sample)
+                if verdict is not None:
+                    name, reason = verdict
+                    self._account.filtered[name] += 1
+                    self.filtered_ids.add(sample.sample_id)
+                    errors.append(BadSampleError(reason, sample_id=sample.sample_id))
+                    continue
+                if self._context.needs_contents:
+                    self.contents[sample.sample_id - self._task.start] = content_of(sample)
+            yield sample
 
 
 def _encode(
@@ -209,13 +256,18 @@ def _count(
             account.no_target[context.encoder.no_target_reason(samples[index])] += 1
 
 
-def _rejects(context: BlockContext, task: BlockTask, errors: list[BadSampleError]) -> list[list[Any]]:
-    """Return ``[row, where, reason]`` of the errors, in the order of the rows; raise the first if none may be."""
+def _rejects(
+    context: BlockContext, task: BlockTask, errors: list[BadSampleError], filtered_ids: set[int]
+) -> list[list[Any]]:
+    """Return ``[row, where, reason]`` of the errors, in the order of the rows; raise the first if none may be.
+
+    Samples that a filter left out are as they were asked for, and no reason to stop.
+    """
     rejects = []
     for error in sorted(errors, key=lambda error: error.sample_id):
         if not error.where:
             error = error.located(context.source.where(error.sample_id))
-        if not context.skip_bad:
+        if not context.skip_bad and error.sample_id not in filtered_ids:
             raise error
         rejects.append([error.sample_id - task.start, error.where, error.reason])
     return rejects

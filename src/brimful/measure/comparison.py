@@ -34,13 +34,18 @@ def compare_block(context: BlockContext, task: BlockTask) -> None:
         return
     tokens = part.flat("tokens")
     fingerprints = _fingerprints(task, part)
+    filtered_rows = set(part.description.get("filtered", ()))  # which nobody encoded
     # Tokens are temporary: whoever takes them later says that they are missing.
     stored = None
     if task.encoded_path is not None and None not in fingerprints:
         stored = StoredSamples([(task.start, task.encoded_path)])
     for first in _first_rows(task):
         samples = context.source.read(first, min(first + ROWS, task.stop))
-        readable = [sample for sample in samples if isinstance(sample, Sample)]
+        readable = [
+            sample
+            for sample in samples
+            if isinstance(sample, Sample) and sample.sample_id - task.start not in filtered_rows
+        ]
         results = context.encoder.engine.reference.encode_batch(readable)
         for sample, expected in zip(readable, results, strict=True):
             length = int(tokens[sample.sample_id - task.start])

@@ -1,10 +1,12 @@
 """Measuring exact lengths: parallel, cached by content, resumable, and only for rows that are new."""
 
+import heapq
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -22,15 +24,19 @@ from brimful.fingerprint import differing_keys, fingerprint_of, short
 from brimful.measure.account import Account
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
 from brimful.measure.comparison import compare_block, is_compared
+from brimful.measure.filters import Duplicates, Filter, as_filters
+from brimful.measure.filters.duplicates import CONTENT, first_of_each
 from brimful.measure.media_comparison import MediaComparison
-from brimful.measure.table import LengthTable
+from brimful.measure.table import REJECTED, LengthTable
 from brimful.measure.targets import Targets, joined_rows
 from brimful.messages import setting
 from brimful.progress import Progress
+from brimful.ragged import offsets_of
 from brimful.sources.open import open_source
 from brimful.sources.rows import Block
 from brimful.sources.source import Source
 from brimful.tables import Ragged, open_table
+from brimful.typing import Int64Array
 
 OnBadSample: TypeAlias = Literal["error", "skip"]
 OnMismatch: TypeAlias = Literal["error", "rebuild"]
@@ -71,6 +77,7 @@ def measure_lengths(
     num_proc: int | None = None,
     on_bad_sample: OnBadSample = "error",
     rejects_path: str | os.PathLike[str] | None = None,
+    filters: Sequence[Filter | str] | None = None,
     on_mismatch: OnMismatch = "error",
     progress: Progress | None = None,
 ) -> LengthTable:
@@ -91,7 +98,9 @@ def measure_lengths(
         num_proc: processes; all cores if None, one for small data sets. Never changes the result.
         on_bad_sample: ``error`` stops at the first row that is malformed; ``skip`` counts it, writes it to
             ``rejects_path`` and gives it length -1.
-        rejects_path: JSON lines of the rows that were skipped.
+        rejects_path: JSON lines of the rows that were skipped, and of samples that a filter left out.
+        filters: filters of quality (``brimful.measure.filters``), or texts such as ``aspect-ratio=0.2:5``. Samples that one
+            of them leaves out are rejected under either ``on_bad_sample``, with its reason.
         on_mismatch: reaction to a ``path`` with lengths of other data or another encoder: ``error`` names the
             parts that differ, ``rebuild`` replaces the table.
         progress: reports rows and tokens a second and the time left.
@@ -118,6 +127,7 @@ def measure_lengths(
         num_proc=num_proc,
         on_bad_sample=on_bad_sample,
         rejects_path=rejects_path,
+        filters=filters,
         on_mismatch=on_mismatch,
         progress=progress,
         encoded_dir=None,
@@ -138,6 +148,7 @@ def measure_and_keep(
     on_mismatch: OnMismatch,
     progress: Progress | None,
     encoded_dir: str | os.PathLike[str] | None,
+    filters: Sequence[Filter | str] | None = None,
 ) -> Measurement:
     """Measure lengths and leave the tokens in ``encoded_dir``, so that writing need not make them again."""
     names = (*_checked_budgets(budgets), *encoder.budgets)
@@ -145,8 +156,9 @@ def measure_and_keep(
         raise SettingsError(f"{setting('on_bad_sample', on_bad_sample)} is unknown: use error or skip")
     if on_mismatch not in ("error", "rebuild"):
         raise SettingsError(f"{setting('on_mismatch', on_mismatch)} is unknown: use error or rebuild")
+    judges = as_filters(filters)
     progress = progress or Progress()
-    provenance = _provenance(source, encoder, names, targets)
+    provenance = _provenance(source, encoder, names, targets, judges)
     key = fingerprint_of([_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None])
     folder = default_cache_dir(cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
@@ -158,11 +170,15 @@ def measure_and_keep(
     if earlier_table is not None and (
         encoded_dir is not None
         or (targets and earlier_table.targets is None)
-        or (on_bad_sample == "error" and len(earlier_table.rejected_ids))
+        or (on_bad_sample == "error" and _num_bad(earlier_table))
+        or (rejects_path is not None and not _knows_rejects(earlier_table, source, rejects_path))
+        # Of an earlier row, new ones may be duplicates: the files of its block tell, which are there.
+        or (len(earlier_table) < len(source) and any(isinstance(judge, Duplicates) for judge in judges))
     ):
         earlier_table = None
 
     samples = None
+    rejects: Iterator[tuple[int, str]] | None = None
     if earlier_table is not None and len(earlier_table) == len(source):
         table = earlier_table
         table.rejects = _located(table.rejects, source)
@@ -176,7 +192,8 @@ def measure_and_keep(
             for block in source.blocks
             if block.stop > first_new
         ]
-        context = BlockContext(source, encoder, names, on_bad_sample == "skip", encoded_dir is not None, targets)
+        keeps_tokens = encoded_dir is not None
+        context = BlockContext(source, encoder, names, on_bad_sample == "skip", keeps_tokens, targets, judges)
         # All lengths are there from an earlier job and no tokens: then writing makes the tokens, once.
         # Not so with media: rows do not tell that a picture has another size by now, and encoding finds out either way.
         lacks_tokens = encoded_dir is not None and not encoder.takes_media and not any(map(_has_tokens, tasks))
@@ -186,13 +203,16 @@ def measure_and_keep(
         with progress.stage("measure", total=len(source), unit="rows"):
             progress.advance(first_new, resumed=True)
             _run_pending(context, tasks, num_proc, progress)
-        table = _assemble(earlier_table, tasks, context, provenance)
+        originals = _originals(tasks, context)
+        table = _assemble(earlier_table, tasks, context, provenance, originals)
         table.save(target)
+        rejects = _rejects_of(earlier_table, tasks, originals)
         if encoded_dir is not None:
             paths = [(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None]
             samples = StoredSamples(paths)
-    if rejects_path is not None:
-        write_rejects(table, source, rejects_path)
+    # A list that is complete stays: its reasons may be more than the table names.
+    if rejects_path is not None and not (rejects is None and _lists_rejects(table, rejects_path)):
+        write_rejects(table, source, rejects_path, rejects)
     return Measurement(table, samples)
 
 
@@ -204,11 +224,38 @@ def _checked_budgets(budgets: Sequence[str]) -> tuple[str, ...]:
     return ("tokens", *(name for name in BUDGETS[1:] if name in budgets))
 
 
-def _provenance(source: Source, encoder: Encoder, budgets: tuple[str, ...], targets: bool) -> dict[str, Any]:
+def _num_bad(table: LengthTable) -> int:
+    """Return the number of rows that were rejected and that no filter left out."""
+    return len(table.rejected_ids) - table.account.filtered.total()
+
+
+def _knows_rejects(table: LengthTable, source: Source, path: str | os.PathLike[str]) -> bool:
+    """Return true if the reason of each reject is in the table, or in the file at the path, which lists this table's."""
+    if len(table.rejected_ids) == len(table.rejects):
+        return True
+    return len(table) == len(source) and _lists_rejects(table, path)
+
+
+def _lists_rejects(table: LengthTable, path: str | os.PathLike[str]) -> bool:
+    """Return true if a file lists exactly the rejected samples of a table, and there are more than the table names."""
+    if len(table.rejected_ids) == len(table.rejects):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return bool([json.loads(line)["sample_id"] for line in file] == table.rejected_ids.tolist())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _provenance(
+    source: Source, encoder: Encoder, budgets: tuple[str, ...], targets: bool, filters: Sequence[Filter]
+) -> dict[str, Any]:
     """Return the fingerprints and settings that lengths depend on; ``labels`` are those of targets alone."""
     settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
     if "loss_tokens" in budgets:
         settings |= {f"encoder {name}": value for name, value in encoder.label_settings.items()}
+    if filters:
+        settings["filters"] = {judge.name: judge.settings for judge in filters}
     return {
         "settings": {**settings, "budgets": list(budgets), **{f"row {k}": v for k, v in source.row_settings.items()}},
         **({"labels": {f"encoder {k}": v for k, v in encoder.label_settings.items()}} if targets else {}),
@@ -326,13 +373,15 @@ def _has_lengths(task: BlockTask, context: BlockContext) -> bool:
             part.flat(name)
         if context.needs_runs:
             part.ragged(RUNS)
+        for name in CONTENT if context.needs_contents else ():
+            part.flat(name)
     except (FileNotFoundError, KeyError, BrimfulError):
         return False
     if not part.checksummed or len(part) != len(task):
         return False
     if not context.encoder.engine.trusts(part.description.get("engine", "")):
         return False
-    return context.skip_bad or not part.description["rejects"]
+    return context.skip_bad or len(part.description["rejects"]) == len(part.description.get("filtered", ()))
 
 
 def _located(rejects: Iterable[Sequence[Any]], source: Source) -> list[list[Any]]:
@@ -340,13 +389,47 @@ def _located(rejects: Iterable[Sequence[Any]], source: Source) -> list[list[Any]
     return [[sample_id, source.where(sample_id), reason] for sample_id, _, reason in rejects]
 
 
+def _originals(tasks: list[BlockTask], context: BlockContext) -> Int64Array | None:
+    """Return the sample that each sample is a duplicate of, ``int64[num_samples]``, and -1 for none.
+
+    None where duplicates stay. It follows from contents and ids alone, in every order of work.
+    """
+    if not context.needs_contents:
+        return None
+    # Without rows of an earlier table: the tasks cover all samples.
+    parts = [open_table(task.part_path) for task in tasks]
+    high, low = (np.concatenate([part.flat(name) for part in parts]) for name in CONTENT)
+    is_measured = np.concatenate([part.flat("tokens") for part in parts]) > 0
+    firsts = first_of_each(high, low, is_measured & ((high != 0) | (low != 0)))
+    return np.where(firsts == np.arange(len(firsts)), -1, firsts)
+
+
+def _rejects_of(
+    earlier_table: LengthTable | None, tasks: list[BlockTask], originals: Int64Array | None
+) -> Iterator[tuple[int, str]]:
+    """Yield sample and reason of all rejects in the order of the samples, a block at a time."""
+    if earlier_table is not None:
+        yield from ((sample_id, reason) for sample_id, _, reason in earlier_table.rejects)
+    for task in tasks:
+        # Rows of a part are counted from its first: the same part may lie elsewhere in another source.
+        rejects = [(task.start + row, reason) for row, _, reason in open_table(task.part_path).description["rejects"]]
+        if originals is not None:
+            copies = task.start + np.flatnonzero(originals[task.start : task.stop] >= 0)
+            reasons = (f"has the content of sample {original:,}" for original in originals[copies].tolist())
+            rejects = list(heapq.merge(rejects, zip(copies.tolist(), reasons, strict=True)))
+        yield from rejects
+
+
 def _assemble(
-    earlier_table: LengthTable | None, tasks: list[BlockTask], context: BlockContext, provenance: dict[str, Any]
+    earlier_table: LengthTable | None,
+    tasks: list[BlockTask],
+    context: BlockContext,
+    provenance: dict[str, Any],
+    originals: Int64Array | None,
 ) -> LengthTable:
     """Join the rows of an earlier table and the files of the tasks behind them to the table of the source."""
     source = context.source
     columns = {name: np.empty(len(source), dtype=np.int32) for name in context.budgets}
-    rejects: list[Sequence[Any]] = []
     runs: list[Ragged] = []
     accounts: list[Any] = []
     # Libraries of all rows, also of those that an earlier job measured; tables without any have no such entry.
@@ -356,7 +439,6 @@ def _assemble(
             values.update(earlier_table.provenance.get(name, ()))
         for name in context.budgets:
             columns[name][: len(earlier_table)] = earlier_table.budgets[name]
-        rejects += earlier_table.rejects
         accounts.append(earlier_table.account.as_dict())
         if context.needs_runs:
             assert earlier_table.targets is not None
@@ -366,13 +448,18 @@ def _assemble(
         part = open_table(task.part_path)
         for name in context.budgets:
             columns[name][task.start : task.stop] = part.flat(name)
-        # Rows of a part are counted from its first: the same part may lie elsewhere in another source.
-        rejects += [(task.start + row, where, reason) for row, where, reason in part.description["rejects"]]
         accounts.append(part.description["account"])
         libraries["engines"].add(part.description.get("engine", ""))
         libraries["encoded_by"].add(part.description.get("encoded_by", ""))
         if context.needs_runs:
             runs.append(part.ragged(RUNS))
+    if originals is not None:
+        is_copy = originals >= 0
+        for column in columns.values():
+            column[is_copy] = REJECTED
+        if runs:
+            runs = [_without_rows(joined_rows(runs), is_copy)]
+        accounts.append({"filtered": {Duplicates.name: int(is_copy.sum())}} if is_copy.any() else {})
     targets = None
     if context.targets:
         targets = Targets.of_runs(joined_rows(runs)) if context.needs_runs else Targets.of_all_tokens(columns["tokens"])
@@ -380,24 +467,51 @@ def _assemble(
     return LengthTable(
         columns,
         provenance={**provenance, **used, "account": Account.sum(accounts).as_dict()},
-        rejects=_located(rejects[:_MAX_REJECTS], source),
+        rejects=[
+            [sample_id, source.where(sample_id), reason]
+            for sample_id, reason in islice(_rejects_of(earlier_table, tasks, originals), _MAX_REJECTS)
+        ],
         targets=targets,
     )
 
 
-def write_rejects(table: LengthTable, source: Source, path: str | os.PathLike[str]) -> None:
-    """Write JSON lines of the skipped rows: file and line, reason, and the row if it can be read."""
+def _without_rows(ragged: Ragged, is_empty: Any) -> Ragged:
+    """Return rows of which some have no values any more."""
+    sizes = np.diff(ragged.offsets)
+    kept_sizes = np.where(is_empty, 0, sizes)
+    return Ragged(ragged.values[np.repeat(~is_empty, sizes)], offsets_of(kept_sizes))
+
+
+def write_rejects(
+    table: LengthTable,
+    source: Source,
+    path: str | os.PathLike[str],
+    rejects: Iterable[tuple[int, str]] | None = None,
+) -> None:
+    """Write JSON lines of the skipped rows: file and line, reason, and the row if it can be read.
+
+    Args:
+        table: lengths, in which they are -1.
+        source: the rows.
+        path: file of the list.
+        rejects: sample and reason of each, in order; those that the table names if None.
+    """
     ids = table.rejected_ids
     if len(ids) == 0 and not os.path.exists(path):
         return
-    reasons = {int(sample_id): reason for sample_id, _, reason in table.rejects}  # of the first thousand
+    reasons = iter(rejects if rejects is not None else ((reject[0], reject[2]) for reject in table.rejects))
+    known = next(reasons, None)
     with atomic_file(path) as file:
         for sample_id in map(int, ids):
             row = source.rows.get(sample_id)
+            # Both are in the order of the samples; a table of an earlier version may name fewer.
+            reason = "see the rows before"
+            if known is not None and known[0] == sample_id:
+                reason, known = known[1], next(reasons, None)
             record = {
                 "sample_id": sample_id,
                 "where": source.where(sample_id),
-                "reason": reasons.get(sample_id, "see the rows before"),
+                "reason": reason,
                 "row": row if not isinstance(row, Exception) else None,
             }
             file.write(json.dumps(record, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n")

@@ -40,7 +40,7 @@ def data_files(
     # A directory of nothing but descriptions is taken at its word: its readme is the text to pack.
     paths = [path for path in candidates if not _is_description(path, kind_of)] or candidates
     if not paths:
-        raise SourceNotFoundError(f"{directory}: no file in it is JSON lines, JSON, Parquet or text")
+        raise SourceNotFoundError(f"{directory}: no file in it is JSON lines, JSON, Parquet, a tar or text")
     if config is not None:
         paths = [path for path in paths if config in os.path.relpath(path, directory).split(os.sep)[:-1]]
         if not paths:

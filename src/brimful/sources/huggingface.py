@@ -5,7 +5,8 @@ from __future__ import annotations
 import bisect
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from brimful.errors import SourceError, SourceNotFoundError
@@ -84,10 +85,19 @@ class HuggingFaceRows(UniformBlockRows):
     def __len__(self) -> int:
         return len(self._dataset)
 
+    @cached_property
+    def _holds_media(self) -> bool:
+        """True if some column is of pictures, sounds or videos, which ``datasets`` would decode for each reading."""
+        return _is_decoded(self._dataset.features)
+
     def read(self, start: int, stop: int) -> Iterator[Any]:
         dataset = self._dataset.with_format(None)
         for begin, end in block_ranges(start, stop, _ROWS_AT_ONCE):
-            self._checked(begin, end)
+            table = self._checked(begin, end)
+            if self._holds_media:
+                # Media as they are stored: bytes, or a path. A decoded picture would be another one.
+                yield from table.to_pylist()
+                continue
             columns = dataset[begin:end]
             self._files.check(begin, end)
             names = list(columns)
@@ -114,6 +124,18 @@ class HuggingFaceRows(UniformBlockRows):
         fingerprint = table_fingerprint(self._checked(start, stop))
         self._files.check(start, stop)
         return fingerprint
+
+
+def _is_decoded(feature: Any) -> bool:
+    """Return true for a feature that ``datasets`` decodes, or one with such a feature in it."""
+    if isinstance(feature, Mapping):
+        return any(map(_is_decoded, feature.values()))
+    if isinstance(feature, (list, tuple)):
+        return any(map(_is_decoded, feature))
+    if hasattr(feature, "decode_example"):
+        return True
+    inner = getattr(feature, "feature", None)  # of each element of a list
+    return inner is not None and _is_decoded(inner)
 
 
 def _library(purpose: str) -> Any:

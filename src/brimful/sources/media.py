@@ -41,6 +41,9 @@ _PARTS: Mapping[str, MediaKind] = {
 }
 """Types of parts that are media, with their kind; such a part has its medium under a key of the same name."""
 
+_PLAIN_KEYS = ("path", "url", "data", "value")
+"""Keys of a part that hold its medium, whatever its type."""
+
 MARK = re.compile(r"<(image|video|audio)(\d*)>")
 """Mark in a text of the next medium of a column, or of the one with that number, from 1."""
 
@@ -85,6 +88,11 @@ class MediaPlace:
                     f"{setting('media_dir')}, or allow it with {setting('media_outside', True)}"
                 )
         return path
+
+
+def media_keys(part: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a part under which its medium may stand."""
+    return [key for key in part if key in _PARTS or key in _PLAIN_KEYS]
 
 
 def is_media_part(part: Any) -> bool:
@@ -187,14 +195,7 @@ def _parts_of_list(
             continue
         name = part["type"]
         kind = _PARTS[name]
-        keys = (
-            name,
-            kind.value,
-            *(key for key in part if key in _PARTS and _PARTS[key] is kind),
-            "path",
-            "url",
-            "data",
-        )
+        keys = (name, kind.value, *(key for key in part if key in _PARTS and _PARTS[key] is kind), *_PLAIN_KEYS)
         value = next((part[key] for key in keys if part.get(key) is not None), None)
         media.append(shelf.take(kind) if value is None else _medium(kind, value, place, f"a part of type {name!r}"))
         yield {"type": kind.value}
@@ -202,6 +203,8 @@ def _parts_of_list(
 
 def _medium(kind: MediaKind, value: Any, place: MediaPlace, origin: str) -> Medium:
     """Return the medium that a value names or holds: a path, a ``data:`` URL, bytes, or a mapping with one of them."""
+    if isinstance(value, Medium):
+        return replace(value, kind=kind)
     if isinstance(value, Mapping):
         data, path = value.get("bytes"), value.get("path") or value.get("url") or value.get("file_name")
         if isinstance(data, (bytes, bytearray)):

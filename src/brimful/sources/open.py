@@ -18,12 +18,14 @@ from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.media import MediaPlace
 from brimful.sources.memory import MemoryRows
+from brimful.sources.pairs import pair_folders, pair_rows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import ChainedRows, FirstRows, Rows
 from brimful.sources.source import Source
 from brimful.sources.splits import require_split
 from brimful.sources.spool import rows_of_iterable, rows_of_pipe
 from brimful.sources.table import TableRows, is_table
+from brimful.sources.tars import TarRows
 from brimful.sources.text_files import TextFiles
 from brimful.sources.unpack import begins_like_array, unpacked_json_array, unpacked_lines
 
@@ -36,10 +38,12 @@ _ITEMS_CHECKED_AS_PATHS = 64
 """Texts of a list that are looked up as names of files: a list of millions of texts has none among its first."""
 
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
+_PACKED_TARS = (".tgz", *(f".tar{ending}" for ending in _COMPRESSED))
 _KINDS = {
     **dict.fromkeys((".jsonl", ".ndjson"), "lines"),
     ".json": "array",
     ".parquet": "parquet",
+    ".tar": "tar",
     **dict.fromkeys((".txt", ".md", ".rst", ".text"), "text"),
 }
 """Kind of a file by its ending, once it is unpacked."""
@@ -54,6 +58,7 @@ class _Options:
     split: str | None
     config: str | None
     cache: Path | None
+    media_outside: bool = False
 
 
 def open_source(
@@ -62,6 +67,7 @@ def open_source(
     format: str | None = None,
     fields: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
+    prompt: str | None = None,
     text_unit: TextUnit = "file",
     split: str | None = None,
     config: str | None = None,
@@ -81,8 +87,10 @@ def open_source(
     ``data.jsonl`` (.gz .zst .bz2)     one JSON object a line
     ``data.json``                      one JSON array of objects
     ``data.parquet``                   one row a sample
+    ``shard.tar``                      members of one key a row, as WebDataset has it
     ``notes.txt`` (.md .rst)           one document (``text_unit="line"``: one a line)
     a directory                        its data files in the order of their names, of one ``split``
+    a directory of pairs               ``{name}.json`` a row, beside its picture, video or sound
     a directory of ``save_to_disk``    a ``datasets.Dataset``
     ``shard-*.jsonl``                  what the pattern matches, in the order of the names
     ``owner/name`` with a ``split``    of the hub, through ``datasets``
@@ -96,13 +104,16 @@ def open_source(
         fields: keys of the rows, by the format's own names: ``{"messages": "dialogue"}``.
         ignore: columns that may be left out though they change what a sample means (``images``, ``label``), and marks
             that are plain text here (``<image>``).
+        prompt: turn of the user for captions, boxes and transcripts, whose rows have none; None for that of the format
+            (``brimful.sources.formats``).
         text_unit: one document of a text file: the whole ``file``, or a ``line``.
         split: of a data set that has several; ``all`` in a directory.
         config: of a data set that has several configurations.
         max_samples: number of samples to take, from the first on; None takes all.
         media: take rows with pictures, videos and sounds, for an encoder that packs them; else they are refused.
         media_dir: directory in which rows name media; that of their own file if None. Implies ``media``.
-        media_outside: let rows name files outside of that directory.
+        media_outside: let rows name files outside of that directory; and tars have members whose names lead out of one,
+            or that are links to others.
         cache_dir: directory of line indexes and unpacked copies.
 
     Raises:
@@ -125,14 +136,16 @@ def open_source(
         ignore = [ignore]
     sources = data if isinstance(data, (list, tuple)) else [data]
     if sources and all(isinstance(source, Source) for source in sources):
-        if format is not None or fields is not None or ignore or max_samples is not None:
+        if format is not None or fields is not None or ignore or prompt is not None or max_samples is not None:
             raise SettingsError("open sources take no further options: give them where each is opened")
         return sources[0] if len(sources) == 1 else Source.chained(sources, "several sources")
-    rows = _rows(data, _Options(text_unit, split, config, Path(cache_dir) if cache_dir is not None else None))
+    rows = _rows(
+        data, _Options(text_unit, split, config, Path(cache_dir) if cache_dir is not None else None, media_outside)
+    )
     if max_samples is not None:
         rows = _first_rows(rows, max_samples)
     place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None
-    return Source(rows, format, fields, ignore, place)
+    return Source(rows, format, fields, ignore, place, prompt)
 
 
 def _first_rows(rows: Rows, count: int) -> Rows:
@@ -198,6 +211,9 @@ def _from_path(path: str, options: _Options) -> Rows:
     if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
         return HuggingFaceRows.from_directory(path, split=options.split)
     if os.path.isdir(path):
+        folders = pair_folders(path)
+        if folders:
+            return pair_rows(path, folders, split=options.split, config=options.config, cache=options.cache)
         return _from_files(data_files(path, _kind, split=options.split, config=options.config), path, options)
     if is_remote(path) or os.path.exists(path):
         return ChainedRows([_from_file(path, options)], path)
@@ -222,13 +238,13 @@ def _from_files(paths: Sequence[str], title: str, options: _Options) -> Rows:
 
 
 def _kind(name: str) -> str | None:
-    """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``text``; None for none of ours."""
+    """Return the kind of a file by its name: ``lines``, ``array``, ``parquet``, ``tar``, ``text``; None for none of ours."""
     base = name.lower()
     while base.endswith(_COMPRESSED):
         base = base.rpartition(".")[0]
     kind = _KINDS.get(base[base.rfind(".") :])
-    # Parquet compresses its own pages and is read in place: a compressed file of it is none of ours.
-    return None if kind == "parquet" and base != name.lower() else kind
+    # Parquet compresses its own pages; it and tars are read in place: compressed files of them are none of ours.
+    return None if kind in ("parquet", "tar") and base != name.lower() else kind
 
 
 def _plain(path: str, options: _Options) -> str:
@@ -239,10 +255,15 @@ def _plain(path: str, options: _Options) -> str:
 
 def _from_file(path: str, options: _Options) -> Rows:
     kind = _kind(path)
-    if kind == "parquet" and is_remote(path):
-        raise SourceError(f"{path}: Parquet is read in place, which takes a local file: copy it here first")
+    if kind in ("parquet", "tar") and is_remote(path):
+        name = "Parquet" if kind == "parquet" else "a tar"
+        raise SourceError(f"{path}: {name} is read in place, which takes a local file: copy it here first")
+    if path.lower().endswith(_PACKED_TARS):
+        raise SourceError(f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to .tar first")
     if kind == "parquet":
         return ParquetRows(path)
+    if kind == "tar":
+        return TarRows.of(path, options.cache, allow_outside=options.media_outside)
     original = path if is_remote(path) else os.path.realpath(path)
     if kind == "array" and begins_like_array(path):
         copy = unpacked_json_array(path, options.cache)

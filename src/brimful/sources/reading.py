@@ -61,7 +61,7 @@ class Reading:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that decide, beside a row, the content of its sample."""
-        settings = {"format": self.format.name, "fields": dict(self.format.fields)}
+        settings = self.format.settings
         # The directory of the media is no part of it: a copy elsewhere holds the same samples.
         optional = {"ignore": sorted(self.ignore), "media": self.media is not None}
         return {**settings, **{name: value for name, value in optional.items() if value}}
@@ -83,6 +83,8 @@ class Reading:
                 raise MalformedRowError(reason)
         content = self.format.convert(row)
         messages = content.get("messages")
+        if self.format.puts_media_first and not media_columns and self.ignore.isdisjoint(MEDIA_COLUMNS):
+            raise MalformedRowError(f"it has no medium, and a row of format {self.format.name} is of one")
         if self.media is not None:
             self._place_media(row, media_columns, content, self.media)
             messages = content.get("messages")
@@ -114,6 +116,9 @@ class Reading:
         )
         if columns or marked:
             values = {column: row[column] for column in columns}
+            # A mark in an answer is no place for the medium: it is held against the media as everywhere.
+            if self.format.puts_media_first and not placeholder(messages[0]["content"], ignore=self.ignore):
+                messages = _with_marks(messages, values)
             content["messages"], content["media"] = place_media(messages, values, place)
 
     def _check_placeholder(self, text: str) -> None:
@@ -124,6 +129,16 @@ class Reading:
                 f"its text holds {mark} where a medium belongs, {_NEEDS_MEDIA if self.media is None else 'and there is none'}: if it is plain "
                 f"text, say so with {setting('ignore', [mark])}"
             )
+
+
+def _with_marks(messages: Sequence[Message], columns: Mapping[str, Any]) -> list[Message]:
+    """Return messages with a mark for each medium of the columns in front of the first."""
+    marks = ""
+    for column, value in columns.items():
+        num_media = len(value) if isinstance(value, (list, tuple)) else 1
+        marks += f"<{MEDIA_COLUMNS[column].value}>" * num_media
+    first, *others = messages
+    return [{**first, "content": f"{marks}\n{first['content']}"}, *others]
 
 
 def refusal(columns: Sequence[str]) -> str | None:

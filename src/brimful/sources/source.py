@@ -11,9 +11,10 @@ from operator import itemgetter
 from typing import Any
 
 from brimful.checks import index_of
-from brimful.errors import BadSampleError, SourceError, UnknownFormatError
+from brimful.errors import BadSampleError, SettingsError, SourceError, UnknownFormatError
 from brimful.fingerprint import fingerprint_of, short
-from brimful.sources.formats import RowFormat, detect, format_named
+from brimful.messages import setting
+from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
 from brimful.sources.media import MediaPlace
 from brimful.sources.reading import Reading
 from brimful.sources.rows import Block, ChainedRows, Rows
@@ -39,6 +40,7 @@ class Source:
         ignore: columns, and marks such as ``<image>``, that may be left out though they say something.
         media: place of the pictures, videos and sounds of rows; beside each file if it names no directory. None refuses
             rows with media.
+        prompt: turn of the user for formats that write one (``RowFormat.default_prompt``); None for their own.
 
     >>> from brimful.sources.memory import MemoryRows
     >>> source = Source(MemoryRows([{"question": "1+1?", "answer": "2"}]))
@@ -53,11 +55,20 @@ class Source:
         fields: Mapping[str, str] | None = None,
         ignore: Sequence[str] = (),
         media: MediaPlace | None = None,
+        prompt: str | None = None,
     ) -> None:
         parts = rows.parts if isinstance(rows, ChainedRows) else [rows]
         if len(rows) == 0:
             raise SourceError(f"{rows.title} is empty: there is no sample to pack")
-        formats = [format_named(format, fields)] * len(parts) if format is not None else _detect_all(parts, fields)
+        formats = (
+            [format_named(format, fields, prompt)] * len(parts)
+            if format is not None
+            else _detect_all(parts, fields, ignore, prompt)
+        )
+        if prompt is not None and not any(row_format.default_prompt for row_format in formats):
+            names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
+            prompted = ", ".join(name for name, row_format in FORMATS.items() if row_format.default_prompt)
+            raise SettingsError(f"{setting('prompt')} says nothing with rows of format {names}: it is for {prompted}")
         places = [None if media is None else media.beside(part.directory) for part in parts]
         readings = [
             Reading(row_format, frozenset(ignore), place) for row_format, place in zip(formats, places, strict=True)
@@ -194,9 +205,11 @@ class Source:
         return f"Source({self.title!r}, {len(self):,} samples, format {self.format_name}, {short(self.fingerprint)})"
 
 
-def _detect_all(parts: Sequence[Rows], fields: Mapping[str, str] | None) -> list[RowFormat]:
+def _detect_all(
+    parts: Sequence[Rows], fields: Mapping[str, str] | None, ignore: Sequence[str], prompt: str | None
+) -> list[RowFormat]:
     """Detect the format of each part; a part without a readable row has that of the part before it (or behind)."""
-    formats = [_detect_part(part, fields) for part in parts]
+    formats = [_detect_part(part, fields, ignore, prompt) for part in parts]
     first = next((row_format for row_format in formats if row_format is not None), None)
     if first is None:
         # No row of any part can be read: the first one tells why.
@@ -205,11 +218,19 @@ def _detect_all(parts: Sequence[Rows], fields: Mapping[str, str] | None) -> list
     return list(accumulate(formats, lambda previous, row_format: row_format or previous, initial=first))[1:]
 
 
-def _detect_part(part: Rows, fields: Mapping[str, str] | None) -> RowFormat | None:
+def _detect_part(
+    part: Rows, fields: Mapping[str, str] | None, ignore: Sequence[str], prompt: str | None
+) -> RowFormat | None:
     """Detect the format by the first rows; None if none of them can be read."""
     rows = part.read(0, min(_ROWS_FOR_DETECTION, len(part)))
     readable = [row for row in rows if not isinstance(row, MalformedRowError)]
+    if ignore:
+        # A sound that is not wanted makes no transcript of its text.
+        readable = [
+            {name: value for name, value in row.items() if name not in ignore} if isinstance(row, Mapping) else row
+            for row in readable
+        ]
     try:
-        return detect(readable, fields) if readable else None
+        return detect(readable, fields, prompt) if readable else None
     except UnknownFormatError as error:
         raise UnknownFormatError(f"{part.title}: {error.message}") from error

@@ -14,6 +14,8 @@ from typing import Any
 from brimful.errors import SettingsError, UnknownFormatError
 from brimful.messages import setting
 from brimful.sources.formats.alpaca import Alpaca
+from brimful.sources.formats.caption import Caption
+from brimful.sources.formats.detection import Detection
 from brimful.sources.formats.messages import Messages
 from brimful.sources.formats.prompt_completion import PromptCompletion
 from brimful.sources.formats.question_answer import QuestionAnswer
@@ -21,28 +23,40 @@ from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.sharegpt import ShareGPT
 from brimful.sources.formats.text import Text
 from brimful.sources.formats.tokens import Tokens
+from brimful.sources.formats.transcript import Transcript
 
 __all__ = ["FORMATS", "RowFormat", "detect", "format_named"]
 
 FORMATS: dict[str, type[RowFormat]] = {
     format_class.name: format_class
-    for format_class in (Tokens, Messages, ShareGPT, Alpaca, PromptCompletion, QuestionAnswer, Text)
+    for format_class in (
+        Tokens,
+        Messages,
+        ShareGPT,
+        Alpaca,
+        PromptCompletion,
+        QuestionAnswer,
+        Caption,
+        Detection,
+        Transcript,
+        Text,
+    )
 }
 """All formats by name, in the order in which they are tried."""
 
 
-def format_named(name: str, fields: Mapping[str, str] | None = None) -> RowFormat:
-    """Return the format of that name, reading the fields that ``fields`` renames.
+def format_named(name: str, fields: Mapping[str, str] | None = None, prompt: str | None = None) -> RowFormat:
+    """Return the format of that name, reading the fields that ``fields`` renames, with a prompt of its own if it has one.
 
     Raises:
         SettingsError: no such format, or a field that it does not have.
     """
     if name not in FORMATS:
         raise SettingsError(f"{setting('format', name)} is unknown: use one of {', '.join(FORMATS)}")
-    return FORMATS[name](fields)
+    return FORMATS[name](fields, prompt)
 
 
-def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None) -> RowFormat:
+def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt: str | None = None) -> RowFormat:
     """Return the format that most of these rows match; the earlier one on a tie.
 
     A row that does not match is that row's fault and is reported when it is read.
@@ -51,7 +65,7 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None) -> RowF
         UnknownFormatError: none matches any; the message shows the keys of the first row.
     """
     candidates = [
-        format_class(fields)
+        format_class(fields, prompt)
         for format_class in FORMATS.values()
         if not fields or set(fields) <= set(format_class.default_fields)
     ]

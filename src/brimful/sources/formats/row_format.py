@@ -18,8 +18,13 @@ class RowFormat(abc.ABC):
     """The fields it reads, each with the key it has unless renamed."""
     required_fields: ClassVar[tuple[str, ...]]
     """Fields by which a row is recognised: it has all of them."""
+    default_prompt: ClassVar[str] = ""
+    """Turn of the user that it writes itself; empty if all turns come from the row."""
+    puts_media_first: ClassVar[bool] = False
+    """True if its rows have a medium and no marks: the media stand in front of the first turn of the user."""
 
-    def __init__(self, fields: Mapping[str, str] | None = None) -> None:
+    def __init__(self, fields: Mapping[str, str] | None = None, prompt: str | None = None) -> None:
+        """``prompt``: turn of the user in the place of ``default_prompt``; for a format without one it says nothing."""
         strangers = sorted(set(fields or {}) - set(self.default_fields))
         if strangers:
             raise SettingsError(
@@ -27,6 +32,7 @@ class RowFormat(abc.ABC):
                 f"it has {', '.join(self.default_fields)}"
             )
         self.fields = {**self.default_fields, **(fields or {})}
+        self.prompt = prompt if self.default_prompt else None
         self.columns = frozenset(self.fields.values())
         """Columns that it reads."""
 
@@ -83,10 +89,16 @@ class RowFormat(abc.ABC):
         return [convert(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.fields == getattr(other, "fields", None)
+        return type(self) is type(other) and self.settings == getattr(other, "settings", None)
 
     def __hash__(self) -> int:
-        return hash((self.name, *sorted(self.fields.items())))
+        return hash((self.name, self.prompt, *sorted(self.fields.items())))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that decide what becomes of a row."""
+        settings: dict[str, Any] = {"format": self.name, "fields": dict(self.fields)}
+        return settings if self.prompt is None else {**settings, "prompt": self.prompt}
 
     def __repr__(self) -> str:
         new_keys = {name: key for name, key in self.fields.items() if self.default_fields[name] != key}

@@ -1,0 +1,86 @@
+"""Samples with the content of an earlier one.
+
+A sample is a duplicate if one with a smaller ``sample_id`` has the same content and was not rejected: so no order of
+work and no number of processes decides which of two stays. Contents are compared by 128 bits of their fingerprints,
+which are measured beside the lengths, block by block, and compared when all are there.
+"""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.fingerprint import fingerprint_bytes
+from brimful.measure.filters.filter import Filter
+from brimful.media import BadMediumError
+from brimful.sources.sample import Sample
+from brimful.typing import Int64Array
+
+CONTENT = ("content_high", "content_low")
+"""Columns of a block's file with the two halves of the fingerprint of each sample's content."""
+
+
+@dataclass(frozen=True)
+class Duplicates(Filter):
+    """Takes out samples whose messages, tools and media, byte for byte, are those of an earlier sample.
+
+    One picture with five captions is five samples: no two of them have the same content.
+    """
+
+    name = "duplicates"
+    form = "duplicates"
+    summary = "samples with the content of an earlier one"
+
+    @classmethod
+    def parse(cls, text: str) -> "Duplicates":
+        if text:
+            raise ValueError(text)
+        return cls()
+
+    def reason(self, sample: Sample) -> str | None:
+        return None  # one sample alone is no duplicate
+
+
+def content_of(sample: Sample) -> tuple[int, int]:
+    """Return the fingerprint of a sample's content as two numbers of 64 bits; zeros if a medium cannot be read.
+
+    >>> content_of(Sample(0, text="a")) == content_of(Sample(7, text="a", unread=("id",)))
+    True
+    """
+    try:
+        media = [[medium.kind.value, medium.fingerprint()] for medium in sample.media]
+    except BadMediumError:
+        return 0, 0
+    tokens = [None if values is None else list(map(int, values)) for values in (sample.input_ids, sample.labels)]
+    messages = None if sample.messages is None else list(sample.messages)
+    # Values that JSON does not know (dates of a table, bytes) count by their representation.
+    content = [messages, sample.text, sample.tools, tokens, media]
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, default=repr)
+    digest = fingerprint_bytes(text.encode("utf-8", "surrogatepass"))
+    high, low = np.frombuffer(bytes.fromhex(digest), dtype="<i8").tolist()
+    return high, low
+
+
+def first_of_each(
+    high: Int64Array, low: Int64Array, is_kept: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+) -> Int64Array:
+    """Return for each sample the first one with its content, and -1 for those that are not kept.
+
+    Args:
+        high, low: ``int64[num_samples]``, halves of the fingerprints.
+        is_kept: ``bool[num_samples]``, false for samples that were rejected: they are nobody's original.
+
+    >>> high, low = np.array([5, 5, 6, 5]), np.array([1, 1, 1, 1])
+    >>> first_of_each(high, low, np.array([False, True, True, True])).tolist()
+    [-1, 1, 2, 1]
+    """
+    firsts = np.full(len(high), -1, dtype=np.int64)
+    ids = np.flatnonzero(is_kept)
+    if not len(ids):
+        return firsts
+    # A stable sort: of equal contents, the smallest id comes first.
+    order = ids[np.lexsort((low[ids], high[ids]))]
+    is_new = np.ones(len(order), dtype=bool)
+    is_new[1:] = (high[order][1:] != high[order][:-1]) | (low[order][1:] != low[order][:-1])
+    firsts[order] = order[np.flatnonzero(is_new)[np.cumsum(is_new) - 1]]
+    return firsts

@@ -1,0 +1,39 @@
+"""Pictures that cannot be decoded, or show nothing."""
+
+from dataclasses import dataclass
+
+from brimful.measure.filters.filter import Filter
+from brimful.media import BadMediumError, MediaKind
+from brimful.media.images import load_image
+from brimful.sources.sample import Sample
+
+
+@dataclass(frozen=True)
+class Pictures(Filter):
+    """Takes out samples with a picture whose pixels are damaged or missing, or all of one colour.
+
+    Measuring reads headers alone; this decodes every picture once, which takes the time of decoding.
+    """
+
+    name = "pictures"
+    form = "pictures"
+    summary = "pictures that cannot be decoded, or are of one colour"
+
+    @classmethod
+    def parse(cls, text: str) -> "Pictures":
+        if text:
+            raise ValueError(text)
+        return cls()
+
+    def reason(self, sample: Sample) -> str | None:
+        for medium in sample.media:
+            if medium.kind is not MediaKind.IMAGE:
+                continue
+            try:
+                image = load_image(medium)
+            except BadMediumError as error:
+                return f"image {medium.name[:200]!r}: {error}"
+            # The darkest and the brightest value of each of three channels.
+            if all(low == high for low, high in (channel.getextrema() for channel in image.split())):
+                return f"image {medium.name[:200]!r} is empty: all its pixels have one colour"
+        return None

@@ -1,0 +1,130 @@
+"""Rows whose texts lie in many small files or between media, as in pairs of files and in tars.
+
+Their texts are copied into the cache once, one line for each row in a fixed order: index, blocks, appended rows,
+pickling and flat memory are then those of JSON lines. Media stay where they are. A line is an object: ``name`` of the
+row in its storage, and ``row``, or ``error`` if it cannot be read. Names and sizes of its media stand in the line too,
+so that they belong to the fingerprint of the rows; the bytes of media do not, which nobody reads to open a data set.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from brimful.blobs import atomic_file
+from brimful.cache import cache_dir, exclusive
+from brimful.fingerprint import fingerprint_of
+from brimful.sources.lines import JsonLines
+from brimful.sources.media import MEDIA_COLUMNS, is_media_part, media_keys
+from brimful.sources.sample import MalformedRowError
+
+_TURNS = ("messages", "conversations", "prompt", "completion")
+"""Columns of turns, whose contents may hold parts that are media."""
+
+
+def kept_catalogue(
+    origin: str, version: Any, cache: Path | None, write: Callable[[IO[bytes], Path, Path | None], None]
+) -> Path:
+    """Return the path of a catalogue in the cache, which one process of many writes if it is not there yet.
+
+    Args:
+        origin: absolute path of the storage.
+        version: value that changes whenever the catalogue would.
+        cache: directory of the cache; None for the usual one.
+        write: gets the open file, the path that it will have, and an earlier catalogue of the same origin, if any.
+    """
+    folder = (cache or cache_dir()) / "catalogues"
+    prefix = f"{fingerprint_of(origin)[:16]}-"
+    target = folder / f"{prefix}{fingerprint_of(version)[:16]}.jsonl"
+    if target.exists():
+        return target
+    with exclusive(folder / f"{prefix}lock"):
+        if not target.exists():
+            earlier = sorted(folder.glob(f"{prefix}*.jsonl"), key=os.path.getmtime)
+            with atomic_file(target) as file:
+                write(file, target, earlier[-1] if earlier else None)
+            for path in folder.glob(f"{prefix}*.*"):
+                if path.stem != target.stem:
+                    path.unlink(missing_ok=True)
+    return target
+
+
+def line_of(entry: Mapping[str, Any]) -> bytes:
+    """Return the line of an entry of a catalogue."""
+    return json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def shown(name: str) -> str:
+    """Return a name as messages show it: names are data, and may hold line ends.
+
+    >>> shown("a: b.jpg"), shown("a" + chr(10) + "b.jpg")
+    ('a: b.jpg', "'a\\\\nb.jpg'")
+    """
+    return name if name.isprintable() else repr(name)
+
+
+def media_values(row: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the values of a row that name or hold media: those of columns, and those of parts of its messages."""
+    values: list[Any] = []
+    map_media(row, values.append)
+    yield from values
+
+
+def has_media_of_its_own(row: Mapping[str, Any]) -> bool:
+    """Return true if a row says by itself which media it has, if only that there are none.
+
+    >>> has_media_of_its_own({"messages": [], "images": []}), has_media_of_its_own({"messages": [], "image": None})
+    (True, False)
+    """
+    columns = (value for name, value in row.items() if name in MEDIA_COLUMNS)
+    return any(value is not None and value != "" for value in columns) or any(True for _ in media_values(row))
+
+
+def map_media(row: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a row with every value that names or holds a medium changed, in columns and in parts of messages."""
+    result = dict(row)
+    for name, value in row.items():
+        if name in MEDIA_COLUMNS and value not in (None, "", []):
+            result[name] = [change(item) for item in value] if isinstance(value, list) else change(value)
+        elif name in _TURNS and isinstance(value, list):
+            result[name] = [_with_parts(turn, change) for turn in value]
+    return result
+
+
+def _with_parts(turn: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a turn with the media of its parts changed."""
+    if not isinstance(turn, Mapping) or not isinstance(turn.get("content"), list):
+        return turn
+    parts = []
+    for part in turn["content"]:
+        if is_media_part(part):
+            part = {**part, **{key: change(part[key]) for key in media_keys(part) if part[key] is not None}}
+        parts.append(part)
+    return {**turn, "content": parts}
+
+
+class CatalogueRows(JsonLines):
+    """Rows of a catalogue."""
+
+    separator = "/"
+    """Text between the title and the name of a row, in messages."""
+
+    def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
+        return partial(self._row_of_line, super()._parser_for(data))
+
+    def _row_of_line(self, parse: Callable[[bytes], Any], line: bytes) -> Any:
+        entry = parse(line)
+        if isinstance(entry, MalformedRowError):
+            return entry
+        return MalformedRowError(entry["error"]) if "error" in entry else self.row_of(entry)
+
+    def row_of(self, entry: Mapping[str, Any]) -> Any:
+        """Return the row of an entry that has one."""
+        return entry["row"]
+
+    def where(self, index: int) -> str:
+        start, *ends = self._index.starts[index : index + 2].tolist()
+        entry = json.loads(self._bytes(start, (ends[0] if ends else self._index.size) - start))
+        return f"{self.title}{self.separator}{shown(entry['name'])}"

@@ -1,0 +1,284 @@
+"""Folders in which each row is one JSON file, beside its picture, video or sound.
+
+The layout that LLaVA-OneVision-1.5 packs from: ``{name}.json`` beside ``{name}.jpg`` (any ending of a medium), several
+records of one picture as ``{name}``, ``{name}_1``, …, each a row by itself, and rows without media as
+``output_########.json``. A row names its media (``"images": ["a.jpg"]``, beside it); one that says nothing of media has
+those of its own name. Names are compared as a whole and never taken apart: ``a_1`` has nothing to do with ``a``.
+
+The JSON files are read once and copied into the cache (``brimful.sources.catalogue``). Opening the folder again looks at
+names, sizes and times alone, and reads what is new.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import xxhash
+
+from brimful.errors import BrimfulError, SourceNotFoundError
+from brimful.messages import setting
+from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, kept_catalogue, line_of, media_values, shown
+from brimful.sources.media_files import COLUMN_OF_KIND, media_kind
+from brimful.sources.rows import MAX_ROW_BYTES, ChainedRows, oversized
+from brimful.sources.splits import ALL_SPLITS, several_splits, split_of_file
+from brimful.sources.stamp import changed
+from brimful.tables import open_table, write_table
+
+_ENDING = ".json"
+_TEXT_ONLY = re.compile(r"(__img--)?output_\d{8}\.json")
+"""Name of a row without media, as the layout has it."""
+
+_DESCRIPTIONS = frozenset({"dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json"})
+"""JSON files that describe a data set, unless a medium of their name lies beside them."""
+
+_OTHER_ROWS = (".jsonl", ".ndjson", ".parquet", ".tar")
+"""Endings of files that hold many rows: a directory with one of them is of another layout, or of two."""
+
+
+def pair_folders(directory: str) -> list[str]:
+    """Return the folders below a directory that hold rows as pairs, in their order; none if it is of another layout.
+
+    It is of this one if some JSON file has a medium of its name beside it and holds no array, or if all JSON files of a
+    folder are named as rows without media are. Then every folder with JSON files belongs to it.
+    """
+    folders: list[str] = []
+    is_layout = False
+    for folder, subfolders, names in os.walk(directory):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        # Rows of another layout beside these: whoever asked for files by their kind says what is mixed.
+        if any(name.lower().endswith(_OTHER_ROWS) for name in names if not name.startswith(".")):
+            return []
+        media_stems = {name.rpartition(".")[0] for name in names if media_kind(name) is not None}
+        rows = [name for name in names if _is_row(name, media_stems)]
+        if not rows:
+            continue
+        folders.append(folder)
+        pair = next((name for name in rows if name[: -len(_ENDING)] in media_stems), None)
+        if pair is not None and not is_layout:
+            is_layout = not _begins_like_array(os.path.join(folder, pair))
+        is_layout = is_layout or all(map(_TEXT_ONLY.fullmatch, rows))
+    return sorted(folders) if is_layout else []
+
+
+def pair_rows(
+    directory: str, folders: list[str], *, split: str | None, config: str | None, cache: Path | None
+) -> ChainedRows:
+    """Open the folders of a directory of pairs, each with its own catalogue.
+
+    Raises:
+        SettingsError: its folders are named after several splits, and none is chosen.
+        SourceNotFoundError: no such split or configuration.
+    """
+    parts_of_folder = {folder: os.path.relpath(folder, directory).split(os.sep) for folder in folders}
+    splits = {folder: split_of_file(parts[0]) for folder, parts in parts_of_folder.items()}
+    names = sorted({name for name in splits.values() if name is not None})
+    if split is None and len(names) > 1 and None not in splits.values():
+        raise several_splits(directory, names, f", or take every one with {setting('split', ALL_SPLITS)}")
+    for name, value in (("split", None if split == ALL_SPLITS else split), ("config", config)):
+        if value is not None:
+            folders = [
+                folder
+                for folder in folders
+                if value in parts_of_folder[folder] or (name == "split" and splits[folder] == value)
+            ]
+            if not folders:
+                raise SourceNotFoundError(f"{setting(name, value)}: no folder of {directory} has that name")
+    return ChainedRows([PairRows.of(folder, cache) for folder in folders], directory)
+
+
+class PairRows(CatalogueRows):
+    """Rows of one folder of pairs, in the order of their names."""
+
+    @classmethod
+    def of(cls, folder: str, cache: Path | None = None) -> "PairRows":
+        """Open a folder; its JSON files are read if their catalogue is not in the cache."""
+        origin = os.path.realpath(folder)
+        listing = _Listing.of(origin)
+
+        def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
+            # Written first: a catalogue without it would be read anew as a whole, and no more.
+            write_table(target.with_suffix(".arrow"), {"size": listing.sizes, "mtime_ns": listing.times}, {})
+            for line in _lines(listing, earlier):
+                file.write(line)
+
+        target = kept_catalogue(origin, listing.version, cache, write)
+        return cls(target, cache=cache, title=folder, original=origin)
+
+    @property
+    def directory(self) -> str:
+        return os.path.abspath(self.title)
+
+    def where(self, index: int) -> str:
+        return f"{super().where(index)}{_ENDING}"
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """The files of one folder: rows by name with size and time, and sizes of media.
+
+    Attributes:
+        folder: absolute path.
+        stems: names of the rows without their ending, sorted.
+        files: their names as they are; an ending may be in capital letters.
+        sizes, times: ``int64[num_rows]``, bytes and nanoseconds.
+        media: bytes of each medium by its name.
+        media_of: names of the media of each stem that has any.
+    """
+
+    folder: str
+    stems: list[str]
+    files: list[str]
+    sizes: "np.ndarray[Any, np.dtype[np.int64]]"
+    times: "np.ndarray[Any, np.dtype[np.int64]]"
+    media: dict[str, int]
+    media_of: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, folder: str) -> "_Listing":
+        """Look at all files of a folder, none of which is opened."""
+        rows: list[tuple[str, str, int, int]] = []
+        media: dict[str, int] = {}
+        media_of: dict[str, list[str]] = {}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = entry.name
+                is_row = name.lower().endswith(_ENDING) and not name.startswith(".")
+                if not is_row and media_kind(name) is None:
+                    continue
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue  # a link to nothing, or deleted just now: a row that names it says so
+                if is_row:
+                    rows.append((name[: -len(_ENDING)], name, status.st_size, status.st_mtime_ns))
+                else:
+                    media[name] = status.st_size
+                    media_of.setdefault(name.rpartition(".")[0], []).append(name)
+        rows = sorted(row for row in rows if _is_row(row[1], media_of))
+        return cls(
+            folder,
+            [row[0] for row in rows],
+            [row[1] for row in rows],
+            np.array([row[2] for row in rows], dtype=np.int64),
+            np.array([row[3] for row in rows], dtype=np.int64),
+            media,
+            {stem: sorted(names) for stem, names in media_of.items()},
+        )
+
+    @property
+    def version(self) -> list[str]:
+        """Fingerprint of names, sizes and times: the catalogue is that of this folder as long as it stays."""
+        hasher = xxhash.xxh3_128()
+        for name in self.files:
+            hasher.update(os.fsencode(name) + b"\0")
+        hasher.update(self.sizes.tobytes() + self.times.tobytes())
+        for name in sorted(self.media):
+            hasher.update(os.fsencode(name) + b"\0%d\0" % self.media[name])
+        return [hasher.hexdigest()]
+
+    def sizes_of(self, names: Mapping[str, Any]) -> dict[str, int | None]:
+        """Return the bytes of media beside the rows; None for a name that is none of them."""
+        return {name: self.media.get(name) for name in names}
+
+
+def _is_row(name: str, media_stems: Mapping[str, Any] | set[str]) -> bool:
+    """Return true for a JSON file that is a row: no hidden one, and no description of the data set."""
+    if not name.lower().endswith(_ENDING) or name.startswith("."):
+        return False
+    return name not in _DESCRIPTIONS or name[: -len(_ENDING)] in media_stems
+
+
+def _begins_like_array(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+
+
+def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
+    """Yield the lines of all rows in order; those that did not change are taken from an earlier catalogue."""
+    known = _known_lines(earlier)
+    candidate = next(known, None)
+    for stem, file, size, time in zip(
+        listing.stems, listing.files, listing.sizes.tolist(), listing.times.tolist(), strict=True
+    ):
+        # Both are in the order of names: what lies before this name in the earlier one was deleted since.
+        while candidate is not None and candidate[0]["name"] < stem:
+            candidate = next(known, None)
+        if candidate is not None and candidate[0]["name"] == stem and candidate[2:] == (size, time):
+            entry, line, *_ = candidate
+            has_same_media = entry.get("media", {}) == listing.sizes_of(entry.get("media", {}))
+            has_same_pair = entry.get("pair", []) == (listing.media_of.get(stem, []) if "pair" in entry else [])
+            if has_same_media and has_same_pair:
+                yield line
+                continue
+        yield line_of(_entry(listing, stem, file, (size, time)))
+
+
+def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, int, int]]:
+    """Yield entry, line, size and time of each row of an earlier catalogue; nothing if it is damaged."""
+    if earlier is None:
+        return
+    try:
+        table = open_table(earlier.with_suffix(".arrow"))
+        sizes, times = table.flat("size").tolist(), table.flat("mtime_ns").tolist()
+    except (BrimfulError, FileNotFoundError, KeyError):
+        return
+    with open(earlier, "rb") as file:
+        for line, size, time in zip(file, sizes, times, strict=False):
+            yield json.loads(line), line, size, time
+
+
+def _entry(listing: _Listing, stem: str, file: str, stamp: tuple[int, int]) -> dict[str, Any]:
+    """Read one row; ``media`` are the sizes of those that it names or has, ``pair`` those of its own name."""
+    row = _read(os.path.join(listing.folder, file), stamp)
+    if isinstance(row, str):
+        return {"name": stem, "error": row}
+    if has_media_of_its_own(row):
+        names = dict.fromkeys(value for value in media_values(row) if isinstance(value, str) and len(value) < 4096)
+        return {"name": stem, "media": listing.sizes_of(names), "row": row}
+    pair = listing.media_of.get(stem, [])
+    for name in pair:
+        kind = media_kind(name)
+        assert kind is not None
+        column = COLUMN_OF_KIND[kind]
+        row[column] = [*row.get(column, ()), name]
+    # Two pictures of one name: which is the row's is not said, and nothing is guessed.
+    crowded = next(
+        (names for names in (row.get(column, ()) for column in COLUMN_OF_KIND.values()) if len(names) > 1), None
+    )
+    if crowded is not None and pair:
+        listed = ", ".join(map(shown, crowded))
+        return {"name": stem, "media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair, "error": (
+            f"several media have its name ({listed}): name those that belong to it in the row, as in "
+            f'"images": [{json.dumps(crowded[0], ensure_ascii=False)}]'
+        )}  # fmt: skip
+    return {"name": stem, "media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair, "row": row}
+
+
+def _read(path: str, stamp: tuple[int, int]) -> dict[str, Any] | str:
+    """Return the object in a file of this size and time, or the reason why it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_ROW_BYTES + 1)
+            status = os.fstat(file.fileno())
+    except FileNotFoundError as error:
+        raise changed(path, "was deleted") from error
+    except OSError as error:
+        return f"cannot be opened: {error.strerror}"
+    if (status.st_size, status.st_mtime_ns) != stamp:
+        raise changed(path)
+    if len(data) > MAX_ROW_BYTES:
+        return str(oversized())
+    try:
+        value = json.loads(data)
+    except json.JSONDecodeError as error:
+        return f"no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    except UnicodeDecodeError as error:
+        return f"invalid UTF-8 at byte {error.start} ({error.reason})"
+    except (RecursionError, ValueError) as error:
+        return f"no JSON that can be read: {error}"
+    return value if isinstance(value, dict) else f"a row must be an object and is {type(value).__name__}"

@@ -1,0 +1,326 @@
+"""Tars in the layout of WebDataset, read in place: members of one key are one row, and media stay in the tar.
+
+The headers of a tar are read once; texts of its rows, and offset and size of their media, are then kept in the cache
+(``brimful.sources.catalogue``). A medium is a part of the tar (``Medium`` with ``offset`` and ``size``): nothing is
+unpacked, and a name in a tar never becomes the name of a file.
+
+The key of a member is its name up to the first dot behind the last slash, and members of one key follow each other:
+both as WebDataset has it. If a key has several JSON members, the names have dots of their own, and each JSON member is a
+row with the members of the same name but for the ending.
+
+=====================  ============================================================
+``{key}.json``         columns of the row; media that it names are members of the tar
+``{key}.jpg`` and      column ``images``, ``videos`` or ``audios``, if the JSON names no media
+other media
+``{key}.txt``          column ``caption`` beside pictures and videos, ``transcript`` beside sounds, else ``text``
+all others             a column of the ending's name that nobody reads
+=====================  ============================================================
+"""
+
+import json
+import os
+import posixpath
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+
+from brimful.errors import SourceError
+from brimful.media import MediaKind, Medium
+from brimful.messages import setting
+from brimful.sources.catalogue import CatalogueRows, has_media_of_its_own, kept_catalogue, line_of, map_media, shown
+from brimful.sources.media_files import COLUMN_OF_KIND, media_kind
+from brimful.sources.rows import MAX_ROW_BYTES, oversized
+from brimful.sources.sample import MalformedRowError
+from brimful.sources.stamp import Stamp
+
+_VERSION = 1
+"""Version of the rows that are made of a tar: another one makes their catalogues anew."""
+
+_BLOCK = 512
+"""Bytes of a header, and of the empty block at a tar's end."""
+
+_MEMBER = "member"
+"""Key of the reference to a member in a catalogue: ``{"member": name, "offset": …, "size": …}``."""
+
+
+class TarRows(CatalogueRows):
+    """Rows of one tar, in its order."""
+
+    separator = ": "
+    _archive: str
+    _archive_stamp: Stamp
+
+    @classmethod
+    def of(cls, path: str, cache: Path | None = None, *, allow_outside: bool = False) -> "TarRows":
+        """Open a tar; its headers are read if its catalogue is not in the cache.
+
+        Args:
+            path: of a local tar that is not compressed.
+            cache: directory of catalogues.
+            allow_outside: take rows whose members are links within the tar, or have names that lead out of a directory.
+
+        Raises:
+            SourceError: it is cut short, or no tar.
+        """
+        archive = os.path.realpath(path)
+        stamp = Stamp.of(archive)
+        version = [_VERSION, stamp.size, stamp.mtime_ns, stamp.inode, allow_outside]
+
+        def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
+            with open(archive, "rb") as source:
+                members = _members(source, path, stamp.size)
+                by_name = {member.name: member for member in members}
+                for name, group in _rows_of(members):
+                    file.write(line_of({"name": name, **_entry(source, group, by_name, allow_outside)}))
+            stamp.check(archive, path)
+
+        target = kept_catalogue(archive, version, cache, write)
+        original = f"{archive}?outside" if allow_outside else archive
+        self = cls(target, cache=cache, title=path, original=original)
+        self._archive, self._archive_stamp = archive, stamp
+        return self
+
+    @classmethod
+    def _reopen_with_archive(cls, state: tuple[Any, ...], archive: str, stamp: Stamp) -> "TarRows":
+        stamp.check(archive, state[2])
+        self = cls._reopen(*state)
+        assert isinstance(self, TarRows)
+        self._archive, self._archive_stamp = archive, stamp
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        _, state = super().__reduce__()
+        return type(self)._reopen_with_archive, (state, self._archive, self._archive_stamp)
+
+    def _bytes(self, start: int, length: int) -> bytes:
+        data = super()._bytes(start, length)
+        # Offsets of media are those of the tar that was indexed, and of no other.
+        self._archive_stamp.check(self._archive, self.title)
+        return data
+
+    def row_of(self, entry: Mapping[str, Any]) -> Any:
+        return map_media(entry["row"], self._medium)
+
+    def _medium(self, value: Any) -> Any:
+        """Return the medium that a reference to a member stands for; any other value as it is."""
+        if not isinstance(value, Mapping) or _MEMBER not in value:
+            return value
+        name = value[_MEMBER]
+        # The column that holds it decides its kind; that of the name stands for a value outside of any.
+        kind = media_kind(name) or MediaKind.IMAGE
+        return Medium(kind, name, path=self._archive, offset=value["offset"], size=value["size"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One member of a tar.
+
+    Attributes:
+        name: as its header has it.
+        offset, size: of its content, in bytes.
+        fault: reason why it is not taken unless that is allowed; empty for most.
+    """
+
+    name: str
+    offset: int
+    size: int
+    fault: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name up to the first dot behind the last slash."""
+        folder, slash, base = self.name.rpartition("/")
+        return f"{folder}{slash}{base.partition('.')[0]}"
+
+    @property
+    def part(self) -> str:
+        """Name behind the key and its dot."""
+        return self.name[len(self.key) + 1 :]
+
+    @property
+    def stem(self) -> str:
+        """Name without its last ending."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def ending(self) -> str:
+        return self.name.rpartition(".")[2].lower()
+
+
+def _members(source: IO[bytes], title: str, size: int) -> list[_Member]:
+    """Return the members of a tar that are files, or links to some.
+
+    Raises:
+        SourceError: it is cut short, or no tar.
+    """
+    members: list[_Member] = []
+    name = ""
+    end = 0
+    try:
+        with tarfile.open(fileobj=source, mode="r:") as archive:
+            for info in archive:
+                name, end = info.name, archive.offset
+                if end > size:
+                    raise tarfile.ReadError("unexpected end of data")
+                member = _member(archive, info)
+                if member is not None:
+                    members.append(member)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        if not name:
+            raise SourceError(f"{title} is no tar that can be read: {error}") from error
+        raise _cut(title, name, end, size) from error
+    # A tar ends with an empty block; without it, members behind the last one may be missing.
+    source.seek(end)
+    if source.read(_BLOCK) != bytes(_BLOCK):
+        raise _cut(title, name, end, size)
+    return members
+
+
+def _cut(title: str, name: str, end: int, size: int) -> SourceError:
+    return SourceError(
+        f"{title} is cut short or damaged: its last member is {shown(name)!r}, up to byte {end:,} of {size:,}, and no end "
+        f"of a tar follows. Copy or make it again"
+    )
+
+
+def _member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> _Member | None:
+    """Return a member that is a file or a link; None for a directory, and for a file that is hidden."""
+    base = info.name.rpartition("/")[2]
+    if info.isdir() or base.startswith("."):
+        return None
+    fault, target = "", info
+    if info.islnk() or info.issym():
+        fault = "is a link"
+        try:
+            target = archive._find_link_target(info)  # type: ignore[attr-defined]
+        except KeyError:
+            return _Member(info.name, 0, -1, "is a link to nothing in the tar")
+    elif not info.isfile() or info.sparse is not None:
+        return _Member(info.name, 0, -1, "is no plain file")
+    if info.name.startswith("/") or ".." in info.name.split("/"):
+        fault = "has a name that leads out of a directory"
+    return _Member(info.name, target.offset_data, target.size, fault)
+
+
+def _rows_of(members: Sequence[_Member]) -> Iterator[tuple[str, list[_Member]]]:
+    """Yield the name and the members of each row.
+
+    >>> names = ["a.json", "a.jpg", "b.1.json", "b.1.jpg", "b.2.json"]
+    >>> [(name, len(group)) for name, group in _rows_of([_Member(name, 0, 0) for name in names])]
+    [('a', 2), ('b.1', 2), ('b.2', 1)]
+    """
+    for key, group in groupby(members, lambda member: member.key):
+        together = list(group)
+        stems = [member.stem for member in together if member.ending == "json"]
+        if len(stems) < 2:
+            yield key, together
+            continue
+        # Dots belong to the names here: a member goes to the row of its own name, or is a row by itself.
+        by_stem: dict[str, list[_Member]] = {stem: [] for stem in stems}
+        for member in together:
+            by_stem.setdefault(member.stem, []).append(member)
+        yield from by_stem.items()
+
+
+def _entry(
+    source: IO[bytes], group: Sequence[_Member], by_name: Mapping[str, _Member], allow_outside: bool
+) -> dict[str, Any]:
+    """Return the row of some members, or the reason why there is none, as part of an entry of a catalogue."""
+    try:
+        _check(group, allow_outside)
+        row = _row(source, group, by_name, allow_outside)
+    except MalformedRowError as error:
+        return {"error": str(error)}
+    return {"row": row}
+
+
+def _check(group: Sequence[_Member], allow_outside: bool) -> None:
+    """Refuse members that are none of a row."""
+    for member in group:
+        if member.fault and (member.size < 0 or not allow_outside):
+            way_out = "" if member.size < 0 else f": allow it with {setting('media_outside', True)}"
+            raise MalformedRowError(f"member {shown(member.name)!r} {member.fault}{way_out}")
+    names = [member.name for member in group]
+    twin = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twin is not None:
+        raise MalformedRowError(f"the tar has member {shown(twin)!r} twice: two rows of one name cannot be told apart")
+
+
+def _row(
+    source: IO[bytes], group: Sequence[_Member], by_name: Mapping[str, _Member], allow_outside: bool
+) -> dict[str, Any]:
+    """Return the columns that the members of a row hold, with references to its media."""
+    row: dict[str, Any] = {}
+    texts = [member for member in group if member.ending == "json"]
+    for member in texts:
+        row = _json(source, member)
+    media = [(member, kind) for member in group if (kind := media_kind(member.name)) is not None]
+    if has_media_of_its_own(row):
+        folder = posixpath.dirname(texts[0].name)
+        row = map_media(row, lambda value: _resolved(value, folder, group, by_name, allow_outside))
+    else:
+        for member, kind in media:
+            row.setdefault(COLUMN_OF_KIND[kind], []).append(_reference(member))
+    kinds = {kind for _, kind in media}
+    for member in group:
+        if member in texts or media_kind(member.name) is not None:
+            continue
+        if member.ending == "txt":
+            column = "transcript" if kinds == {MediaKind.AUDIO} else "caption" if kinds else "text"
+            row.setdefault(column, _text(source, member).strip())
+        else:
+            row.setdefault(member.part or member.name, f"{member.size:,} bytes")
+    return row
+
+
+def _reference(member: _Member) -> dict[str, Any]:
+    return {_MEMBER: member.name, "offset": member.offset, "size": member.size}
+
+
+def _resolved(
+    value: Any, folder: str, group: Sequence[_Member], by_name: Mapping[str, _Member], allow_outside: bool
+) -> Any:
+    """Return the reference to the member that a value of a row names; a value that holds a medium itself as it is."""
+    name = value.get("path") or value.get("url") or value.get("file_name") if isinstance(value, Mapping) else value
+    if not isinstance(name, str) or name.startswith("data:") or "://" in name[:16]:
+        return value
+    # Among the row's own members by name or part; then in the whole tar, from the folder of the JSON member on.
+    own = [member for member in group if name in (member.name, member.part, posixpath.basename(member.name))]
+    paths = [posixpath.normpath(posixpath.join(folder, name)), name]
+    candidates = [*own, *(by_name[path] for path in paths if path in by_name)]
+    if not candidates:
+        raise MalformedRowError(f"it names {shown(name)[:200]!r}, and the tar has no such member")
+    _check(candidates[:1], allow_outside)
+    return _reference(candidates[0])
+
+
+def _text(source: IO[bytes], member: _Member) -> str:
+    if member.size > MAX_ROW_BYTES:
+        raise oversized()
+    source.seek(member.offset)
+    data = source.read(member.size)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MalformedRowError(
+            f"member {shown(member.name)!r}: invalid UTF-8 at byte {error.start} ({error.reason})"
+        ) from error
+
+
+def _json(source: IO[bytes], member: _Member) -> dict[str, Any]:
+    text = _text(source, member)
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise MalformedRowError(f"member {shown(member.name)!r} is no JSON: {error.msg} at {place}") from error
+    except (RecursionError, ValueError) as error:
+        raise MalformedRowError(f"member {shown(member.name)!r} is no JSON that can be read: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedRowError(f"member {shown(member.name)!r} must hold an object and holds {type(value).__name__}")
+    return value
