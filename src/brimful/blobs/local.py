@@ -20,6 +20,7 @@ from brimful.blobs import crash_points
 from brimful.blobs.atomic_file import full_device_explained, sync_directory
 from brimful.blobs.folder_use import IN_USE, remove, use_folder
 from brimful.blobs.interface import Blob, BlobStore
+from brimful.errors import StoreError
 
 _MAX_WRITE = 1 << 24
 """Bytes of one write; between two of them the fault tests can end the process."""
@@ -62,6 +63,14 @@ class LocalBlobStore(BlobStore):
 
     def get(self, key: str) -> bytes:
         return (self.directory / key).read_bytes()
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        with open(self.directory / key, "rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+        if len(data) != stop - start:
+            raise StoreError(f"{self.directory / key} ends before byte {stop:,}")
+        return data
 
     def size(self, key: str) -> int | None:
         try:

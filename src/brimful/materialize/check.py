@@ -1,17 +1,20 @@
 """Full check of a pack store against its log and its plan."""
 
+import contextlib
 import os
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import xxhash
 
-from brimful.blobs import open_blob_store
+from brimful.blobs import BlobStore, LocalCopies, open_blob_store
 from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.progress import Progress
-from brimful.shards import Pack, ShardReader, StreamLog
+from brimful.shards import Pack, ShardReader, ShardRecord, StreamLog
 from brimful.typing import SampleIds
 
 
@@ -53,22 +56,18 @@ def check_store(
     sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
-            path = store.local_path(record.file)
-            # The hash covers the bytes of the file; the reader below checks the meaning of each row.
-            if xxhash.xxh3_128_hexdigest(store.get(record.file)) != record.xxh3_128:
-                raise CorruptFileError(f"{store.url}/{record.file} has other bytes than were committed")
-            assert path is not None, "only local stores can be checked so far"
-            reader = ShardReader(path, size=record.bytes)
-            for row in range(record.packs):
-                pack = reader.pack(row)
-                if len(pack) > identity["capacity"]:
-                    raise CorruptFileError(f"{path}: row {row} holds {len(pack):,} tokens, above the capacity")
-                if plan is not None and not _is_planned(plan, num_packs + row, pack):
-                    raise CorruptFileError(
-                        f"{path}: row {row} does not hold the segments of pack {num_packs + row} of the plan"
-                    )
-                num_tokens += len(pack)
-                sample_ids.append(np.unique(pack.sample_ids))
+            with _checked_file(store, record) as path:
+                reader = ShardReader(path, size=record.bytes)
+                for row in range(record.packs):
+                    pack = reader.pack(row)
+                    if len(pack) > identity["capacity"]:
+                        raise CorruptFileError(f"{path}: row {row} holds {len(pack):,} tokens, above the capacity")
+                    if plan is not None and not _is_planned(plan, num_packs + row, pack):
+                        raise CorruptFileError(
+                            f"{path}: row {row} does not hold the segments of pack {num_packs + row} of the plan"
+                        )
+                    num_tokens += len(pack)
+                    sample_ids.append(np.unique(pack.sample_ids))
             num_packs += record.packs
             progress.advance(record.packs, tokens=record.tokens)
     if (num_packs, num_tokens) != (end.packs, end.tokens):
@@ -76,6 +75,23 @@ def check_store(
     # A split sample lies in several packs and counts once.
     num_samples = len(np.unique(np.concatenate(sample_ids))) if sample_ids else 0
     return StoreCheck(len(records), num_packs, num_tokens, num_samples)
+
+
+@contextlib.contextmanager
+def _checked_file(store: BlobStore, record: ShardRecord) -> Iterator[str]:
+    """Give the local path of a shard whose bytes have the committed hash; behind a URL, of a passing copy."""
+    path = store.local_path(record.file)
+    if path is None:
+        # A cached copy would not show what lies in the store.
+        with tempfile.TemporaryDirectory() as folder:
+            copies = LocalCopies(store, folder)
+            with contextlib.closing(copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)) as copy:
+                yield copy.path
+        return
+    # The hash covers the bytes of the file; the reader checks the meaning of each row.
+    if xxhash.xxh3_128_hexdigest(store.get(record.file)) != record.xxh3_128:
+        raise CorruptFileError(f"{store.url}/{record.file} has other bytes than were committed")
+    yield path
 
 
 def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:

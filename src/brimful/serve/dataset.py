@@ -77,7 +77,8 @@ class PackedDataset(IndexedPacks):
     Give it a ``PackCollator`` as ``collate_fn`` (or ``data_collator``); batch size counts packs.
 
     Args:
-        directory: of a pack store.
+        directory: path or URL of a pack store, or the store itself.
+        cache_dir, cache_bytes: as of ``open_packs``.
 
     >>> from brimful import PackedDataset, open_source, plan_packs, measure_lengths
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -87,11 +88,19 @@ class PackedDataset(IndexedPacks):
     Pack(22 tokens, 1 segments, 2 loss tokens)
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | PackStore) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | PackStore,
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
         if isinstance(directory, Plan):
             check_type("directory", directory, (), "the path of a pack store", "a plan goes with from_plan")
         self._packs: PackStore | _PlannedPacks = (
-            directory if isinstance(directory, PackStore) else open_packs(directory)
+            directory
+            if isinstance(directory, PackStore)
+            else open_packs(directory, cache_dir=cache_dir, cache_bytes=cache_bytes)
         )
 
     @classmethod
