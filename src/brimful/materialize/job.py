@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.blobs import LocalBlobStore, open_blob_store
+from brimful.blobs import open_blob_store
 from brimful.cache import exclusive
 from brimful.checks import check_type
 from brimful.encode.choose import as_encoder
@@ -26,6 +26,7 @@ from brimful.errors import (
 )
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.dropped import write_dropped
+from brimful.materialize.home import JobHome
 from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import SHARD_BYTES, identity_of, packs_per_shard, write_packs
 from brimful.measure.job import OnBadSample, measure_and_keep
@@ -79,7 +80,7 @@ def pack_dataset(
     Args:
         source: samples, or anything that ``open_source`` takes.
         encoder: an encoder, a tokenizer, or the name or directory of one.
-        directory: local directory of the packs.
+        directory: of the packs; a path or a URL.
         settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
         capacity: tokens of a pack, for a plan with all other options as by default.
         groups: as of ``plan_packs``.
@@ -95,12 +96,8 @@ def pack_dataset(
     encoder = as_encoder(source, encoder)
     progress = progress or Progress()
     store = open_blob_store(directory)
-    if not isinstance(store, LocalBlobStore):
-        raise SettingsError(
-            f"{setting('directory', store.url)}: pack into a local directory and copy it, or call write_packs"
-        )
-    home = Path(store.directory)
-    encoded_dir, plan_path = home / "tmp" / "encoded", home / "plan.arrow"
+    home = JobHome(store, cache_dir)
+    encoded_dir, plan_path = home.path("tmp/encoded"), home.path("plan.arrow")
     group_fingerprint = None
     if groups is not None:
         group_fingerprint = fingerprint_array(
@@ -115,17 +112,17 @@ def pack_dataset(
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
     is_finished = _check_claim(log, source, encoder, settings, group_fingerprint)
-    with store.used(encoded_dir.name):
+    with store.used(), home.local.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,
             encoder,
             budgets=("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in (settings.budgets or {}) else ("tokens",),
             targets=not is_finished,  # stores of earlier versions have none, and are only read here
-            path=home / "lengths.arrow",
+            path=home.path("lengths.arrow"),
             cache_dir=cache_dir,
             num_proc=num_proc,
             on_bad_sample=on_bad_sample,
-            rejects_path=home / "rejects.jsonl",
+            rejects_path=home.path("rejects.jsonl"),
             on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
             progress=progress,
             # Tokens are kept without their media, so samples with media are encoded again where they are written.
@@ -138,18 +135,21 @@ def pack_dataset(
             )
         _check_media_fit(table, settings, source, encoder)
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
-        with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
+        with progress.stage("plan", total=len(source), unit="samples"), exclusive(home.path("tmp/plan")):
             is_claimed = log.is_begun()
+            home.fetch(plan_path.name)
             saved_plan = _saved_plan(plan_path, log, table)
             plan = saved_plan or _make_plan(table, settings, groups, source)
             progress.advance(len(source))
             # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
             if saved_plan is None and not is_claimed:
                 plan.save(plan_path)
+                home.publish(plan_path.name)
             log.begin(identity_of(plan, source, encoder, packs_per_shard(plan, shard_bytes)), notes or {})
             # In a claimed directory the header is checked first: the plan of another job must not be written over.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
+                home.publish(plan_path.name)
         num_written = write_packs(
             plan,
             source,
@@ -161,7 +161,8 @@ def pack_dataset(
             notes=notes,
             progress=progress,
         )
-        write_dropped(home / "dropped.jsonl", plan, table, source)
+        write_dropped(home.path("dropped.jsonl"), plan, table, source)
+        home.publish("lengths.arrow", "rejects.jsonl", "dropped.jsonl")
         seconds = {stage.name: round(stage.seconds, 2) for stage in progress.stages}
         summary = PackSummary(
             source=source.title,
