@@ -15,11 +15,10 @@ import contextlib
 import logging
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import xxhash
 
@@ -47,20 +46,20 @@ _WAIT_SECONDS = 0.05
 """Seconds between two looks at a download that another process gave up."""
 
 
-@dataclass
 class LocalCopy:
-    """A whole and checked copy. Nobody removes it until it is closed.
+    """A whole and checked copy. Nobody removes it until it is closed, or forgotten by whoever opened it.
 
     Attributes:
         path: of the file, for mapping into memory.
     """
 
-    path: str
-    _file: IO[bytes]
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = str(path)
+        self._close = weakref.finalize(self, os.close, descriptor)
 
     def close(self) -> None:
         """Let go of the copy: it stays until its room is needed. What is mapped of it stays readable."""
-        self._file.close()
+        self._close()
 
 
 class LocalCopies:
@@ -119,48 +118,52 @@ class LocalCopies:
             if copy is not None:
                 return copy
 
-    def discard(self, xxh3_128: str) -> None:
-        """Remove a copy that turned out to be damaged; those who use it keep what they have mapped."""
-        with contextlib.suppress(FileNotFoundError):
+    def discard(self, xxh3_128: str) -> bool:
+        """Remove a copy that turned out to be damaged, if it is there; those who use it keep what they have mapped."""
+        try:
             os.unlink(self.directory / f"{xxh3_128}.arrow")
+        except FileNotFoundError:
+            return False
+        return True
 
     def _whole(self, path: Path, size: int) -> LocalCopy | None:
         """Return the copy that lies there, locked against removal; None if there is none."""
         try:
-            file = open(path, "rb")  # noqa: SIM115 - the copy closes it
+            descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
-        lock(file, shared=True)
-        status = os.fstat(file.fileno())
+        copy = LocalCopy(path, descriptor)
+        lock(descriptor, shared=True)
+        status = os.fstat(descriptor)
         # Removed between its opening and its lock, or cut short by somebody: then as if it were not there.
         if not status.st_nlink or status.st_size != size:
-            file.close()
+            copy.close()
             if status.st_nlink:
                 self.discard(path.stem)
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # the time of the last use, by which copies are removed
-        return LocalCopy(str(path), file)
+        return copy
 
     def _downloaded(self, path: Path, key: str, size: int, xxh3_128: str) -> LocalCopy | None:
         """Download a blob, or wait until another process has; None if one is to look again."""
         part = path.with_suffix(".part")
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
+        copy = LocalCopy(path, descriptor)
         with contextlib.ExitStack() as stack:
-            # Not opened to append: then pieces would ignore their places.
-            file = open(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b")  # noqa: SIM115 - closed by the stack, or the copy
-            stack.callback(file.close)
-            if not try_lock(file):
+            stack.callback(copy.close)
+            if not try_lock(descriptor):
                 # Its writer holds it alone. A shared lock comes when that is done, or dead.
-                lock(file, shared=True)
+                lock(descriptor, shared=True)
                 time.sleep(0 if path.exists() else _WAIT_SECONDS)
                 return None
-            if path.exists() or not _is_named(file, part):
+            if path.exists() or not _is_named(descriptor, part):
                 return None  # its writer was done between our look for the copy and our lock
             try:
                 for attempt in range(1, _DOWNLOADS + 1):
-                    self._make_room(file, part, size)
+                    self._make_room(descriptor, part, size)
                     try:
-                        self._fetch(file, key, size, xxh3_128)
+                        self._fetch(descriptor, key, size, xxh3_128)
                         break
                     except CorruptFileError:  # so a stale view of a blob looks too
                         if attempt == _DOWNLOADS:
@@ -172,13 +175,13 @@ class LocalCopies:
                     os.unlink(part)
                 raise
             self.num_downloads += 1
-            lock_shared_instead(file)
-            if not _is_named(file, path):
+            lock_shared_instead(descriptor)
+            if not _is_named(descriptor, path):
                 return None
             stack.pop_all()
-            return LocalCopy(str(path), file)
+            return copy
 
-    def _fetch(self, file: IO[bytes], key: str, size: int, xxh3_128: str) -> None:
+    def _fetch(self, descriptor: int, key: str, size: int, xxh3_128: str) -> None:
         """Write the bytes of a blob to a file, and compare them with what was committed."""
         hasher = xxhash.xxh3_128()
         position = 0
@@ -186,7 +189,7 @@ class LocalCopies:
             hasher.update(piece)
             view = memoryview(piece)
             while view:
-                written = os.pwrite(file.fileno(), view, position)
+                written = os.pwrite(descriptor, view, position)
                 view, position = view[written:], position + written
         if hasher.hexdigest() != xxh3_128:
             raise CorruptFileError(
@@ -221,7 +224,7 @@ class LocalCopies:
                 submit()
                 yield piece
 
-    def _make_room(self, part: IO[bytes], path: Path, size: int) -> None:
+    def _make_room(self, part: int, path: Path, size: int) -> None:
         """Remove copies that nobody uses until this one fits, and claim its bytes by the length of its file."""
         with open(self.directory / ".lock", "ab") as file:
             lock(file)
@@ -243,17 +246,17 @@ class LocalCopies:
                     "%s: the copies that are in use exceed cache_bytes=%d by %d bytes; give it more, or open fewer at once",
                     *(self.directory, self.max_bytes, excess),
                 )
-            os.ftruncate(part.fileno(), 0)
-            os.ftruncate(part.fileno(), size)
+            os.ftruncate(part, 0)
+            os.ftruncate(part, size)
 
     def __repr__(self) -> str:
         return f"LocalCopies({self.store.url!r}, {str(self.directory)!r}, {self.max_bytes:,} bytes)"
 
 
-def _is_named(file: IO[bytes], path: Path) -> bool:
+def _is_named(descriptor: int, path: Path) -> bool:
     """Return true if an open file is the one at that path."""
     try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
         return False
 
@@ -263,7 +266,7 @@ def _remove_unused(path: str) -> bool:
     try:
         with open(path, "r+b") as file:
             # Under another file of this name lies a newer copy, which somebody uses.
-            if not (try_lock(file) and _is_named(file, Path(path))):
+            if not (try_lock(file) and _is_named(file.fileno(), Path(path))):
                 return False
             os.unlink(path)
     except FileNotFoundError:

@@ -45,17 +45,22 @@ class FsspecBlobStore(BlobStore):
     (``CONDITIONAL``), and probes once that the server behind it obeys. Requests that fail for a passing reason are
     made again (``Retries``), and answers that are too short are asked for the rest.
 
+    Args:
+        url: of the prefix.
+        filesystem, root: an open file system of fsspec and the prefix in it; opened from the URL if None.
+        storage_options: of the file system, beside those of its own configuration and environment.
+
     Attributes:
         retries: what had to be repeated.
     """
 
-    def __init__(self, url: str, *, filesystem: Any = None, **storage_options: Any) -> None:
+    def __init__(self, url: str, *, filesystem: Any = None, root: str = "", **storage_options: Any) -> None:
         self.url = url.rstrip("/")
         self.retries = Retries(self.url)
         self._storage_options = storage_options
         self._given = filesystem
         self._opened: tuple[int, Any] | None = None
-        self._root = self._open()[1] if filesystem is None else self.url.partition("://")[2]
+        self._root = self._open()[1] if filesystem is None else root
         self._probed = False
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -126,10 +131,10 @@ class FsspecBlobStore(BlobStore):
         return self.retries.call(f"create {key}", create)
 
     def _found(self, key: str) -> bytes | None:
-        """Return the bytes of a blob, or None if it is absent or cannot be read now."""
+        """Return the bytes of a blob, or None if it is absent."""
         try:
-            return bytes(self._fs.cat_file(self._path(key)))
-        except Exception:
+            return self.get(key)
+        except FileNotFoundError:
             return None
 
     def _probe(self) -> None:

@@ -62,11 +62,11 @@ class ShardFiles:
             return self._shard(record).pack(row)
         except CorruptFileError:
             shard = self._open.pop(record.seq, None)
-            if not self.is_copied or shard is None:
+            if shard is not None:
+                shard.close()
+            # A copy was whole when it was downloaded: it was damaged since, by a power cut or a disk.
+            if not (self.is_copied and self.copies.discard(record.xxh3_128)):
                 raise
-            # Whole when it was downloaded: the copy was damaged since, by a power cut or a disk.
-            shard.close()
-            self.copies.discard(record.xxh3_128)
             return self._shard(record).pack(row)
 
     def _shard(self, record: ShardRecord) -> ShardReader:

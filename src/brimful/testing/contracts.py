@@ -252,6 +252,21 @@ class BlobStoreContract:
             blob.publish("shards/a")
         assert store.get("shards/a") == b"whole"
 
+    def test_parts_of_a_blob_and_many_at_once(self, store: BlobStore) -> None:
+        """Shards are read by ranges, and logs by hundreds of records: a byte or a record too few is a lost sample."""
+        data = bytes(range(256)) * 4
+        store.put_atomic("shards/a", data)
+        for start, stop in ((0, 1024), (0, 1), (100, 900), (1023, 1024), (5, 5)):
+            assert store.get_range("shards/a", start, stop) == data[start:stop]
+        store.put_atomic("log/1", b"one")
+        store.put_atomic("log/2", b"two")
+        assert store.get_many(["log/2", "shards/a", "log/1"]) == [b"two", data, b"one"]
+        assert store.get_many([]) == []
+        with pytest.raises(FileNotFoundError):
+            store.get_range("shards/b", 0, 1)
+        with pytest.raises(FileNotFoundError):
+            store.get_many(["log/1", "log/3"])
+
     def test_a_job_may_say_that_it_works_here(self, store: BlobStore) -> None:
         """Leftovers of jobs in ``tmp/`` go at the end, and nothing that was published goes with them."""
         with store.used("encoded"):

@@ -1,4 +1,4 @@
-"""Planted faults: processes that die at a labelled place, and full disks.
+"""Planted faults: processes that die at a labelled place, full disks, power cuts, and networks that fail.
 
 >>> with full_disk(after_bytes=3):
 ...     pass
@@ -8,12 +8,14 @@ import contextlib
 import errno
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 from brimful.blobs import crash_points
 
-__all__ = ["CRASH_POINTS", "die_at", "full_disk"]
+__all__ = ["CRASH_POINTS", "FaultyFileSystem", "die_at", "full_disk"]
 
 CRASH_POINTS = (
     "before-write",
@@ -61,3 +63,87 @@ def full_disk(*, after_bytes: int) -> Iterator[None]:
 
     with mock.patch.object(os, "write", write):
         yield
+
+
+class FaultyFileSystem:
+    """A file system of fsspec behind a network that fails, in a fixed order and never for ever.
+
+    Args:
+        filesystem: the real one.
+        short_reads: every second answer to a read has half of the bytes.
+        fails: requests of each kind, name and thread that get no answer and do nothing, before one that does.
+        loses_answers: writes of each name that succeed and whose answer is lost.
+        ignores_conditions: creations replace what exists, as on servers that do not know conditions.
+
+    Attributes:
+        num_faults: that were planted so far.
+
+    >>> import fsspec
+    >>> filesystem = FaultyFileSystem(fsspec.filesystem("memory"), loses_answers=1)
+    >>> filesystem.pipe_file("/doc", b"x", mode="create")
+    Traceback (most recent call last):
+        ...
+    TimeoutError: the answer was lost (planted)
+    >>> filesystem.cat_file("/doc")
+    b'x'
+    >>> filesystem.rm_file("/doc")
+    """
+
+    def __init__(
+        self,
+        filesystem: Any,
+        *,
+        short_reads: bool = False,
+        fails: int = 0,
+        loses_answers: int = 0,
+        ignores_conditions: bool = False,
+    ) -> None:
+        self._filesystem = filesystem
+        self._short_reads, self._fails, self._loses_answers = short_reads, fails, loses_answers
+        self._ignores_conditions = ignores_conditions
+        self._counts: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+        self.num_faults = 0
+
+    def _count(self, kind: str, path: str) -> int:
+        """Return how often this was counted before."""
+        with self._lock:
+            number = self._counts.get((kind, path), 0)
+            self._counts[kind, path] = number + 1
+            return number
+
+    def _reach(self, kind: str, path: str) -> None:
+        """Let a request fail before it does anything, unless its turn is over; then its turns begin anew."""
+        if self._count(f"{kind} {threading.get_ident()}", path) % (self._fails + 1) < self._fails:
+            self.num_faults += 1
+            raise TimeoutError("no answer (planted)")
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Read a file or a part of it, sometimes less."""
+        self._reach("read", path)
+        data = bytes(self._filesystem.cat_file(path, start=start, end=end))
+        if self._short_reads and len(data) > 1 and not self._count("short", path) % 2:
+            self.num_faults += 1
+            return data[: len(data) // 2]
+        return data
+
+    def pipe_file(self, path: str, value: bytes, **options: Any) -> None:
+        """Write a file; sometimes without an answer."""
+        self._reach("write", path)
+        if self._ignores_conditions:
+            options = {}
+        self._filesystem.pipe_file(path, value, **options)
+        if self._count("answer", path) < self._loses_answers:
+            self.num_faults += 1
+            raise TimeoutError("the answer was lost (planted)")
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._filesystem, name)
+        if name not in ("ls", "size", "rm_file"):
+            return method
+
+        def request(*args: Any, **options: Any) -> Any:
+            self._reach(name, str(args[0]) if args else "")
+            return method(*args, **options)
+
+        return request
