@@ -26,6 +26,7 @@
     │   ├── StoreMismatchError (ValueError)    the directory holds packs of another job
     │   ├── StoreFullError (OSError)           no space left; nothing committed is lost
     │   ├── CorruptFileError (ValueError)      bytes differ from what was committed
+    │   ├── StreamTimeoutError (TimeoutError)  a shard that was waited for did not come
     │   └── UnfinishedStoreError (ValueError)  packs are still missing
     ├── LengthChangedError (ValueError)        a sample encodes to another length than planned
     ├── CollateError (ValueError)              samples that cannot share one batch
@@ -77,6 +78,7 @@ __all__ = [
     "StoreMismatchError",
     "StoreFullError",
     "CorruptFileError",
+    "StreamTimeoutError",
     "UnfinishedStoreError",
     "LengthChangedError",
     "CollateError",
@@ -235,6 +237,10 @@ class StoreFullError(StoreError, OSError):
 
 class CorruptFileError(StoreError, ValueError):
     """A file's bytes differ from what was committed: truncated, flipped or replaced."""
+
+
+class StreamTimeoutError(StoreError, TimeoutError):
+    """A shard of a growing stream did not come in time."""
 
 
 class UnfinishedStoreError(StoreError, ValueError):

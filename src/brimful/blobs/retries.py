@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from brimful.errors import BrimfulError, StoreError
+from brimful.errors import BrimfulError, StoreError, StoreFullError
 
 Answer = TypeVar("Answer")
 
@@ -23,7 +23,8 @@ _LASTING_ERRORS = (
     *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError),
     *(BrimfulError, NotImplementedError, ImportError, TypeError, ValueError, AttributeError, MemoryError),
 )
-_LASTING_CODES = {errno.EINVAL, errno.ENOSYS, errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EPERM, errno.ENOENT}
+_FULL_CODES = {errno.ENOSPC, errno.EDQUOT}
+_LASTING_CODES = {errno.EINVAL, errno.ENOSYS, errno.ENAMETOOLONG, errno.EPERM, errno.ENOENT, *_FULL_CODES}
 _LASTING_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "ProfileNotFound"}
 
 
@@ -64,6 +65,7 @@ class Retries:
             action: what the request does, for messages: ``read log/000000000000.json``.
 
         Raises:
+            StoreFullError: no space left.
             StoreError: it failed for the last time, or for a reason that stays; names both.
             OSError: no such blob, or one that exists: an answer and no failure.
         """
@@ -82,6 +84,11 @@ class Retries:
     def _note(self, action: str, error: Exception, attempt: int) -> None:
         """Count and log a failure; raise the error of one line if it is the last."""
         self.last_error = f"{type(error).__name__}: {(str(error).strip() or repr(error)).splitlines()[0]}"
+        if isinstance(error, OSError) and error.errno in _FULL_CODES:
+            raise StoreFullError(
+                error.errno, f"{self.url}: no space left to {action}: nothing that was committed is lost; free some space "
+                "and run the same command again, it goes on where it stopped",
+            ) from error
         if not is_passing(error):
             raise StoreError(f"{self.url}: cannot {action}: {self.last_error}") from error
         if attempt == _ATTEMPTS:
