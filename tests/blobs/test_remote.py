@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from typing import Any
 
 import fsspec
 import pytest
@@ -49,7 +50,7 @@ class TestS3(BlobStoreContract):
         return open_blob_store(f"{bucket}/store")
 
 
-FAULTS = {
+FAULTS: dict[str, dict[str, Any]] = {
     "short reads": {"short_reads": True},
     "requests that fail": {"fails": 2},
     "answers that are lost": {"loses_answers": 1},

@@ -67,7 +67,8 @@ def test_a_timeout_names_the_record(tmp_path, clock):
     ToyProducer(tmp_path).append(1)
     log = FollowedLog(LocalBlobStore(tmp_path), timeout=90)
     with pytest.raises(
-        StreamTimeoutError, match=r"waiting for pack 1, so for log/000000000001.json \(1 shard so far\) for 90 s: is its"
+        StreamTimeoutError,
+        match=r"waiting for pack 1, so for log/000000000001.json \(1 shard so far\) for 90 s: is its",
     ):
         log.wait_until(lambda: len(log.shards) > 1, "pack 1")
     assert 90 <= clock.now < 91

@@ -77,7 +77,10 @@ def test_a_shard_that_was_damaged_there_is_found_before_use(bucket, tmp_path, wa
     packs = open_packs(f"{bucket}/packs", cache_dir=tmp_path / "cache")
     key = f"{bucket}/packs/{packs._records[1].file}"
     filesystem, path = fsspec.core.url_to_fs(key)
-    whole, other = filesystem.cat_file(path), filesystem.cat_file(f"{path.rsplit('/', 1)[0]}/" + packs._records[0].file[7:])
+    whole, other = (
+        filesystem.cat_file(path),
+        filesystem.cat_file(f"{path.rsplit('/', 1)[0]}/" + packs._records[0].file[7:]),
+    )
     for data in (whole[:-1], whole[:500] + bytes([whole[500] ^ 1]) + whole[501:], other, b""):
         filesystem.pipe_file(path, data)
         with pytest.raises(CorruptFileError, match=f"{key} has "):
@@ -133,9 +136,10 @@ def test_the_command_line_takes_urls(bucket, tmp_path, put, qwen_tokenizer):  # 
 
 def test_errors_are_one_line(bucket, tmp_path):  # noqa: F811
     """Errors of clouds are pages of traces, and say nothing of the setting to change."""
+    written(f"{bucket}/packs", range(2, 5), 32)
+    packs = open_packs(f"{bucket}/packs", cache_bytes=0)
     with pytest.raises(SettingsError, match="cache_bytes must be at least 1 and is 0"):
-        written(f"{bucket}/packs", range(1, 5), 32)
-        open_packs(f"{bucket}/packs", cache_bytes=0)[0]
+        packs[0]
     with pytest.raises(StoreError, match="is no pack store"):
         open_packs(f"{bucket}/nothing")
     with pytest.raises(StoreError, match=r"read only here: two writers could create the same name"):

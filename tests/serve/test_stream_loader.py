@@ -68,7 +68,8 @@ def test_resumed_at_every_step_is_never_stopped(tmp_path, assign):
             for loader in rest:
                 loader.load_state_dict(states[0])
             assert global_batches(rest) == whole[step:]
-        assert [sorted(filter(lambda i: i >= 0, sum(pair, []))) for pair in zip(*begun, strict=True)] == whole[:step]
+        together = zip(*begun, strict=True)
+        assert [sorted(i for i in a + b if i >= 0) for a, b in together] == whole[:step]
 
 
 def test_resumed_within_a_step(tmp_path):
@@ -88,7 +89,9 @@ def test_resumed_within_a_step(tmp_path):
     assert [a + b for a, b in zip(map(ids, first), map(ids, second), strict=True)] == [
         a + b for a, b in zip(whole[6::2], whole[7::2], strict=True)
     ]
-    with pytest.raises(StateError, match=r"within a step, behind 2 of 4 packs, and micro-batches of 1 × 4 ranks do not"):
+    with pytest.raises(
+        StateError, match=r"within a step, behind 2 of 4 packs, and micro-batches of 1 × 4 ranks do not"
+    ):
         made(4, 1)[0].load_state_dict(state)
 
 

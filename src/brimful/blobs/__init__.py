@@ -21,4 +21,13 @@ from brimful.blobs.local import LocalBlobStore
 from brimful.blobs.open import open_blob_store
 from brimful.blobs.remote import FsspecBlobStore
 
-__all__ = ["Blob", "BlobStore", "FsspecBlobStore", "LocalBlobStore", "LocalCopies", "LocalCopy", "atomic_file", "open_blob_store"]
+__all__ = [
+    "Blob",
+    "BlobStore",
+    "FsspecBlobStore",
+    "LocalBlobStore",
+    "LocalCopies",
+    "LocalCopy",
+    "atomic_file",
+    "open_blob_store",
+]

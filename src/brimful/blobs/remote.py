@@ -174,7 +174,9 @@ class FsspecBlobStore(BlobStore):
         if not piece:
             raise ShortReadError(f"no bytes from {begin:,} on")
         if len(piece) > end - begin:
-            raise StoreError(f"{self.url}: this file system gives whole blobs where {end - begin:,} bytes were asked for")
+            raise StoreError(
+                f"{self.url}: this file system gives whole blobs where {end - begin:,} bytes were asked for"
+            )
         return piece
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:

@@ -86,7 +86,8 @@ class Retries:
         self.last_error = f"{type(error).__name__}: {(str(error).strip() or repr(error)).splitlines()[0]}"
         if isinstance(error, OSError) and error.errno in _FULL_CODES:
             raise StoreFullError(
-                error.errno, f"{self.url}: no space left to {action}: nothing that was committed is lost; free some space "
+                error.errno,
+                f"{self.url}: no space left to {action}: nothing that was committed is lost; free some space "
                 "and run the same command again, it goes on where it stopped",
             ) from error
         if not is_passing(error):

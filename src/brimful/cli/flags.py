@@ -28,7 +28,21 @@ FLAGS = {
 """Flags whose names differ from their arguments by more than hyphens."""
 
 PYTHON_ONLY = frozenset(
-    {"barrier", "count", "dialect", "fit", "multiple_of", "normaliser", "pad_to", "position_start", "tail"}
+    {
+        *(
+            "assign",
+            "barrier",
+            "cache_bytes",
+            "count",
+            "dialect",
+            "fit",
+            "lanes",
+            "multiple_of",
+            "normaliser",
+            "on_corrupt",
+        ),
+        *("pad_to", "position_start", "tail", "timeout"),
+    }
 )
 """Settings that no command has: messages mention them as in Python."""
 

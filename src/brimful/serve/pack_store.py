@@ -75,7 +75,7 @@ class PackStore(IndexedPacks):
     ) -> None:
         self.directory = path_of("directory", directory, "the path of a pack store")
         self._store = open_blob_store(directory)
-        self._cache = {"cache_dir": cache_dir, "cache_bytes": cache_bytes}
+        self._cache: dict[str, Any] = {"cache_dir": cache_dir, "cache_bytes": cache_bytes}
         log = StreamLog(self._store)
         header = log.header()
         self._records, end = log.records()

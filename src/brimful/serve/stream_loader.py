@@ -200,9 +200,10 @@ class StreamLoader(RankLoader):
         check_type("state", state, Mapping, "what state_dict returned")
         own = self._identity()
         check_state(state, own, own)
-        epoch, position = state.get("epoch"), state.get("packs_delivered")
+        values: list[Any] = [state.get("epoch"), state.get("packs_delivered")]
+        epoch, position = values
         most = None if self.steps_per_epoch is None else self.steps_per_epoch * self.lanes
-        if not (is_whole_number(epoch) and is_whole_number(position)) or epoch < 0 or position < 0:
+        if not all(map(is_whole_number, values)) or min(values) < 0:
             raise StateError(f"the loader state is damaged: epoch {epoch!r}, {position!r} packs delivered")
         if most is not None and position > most:
             raise StateError(f"the loader state is damaged: {position:,} of {most:,} packs delivered")

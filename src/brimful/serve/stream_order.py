@@ -22,7 +22,7 @@ from brimful.shards import ShardRecord
 
 
 class Assignment(Enum):
-    """How packs come to their places in global batches."""
+    """Rule by which packs come to their places in global batches."""
 
     LANE = "lane"
     """Shard ``s`` feeds place ``s % lanes`` of every batch: a rank opens its own shards alone."""

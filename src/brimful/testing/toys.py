@@ -141,7 +141,8 @@ class ToyProducer:
             writer = ShardWriter(blob)
             for begin in range(first, first + num_packs, BATCH_ROWS):
                 packs = [
-                    toy_pack([4], first_sample=i, seed=i) for i in range(begin, min(begin + BATCH_ROWS, first + num_packs))
+                    toy_pack([4], first_sample=i, seed=i)
+                    for i in range(begin, min(begin + BATCH_ROWS, first + num_packs))
                 ]
                 lengths = np.full(len(packs), 4, dtype=np.int32)
                 writer.add(
