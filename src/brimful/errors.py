@@ -26,6 +26,7 @@
     │   ├── StoreMismatchError (ValueError)    the directory holds packs of another job
     │   ├── StoreFullError (OSError)           no space left; nothing committed is lost
     │   ├── CorruptFileError (ValueError)      bytes differ from what was committed
+    │   ├── ShardExpiredError (LookupError)    a shard that was removed after later checkpoints
     │   ├── StreamTimeoutError (TimeoutError)  a shard that was waited for did not come
     │   └── UnfinishedStoreError (ValueError)  packs are still missing
     ├── LengthChangedError (ValueError)        a sample encodes to another length than planned
@@ -78,6 +79,7 @@ __all__ = [
     "StoreMismatchError",
     "StoreFullError",
     "CorruptFileError",
+    "ShardExpiredError",
     "StreamTimeoutError",
     "UnfinishedStoreError",
     "LengthChangedError",
@@ -237,6 +239,10 @@ class StoreFullError(StoreError, OSError):
 
 class CorruptFileError(StoreError, ValueError):
     """A file's bytes differ from what was committed: truncated, flipped or replaced."""
+
+
+class ShardExpiredError(StoreError, LookupError):
+    """A shard of a stream was removed, since later checkpoints were acknowledged."""
 
 
 class StreamTimeoutError(StoreError, TimeoutError):

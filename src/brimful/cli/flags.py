@@ -36,6 +36,8 @@ PYTHON_ONLY = frozenset(
             "count",
             "dialect",
             "fit",
+            "group",
+            "keep",
             "lanes",
             "multiple_of",
             "normaliser",

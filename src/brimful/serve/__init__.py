@@ -1,5 +1,6 @@
 """Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``StreamLoader``, ``TokenBudgetBatches``."""
 
+from brimful.serve.acks import remove_acknowledged
 from brimful.serve.compose import BatchLedger, compose
 from brimful.serve.dataset import PackedDataset
 from brimful.serve.loader import PackLoader
@@ -26,4 +27,5 @@ __all__ = [
     "Warmup",
     "compose",
     "open_packs",
+    "remove_acknowledged",
 ]

@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeAlias
 
 from brimful.blobs import open_blob_store
 from brimful.checks import check_type, choice_of, is_whole_number, path_of, setting_number, whole_number
-from brimful.errors import CorruptFileError, SettingsError, StateError
+from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
 from brimful.messages import counted, setting
 from brimful.plan.schedule import Tail
+from brimful.serve.acks import Acks, expired_below
 from brimful.serve.follow import FollowedLog
 from brimful.serve.loader import RankLoader, check_state, without_loss
 from brimful.serve.shard_files import ShardFiles
@@ -82,9 +83,9 @@ class StreamLoader(RankLoader):
         if on_corrupt not in ("error", "skip"):
             raise SettingsError(f"{setting('on_corrupt')} {on_corrupt!r} is unknown: use one of error, skip")
         self.directory = path_of("directory", directory, "the path of a stream")
-        store = open_blob_store(directory)
-        self._log = FollowedLog(store, timeout=timeout)
-        self._files = ShardFiles(store, cache_dir=cache_dir, cache_bytes=cache_bytes)
+        self._store = open_blob_store(directory)
+        self._log = FollowedLog(self._store, timeout=timeout)
+        self._files = ShardFiles(self._store, cache_dir=cache_dir, cache_bytes=cache_bytes)
         identity = self._log.header["identity"]
         self.lanes = identity["lanes"] if lanes is None else setting_number("lanes", lanes, minimum=1)
         if self.lanes % dp_world_size:
@@ -163,11 +164,21 @@ class StreamLoader(RankLoader):
             try:
                 packs.append(self._files.pack(record, row))
             except CorruptFileError as error:
+                self._refuse_expired(record.seq)
                 if self._on_corrupt == "error":
                     raise
                 self.num_skipped += 1
                 logging.getLogger("brimful").warning("skipped: %s (%d so far)", error.message, self.num_skipped)
         return packs or [self._filler()]
+
+    def _refuse_expired(self, seq: int) -> None:
+        """Refuse a shard that was removed on purpose: skipping it would train on holes."""
+        below = expired_below(self._store)
+        if seq < below:
+            raise ShardExpiredError(
+                f"{self.directory}: shard {seq} was removed, as all below {below}, after later checkpoints were "
+                f"acknowledged: resume from one of those, or remove with a larger {setting('keep')}"
+            )
 
     def _filler(self) -> Pack:
         """Return a pack without loss, which keeps this rank in step with the others."""
@@ -181,6 +192,25 @@ class StreamLoader(RankLoader):
     def state_dict(self) -> dict[str, Any]:
         """Return the position: one integer and the pass, the same on every rank, and what it is a position of."""
         return {**self._identity(), "epoch": self._epoch, "packs_delivered": self._position}
+
+    def ack(self, group: str, *, checkpoint: str = "") -> None:
+        """Acknowledge the packs delivered so far, after a checkpoint with them is durable; by one rank.
+
+        Args:
+            group: the ranks that train one model on this stream.
+            checkpoint: name of the model checkpoint, for people.
+
+        Raises:
+            StateError: within a step, or another run has acknowledged this position with other packs behind it.
+        """
+        if self._position % self.lanes:
+            raise StateError(f"ack within a step, behind {self._position} packs: a checkpoint is made at its end")
+        # A further pass needs all shards again.
+        is_only_pass = self._epoch == 0 and not self._repeat
+        frontier = self._order.frontier(self._position) if is_only_pass else 0
+        facts = {**self.state_dict(), "frontier": frontier}
+        notes = {"checkpoint": checkpoint, "dp_world_size": self._dp_world_size, "skipped": self.num_skipped}
+        Acks(self._store, group).write(facts, notes=notes)
 
     def _identity(self) -> dict[str, Any]:
         return {

@@ -50,6 +50,10 @@ class StreamOrder(abc.ABC):
     def num_steps(self, *, is_full: bool) -> int:
         """Return the steps that the records so far give: with every place taken, or with at least one."""
 
+    @abc.abstractmethod
+    def frontier(self, position: int) -> int:
+        """Return the number of the first shard that this position or a later one may be in; its step counts whole."""
+
 
 class PackOrder(StreamOrder):
     """Packs one after another.
@@ -69,6 +73,9 @@ class PackOrder(StreamOrder):
 
     def num_steps(self, *, is_full: bool) -> int:
         return self._num_packs // self.lanes if is_full else -(-self._num_packs // self.lanes)
+
+    def frontier(self, position: int) -> int:
+        return bisect_right(self._shards, position - position % self.lanes, key=lambda record: record.cum_packs)
 
     @property
     def _num_packs(self) -> int:
@@ -105,6 +112,11 @@ class LaneOrder(StreamOrder):
     def num_steps(self, *, is_full: bool) -> int:
         self._read_on()
         return (min if is_full else max)(ends[-1] if ends else 0 for ends in self._ends)
+
+    def frontier(self, position: int) -> int:
+        self._read_on()
+        step = position // self.lanes
+        return min(lane + bisect_right(ends, step) * self.lanes for lane, ends in enumerate(self._ends))
 
     def _read_on(self) -> None:
         """Take in the records that came since."""
