@@ -136,6 +136,22 @@ def test_ranks_follow_a_stream_that_grows(tmp_path):
     assert [sorted(i for i in a + b if i >= 0) for a, b in zip(*found, strict=True)] == expected
 
 
+def test_a_step_that_others_drop_is_not_served(tmp_path):
+    """C7: a rank whose lanes are full must wait for the others: the stream may end without them, and it would hang."""
+    producer = ToyProducer(tmp_path)
+    for num_packs in (2, 1, 2, 2):
+        producer.append(num_packs)
+    loader = loaders(tmp_path, 2, assign="lane", tail="drop", timeout=0)[0]
+    batches = iter(loader)
+    assert ids(next(batches)) == [0, 3]
+    with pytest.raises(StreamTimeoutError, match="waiting for step 1"):
+        next(batches)
+    producer.close()
+    resumed = loaders(tmp_path, 2, assign="lane", tail="drop")[0]
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == []
+
+
 def read_on(arguments):
     directory, rank, state = arguments
     loader = StreamLoader(directory, dp_rank=rank, dp_world_size=2, lanes=LANES)
