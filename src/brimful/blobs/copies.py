@@ -157,8 +157,12 @@ class LocalCopies:
                 lock(descriptor, shared=True)
                 time.sleep(0 if path.exists() else _WAIT_SECONDS)
                 return None
-            if path.exists() or not _is_named(descriptor, part):
-                return None  # its writer was done between our look for the copy and our lock
+            if not _is_named(descriptor, part):
+                return None
+            if path.exists():
+                # Its writer was done between our look for the copy and our lock: this file is a new one, for nothing.
+                os.unlink(part)
+                return None
             try:
                 for attempt in range(1, _DOWNLOADS + 1):
                     self._make_room(descriptor, part, size)
