@@ -42,7 +42,7 @@ def produce(directory, point, occurrence):
         die_at(point, occurrence)
     producer = ToyProducer(directory)
     while (num_done := len(StreamLog(open_blob_store(directory)).records()[0])) < len(PACKS):
-        producer.append(PACKS[num_done])
+        producer.append(PACKS[num_done], seq=num_done)
         time.sleep(0.01)
     producer.close()
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brimful.blobs import crash_points
-from brimful.blobs.atomic_file import full_device_explained, sync_directory
+from brimful.blobs.atomic_file import full_device_explained, make_directory, sync_directory
 from brimful.blobs.folder_use import IN_USE, remove, use_folder
 from brimful.blobs.interface import Blob, BlobStore
 from brimful.errors import StoreError
@@ -54,7 +54,7 @@ class LocalBlobStore(BlobStore):
         with self.blob(key) as blob:
             blob.write(data)
             blob.finish()
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(target.parent)
             crash_points.reach("before-link")
             is_ours = _exclusive_link(blob.tmp, target)
             crash_points.reach("after-link")
@@ -134,7 +134,7 @@ class _LocalBlob(Blob):
     def publish(self, key: str) -> None:
         self.finish()
         target = self._directory / key
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(target.parent)
         crash_points.reach("before-rename")
         os.replace(self.tmp, target)
         crash_points.reach("after-rename")

@@ -37,7 +37,6 @@ PYTHON_ONLY = frozenset(
             "dialect",
             "fit",
             "group",
-            "keep",
             "lanes",
             "multiple_of",
             "normaliser",

@@ -177,7 +177,7 @@ class StreamLoader(RankLoader):
         if seq < below:
             raise ShardExpiredError(
                 f"{self.directory}: shard {seq} was removed, as all below {below}, after later checkpoints were "
-                f"acknowledged: resume from one of those, or remove with a larger {setting('keep')}"
+                f"acknowledged: resume from one of those, or let remove_acknowledged keep more"
             )
 
     def _filler(self) -> Pack:

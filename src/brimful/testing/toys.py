@@ -133,9 +133,11 @@ class ToyProducer:
         toy = {"capacity": 4, "plan": "toy", "source": "toy", "encoder": "toy", "lanes": lanes}
         self._log.begin(toy, {})
 
-    def append(self, num_packs: int) -> None:
-        """Write and commit one shard."""
+    def append(self, num_packs: int, *, seq: int | None = None) -> None:
+        """Write and commit one shard; nothing if it is not the next, as another producer may have seen to."""
         records, _ = self._log.records()
+        if seq not in (None, len(records)):
+            return
         first = records[-1].cum_packs if records else 0
         with self._store.blob("a shard") as blob:
             writer = ShardWriter(blob)
