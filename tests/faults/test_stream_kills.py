@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +30,11 @@ def forked(function, *arguments):
     pid = os.fork()
     if pid == 0:
         code = 1
-        with contextlib.suppress(BaseException):
+        try:
             function(*arguments)
             code = 0
+        except BaseException:
+            traceback.print_exc()
         os._exit(code)
     return pid
 

@@ -18,6 +18,12 @@ from brimful.serve.stream_order import LaneOrder, PackOrder
 from brimful.testing.toys import ToyProducer, toy_records, toy_stream
 
 
+@pytest.fixture(autouse=True)
+def _no_flush(monkeypatch):
+    """Bytes need not reach the device: no power is cut here."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
 def ids(batch):
     return [int(pack.sample_ids[0]) for pack in batch]
 
@@ -114,6 +120,16 @@ def test_the_same_twice_is_once_and_another_run_is_refused(tmp_path):
     (tmp_path / "acks" / "model" / "000000000000004.json").write_text("{}")
     with pytest.raises(CorruptFileError, match="is damaged"):
         acks.read(4)
+
+
+def test_a_rank_that_knows_less_of_the_log_acknowledges_the_same(tmp_path):
+    """A run that comes back may know more shards than the rank that acknowledged before the kill: it is the same run."""
+    acks = Acks(open_blob_store(tmp_path), "model")
+    acks.write({"packs_delivered": 4, "stream": "a", "frontier": 1})
+    acks.write({"packs_delivered": 4, "stream": "a", "frontier": 2})
+    assert acks.read(4)["frontier"] == 1
+    with pytest.raises(StateError, match=r"stream \(a there, b here\)"):
+        acks.write({"packs_delivered": 4, "stream": "b", "frontier": 1})
 
 
 @settings(max_examples=10)

@@ -13,6 +13,12 @@ from brimful.testing.faults import LateStore
 from brimful.testing.toys import ToyProducer, toy_stream
 
 
+@pytest.fixture(autouse=True)
+def _no_flush(monkeypatch):
+    """Bytes need not reach the device: no power is cut here."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
 class Clock:
     """Time that passes only where somebody sleeps; then what was planned for that time happens."""
 

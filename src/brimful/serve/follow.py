@@ -49,6 +49,11 @@ class FollowedLog:
         self.shards, self.end = self._log.records()
         self.seconds_waited = 0.0
 
+    def look(self) -> None:
+        """Read the records that were committed since, without waiting."""
+        if self.end is None:
+            self.end = self._log.next_records(self.shards)
+
     def wait_until(self, is_there: Callable[[], bool], action: str) -> None:
         """Read on until a condition on ``shards`` holds, or the stream has ended.
 
@@ -64,7 +69,7 @@ class FollowedLog:
         wait = _FIRST_WAIT
         while not (self.end is not None or is_there()):
             num_known = len(self.shards)
-            self.end = self._log.next_records(self.shards)
+            self.look()
             if len(self.shards) > num_known or self.end is not None:
                 wait = _FIRST_WAIT
                 continue

@@ -205,6 +205,8 @@ class StreamLoader(RankLoader):
         """
         if self._position % self.lanes:
             raise StateError(f"ack within a step, behind {self._position} packs: a checkpoint is made at its end")
+        # Shards that other ranks have left behind may be unknown to this one.
+        self._log.look()
         # A further pass needs all shards again.
         is_only_pass = self._epoch == 0 and not self._repeat
         frontier = self._order.frontier(self._position) if is_only_pass else 0
