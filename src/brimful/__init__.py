@@ -53,6 +53,7 @@ _MODULE_OF = {
     "PackStore": "brimful.serve",
     "PackedDataset": "brimful.serve",
     "PackLoader": "brimful.serve",
+    "StreamLoader": "brimful.serve",
     "TokenBudgetBatches": "brimful.serve",
     "TokenBudget": "brimful.serve",
     "SampleCount": "brimful.serve",
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
     from brimful.serve import PackLoader as PackLoader
     from brimful.serve import PackStore as PackStore
     from brimful.serve import SampleCount as SampleCount
+    from brimful.serve import StreamLoader as StreamLoader
     from brimful.serve import TokenBudget as TokenBudget
     from brimful.serve import TokenBudgetBatches as TokenBudgetBatches
     from brimful.serve import Warmup as Warmup

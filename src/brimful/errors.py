@@ -28,6 +28,8 @@
     │   ├── StoreMismatchError (ValueError)    the directory holds packs of another job
     │   ├── StoreFullError (OSError)           no space left; nothing committed is lost
     │   ├── CorruptFileError (ValueError)      bytes differ from what was committed
+    │   ├── ShardExpiredError (LookupError)    a shard that was removed after later checkpoints
+    │   ├── StreamTimeoutError (TimeoutError)  a shard that was waited for did not come
     │   └── UnfinishedStoreError (ValueError)  packs are still missing
     ├── LengthChangedError (ValueError)        a sample encodes to another length than planned
     ├── CollateError (ValueError)              samples that cannot share one batch
@@ -81,6 +83,8 @@ __all__ = [
     "StoreMismatchError",
     "StoreFullError",
     "CorruptFileError",
+    "ShardExpiredError",
+    "StreamTimeoutError",
     "UnfinishedStoreError",
     "LengthChangedError",
     "CollateError",
@@ -247,6 +251,14 @@ class StoreFullError(StoreError, OSError):
 
 class CorruptFileError(StoreError, ValueError):
     """A file's bytes differ from what was committed: truncated, flipped or replaced."""
+
+
+class ShardExpiredError(StoreError, LookupError):
+    """A shard of a stream was removed, since later checkpoints were acknowledged."""
+
+
+class StreamTimeoutError(StoreError, TimeoutError):
+    """A shard of a growing stream did not come in time."""
 
 
 class UnfinishedStoreError(StoreError, ValueError):

@@ -26,6 +26,11 @@ def try_lock(file: Any) -> bool:
     return _flock(file, "LOCK_EX", "LOCK_NB")
 
 
+def lock_shared_instead(file: Any) -> bool:
+    """Share a lock that is held alone. For a moment nobody may hold it: look again whether the file still has its name."""
+    return _flock(file, "LOCK_SH")
+
+
 def _flock(file: Any, *flags: str) -> bool:
     try:
         import fcntl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +110,21 @@ def test_without_locks_only_what_a_job_names_goes(tmp_path, monkeypatch):
     with LocalBlobStore(tmp_path).used("encoded"):
         pass
     assert files(tmp_path) == ["tmp/.in-use", "tmp/host-1-aa"]
+
+
+def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    """``Path.mkdir`` says that it exists, looks, and finds nothing: seen once in some hundred kills."""
+    real, calls = Path.mkdir, []
+
+    def mkdir(self, *args, **options):
+        calls.append(self)
+        if len(calls) == 1:
+            raise FileExistsError(self)
+        real(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with folder_use.use_folder(tmp_path / "tmp") as use:
+        assert use.alone()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError), folder_use.use_folder(tmp_path / "file"):
+        pass

@@ -15,9 +15,19 @@ b'first'
 """
 
 from brimful.blobs.atomic_file import atomic_file
+from brimful.blobs.copies import LocalCopies, LocalCopy
 from brimful.blobs.interface import Blob, BlobStore
 from brimful.blobs.local import LocalBlobStore
 from brimful.blobs.open import open_blob_store
 from brimful.blobs.remote import FsspecBlobStore
 
-__all__ = ["Blob", "BlobStore", "FsspecBlobStore", "LocalBlobStore", "atomic_file", "open_blob_store"]
+__all__ = [
+    "Blob",
+    "BlobStore",
+    "FsspecBlobStore",
+    "LocalBlobStore",
+    "LocalCopies",
+    "LocalCopy",
+    "atomic_file",
+    "open_blob_store",
+]

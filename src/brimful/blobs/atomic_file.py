@@ -30,7 +30,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     tmp = None
     try:
         with full_device_explained(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(target.parent)
             _clear_abandoned(target)
             tmp, file = _locked_sibling(target)
             with file:
@@ -68,6 +68,14 @@ def _clear_abandoned(target: Path) -> None:
             with contextlib.suppress(OSError), open(path, "r+b") as file:
                 if try_lock(file):
                     os.unlink(path)
+
+
+def make_directory(folder: Path) -> None:
+    """Make a directory and those above it, so that a power cut cannot take one with the files in it."""
+    if not folder.is_dir():
+        make_directory(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
 
 
 def sync_directory(folder: Path) -> None:

@@ -30,7 +30,13 @@ class FolderUse:
 def use_folder(folder: Path) -> Iterator[FolderUse]:
     """Use a folder together with other jobs; it stays while one uses it, and the last removes it if it is empty."""
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            # It existed, and was gone when Python looked whether it is a directory: another job removed it.
+            if folder.exists() and not folder.is_dir():
+                raise
+            continue
         try:
             file = open(folder / IN_USE, "ab")  # noqa: SIM115 - closed below
         except FileNotFoundError:  # another job removed the folder meanwhile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import xxhash
@@ -40,15 +41,28 @@ class BlobStore(abc.ABC):
 
     @abc.abstractmethod
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Publish ``data`` under ``key`` unless the key exists; true if this call published it."""
+        """Publish ``data`` under ``key`` unless the key exists; true if this call published it.
+
+        Behind a network the answer to a request may be lost; there a blob of equal bytes counts as this call's. Writers
+        who must know which of them it was put something of their own into the data.
+        """
 
     @abc.abstractmethod
     def get(self, key: str) -> bytes:
         """Return all bytes of a blob; ``FileNotFoundError`` if it is absent."""
 
-    def get_range(self, key: str, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes of a blob from ``offset`` on, fewer behind its end; ``FileNotFoundError`` if it is absent."""
-        return self.get(key)[offset : offset + size]
+    @abc.abstractmethod
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """Return the bytes ``start … stop - 1`` of a blob, all of them.
+
+        Raises:
+            FileNotFoundError: no such blob.
+            StoreError: the blob ends before.
+        """
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes]:
+        """Return all bytes of several small blobs, in their order; behind a network they are read at once."""
+        return [self.get(key) for key in keys]
 
     @abc.abstractmethod
     def size(self, key: str) -> int | None:

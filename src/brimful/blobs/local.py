@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brimful.blobs import crash_points
-from brimful.blobs.atomic_file import full_device_explained, sync_directory
+from brimful.blobs.atomic_file import full_device_explained, make_directory, sync_directory
 from brimful.blobs.folder_use import IN_USE, remove, use_folder
 from brimful.blobs.interface import Blob, BlobStore
+from brimful.errors import StoreError
 
 _MAX_WRITE = 1 << 24
 """Bytes of one write; between two of them the fault tests can end the process."""
@@ -53,7 +54,7 @@ class LocalBlobStore(BlobStore):
         with self.blob(key) as blob:
             blob.write(data)
             blob.finish()
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(target.parent)
             crash_points.reach("before-link")
             is_ours = _exclusive_link(blob.tmp, target)
             crash_points.reach("after-link")
@@ -63,10 +64,13 @@ class LocalBlobStore(BlobStore):
     def get(self, key: str) -> bytes:
         return (self.directory / key).read_bytes()
 
-    def get_range(self, key: str, offset: int, size: int) -> bytes:
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
         with open(self.directory / key, "rb") as file:
-            file.seek(offset)
-            return file.read(size)
+            file.seek(start)
+            data = file.read(stop - start)
+        if len(data) != stop - start:
+            raise StoreError(f"{self.directory / key} ends before byte {stop:,}")
+        return data
 
     def size(self, key: str) -> int | None:
         try:
@@ -130,7 +134,7 @@ class _LocalBlob(Blob):
     def publish(self, key: str) -> None:
         self.finish()
         target = self._directory / key
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(target.parent)
         crash_points.reach("before-rename")
         os.replace(self.tmp, target)
         crash_points.reach("after-rename")

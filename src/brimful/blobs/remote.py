@@ -1,26 +1,86 @@
 """Blobs behind a URL that fsspec opens, such as an object store."""
 
+from __future__ import annotations
+
 import contextlib
+import errno
+import os
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from brimful.blobs.interface import Blob, BlobStore
+from brimful.blobs.retries import Retries, ShortReadError, is_passing
 from brimful.errors import StoreError
 from brimful.remote import filesystem_of
+
+CONDITIONAL = {
+    "s3": "If-None-Match of S3 (s3fs)",
+    "s3a": "If-None-Match of S3 (s3fs)",
+    "gs": "ifGenerationMatch of Google Cloud Storage (gcsfs)",
+    "gcs": "ifGenerationMatch of Google Cloud Storage (gcsfs)",
+    "abfs": "If-None-Match of Azure (adlfs)",
+    "abfss": "If-None-Match of Azure (adlfs)",
+    "az": "If-None-Match of Azure (adlfs)",
+    "memory": "a lock of this process",
+}
+"""Protocols whose file system creates a name for one of two writers, and by what. fsspec's default looks first and then
+writes, which two writers at once both pass."""
+
+_PART_BYTES = 8 << 20
+"""Most bytes of one request for reading: few requests, and little to repeat after a failure."""
+
+_THREADS = 16
+"""Small blobs that are read at once."""
+
+_memory_lock = threading.Lock()
 
 
 class FsspecBlobStore(BlobStore):
     """A prefix of an object store or any other file system that fsspec opens.
 
-    ``put_if_absent`` uses the file system's exclusive creation (``If-None-Match`` on S3). A backend without it
-    would let two writers both win, so it is probed once and refused.
+    Reading takes any file system. ``put_if_absent`` takes those that create a name for one writer alone
+    (``CONDITIONAL``), and probes once that the server behind it obeys. Requests that fail for a passing reason are
+    made again (``Retries``), and answers that are too short are asked for the rest.
+
+    Args:
+        url: of the prefix.
+        filesystem, root: an open file system of fsspec and the prefix in it; opened from the URL if None.
+        storage_options: of the file system, beside those of its own configuration and environment.
+
+    Attributes:
+        retries: what had to be repeated.
     """
 
-    def __init__(self, url: str, **storage_options: Any) -> None:
+    def __init__(self, url: str, *, filesystem: Any = None, root: str = "", **storage_options: Any) -> None:
         self.url = url.rstrip("/")
-        self._fs, self._root = filesystem_of(self.url, **storage_options)
+        self.retries = Retries(self.url)
+        self._storage_options = storage_options
+        self._given = filesystem
+        self._opened: tuple[int, Any] | None = None
+        self._root = self._open()[1] if filesystem is None else root
         self._probed = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (self.url, self._storage_options)
+
+    def _open(self) -> tuple[Any, str]:
+        # Listings are not kept: other writers add keys behind our back, and sizes would be read from old ones.
+        filesystem, root = filesystem_of(self.url, use_listings_cache=False, **self._storage_options)
+        self._opened = os.getpid(), filesystem
+        return filesystem, root.rstrip("/")
+
+    @property
+    def _fs(self) -> Any:
+        """The file system of this process: connections do not survive a fork."""
+        if self._given is not None:
+            return self._given
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._open()
+        assert self._opened is not None
+        return self._opened[1]
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -29,61 +89,129 @@ class FsspecBlobStore(BlobStore):
     def blob(self, title: str) -> Iterator[Blob]:
         yield _MemoryBlob(self)
 
+    @contextlib.contextmanager
+    def used(self, *job_folders: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.retries.log_total()
+
+    def put(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        """Put all bytes of a blob with one request, which replaces an older blob."""
+        body = bytes(data)
+        self.retries.call(f"write {key}", lambda: self._fs.pipe_file(self._path(key), body))
+
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         # Not when the store is opened: reading needs no right to write.
         if not self._probed:
             self._probe()
-        return self._create(key, data)
+        return self._create(key, bytes(data))
 
-    def _create(self, key: str, data: bytes | memoryview) -> bool:
+    def _create(self, key: str, data: bytes) -> bool:
+        """Create a blob; true if it holds these bytes because of this call, or cannot be told from that.
+
+        A request may succeed and its answer be lost; fsspec's libraries may repeat it by themselves, and then are told
+        that the name exists. So whoever is told so reads the blob, and takes equal bytes for its own.
+        """
+
+        def create() -> bool:
+            try:
+                with _memory_lock if self.url.startswith("memory://") else contextlib.nullcontext():
+                    self._fs.pipe_file(self._path(key), data, mode="create")
+            except Exception as error:
+                # Servers also answer by errors of other classes that the name exists.
+                found = self._found(key) if isinstance(error, OSError) or is_passing(error) else None
+                if found is not None:
+                    return found == data
+                if isinstance(error, FileExistsError):
+                    raise ShortReadError(f"{key} exists and cannot be read yet") from error
+                raise
+            return True
+
+        return self.retries.call(f"create {key}", create)
+
+    def _found(self, key: str) -> bytes | None:
+        """Return the bytes of a blob, or None if it is absent."""
         try:
-            self.put(key, data, mode="create")
-        except FileExistsError:
-            return False
-        return True
-
-    def put(self, key: str, data: bytes | bytearray | memoryview, **options: Any) -> None:
-        """Put all bytes of a blob with one request; ``options`` are those of fsspec's ``pipe_file``."""
-        self._fs.makedirs(self._path(key).rpartition("/")[0], exist_ok=True)
-        self._fs.pipe_file(self._path(key), bytes(data), **options)
+            return self.get(key)
+        except FileNotFoundError:
+            return None
 
     def _probe(self) -> None:
         """Refuse a file system on which the second of two creations of one name succeeds too."""
+        protocol = self.url.partition("://")[0]
+        if protocol not in CONDITIONAL:
+            raise StoreError(
+                f"{self.url}: {protocol}:// is read only here: two writers could create the same name on it, and packs "
+                f"could be lost. Write to a local directory or to one of {', '.join(CONDITIONAL)}"
+            )
         key = f"tmp/probe-{uuid.uuid4().hex}"
         is_first_created, is_second_created = self._create(key, b"1"), self._create(key, b"2")
         self.delete(key)
         if not is_first_created or is_second_created:
             raise StoreError(
                 f"{self.url}: this file system lets two writers create the same name, so packs written by two "
-                f"jobs at once could be lost; use one with exclusive creation (S3, GCS, local)"
+                f"jobs at once could be lost; it needs {CONDITIONAL[protocol]}, which the server behind it ignores"
             )
         self._probed = True
 
     def get(self, key: str) -> bytes:
-        return bytes(self._fs.cat_file(self._path(key)))
+        size = self.size(key)
+        if size is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.url}/{key}")
+        return self.get_range(key, 0, size)
 
-    def get_range(self, key: str, offset: int, size: int) -> bytes:
-        return bytes(self._fs.cat_file(self._path(key), start=offset, end=offset + size))
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        data = bytearray()
+        while (begin := start + len(data)) < stop:
+            data += self.retries.call(f"read {key}", lambda begin=begin: self._piece(key, begin, stop))  # type: ignore[misc]
+        return bytes(data)
+
+    def _piece(self, key: str, begin: int, stop: int) -> bytes:
+        """Return some bytes from ``begin`` on, at least one: an answer may be short."""
+        end = min(begin + _PART_BYTES, stop)
+        piece = bytes(self._fs.cat_file(self._path(key), start=begin, end=end))
+        if not piece:
+            raise ShortReadError(f"no bytes from {begin:,} on")
+        if len(piece) > end - begin:
+            raise StoreError(
+                f"{self.url}: this file system gives whole blobs where {end - begin:,} bytes were asked for"
+            )
+        return piece
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes]:
+        if len(keys) < 2:
+            return [self.get(key) for key in keys]
+        with ThreadPoolExecutor(min(_THREADS, len(keys))) as threads:
+            return list(threads.map(self.get, keys))
 
     def size(self, key: str) -> int | None:
         try:
-            return int(self._fs.size(self._path(key)))
+            return int(self.retries.call(f"look for {key}", lambda: self._fs.size(self._path(key))))
         except FileNotFoundError:
             return None
 
     def list(self, prefix: str) -> list[str]:
-        # fsspec keeps listings, and other writers add keys behind its back.
-        self._fs.invalidate_cache()
         folder = prefix.rstrip("/")
+
+        def entries() -> Any:
+            self._fs.invalidate_cache()
+            return self._fs.ls(self._path(folder), detail=True)
+
         try:
-            entries = self._fs.ls(self._path(folder), detail=True)
-        except FileNotFoundError:
+            found = self.retries.call(f"list {prefix}", entries)
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(f"{folder}/{entry['name'].rsplit('/', 1)[-1]}" for entry in entries if entry["type"] == "file")
+        return sorted(f"{folder}/{entry['name'].rsplit('/', 1)[-1]}" for entry in found if entry["type"] == "file")
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(key))
+            self.retries.call(f"delete {key}", lambda: self._fs.rm_file(self._path(key)))
+
+
+def _reopened(url: str, storage_options: dict[str, Any]) -> FsspecBlobStore:
+    """Return the store of another process: a file system is not sent, it is opened there."""
+    return FsspecBlobStore(url, **storage_options)
 
 
 class _MemoryBlob(Blob):

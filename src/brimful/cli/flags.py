@@ -31,8 +31,21 @@ FLAGS = {
 """Flags whose names differ from their arguments by more than hyphens."""
 
 PYTHON_ONLY = frozenset(
-    {"barrier", "count", "dialect", "fit", "media_maker", "multiple_of", "normaliser", "on_bad_medium", "pad_to"}
-    | {"position_start", "tail"}
+    {
+        *(
+            "assign",
+            "barrier",
+            "cache_bytes",
+            "count",
+            "dialect",
+            "fit",
+            "group",
+            "lanes",
+            "media_maker",
+            "multiple_of",
+        ),
+        *("normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start", "tail", "timeout"),
+    }
 )
 """Settings that no command has: messages mention them as in Python."""
 

@@ -114,7 +114,7 @@ def _show_store(
     as_json: bool,
 ) -> None:
     """Show a pack store or one of its packs, and the result of its check."""
-    packs, plan = open_packs(path, media_root), plan_in(path)
+    packs, plan = open_packs(path, media_root=media_root), plan_in(path)
     if index is None:
         data = {
             "kind": "store",

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from brimful.blobs import open_blob_store
 from brimful.cli.arguments import open_job, required
 from brimful.cli.artefacts import PLAN, kind_of, mismatch
 from brimful.cli.command import GroupedCommand
@@ -19,6 +20,7 @@ from brimful.cli.options import (
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.materialize import write_packs
+from brimful.materialize.home import JobHome
 from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.serve import open_packs
@@ -57,7 +59,9 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         notes=job.notes,
         progress=job.progress,
     )
-    plan.save(os.path.join(directory, "plan.arrow"))  # beside the packs, for reports and checks
+    home = JobHome(open_blob_store(directory), options["cache_dir"])
+    plan.save(home.path("plan.arrow"))  # beside the packs, for reports and checks
+    home.publish("plan.arrow")
     packs = open_packs(directory)
     data = {
         "directory": directory,

@@ -1,12 +1,15 @@
 """Full check of a pack store against its log and its plan."""
 
+import contextlib
 import os
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import xxhash
 
-from brimful.blobs import BlobStore, open_blob_store
+from brimful.blobs import BlobStore, LocalCopies, open_blob_store
 from brimful.errors import CorruptFileError, UnfinishedStoreError
 from brimful.fingerprint import short_digest
 from brimful.media import BadMediumError
@@ -77,24 +80,20 @@ def check_store(
     sample_ids: list[SampleIds] = []
     with progress.stage("check", total=end.packs, unit="packs"):
         for record in records:
-            path = store.local_path(record.file)
-            # The hash covers the bytes of the file; the reader below checks the meaning of each row.
-            if xxhash.xxh3_128_hexdigest(store.get(record.file)) != record.xxh3_128:
-                raise CorruptFileError(f"{store.url}/{record.file} has other bytes than were committed")
-            assert path is not None, "only local stores can be checked so far"
             media.check_container(store, record)
-            reader = ShardReader(path, size=record.bytes, media=media.files)
-            for row in range(record.packs):
-                pack = reader.pack(row)
-                if len(pack) > identity["capacity"]:
-                    raise CorruptFileError(f"{path}: row {row} holds {len(pack):,} tokens, above the capacity")
-                if plan is not None and not _is_planned(plan, num_packs + row, pack):
-                    raise CorruptFileError(
-                        f"{path}: row {row} does not hold the segments of pack {num_packs + row} of the plan"
-                    )
-                media.check(pack, f"{path}: row {row}")
-                num_tokens += len(pack)
-                sample_ids.append(np.unique(pack.sample_ids))
+            with _checked_file(store, record) as path:
+                reader = ShardReader(path, size=record.bytes, media=media.files)
+                for row in range(record.packs):
+                    pack = reader.pack(row)
+                    if len(pack) > identity["capacity"]:
+                        raise CorruptFileError(f"{path}: row {row} holds {len(pack):,} tokens, above the capacity")
+                    if plan is not None and not _is_planned(plan, num_packs + row, pack):
+                        raise CorruptFileError(
+                            f"{path}: row {row} does not hold the segments of pack {num_packs + row} of the plan"
+                        )
+                    media.check(pack, f"{path}: row {row}")
+                    num_tokens += len(pack)
+                    sample_ids.append(np.unique(pack.sample_ids))
             num_packs += record.packs
             progress.advance(record.packs, tokens=record.tokens)
     if (num_packs, num_tokens) != (end.packs, end.tokens):
@@ -119,13 +118,14 @@ class _MediaCheck:
             return
         hasher = xxhash.xxh3_128()
         try:
-            for begin in range(0, record.media["bytes"], _PIECE_BYTES):
-                hasher.update(store.get_range(key, begin, _PIECE_BYTES))
+            size = store.size(key) or 0
+            for begin in range(0, size, _PIECE_BYTES):
+                hasher.update(store.get_range(key, begin, min(begin + _PIECE_BYTES, size)))
         except FileNotFoundError as error:
             raise CorruptFileError(
                 f"{store.url}/{key} is missing: its media were committed, so it was deleted since; write it again"
             ) from error
-        if store.size(key) != record.media["bytes"] or hasher.hexdigest() != record.media["xxh3_128"]:
+        if size != record.media["bytes"] or hasher.hexdigest() != record.media["xxh3_128"]:
             raise CorruptFileError(f"{store.url}/{key} has other bytes than were committed")
 
     def check(self, pack: Pack, name: str) -> None:
@@ -149,6 +149,23 @@ class _MediaCheck:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             self._known.add(place)
+
+
+@contextlib.contextmanager
+def _checked_file(store: BlobStore, record: ShardRecord) -> Iterator[str]:
+    """Give the local path of a shard whose bytes have the committed hash; behind a URL, of a passing copy."""
+    path = store.local_path(record.file)
+    if path is None:
+        # A cached copy would not show what lies in the store.
+        with tempfile.TemporaryDirectory() as folder:
+            copies = LocalCopies(store, folder)
+            with contextlib.closing(copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)) as copy:
+                yield copy.path
+        return
+    # The hash covers the bytes of the file; the reader checks the meaning of each row.
+    if xxhash.xxh3_128_hexdigest(store.get(record.file)) != record.xxh3_128:
+        raise CorruptFileError(f"{store.url}/{record.file} has other bytes than were committed")
+    yield path
 
 
 def _is_planned(plan: Plan, index: int, pack: Pack) -> bool:

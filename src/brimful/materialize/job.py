@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.blobs import LocalBlobStore, open_blob_store
+from brimful.blobs import open_blob_store
 from brimful.cache import exclusive
 from brimful.checks import check_type, choice_of
 from brimful.encode.augmentation import Transform, check_augmentation
@@ -30,6 +30,7 @@ from brimful.errors import (
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.changed_media import explain_changed_media
 from brimful.materialize.dropped import write_dropped
+from brimful.materialize.home import JobHome
 from brimful.materialize.media_layout import MediaLayout
 from brimful.materialize.media_survey import survey_media
 from brimful.materialize.oversized_media import check_media_fit, remedy_of
@@ -91,7 +92,7 @@ def pack_dataset(
     Args:
         source: samples, or anything that ``open_source`` takes.
         encoder: an encoder, a tokenizer, or the name or directory of one.
-        directory: local directory of the packs.
+        directory: of the packs; a path or a URL.
         settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
         capacity: tokens of a pack, for a plan with all other options as by default.
         groups: as of ``plan_packs``.
@@ -111,12 +112,8 @@ def pack_dataset(
     storage = choice_of(MediaStorage, media_storage, argument="media_storage")
     progress = progress or Progress()
     store = open_blob_store(directory)
-    if not isinstance(store, LocalBlobStore):
-        raise SettingsError(
-            f"{setting('directory', store.url)}: pack into a local directory and copy it, or call write_packs"
-        )
-    home = Path(store.directory)
-    encoded_dir, plan_path = home / "tmp" / "encoded", home / "plan.arrow"
+    home = JobHome(store, cache_dir)
+    encoded_dir, plan_path = home.path("tmp/encoded"), home.path("plan.arrow")
     group_fingerprint = None
     if groups is not None:
         group_fingerprint = fingerprint_array(
@@ -133,20 +130,21 @@ def pack_dataset(
     is_finished = _check_claim(log, source, encoder, settings, group_fingerprint, storage)
     judges = as_filters(filters)
     if log.is_begun():
-        _check_filters(home / "lengths.arrow", judges)
+        home.fetch("lengths.arrow")
+        _check_filters(home.path("lengths.arrow"), judges)
     if transforms:
         check_augmentation(source, encoder, transforms)
-    with store.used(encoded_dir.name):
+    with store.used(), home.local.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,
             encoder,
             budgets=("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in (settings.budgets or {}) else ("tokens",),
             targets=not is_finished,  # stores of earlier versions have none, and are only read here
-            path=home / "lengths.arrow",
+            path=home.path("lengths.arrow"),
             cache_dir=cache_dir,
             num_proc=num_proc,
             on_bad_sample=on_bad_sample,
-            rejects_path=home / "rejects.jsonl",
+            rejects_path=home.path("rejects.jsonl"),
             filters=judges,
             on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
             progress=progress,
@@ -162,20 +160,23 @@ def pack_dataset(
         if encoder.takes_media and not is_finished:
             survey = survey_media(source, table.tokens > 0, cache_dir=cache_dir, num_proc=num_proc, progress=progress)
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
-        with progress.stage("plan", total=len(source), unit="samples"), exclusive(home / "tmp" / "plan"):
+        with progress.stage("plan", total=len(source), unit="samples"), exclusive(home.path("tmp/plan")):
             is_claimed = log.is_begun()
+            home.fetch(plan_path.name)
             saved_plan = _saved_plan(plan_path, log, table)
             plan = saved_plan or _make_plan(table, settings, groups, source, encoder)
             progress.advance(len(source))
             # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
             if saved_plan is None and not is_claimed:
                 plan.save(plan_path)
+                home.publish(plan_path.name)
             if survey is not None or not encoder.takes_media:
                 layout = None if survey is None else MediaLayout.of(plan, survey, storage)
                 claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
             # In a claimed directory the header is checked first: the plan of another job must not be written over.
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
+                home.publish(plan_path.name)
         try:
             num_written = write_packs(
                 plan,
@@ -195,7 +196,8 @@ def pack_dataset(
             if not encoder.takes_media:
                 raise
             raise explain_changed_media(error) from error
-        write_dropped(home / "dropped.jsonl", plan, table, source)
+        write_dropped(home.path("dropped.jsonl"), plan, table, source)
+        home.publish("lengths.arrow", "rejects.jsonl", "dropped.jsonl")
         media = _count_media(store, log, plan, progress) if encoder.takes_media else MediaCensus({})
         seconds = {stage.name: round(stage.seconds, 2) for stage in progress.stages}
         summary = PackSummary(
@@ -274,7 +276,7 @@ def _make_plan(
     return plan
 
 
-def _count_media(store: LocalBlobStore, log: StreamLog, plan: Plan, progress: Progress) -> MediaCensus:
+def _count_media(store: Any, log: StreamLog, plan: Plan, progress: Progress) -> MediaCensus:
     """Return the census of the packs: that of the last summary if it is of these packs, else they are read once."""
     saved = saved_census(store.directory, plan.fingerprint)
     if saved is not None:

@@ -63,7 +63,7 @@ class MediaContainer:
 
     def _read(self, offset: int, size: int) -> bytes:
         if self._local_path is None:
-            return self.store.get_range(self.key, offset, size)
+            return self.store.get_range(self.key, offset, offset + size)
         if self._descriptor is None:
             self._descriptor = os.open(self._local_path, os.O_RDONLY)
         # By position: the descriptor is shared with forked processes, and a mapped file that is cut would kill them.

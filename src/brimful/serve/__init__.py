@@ -1,14 +1,18 @@
-"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``TokenBudgetBatches``."""
+"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``StreamLoader``, ``TokenBudgetBatches``."""
 
+from brimful.serve.acks import remove_acknowledged
 from brimful.serve.compose import BatchLedger, compose
 from brimful.serve.dataset import PackedDataset
 from brimful.serve.loader import PackLoader
 from brimful.serve.pack_store import PackStore, open_packs
+from brimful.serve.stream_loader import StreamLoader
+from brimful.serve.stream_order import Assignment
 from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget, Warmup
 from brimful.serve.token_budget_batches import TokenBudgetBatches
 from brimful.shards import Pack
 
 __all__ = [
+    "Assignment",
     "BatchLedger",
     "Count",
     "Fit",
@@ -17,9 +21,11 @@ __all__ = [
     "PackStore",
     "PackedDataset",
     "SampleCount",
+    "StreamLoader",
     "TokenBudget",
     "TokenBudgetBatches",
     "Warmup",
     "compose",
     "open_packs",
+    "remove_acknowledged",
 ]

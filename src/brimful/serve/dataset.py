@@ -78,8 +78,8 @@ class PackedDataset(IndexedPacks):
     Give it a ``PackCollator`` as ``collate_fn`` (or ``data_collator``); batch size counts packs.
 
     Args:
-        directory: of a pack store.
-        media_root: directory of the media that packs refer to, if they were moved without the packs.
+        directory: path or URL of a pack store, or the store itself.
+        media_root, cache_dir, cache_bytes: as of ``open_packs``.
 
     >>> from brimful import PackedDataset, open_source, plan_packs, measure_lengths
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -90,7 +90,12 @@ class PackedDataset(IndexedPacks):
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str] | PackStore, *, media_root: str | os.PathLike[str] | None = None
+        self,
+        directory: str | os.PathLike[str] | PackStore,
+        *,
+        media_root: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         if isinstance(directory, Plan):
             check_type("directory", directory, (), "the path of a pack store", "a plan goes with from_plan")
@@ -99,7 +104,9 @@ class PackedDataset(IndexedPacks):
                 f"{setting('media_root')} belongs to a directory: give it to open_packs for an open store"
             )
         self._packs: PackStore | _PlannedPacks = (
-            directory if isinstance(directory, PackStore) else open_packs(directory, media_root)
+            directory
+            if isinstance(directory, PackStore)
+            else open_packs(directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes)
         )
 
     @classmethod

@@ -2,23 +2,21 @@
 
 import abc
 import os
-from collections import OrderedDict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
 
 from brimful.blobs import open_blob_store
 from brimful.checks import path_of, position, positions
-from brimful.errors import StoreError, UnfinishedStoreError
+from brimful.errors import UnfinishedStoreError
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment
-from brimful.shards import MediaFiles, MediaTotals, Pack, ShardReader, StreamLog, recorded_root
+from brimful.serve.shard_files import ShardFiles
+from brimful.shards import MediaFiles, MediaTotals, Pack, StreamLog, recorded_root
 from brimful.typing import Fingerprint
-
-_MAX_OPEN_SHARDS = 256
-"""Shards that one process keeps mapped; the one mapped first is closed for the next."""
 
 
 class IndexedPacks(abc.ABC):
@@ -59,10 +57,11 @@ class PackStore(IndexedPacks):
     """Packs of a directory by index; also a sequence, so any map-style loader takes it.
 
     Opening reads the small log; a shard is mapped at the first access to one of its packs, and every pack is checked
-    against its checksum when it is read. Picklable and safe to fork: each process maps the files itself.
+    against its checksum when it is read. Picklable and safe to fork: each process maps the files itself. Behind a URL a
+    shard is copied to this machine at the first access, once for all its processes.
 
     Attributes:
-        directory: path of the packs.
+        directory: path or URL of the packs.
         capacity: largest number of tokens in a pack.
         identity, notes: the header.
         media_root: directory in which references to media begin; empty in a store without any.
@@ -72,9 +71,17 @@ class PackStore(IndexedPacks):
         media_root: directory of the media by now; as recorded if None.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, media_root: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        media_root: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
         self.directory = path_of("directory", directory, "the path of a pack store")
         self._store = open_blob_store(directory)
+        self._cache: dict[str, Any] = {"cache_dir": cache_dir, "cache_bytes": cache_bytes}
         log = StreamLog(self._store)
         header = log.header()
         self._records, end = log.records()
@@ -89,13 +96,13 @@ class PackStore(IndexedPacks):
             )
         # Shard i holds the packs below _ends[i] that no earlier shard holds.
         self._ends = np.array([record.cum_packs for record in self._records], dtype=np.int64)
-        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
         self._given_root = None if media_root is None else path_of("media_root", media_root)
         self.media_root = self._given_root or recorded_root(self._store, self.notes)
-        self._media = MediaFiles(self._store, self._records, self.media_root)
+        media = MediaFiles(self._store, self._records, self.media_root)
+        self._files = ShardFiles(self._store, media, cache_dir=cache_dir, cache_bytes=cache_bytes)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return open_packs, (self.directory, self._given_root)
+        return partial(PackStore, media_root=self._given_root, **self._cache), (self.directory,)
 
     @property
     def media(self) -> MediaTotals:
@@ -133,7 +140,7 @@ class PackStore(IndexedPacks):
     @property
     def has_media(self) -> bool:
         """True if packs may hold media; all shards of a store are of one kind."""
-        return bool(self._records) and self._reader(0).has_media
+        return bool(self._records) and self._files.has_media(self._records[0])
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -143,21 +150,7 @@ class PackStore(IndexedPacks):
     def _pack(self, index: int) -> Pack:
         shard = int(np.searchsorted(self._ends, index, side="right"))
         first = int(self._ends[shard]) - self._records[shard].packs
-        return self._reader(shard).pack(index - first)
-
-    def _reader(self, shard: int) -> ShardReader:
-        """Return the reader of a shard; map the file at the first call."""
-        reader = self._readers.get(shard)
-        if reader is None:
-            record = self._records[shard]
-            path = self._store.local_path(record.file)
-            if path is None:
-                raise StoreError(f"{self.directory}: packs are read from local files so far; copy the store first")
-            reader = ShardReader(path, size=record.bytes, media=self._media)
-            self._readers[shard] = reader
-            if len(self._readers) > _MAX_OPEN_SHARDS:
-                self._readers.popitem(last=False)
-        return reader
+        return self._files.pack(self._records[shard], index - first)
 
     def __repr__(self) -> str:
         return (
@@ -166,15 +159,24 @@ class PackStore(IndexedPacks):
         )
 
 
-def open_packs(directory: str | os.PathLike[str], media_root: str | os.PathLike[str] | None = None) -> PackStore:
+def open_packs(
+    directory: str | os.PathLike[str],
+    *,
+    media_root: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int | None = None,
+) -> PackStore:
     """Open a finished pack store.
 
     Args:
-        directory: of the packs.
+        directory: a path, or a URL that fsspec opens, such as ``s3://bucket/packs``.
         media_root: directory of the media that packs refer to, if they were moved without the packs.
+        cache_dir: local directory of copies of the shards behind a URL, shared by the processes of a machine; in the cache
+            if None. Given with a path, shards are copied from there too: for slow network mounts.
+        cache_bytes: most that the copies take; 64 GiB if None. Those that nobody uses go first.
 
     Raises:
         NotAPackStoreError: the directory holds no packs.
         UnfinishedStoreError: the job that writes it has not ended.
     """
-    return PackStore(directory, media_root=media_root)
+    return PackStore(directory, media_root=media_root, cache_dir=cache_dir, cache_bytes=cache_bytes)

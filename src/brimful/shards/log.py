@@ -14,7 +14,7 @@ search finds the shard of a pack, and the log alone gives the number of packs.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,6 +31,9 @@ LANES = 1
 
 IDENTITY_KEYS = ("capacity", "plan", "source", "encoder", "lanes")
 """Keys that every header has. Equal identities mean equal packs; ``lanes`` takes no part in the comparison."""
+
+_READ_AT_ONCE = 256
+"""Records that are asked for at once when a log is read from its beginning."""
 
 _HEADER = "stream.json"
 _RECORD = re.compile(r"log/(\d{12})\.json")
@@ -163,7 +166,7 @@ class StreamLog:
         return self.store.put_if_absent(_key(record.seq), json.dumps(values).encode())
 
     def end(self, record: EndRecord) -> None:
-        """Close the stream."""
+        """Close the stream: nothing can be committed behind it."""
         self.store.put_if_absent(_key(record.seq), json.dumps({"type": "end", **asdict(record)}).encode())
 
     def committed(self) -> set[int]:
@@ -179,21 +182,33 @@ class StreamLog:
         Raises:
             CorruptFileError: a record is damaged, or the running sums do not add up.
         """
-        shards: list[ShardRecord] = []
-        num_packs = num_tokens = 0
         numbers = self.committed()
-        while (seq := len(shards)) in numbers:
-            record, name = self._read(seq)
-            if isinstance(record, EndRecord):
-                if (record.packs, record.tokens) != (num_packs, num_tokens):
-                    raise CorruptFileError(f"{name}: the end counts {record.packs:,} packs, the shards {num_packs:,}")
-                return shards, record
-            # A record that another file replaced parses well; its number and running sums give it away.
-            num_packs, num_tokens = num_packs + record.packs, num_tokens + record.tokens
-            if (record.seq, record.cum_packs, record.cum_tokens) != (seq, num_packs, num_tokens):
-                raise CorruptFileError(f"{name} does not follow from the records before it")
-            shards.append(record)
+        num_known = next(seq for seq in range(len(numbers) + 1) if seq not in numbers)
+        shards: list[ShardRecord] = []
+        while len(shards) < num_known:
+            seqs = range(len(shards), min(len(shards) + _READ_AT_ONCE, num_known))
+            data = self.store.get_many([_key(seq) for seq in seqs])
+            end = append_records(shards, [self._parsed(seq, text) for seq, text in zip(seqs, data, strict=True)])
+            if end is not None:
+                return shards, end
         return shards, None
+
+    def next_records(self, shards: list[ShardRecord]) -> EndRecord | None:
+        """Append the records that were committed since to those read before; return the end if it follows.
+
+        One request if there is none: a record is asked for by its name, so that no listing can be stale.
+
+        Raises:
+            CorruptFileError: as of ``records``.
+        """
+        while True:
+            try:
+                data = self.store.get(_key(len(shards)))
+            except FileNotFoundError:
+                return None
+            end = append_records(shards, [self._parsed(len(shards), data)])
+            if end is not None:
+                return end
 
     def record_of(self, seq: int) -> ShardRecord:
         """Return one shard record.
@@ -208,8 +223,11 @@ class StreamLog:
 
     def _read(self, seq: int) -> tuple[ShardRecord | EndRecord, str]:
         """Return a record and its name for messages; nothing is compared with other records."""
+        return self._parsed(seq, self.store.get(_key(seq)))
+
+    def _parsed(self, seq: int, data: bytes) -> tuple[ShardRecord | EndRecord, str]:
         name = f"{self.store.url}/{_key(seq)}"
-        values = _parse(self.store.get(_key(seq)), name)
+        values = _parse(data, name)
         kind = values.pop("type", None)
         try:
             record = EndRecord(**values) if kind == "end" else ShardRecord(**values)
@@ -218,6 +236,28 @@ class StreamLog:
         if kind not in ("shard", "end"):
             raise CorruptFileError(f"{name} does not follow from the records before it")
         return record, name
+
+
+def append_records(
+    shards: list[ShardRecord], records: Sequence[tuple[ShardRecord | EndRecord, str]]
+) -> EndRecord | None:
+    """Append records with their names to those before them; return the end, behind which none is looked at.
+
+    Raises:
+        CorruptFileError: the running sums do not add up.
+    """
+    for record, name in records:
+        num_packs, num_tokens = (shards[-1].cum_packs, shards[-1].cum_tokens) if shards else (0, 0)
+        if isinstance(record, EndRecord):
+            if (record.packs, record.tokens) != (num_packs, num_tokens):
+                raise CorruptFileError(f"{name}: the end counts {record.packs:,} packs, the shards {num_packs:,}")
+            return record
+        # A record that another file replaced parses well; its number and running sums give it away.
+        sums = num_packs + record.packs, num_tokens + record.tokens
+        if (record.seq, record.cum_packs, record.cum_tokens) != (len(shards), *sums):
+            raise CorruptFileError(f"{name} does not follow from the records before it")
+        shards.append(record)
+    return None
 
 
 def shard_key(seq: int, xxh3_128: str) -> str:

@@ -1,4 +1,4 @@
-"""Planted faults: processes that die at a labelled place, and full disks.
+"""Planted faults: processes that die at a labelled place, full disks, power cuts, and networks that fail.
 
 >>> with full_disk(after_bytes=3):
 ...     pass
@@ -8,12 +8,26 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Iterator
+import stat
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
-from brimful.blobs import crash_points
+from brimful.blobs import Blob, BlobStore, crash_points
 
-__all__ = ["CRASH_POINTS", "MEDIA_CRASH_POINTS", "die_at", "full_disk"]
+__all__ = [
+    "CRASH_POINTS",
+    "MEDIA_CRASH_POINTS",
+    "FaultyFileSystem",
+    "LateStore",
+    "PowerCut",
+    "die_at",
+    "full_disk",
+]
 
 CRASH_POINTS = (
     "before-write",
@@ -64,3 +78,227 @@ def full_disk(*, after_bytes: int) -> Iterator[None]:
 
     with mock.patch.object(os, "write", write):
         yield
+
+
+class FaultyFileSystem:
+    """A file system of fsspec behind a network that fails, in a fixed order and never for ever.
+
+    Args:
+        filesystem: the real one.
+        short_reads: every second answer to a read has half of the bytes.
+        fails: requests of each kind, name and thread that get no answer and do nothing, before one that does.
+        loses_answers: writes of each name that succeed and whose answer is lost.
+        ignores_conditions: creations replace what exists, as on servers that do not know conditions.
+
+    Attributes:
+        num_faults: that were planted so far.
+
+    >>> import fsspec
+    >>> filesystem = FaultyFileSystem(fsspec.filesystem("memory"), loses_answers=1)
+    >>> filesystem.pipe_file("/doc", b"x", mode="create")
+    Traceback (most recent call last):
+        ...
+    TimeoutError: the answer was lost (planted)
+    >>> filesystem.cat_file("/doc")
+    b'x'
+    >>> filesystem.rm_file("/doc")
+    """
+
+    def __init__(
+        self,
+        filesystem: Any,
+        *,
+        short_reads: bool = False,
+        fails: int = 0,
+        loses_answers: int = 0,
+        ignores_conditions: bool = False,
+    ) -> None:
+        self._filesystem = filesystem
+        self._short_reads, self._fails, self._loses_answers = short_reads, fails, loses_answers
+        self._ignores_conditions = ignores_conditions
+        self._counts: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+        self.num_faults = 0
+
+    def _count(self, kind: str, path: str) -> int:
+        """Return how often this was counted before."""
+        with self._lock:
+            number = self._counts.get((kind, path), 0)
+            self._counts[kind, path] = number + 1
+            return number
+
+    def _reach(self, kind: str, path: str) -> None:
+        """Let a request fail before it does anything, unless its turn is over; then its turns begin anew."""
+        if self._count(f"{kind} {threading.get_ident()}", path) % (self._fails + 1) < self._fails:
+            self.num_faults += 1
+            raise TimeoutError("no answer (planted)")
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Read a file or a part of it, sometimes less."""
+        self._reach("read", path)
+        data = bytes(self._filesystem.cat_file(path, start=start, end=end))
+        if self._short_reads and len(data) > 1 and not self._count("short", path) % 2:
+            self.num_faults += 1
+            return data[: len(data) // 2]
+        return data
+
+    def pipe_file(self, path: str, value: bytes, **options: Any) -> None:
+        """Write a file; sometimes without an answer."""
+        self._reach("write", path)
+        if self._ignores_conditions:
+            options = {}
+        self._filesystem.pipe_file(path, value, **options)
+        if self._count("answer", path) < self._loses_answers:
+            self.num_faults += 1
+            raise TimeoutError("the answer was lost (planted)")
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._filesystem, name)
+        if name not in ("ls", "size", "rm_file"):
+            return method
+
+        def request(*args: Any, **options: Any) -> Any:
+            self._reach(name, str(args[0]) if args else "")
+            return method(*args, **options)
+
+        return request
+
+
+class PowerCut:
+    """Record of what of a directory has reached the device, and the loss of all the rest.
+
+    Files count as written when they were flushed, and names when their directory was, since the block began. POSIX
+    promises no more; file systems keep more on most days.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with PowerCut(folder) as power:
+    ...     _ = Path(folder, "new").write_bytes(b"never flushed")
+    ...     os.replace(Path(folder, "new"), Path(folder, "name"))
+    ...     power.cut()
+    >>> os.listdir(folder)
+    []
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._synced: set[int] = set()
+        self._names: dict[str, list[tuple[str, bytes | None]]] = {}
+
+    def __enter__(self) -> "PowerCut":
+        self._synced = {path.stat().st_ino for path in self._files()}
+        real_replace, real_link = os.replace, os.link
+
+        def replace(source: Any, target: Any) -> None:
+            path = Path(target)
+            self._named(path, path.read_bytes() if path.exists() else None)
+            real_replace(source, target)
+
+        def link(source: Any, target: Any) -> None:
+            real_link(source, target)
+            self._named(Path(target), None)
+
+        def fsync(descriptor: int) -> None:
+            status = os.fstat(descriptor)
+            if stat.S_ISDIR(status.st_mode):
+                self._names.pop(os.path.realpath(f"/proc/self/fd/{descriptor}"), None)
+            else:
+                self._synced.add(status.st_ino)
+
+        self._patches = contextlib.ExitStack()
+        for name, function in (("replace", replace), ("link", link), ("fsync", fsync)):
+            self._patches.enter_context(mock.patch.object(os, name, function))
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._patches.close()
+
+    def _files(self) -> list[Path]:
+        return [path for path in self._folder.rglob("*") if path.is_file()]
+
+    def _named(self, path: Path, before: bytes | None) -> None:
+        self._names.setdefault(os.path.realpath(path.parent), []).append((str(path), before))
+
+    def cut(self) -> None:
+        """Lose what is not on the device: names that were not flushed, and the bytes of files."""
+        for changes in self._names.values():
+            for path, before in reversed(changes):
+                if before is None:
+                    Path(path).unlink(missing_ok=True)
+                else:
+                    Path(path).write_bytes(before)
+                    self._synced.add(Path(path).stat().st_ino)
+        self._names.clear()
+        for file in self._files():
+            if file.stat().st_ino not in self._synced:
+                os.truncate(file, 0)
+
+
+class LateStore(BlobStore):
+    """A view of a store on which the blobs of others appear late, each after looks of its own number.
+
+    So network mounts answer that keep listings and absent names for seconds. What this view wrote it sees at once.
+
+    Args:
+        store: the real one.
+        most: looks at one key, at most, before it is seen.
+
+    >>> from brimful.blobs import open_blob_store
+    >>> import tempfile
+    >>> store = open_blob_store(tempfile.mkdtemp())
+    >>> store.put_atomic("log/1", b"x")
+    >>> late = LateStore(store, most=3)
+    >>> [late.size("log/1") for _ in range(4)][-1]
+    1
+    """
+
+    def __init__(self, store: BlobStore, *, most: int = 3) -> None:
+        self.url, self._store, self._most = store.url, store, most
+        self._looks: dict[str, int] = {}
+
+    def _is_seen(self, key: str) -> bool:
+        """Count a look at a key, and return true if it is seen."""
+        looks = self._looks[key] = self._looks.get(key, 0) + 1
+        return looks > zlib.crc32(key.encode()) % (self._most + 1)
+
+    def _write(self, key: str) -> None:
+        self._looks[key] = self._most + 1
+
+    def blob(self, title: str) -> AbstractContextManager[Blob]:
+        """Open a blob of the real store."""
+        return self._store.blob(title)
+
+    def put_atomic(self, key: str, data: bytes | memoryview) -> None:
+        """Publish a blob, which this view sees at once."""
+        self._store.put_atomic(key, data)
+        self._write(key)
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        """Publish a blob unless the key exists, seen or not."""
+        is_ours = self._store.put_if_absent(key, data)
+        self._write(key)
+        return is_ours
+
+    def get(self, key: str) -> bytes:
+        """Return the bytes of a blob that is seen."""
+        if not self._is_seen(key):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key)
+        return self._store.get(key)
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """Return some bytes of a blob that is seen."""
+        if not self._is_seen(key):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key)
+        return self._store.get_range(key, start, stop)
+
+    def size(self, key: str) -> int | None:
+        """Return the size of a blob that is seen."""
+        return self._store.size(key) if self._is_seen(key) else None
+
+    def list(self, prefix: str) -> Sequence[str]:  # type: ignore[override]
+        """Return the keys that are seen."""
+        return [key for key in self._store.list(prefix) if self._is_seen(key)]
+
+    def delete(self, key: str) -> None:
+        """Remove a blob."""
+        self._store.delete(key)

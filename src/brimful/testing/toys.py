@@ -1,21 +1,43 @@
-"""Toys that behave like the real objects: an encoder without a tokenizer, packs without files."""
+"""Toys that behave like the real objects: an encoder without a tokenizer, packs without files, streams by hand."""
 
 import io
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from brimful.blobs import open_blob_store
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
 from brimful.fingerprint import fingerprint_of
 from brimful.optional import optional
-from brimful.shards import Pack, assemble_pack
+from brimful.shards import (
+    BATCH_ROWS,
+    EndRecord,
+    Pack,
+    PackRows,
+    ShardRecord,
+    ShardWriter,
+    StreamLog,
+    assemble_pack,
+    shard_key,
+)
 from brimful.sources.sample import Sample
 from brimful.typing import Fingerprint, Lengths
 
-__all__ = ["ToyPacks", "toy_chat_encoder", "toy_media_tokenizer", "toy_pack", "toy_packs", "toy_picture"]
+__all__ = [
+    "ToyPacks",
+    "ToyProducer",
+    "toy_chat_encoder",
+    "toy_media_tokenizer",
+    "toy_pack",
+    "toy_packs",
+    "toy_picture",
+    "toy_records",
+    "toy_stream",
+]
 
 
 class _ToyEncoder(Encoder):
@@ -141,3 +163,77 @@ def toy_packs(count: int) -> ToyPacks:
     [2]
     """
     return ToyPacks([toy_pack([4], first_sample=index, seed=index) for index in range(count)])
+
+
+def toy_records(packs: Sequence[int]) -> list[ShardRecord]:
+    """Return the records of shards with so many packs, without the shards.
+
+    >>> [record.cum_packs for record in toy_records([3, 2])]
+    [3, 5]
+    """
+    ends = np.cumsum([0, *packs]).tolist()
+    return [
+        ShardRecord(seq, f"shards/{seq}", 0, "", num, 4 * num, ends[seq + 1], 4 * ends[seq + 1], "toy")
+        for seq, num in enumerate(packs)
+    ]
+
+
+class ToyProducer:
+    """A producer of a stream of packs like those of ``toy_packs``, shard by shard; a test decides when.
+
+    Args:
+        directory: path or URL of the stream.
+        lanes: in its header.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, lanes: int = 1) -> None:
+        self._store = open_blob_store(directory)
+        self._log = StreamLog(self._store)
+        toy = {"capacity": 4, "plan": "toy", "source": "toy", "encoder": "toy", "lanes": lanes}
+        self._log.begin(toy, {})
+
+    def append(self, num_packs: int, *, seq: int | None = None) -> None:
+        """Write and commit one shard; nothing if it is not the next, as another producer may have seen to."""
+        records, _ = self._log.records()
+        if seq not in (None, len(records)):
+            return
+        first = records[-1].cum_packs if records else 0
+        with self._store.blob("a shard") as blob:
+            writer = ShardWriter(blob)
+            for begin in range(first, first + num_packs, BATCH_ROWS):
+                packs = [
+                    toy_pack([4], first_sample=i, seed=i)
+                    for i in range(begin, min(begin + BATCH_ROWS, first + num_packs))
+                ]
+                lengths = np.full(len(packs), 4, dtype=np.int32)
+                writer.add(
+                    PackRows(
+                        np.concatenate([pack.input_ids for pack in packs]),
+                        np.concatenate([pack.loss_mask for pack in packs]),
+                        lengths,
+                        np.concatenate([pack.sample_ids for pack in packs]),
+                        np.zeros_like(lengths),
+                        np.arange(len(packs) + 1, dtype=np.int64),
+                    )
+                )
+            writer.close()
+            key = shard_key(len(records), blob.xxh3_128)
+            blob.publish(key)
+        end = first + num_packs
+        numbers = (num_packs, 4 * num_packs, end, 4 * end)
+        self._log.commit(ShardRecord(len(records), key, blob.size, blob.xxh3_128, *numbers, "toy"))
+
+    def close(self) -> None:
+        """End the stream."""
+        records, _ = self._log.records()
+        num_packs = records[-1].cum_packs if records else 0
+        self._log.end(EndRecord(len(records), num_packs, 4 * num_packs))
+
+
+def toy_stream(directory: str | os.PathLike[str], packs: Sequence[int], *, lanes: int = 1) -> str:
+    """Write a finished stream whose shards have so many packs; pack ``i`` holds sample ``i``. Return its directory."""
+    producer = ToyProducer(directory, lanes=lanes)
+    for num_packs in packs:
+        producer.append(num_packs)
+    producer.close()
+    return os.fspath(directory)

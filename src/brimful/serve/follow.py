@@ -1,0 +1,97 @@
+"""A log that may still grow, read as far as it goes and waited for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from brimful.blobs import BlobStore
+from brimful.checks import is_number
+from brimful.errors import SettingsError, StreamTimeoutError
+from brimful.messages import counted, setting
+from brimful.shards import EndRecord, ShardRecord, StreamLog
+
+_FIRST_WAIT, _MAX_WAIT = 0.02, 5.0
+"""Seconds between two looks at the log: doubled while nothing comes, so that ranks that wait cost next to nothing."""
+
+_WARN_SECONDS = 60.0
+"""Seconds between two warnings of one wait."""
+
+
+class FollowedLog:
+    """Records of a stream, which a producer may still append to.
+
+    A look asks for the next record by its name: one request, and no listing that could be stale. No clock of the
+    producer is read; waits are measured by the monotonic clock of this process.
+
+    Args:
+        store: of the stream.
+        timeout: most seconds of one wait; None waits for ever.
+
+    Attributes:
+        header: the checked ``stream.json``.
+        shards: records so far, dense from 0.
+        end: the last record, once the stream is closed.
+        seconds_waited: of all waits.
+    """
+
+    def __init__(self, store: BlobStore, *, timeout: float | None = None) -> None:
+        if timeout is not None and not (is_number(timeout) and timeout >= 0):
+            raise SettingsError(f"{setting('timeout')} must be a number of seconds, at least 0, and is {timeout!r}")
+        self._log = StreamLog(store)
+        self._timeout = timeout
+        self.header: dict[str, Any] = self._log.header()
+        self.shards: list[ShardRecord]
+        self.end: EndRecord | None
+        self.shards, self.end = self._log.records()
+        self.seconds_waited = 0.0
+
+    def look(self) -> None:
+        """Read the records that were committed since, without waiting."""
+        if self.end is None:
+            self.end = self._log.next_records(self.shards)
+
+    def wait_until(self, is_there: Callable[[], bool], action: str) -> None:
+        """Read on until a condition on ``shards`` holds, or the stream has ended.
+
+        Args:
+            is_there: asked again after every new record.
+            action: what is waited for, for messages: ``pack 17``.
+
+        Raises:
+            StreamTimeoutError: nothing came in time; names the record.
+            CorruptFileError: a record is damaged.
+        """
+        begin = last_warning = time.monotonic()
+        wait = _FIRST_WAIT
+        while not (self.end is not None or is_there()):
+            num_known = len(self.shards)
+            self.look()
+            if len(self.shards) > num_known or self.end is not None:
+                wait = _FIRST_WAIT
+                continue
+            now = time.monotonic()
+            if self._timeout is not None and now - begin >= self._timeout:
+                self.seconds_waited += now - begin
+                raise StreamTimeoutError(
+                    f"{self._waiting(action)} for {now - begin:,.0f} s: is its producer running? Wait longer with "
+                    f"{setting('timeout')}, or close the stream"
+                )
+            if now - last_warning >= _WARN_SECONDS:
+                last_warning = now
+                logging.getLogger("brimful").warning("%s for %.0f s", self._waiting(action), now - begin)
+            # Ranks that began to wait together must not look together.
+            jitter = 0.75 + os.urandom(1)[0] / 512
+            pause = wait * jitter
+            if self._timeout is not None:
+                pause = min(pause, max(begin + self._timeout - now, 0.001))
+            time.sleep(pause)
+            wait = min(2 * wait, _MAX_WAIT)
+        self.seconds_waited += time.monotonic() - begin
+
+    def _waiting(self, action: str) -> str:
+        seen = counted(len(self.shards), "shard")
+        return f"{self._log.store.url}: waiting for {action}, so for log/{len(self.shards):012d}.json ({seen} so far)"

@@ -1,0 +1,105 @@
+"""Readers of a store's shards, of which a process keeps some open: local files, or checked copies of remote ones."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from brimful.blobs import BlobStore, LocalCopies, LocalCopy
+from brimful.errors import CorruptFileError
+from brimful.shards import MediaFiles, Pack, ShardReader, ShardRecord
+
+_MAX_OPEN_SHARDS = 256
+"""Shards that one process keeps mapped; the one mapped first is closed for the next."""
+
+_CACHE_SHARE = 8
+"""A process keeps no more than this part of the cache open, ``1 / 8``: a node has many ranks, and each has workers."""
+
+
+@dataclass(frozen=True)
+class _OpenShard:
+    reader: ShardReader
+    copy: LocalCopy | None
+
+    def close(self) -> None:
+        """Let go of the copy, whose room may be needed for another."""
+        if self.copy is not None:
+            self.copy.close()
+
+
+class ShardFiles:
+    """Packs of the shards of one store, by record and row. Each process opens its own.
+
+    Args:
+        store: where the shards are.
+        media: files of the media that their packs refer to.
+        cache_dir, cache_bytes: as of ``open_packs``; a local store without a ``cache_dir`` is read where it is.
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        media: MediaFiles,
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
+        self.store, self._media = store, media
+        self._cache = cache_dir, cache_bytes
+        self.is_copied = cache_dir is not None or store.local_path("") is None
+        self._copies: LocalCopies | None = None
+        self._open: OrderedDict[int, _OpenShard] = OrderedDict()
+
+    @property
+    def copies(self) -> LocalCopies:
+        """The cache of this machine; its directory is made at the first use."""
+        if self._copies is None:
+            self._copies = LocalCopies(self.store, *self._cache)
+        return self._copies
+
+    def pack(self, record: ShardRecord, row: int) -> Pack:
+        """Return one pack of a shard.
+
+        Raises:
+            CorruptFileError: the shard differs from what was committed; a damaged copy is downloaded again first.
+        """
+        try:
+            return self._shard(record).pack(row)
+        except CorruptFileError:
+            shard = self._open.pop(record.seq, None)
+            if shard is not None:
+                shard.close()
+            # A copy was whole when it was downloaded: it was damaged since, by a power cut or a disk.
+            if not (self.is_copied and self.copies.discard(record.xxh3_128)):
+                raise
+            return self._shard(record).pack(row)
+
+    def has_media(self, record: ShardRecord) -> bool:
+        """Return true if the packs of a shard may hold media."""
+        return self._shard(record).has_media
+
+    def _shard(self, record: ShardRecord) -> ShardReader:
+        """Return the reader of a shard, mapped at the first call."""
+        shard = self._open.get(record.seq)
+        if shard is None:
+            while len(self._open) >= self._max_open(record):
+                self._open.popitem(last=False)[1].close()
+            shard = self._open[record.seq] = self._opened(record)
+        return shard.reader
+
+    def _max_open(self, record: ShardRecord) -> int:
+        if not self.is_copied:
+            return _MAX_OPEN_SHARDS
+        return max(2, min(_MAX_OPEN_SHARDS, self.copies.max_bytes // (_CACHE_SHARE * max(record.bytes, 1))))
+
+    def _opened(self, record: ShardRecord) -> _OpenShard:
+        path = self.store.local_path(record.file)
+        if path is not None and not self.is_copied:
+            return _OpenShard(ShardReader(path, size=record.bytes, media=self._media), None)
+        copy = self.copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)
+        try:
+            return _OpenShard(ShardReader(copy.path, size=record.bytes, media=self._media), copy)
+        except BaseException:
+            copy.close()
+            raise

@@ -1,0 +1,257 @@
+"""Micro-batches of one rank from a stream that may still grow: in lockstep, resumable by one integer."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias
+
+from brimful.blobs import open_blob_store
+from brimful.checks import check_type, choice_of, is_whole_number, path_of, setting_number, whole_number
+from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
+from brimful.messages import counted, setting
+from brimful.plan.schedule import Tail
+from brimful.serve.acks import Acks, expired_below
+from brimful.serve.follow import FollowedLog
+from brimful.serve.loader import RankLoader, check_state, without_loss
+from brimful.serve.shard_files import ShardFiles
+from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
+from brimful.shards import MediaFiles, Pack, recorded_root
+
+OnCorrupt: TypeAlias = Literal["error", "skip"]
+
+_VERSION = 1
+"""Version in every state; states of others are refused."""
+
+
+class StreamLoader(RankLoader):
+    """Micro-batches of one data-parallel rank from a stream of packs, finished or growing.
+
+    A global batch is one pack from each of ``lanes`` places, so it is the same for every number of ranks that divides
+    them. A rank waits for shards that do not exist yet, and all ranks serve the same number of steps: the log decides,
+    and nothing is agreed on. Iterating serves the rest of the stream, once; ``set_epoch`` begins another pass.
+
+    Args:
+        directory: path or URL of the stream.
+        collate_fn: turns a list of packs into a batch; the packs themselves if None.
+        dp_rank, dp_world_size: this rank among those that see different data.
+        lanes: packs of one global batch, a multiple of ``dp_world_size``; those of the stream if None.
+        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, else by packs.
+        packs_per_micro_batch: packs of one forward; all that this rank has in a step if None.
+        tail: ``pad`` serves the last packs beside empty places, ``drop`` leaves them out.
+        timeout: most seconds of one wait for a shard; None waits for ever, with a warning each minute.
+        on_corrupt: ``error``, or ``skip``: a pack without loss stands for a damaged one, and is counted.
+        repeat: begin again at the end of the stream, without end.
+        cache_dir, cache_bytes: as of ``open_packs``.
+
+    Attributes:
+        num_skipped: packs that were damaged.
+
+    Raises:
+        SettingsError: ranks that do not divide the lanes, or packs that do not divide those of a rank.
+        NotAPackStoreError: the directory holds no stream.
+
+    >>> import tempfile
+    >>> from brimful.testing.toys import toy_stream
+    >>> stream = toy_stream(tempfile.mkdtemp(), [2, 2, 1])
+    >>> loader = StreamLoader(stream, dp_rank=1, dp_world_size=2, lanes=2)
+    >>> [[pack.sample_ids.tolist() for pack in batch] for batch in loader]
+    [[[1]], [[3]], [[4]]]
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        collate_fn: Callable[[list[Pack]], Any] | None = None,
+        *,
+        dp_rank: int = 0,
+        dp_world_size: int = 1,
+        lanes: int | None = None,
+        assign: Assignment | str | None = None,
+        packs_per_micro_batch: int | None = None,
+        tail: Tail | str = Tail.PAD,
+        timeout: float | None = None,
+        on_corrupt: OnCorrupt = "error",
+        repeat: bool = False,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+    ) -> None:
+        super().__init__(collate_fn, dp_rank=dp_rank, dp_world_size=dp_world_size, tail=tail)
+        if self._tail is Tail.REPEAT:
+            raise SettingsError(f"{setting('tail', 'repeat')} needs a finished store and PackLoader: use pad or drop")
+        if on_corrupt not in ("error", "skip"):
+            raise SettingsError(f"{setting('on_corrupt')} {on_corrupt!r} is unknown: use one of error, skip")
+        self.directory = path_of("directory", directory, "the path of a stream")
+        self._store = open_blob_store(directory)
+        self._log = FollowedLog(self._store, timeout=timeout)
+        # The list of shards grows in place, so that containers of new ones are known too.
+        media = MediaFiles(self._store, self._log.shards, recorded_root(self._store, self._log.header["notes"]))
+        self._files = ShardFiles(self._store, media, cache_dir=cache_dir, cache_bytes=cache_bytes)
+        identity = self._log.header["identity"]
+        self.lanes = identity["lanes"] if lanes is None else setting_number("lanes", lanes, minimum=1)
+        if self.lanes % dp_world_size:
+            raise SettingsError(
+                f"{setting('lanes', self.lanes)} is no multiple of dp_world_size {dp_world_size}: give "
+                f"{setting('lanes')} as the packs of one global batch"
+            )
+        self._per_micro_batch = whole_number(
+            "packs_per_micro_batch",
+            self.lanes // dp_world_size if packs_per_micro_batch is None else packs_per_micro_batch,
+            minimum=1,
+        )
+        if self.lanes // dp_world_size % self._per_micro_batch:
+            raise SettingsError(
+                f"packs_per_micro_batch {self._per_micro_batch} does not divide the {self.lanes // dp_world_size} packs "
+                f"that a rank has in a step"
+            )
+        if assign is None:
+            assign = Assignment.LANE if identity["lanes"] > 1 else Assignment.PACK
+        self._assignment = choice_of(Assignment, assign, argument="assign")
+        orders: dict[Assignment, type[StreamOrder]] = {Assignment.LANE: LaneOrder, Assignment.PACK: PackOrder}
+        self._order = orders[self._assignment](self._log.shards, self.lanes)
+        self._on_corrupt, self._repeat = on_corrupt, repeat
+        self._position = 0  # packs of all ranks that were delivered in this pass, with empty places
+        self.num_skipped = 0
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Number of steps of one pass, the same on every rank; None while the stream grows."""
+        return None if self._log.end is None else self._order.num_steps(is_full=self._tail is Tail.DROP)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Go to the beginning of the stream, for a pass of this number."""
+        self._epoch, self._position = int(epoch), 0
+
+    @property
+    def seconds_waited(self) -> float:
+        """Seconds that this loader has waited for shards."""
+        return self._log.seconds_waited
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            if not self._has_step(self._position // self.lanes):
+                # Exactly once: a run that is started again behind its last step trains no second pass unasked.
+                if not (self._repeat and self._position):
+                    return
+                self.begin_epoch(self._epoch + 1)
+                continue
+            batch = self._collate(self._packs(self._position))
+            # Counted once it is made and before it leaves: a state saved while it trains has the next packs next.
+            self._position += self._per_micro_batch * self._dp_world_size
+            yield batch
+
+    def _has_step(self, step: int) -> bool:
+        """Wait until the log shows whether the stream has a step, as it shows to every rank."""
+        is_full = self._tail is Tail.DROP
+        places = self._places(self._position)
+
+        def is_known() -> bool:
+            # Who drops the tail waits for all lanes: a step that one rank serves and another drops would hang both.
+            return self._order.num_steps(is_full=True) > step if is_full else all(map(self._order.find, places))
+
+        self._log.wait_until(is_known, f"step {step:,}")
+        return is_known() or self._order.num_steps(is_full=is_full) > step
+
+    def _places(self, position: int) -> range:
+        """Return the positions of this rank's packs in the micro-batch that begins at a position of all ranks."""
+        first = position + self._dp_rank
+        return range(first, first + self._per_micro_batch * self._dp_world_size, self._dp_world_size)
+
+    def _packs(self, position: int) -> list[Pack]:
+        """Return the packs of a micro-batch; where all places are empty, one without loss."""
+        found = [place for place in map(self._order.find, self._places(position)) if place is not None]
+        packs = []
+        for record, row in found:
+            try:
+                packs.append(self._files.pack(record, row))
+            except CorruptFileError as error:
+                self._refuse_expired(record.seq)
+                if self._on_corrupt == "error":
+                    raise
+                self.num_skipped += 1
+                logging.getLogger("brimful").warning("skipped: %s (%d so far)", error.message, self.num_skipped)
+        return packs or [self._filler()]
+
+    def _refuse_expired(self, seq: int) -> None:
+        """Refuse a shard that was removed on purpose: skipping it would train on holes."""
+        below = expired_below(self._store)
+        if seq < below:
+            raise ShardExpiredError(
+                f"{self.directory}: shard {seq} was removed, as all below {below}, after later checkpoints were "
+                f"acknowledged: resume from one of those, or let remove_acknowledged keep more"
+            )
+
+    def _filler(self) -> Pack:
+        """Return a pack without loss, which keeps this rank in step with the others."""
+        for record in reversed(self._log.shards):
+            try:
+                return without_loss(self._files.pack(record, 0))
+            except CorruptFileError:
+                continue
+        raise CorruptFileError(f"{self.directory}: no shard of the stream can be read")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position: one integer and the pass, the same on every rank, and what it is a position of."""
+        return {**self._identity(), "epoch": self._epoch, "packs_delivered": self._position}
+
+    def ack(self, group: str, *, checkpoint: str = "") -> None:
+        """Acknowledge the packs delivered so far, after a checkpoint with them is durable; by one rank.
+
+        Args:
+            group: the ranks that train one model on this stream.
+            checkpoint: name of the model checkpoint, for people.
+
+        Raises:
+            StateError: within a step, or another run has acknowledged this position with other packs behind it.
+        """
+        if self._position % self.lanes:
+            raise StateError(f"ack within a step, behind {self._position} packs: a checkpoint is made at its end")
+        # Shards that other ranks have left behind may be unknown to this one.
+        self._log.look()
+        # A further pass needs all shards again.
+        is_only_pass = self._epoch == 0 and not self._repeat
+        frontier = self._order.frontier(self._position) if is_only_pass else 0
+        facts = {**self.state_dict(), "frontier": frontier}
+        notes = {"checkpoint": checkpoint, "dp_world_size": self._dp_world_size, "skipped": self.num_skipped}
+        Acks(self._store, group).write(facts, notes=notes)
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "version": _VERSION,
+            "stream": self._log.header["checksum"],
+            "lanes": self.lanes,
+            "assign": self._assignment.value,
+            "tail": self._tail.value,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the position of a state, which another number of ranks may have saved.
+
+        Raises:
+            StateError: the state is of another stream or order, or of a part of a step that these ranks cannot take up.
+        """
+        check_type("state", state, Mapping, "what state_dict returned")
+        own = self._identity()
+        check_state(state, own, own)
+        values: list[Any] = [state.get("epoch"), state.get("packs_delivered")]
+        epoch, position = values
+        most = None if self.steps_per_epoch is None else self.steps_per_epoch * self.lanes
+        if not all(map(is_whole_number, values)) or min(values) < 0:
+            raise StateError(f"the loader state is damaged: epoch {epoch!r}, {position!r} packs delivered")
+        if most is not None and position > most:
+            raise StateError(f"the loader state is damaged: {position:,} of {most:,} packs delivered")
+        rest = position % self.lanes
+        if rest % (self._per_micro_batch * self._dp_world_size):
+            raise StateError(
+                f"the state was saved within a step, behind {rest} of {self.lanes} packs, and micro-batches of "
+                f"{self._per_micro_batch} × {self._dp_world_size} ranks do not meet it: save at the end of a step"
+            )
+        self._epoch, self._position = int(epoch), int(position)
+
+    def __repr__(self) -> str:
+        end = "finished" if self._log.end is not None else "growing"
+        return (
+            f"StreamLoader({self.directory!r}, {end}, {counted(len(self._log.shards), 'shard')}, dp_rank {self._dp_rank} "
+            f"of {self._dp_world_size}, step {self._position // self.lanes:,})"
+        )

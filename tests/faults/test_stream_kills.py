@@ -1,0 +1,157 @@
+"""A stream is written and trained on by processes that are killed: every sample once, in the order of a run without kills."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brimful import StreamLoader
+from brimful.blobs import LocalBlobStore, open_blob_store
+from brimful.shards import StreamLog
+from brimful.testing.faults import CRASH_POINTS, die_at
+from brimful.testing.toys import ToyProducer, toy_stream
+
+LANES = 4
+PACKS = [3, 2, 4, 1, 2, 3, 3, 2]
+"""Packs of the shards."""
+
+
+def forked(function, *arguments):
+    """Run a function in a process of its own, which ends with it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            function(*arguments)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(code)
+    return pid
+
+
+def produce(directory, point, occurrence):
+    """Go on with the stream from what is committed, to its end, or to a crash."""
+    if point is not None:
+        die_at(point, occurrence)
+    producer = ToyProducer(directory)
+    while (num_done := len(StreamLog(open_blob_store(directory)).records()[0])) < len(PACKS):
+        producer.append(PACKS[num_done], seq=num_done)
+        time.sleep(0.01)
+    producer.close()
+
+
+def train(directory, run_dir, rank, world_size, die_after):
+    """Serve the rest of the stream as one rank; all ranks of a step are done before a checkpoint of it is made."""
+    loader = StreamLoader(directory, dp_rank=rank, dp_world_size=world_size, lanes=LANES, assign="lane", timeout=60)
+    checkpoint = LocalBlobStore(run_dir.parent / "checkpoint")
+    if checkpoint.size("state") is not None:
+        loader.load_state_dict(json.loads(checkpoint.get("state")))
+    for number, batch in enumerate(loader):
+        samples = [int(pack.sample_ids[0]) for pack in batch if pack.num_loss_tokens]
+        state = loader.state_dict()
+        step = state["packs_delivered"] // LANES - 1
+        LocalBlobStore(run_dir).put_atomic(f"steps/{step:06d}-{rank}", json.dumps(samples).encode())
+        if number == die_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 0 and step % 2:
+            while not all((run_dir / "steps" / f"{step:06d}-{other}").exists() for other in range(world_size)):
+                time.sleep(0.002)
+            checkpoint.put_atomic("state", json.dumps(state).encode())
+            loader.ack("model")
+
+
+def batches_of(run_dir):
+    """Samples of each step that a run served whole, by step."""
+    steps: dict[int, list[int]] = {}
+    for path in sorted((run_dir / "steps").glob("*")):
+        steps.setdefault(int(path.name[:6]), []).extend(json.loads(path.read_bytes()))
+    return {step: sorted(samples) for step, samples in steps.items()}
+
+
+def survive(folder: Path, seed: int) -> tuple[int, dict[int, list[int]]]:
+    """Produce and train with kills until both are done; return the kills and the batches of what was trained in the end."""
+    rng = np.random.default_rng(seed)
+    directory, kills, trained = folder / "stream", 0, {}
+    ToyProducer(directory)
+
+    def crash():
+        point = CRASH_POINTS[rng.integers(len(CRASH_POINTS) - 2)] if rng.random() < 0.7 else None
+        return point, int(rng.integers(1, 6))
+
+    writers = [forked(produce, directory, *crash()) for _ in range(2)]
+    for run in itertools.count():
+        run_dir, world_size = folder / f"run-{run}", int(rng.choice([1, 2, 4]))
+        run_dir.mkdir()
+        deaths = rng.integers(0, 4, world_size) if rng.random() < 0.8 and run < 20 else [10**9] * world_size
+        ranks = [forked(train, directory, run_dir, rank, world_size, deaths[rank]) for rank in range(world_size)]
+        codes = []
+        while ranks:
+            pid, status = os.wait()
+            code = os.waitstatus_to_exitcode(status)
+            if pid in writers:
+                writers.remove(pid)
+                assert code in (0, -signal.SIGKILL), code
+                if code:
+                    kills += 1
+                    writers.append(forked(produce, directory, *crash()))
+                continue
+            ranks.remove(pid)
+            codes.append(code)
+            if code:  # as a launcher does: one rank is gone, so all are
+                for other in ranks:
+                    os.kill(other, signal.SIGKILL)
+        assert set(codes) <= {0, -signal.SIGKILL}, codes
+        kills += sum(code != 0 for code in codes)
+        # What was trained behind the last checkpoint is lost with the processes, and trained again.
+        batches = batches_of(run_dir)
+        with contextlib.suppress(FileNotFoundError):
+            state = json.loads((folder / "checkpoint" / "state").read_bytes())
+            if any(codes):
+                batches = {step: batch for step, batch in batches.items() if step < state["packs_delivered"] // LANES}
+        for step, batch in batches.items() if not any(codes) or (folder / "checkpoint" / "state").exists() else ():
+            assert step not in trained, "a step was trained twice"
+            trained[step] = batch
+        if not any(codes):
+            break
+    for pid in writers:
+        os.waitpid(pid, 0)
+    return kills, trained
+
+
+def check(folder, seed):
+    expected = StreamLoader(toy_stream(folder / "whole", PACKS), lanes=LANES, assign="lane")
+    batches = [sorted(int(pack.sample_ids[0]) for pack in batch) for batch in expected]
+    kills, trained = survive(folder, seed)
+    assert [trained[step] for step in sorted(trained)] == batches
+    assert sorted(itertools.chain(*trained.values())) == list(range(sum(PACKS)))
+    return kills
+
+
+def test_nothing_is_lost_or_trained_twice(tmp_path):
+    """P1, P2, C1, C3: two writers of one stream, ranks of changing number, all of them killed at random."""
+    kills = 0
+    for seed in range(3):
+        (tmp_path / str(seed)).mkdir()
+        kills += check(tmp_path / str(seed), seed)
+    assert kills > 5
+
+
+@pytest.mark.chaos
+def test_many_kills(tmp_path):
+    """As many kills as BRIMFUL_KILLS says."""
+    kills, seed = 0, 1000
+    while kills < int(os.environ.get("BRIMFUL_KILLS", "1000")):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        kills += check(folder, seed)
+        seed += 1

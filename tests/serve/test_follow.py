@@ -1,0 +1,139 @@
+"""A log that grows is followed without a clock of others, a listing, or much work."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.blobs import BlobStore, LocalBlobStore
+from brimful.errors import SettingsError, StreamTimeoutError
+from brimful.serve.follow import FollowedLog
+from brimful.testing.faults import LateStore
+from brimful.testing.toys import ToyProducer, toy_stream
+
+
+@pytest.fixture(autouse=True)
+def _no_flush(monkeypatch):
+    """Bytes need not reach the device: no power is cut here."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+class Clock:
+    """Time that passes only where somebody sleeps; then what was planned for that time happens."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.plans, self.sleeps = 0.0, [], 0
+        monkeypatch.setattr("brimful.serve.follow.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("brimful.serve.follow.time.sleep", self.sleep)
+
+    def at(self, seconds, action):
+        self.plans.append((seconds, action))
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.sleeps += 1
+        for plan in [plan for plan in self.plans if plan[0] <= self.now]:
+            self.plans.remove(plan)
+            plan[1]()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def test_a_wait_ends_with_the_record(tmp_path, clock, caplog):
+    """C6: late shards cost a wait, and people see for what."""
+    producer = ToyProducer(tmp_path)
+    log = FollowedLog(LocalBlobStore(tmp_path))
+    producer.append(3)
+    clock.at(150, lambda: producer.append(2))
+    log.wait_until(lambda: len(log.shards) == 2, "pack 3")
+    assert [record.packs for record in log.shards] == [3, 2]
+    assert 150 <= clock.now <= 157
+    assert log.seconds_waited == clock.now
+    assert clock.sleeps < 50
+    waiting = f"{tmp_path}: waiting for pack 3, so for log/000000000001.json (1 shard so far) for "
+    assert [record.getMessage()[: len(waiting)] for record in caplog.records] == [waiting] * 2
+
+
+def test_a_wait_ends_with_the_stream(tmp_path, clock):
+    """Without it a rank that waits for a shard that will never be hangs the others."""
+    producer = ToyProducer(tmp_path)
+    log = FollowedLog(LocalBlobStore(tmp_path))
+    clock.at(1, lambda: producer.append(1))
+    clock.at(2, producer.close)
+    log.wait_until(lambda: False, "pack 99")
+    assert (len(log.shards), log.end.packs) == (1, 1)
+
+
+def test_a_timeout_names_the_record(tmp_path, clock):
+    """C6: a shard that never arrives ends the run if it was asked to, and says which it is."""
+    ToyProducer(tmp_path).append(1)
+    log = FollowedLog(LocalBlobStore(tmp_path), timeout=90)
+    with pytest.raises(
+        StreamTimeoutError,
+        match=r"waiting for pack 1, so for log/000000000001.json \(1 shard so far\) for 90 s: is its",
+    ):
+        log.wait_until(lambda: len(log.shards) > 1, "pack 1")
+    assert 90 <= clock.now < 91
+    with pytest.raises(SettingsError, match="timeout must be a number of seconds, at least 0, and is -1"):
+        FollowedLog(LocalBlobStore(tmp_path), timeout=-1)
+
+
+def test_a_day_of_arrival(tmp_path, clock):
+    """24 hours with bursts, pauses and a producer that is down for hours: nothing is lost and little is asked."""
+    producer = ToyProducer(tmp_path)
+    for seconds in [*range(0, 3600, 200), *range(7200, 7260, 10), 36_000, 72_000]:
+        clock.at(seconds, lambda: producer.append(1))
+    clock.at(86_400, producer.close)
+    log = FollowedLog(LocalBlobStore(tmp_path))
+    for index in range(26):
+        log.wait_until(lambda index=index: len(log.shards) > index, f"pack {index}")
+    log.wait_until(lambda: False, "the end")
+    assert [record.seq for record in log.shards] == list(range(26))
+    assert log.end.packs == 26
+    assert 86_400 <= clock.now < 86_410
+    assert clock.sleeps < 86_400 / 3
+
+
+def test_one_look_is_one_request(tmp_path, clock):
+    """64 ranks that list a directory of 100,000 records every 20 ms are a load of their own."""
+
+    class Counted(LocalBlobStore):
+        looks: list[str] = []
+
+        def get(self, key):
+            self.looks.append(key)
+            return super().get(key)
+
+        def list(self, prefix):
+            self.looks.append(prefix)
+            return super().list(prefix)
+
+    producer = ToyProducer(tmp_path)
+    producer.append(1)
+    store = Counted(tmp_path)
+    log = FollowedLog(store)
+    store.looks.clear()
+    clock.at(60, producer.close)
+    log.wait_until(lambda: False, "the end")
+    assert set(store.looks) == {"log/000000000001.json"}
+    assert len(store.looks) == clock.sleeps + 1 < 25
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 6), st.integers(0, 5))
+def test_a_stale_view_delays_and_never_skips(tmp_path_factory, num_shards, most):
+    """R3: listings and absent names that a mount keeps for a minute."""
+    directory = toy_stream(tmp_path_factory.mktemp("stream"), [1] * num_shards)
+    late: BlobStore = LateStore(LocalBlobStore(directory), most=most)
+    for _ in range(10):
+        late.size("stream.json")
+    with pytest.MonkeyPatch.context() as patched:
+        clock = Clock(patched)
+        log = FollowedLog(late)
+        log.wait_until(lambda: False, "the end")
+        assert [record.seq for record in log.shards] == list(range(num_shards))
+        assert clock.sleeps <= most * (num_shards + 1)
