@@ -7,6 +7,7 @@ import numpy as np
 from brimful.compiling import compiled
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.spread import occupy_empty_bins
 from brimful.plan.packing import Packing
 from brimful.plan.step.fill import WORTH_COMPILING, fill_least_loaded
 from brimful.plan.step.levels import fill_levels
@@ -121,20 +122,6 @@ def sort_within_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, m
     place_of = np.empty_like(by_cost)
     np.put_along_axis(place_of, by_cost, np.arange(num_ranks * micro_batches).reshape(by_cost.shape), axis=1)
     return place_of.reshape(-1)[bin_of]
-
-
-def occupy_empty_bins(bin_of: Int64Array, num_bins: int) -> None:
-    """Move the shortest items into bins that are empty, from bins that keep another; in place."""
-    counts = np.bincount(bin_of, minlength=num_bins)
-    if counts.all():
-        return
-    item = len(bin_of)
-    for empty in np.flatnonzero(counts == 0).tolist():
-        item -= 1
-        while counts[bin_of[item]] < 2:
-            item -= 1
-        counts[bin_of[item]] -= 1
-        bin_of[item] = empty
 
 
 def _in_levels(
