@@ -28,7 +28,10 @@ FLAGS = {
 """Flags whose names differ from their arguments by more than hyphens."""
 
 PYTHON_ONLY = frozenset(
-    {"barrier", "count", "dialect", "fit", "multiple_of", "normaliser", "pad_to", "position_start", "tail"}
+    {
+        *("barrier", "count", "dialect", "fit", "groups_share", "mean", "multiple_of", "normaliser", "pad_to"),
+        *("position_start", "tail"),
+    }
 )
 """Settings that no command has: messages mention them as in Python."""
 
