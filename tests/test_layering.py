@@ -188,8 +188,7 @@ PLAN_MAY_IMPORT = {
     "packing": {"outcome"},
     "policies": {"packing"},
     "counts": {"packing"},
-    "plan_file": {"policies"},
-    "validate": {"packing", "policies"},
+    "saved": {"packing", "policies"},
     "fit": {"packing", "counts"},
     "order": {"packing", "counts"},
     "vector": {"outcome", "packing", "counts", "fit"},
@@ -199,12 +198,13 @@ PLAN_MAY_IMPORT = {
     "settings": {"policies", "phased", "algorithms"},
     "items": {"packing", "policies", "settings"},
     "ledger": {"policies", "settings"},
-    "plan": {"outcome", "policies", "schedule", "plan_file", "validate", "settings", "ledger"},
+    "plan": {"outcome", "policies", "schedule", "saved", "settings", "ledger"},
     "stream": {"packing", "policies", "counts", "fit", "order", "algorithms"},
     "planner": {
         *("packing", "policies", "counts", "fit", "order", "vector", "phased"),
         *("algorithms", "settings", "items", "ledger", "plan"),
     },
+    "step": {"packing", "policies", "schedule", "counts", "fit", "vector", "planner"},
 }
 """Rooms and top modules of ``plan``, each behind all that it may import: read downwards it is the way of a plan."""
 

@@ -1,11 +1,13 @@
-"""Lengths to packs: ``plan_packs`` and the ``Plan`` it makes. Pure, but for ``plan_file``.
+"""Lengths to packs: ``plan_packs`` and the ``Plan`` it makes. Pure, but for ``saved``.
 
 ::
 
     LengthTable ─► Items ──────► PackResult ──────────────► Plan ─► Schedule
       planner      items         algorithms   order/        plan    schedule/
       settings     policies/     fit/ vector/ optimal/      ledger
-                   counts/       phased/      stream/       validate
+                   counts/       phased/      stream/       saved/
+
+    lengths of one step ──────────────────────────────────► StepPlan: step/
 
 ``algorithms`` is the one table of all algorithms; each has a file of its own. The decreasing ones work on counts of
 lengths (``counts``), the others on the lengths in their order.
@@ -20,24 +22,31 @@ from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
 from brimful.plan.settings import PlanSettings
+from brimful.plan.step import ContextParallelPlan, LossMean, StepPlan, plan_context_parallel, plan_step, warm_up
 from brimful.plan.stream.lookahead import Lookahead
 from brimful.plan.stream.packs import StreamPacks
 
 __all__ = [
     "ALGORITHMS",
     "Alignment",
+    "ContextParallelPlan",
     "CostModel",
     "Lookahead",
+    "LossMean",
     "NoTarget",
     "Overflow",
     "Plan",
     "PlanOutcome",
     "PlanSettings",
     "Segment",
+    "StepPlan",
     "StreamPacks",
     "Tail",
     "pack_costs",
+    "plan_context_parallel",
     "plan_packs",
+    "plan_step",
     "plan_with",
     "schedule_packs",
+    "warm_up",
 ]

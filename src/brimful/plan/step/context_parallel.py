@@ -41,6 +41,7 @@ class ContextParallelPlan:
 
     >>> from brimful import plan_context_parallel
     >>> plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2)
+    ... # doctest: +ELLIPSIS
     ContextParallelPlan(5 samples, 4 ranks, micro-batches 1, at most 8 tokens a rank, degrees 1 to 2, fingerprint ...)
     """
 

@@ -58,8 +58,8 @@ def plan_step(
     ::
 
         lengths 3 3 5 6 1 1, capacity 7, 2 ranks      19 tokens: 3 micro-batches at least, 4 to be equally many
-        rank 0     6 | 3 1
-        rank 1     5 | 3 1
+        rank 0     6   | 3
+        rank 1     5 1 | 3 1
 
     Args:
         lengths: whole numbers, tokens of each sample; or a ``LengthTable``, whose columns ``budgets`` name.
@@ -88,7 +88,7 @@ def plan_step(
 
     >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
     >>> [[rows.tolist() for rows in step.micro_batches(rank)] for rank in range(2)]
-    [[[3], [1, 4]], [[2], [0, 5]]]
+    [[[3], [1]], [[2, 4], [0, 5]]]
     """
     capacity = setting_number("capacity", capacity, minimum=1, maximum=_MAX_CAPACITY)
     ranks = whole_number("dp_world_size", dp_world_size, minimum=1)
