@@ -128,7 +128,8 @@ class _Search:
             self._counts = np.diff(items.groups.offsets)
             sizes, weights = items.groups.sizes, items.group_sums(weights)
         # Items, or groups of them, in the order in which they are placed.
-        self._order = placing_order(sizes, items.budgets.capacities)
+        has_ties = items.has_own_costs or items.groups is not None
+        self._order = placing_order(sizes, items.budgets.capacities, weights if has_ties else None)
         self._sizes, self._weights = sizes[self._order], weights[self._order]
 
     def bins(self, micro_batches: int) -> Int64Array | None:
@@ -155,7 +156,7 @@ class _Search:
         assert items.groups is not None
         assert self._counts is not None
         capacities = items.budgets.capacities
-        by_size = placing_order(items.sizes, capacities)
+        by_size = placing_order(items.sizes, capacities, items.weights if items.has_own_costs else None)
         ways = ranks_of_groups(
             self._sizes,
             self._weights,

@@ -73,19 +73,28 @@ def spread(
     return deal_to_ranks(bin_of, weights, num_ranks, micro_batches)
 
 
-def placing_order(sizes: Int64Array, capacities: Int64Array) -> Int64Array:
-    """Return the items in the order in which they are placed: largest share of any capacity first, then by position.
+def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array | None = None) -> Int64Array:
+    """Return the items in the order in which they are placed: largest share of any capacity first.
+
+    Args:
+        sizes: ``int64[num_items, num_budgets]``.
+        capacities: ``int64[num_budgets]``.
+        weights: ``int64[num_items]``: the heaviest of equally large items goes first; by position if None.
 
     >>> placing_order(np.array([[3], [5], [3]]), np.array([8])).tolist()
     [1, 0, 2]
     """
     if sizes.shape[1] == 1:
-        keys = int(capacities[0]) - sizes[:, 0]
+        largest = int(sizes.max())
+        keys = largest - sizes[:, 0]
         # NumPy sorts 16 bits by radix: several times as fast as a comparison sort.
-        keys = keys.astype(np.uint16) if int(capacities[0]) < 1 << 16 else keys
+        keys = keys.astype(np.uint16) if largest < 1 << 16 else keys
     else:
         keys = -(sizes / capacities).max(axis=1)
-    return np.argsort(keys, kind="stable")
+    if weights is None:
+        return np.argsort(keys, kind="stable")
+    by_weight = np.argsort(-weights, kind="stable")
+    return by_weight[np.argsort(keys[by_weight], kind="stable")]
 
 
 def deal_to_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int) -> Int64Array:

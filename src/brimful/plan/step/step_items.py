@@ -44,6 +44,7 @@ class StepItems:
         costs: ``float64[num_samples]``.
         weights: ``int64[num_samples]``: the costs as whole numbers of at least 1, the same on every platform.
         groups: members of each group; None without groups.
+        has_own_costs: costs do not follow from the lengths: equally long samples may differ.
     """
 
     budgets: Budgets
@@ -51,6 +52,7 @@ class StepItems:
     costs: Float64Array
     weights: Int64Array
     groups: Groups | None
+    has_own_costs: bool
 
     def group_sums(self, values: Int64Array) -> Int64Array:
         """Add up values of samples by group: ``int64[num_groups]``."""
@@ -91,7 +93,8 @@ def prepare_step_items(
     if groups is not None:
         ids = as_groups(groups, num_samples=len(tokens), policy=Overflow.ERROR)
         grouped = group_items(sizes, ids)
-    return StepItems(limits, sizes, costs, weights, grouped)
+    has_own_costs = cost is not None and not isinstance(cost, CostModel)
+    return StepItems(limits, sizes, costs, weights, grouped, has_own_costs)
 
 
 def _costs(
