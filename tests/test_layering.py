@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "serve": {"base", "media", "sources", "encode", "measure", "plan", "shards"},
     "collate": {"base", "media", "plan", "shards"},
     "trainers": {"base", "plan", "serve", "collate", "shards"},
+    "compat": {"base", "plan"},
 }
 ANYTHING = {"report", "cli", "testing", "demo", "verify", "__init__", "__main__"}
 OUTSIDE = {
@@ -58,6 +59,7 @@ OUTSIDE = {
     "serve": {"numpy"},
     "collate": {"numpy"},
     "trainers": {"numpy"},
+    "compat": {"numpy"},
 }
 """What each package may import when it is imported. Libraries used inside a function are not in the list."""
 
@@ -67,6 +69,7 @@ HEAVY_FILES = {
     "collate/loss_torch.py": {"torch"},
     "trainers": {"torch", "transformers", "trl", "datasets", "lightning"},
     "execute/preload.py": {"transformers"},
+    "compat/trl.py": {"torch"},
 }
 
 
