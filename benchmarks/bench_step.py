@@ -17,6 +17,7 @@ import sys
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,7 +93,9 @@ def _verl() -> Callable[[Lengths, int], Step]:
         by_rank = divide(work.tolist(), ranks, True)
         number = max(-(-int(lengths[rows].sum()) // CAPACITY) for rows in by_rank)
         while True:
-            step = [[[rows[i] for i in part] for part in divide(work[rows].tolist(), number, False)] for rows in by_rank]
+            step = [
+                [[rows[i] for i in part] for part in divide(work[rows].tolist(), number, False)] for rows in by_rank
+            ]
             if all(int(lengths[part].sum()) <= CAPACITY for parts in step for part in parts):
                 break
             number += 1
@@ -167,7 +170,9 @@ def _steps(quick: bool) -> list[Row]:
         for form, use in (("compiled", True), ("NumPy", False)):
             with compiled_forms(use):
                 seconds = in_turn({"ours": plan}, repetitions=3 if quick else 21)["ours"]
-            rows.append(Row(f"{title}, {form}", "ms", seconds * 1e3, "aim", AIMS_MS[form][number], less_is_better=True, aim=1))
+            rows.append(
+                Row(f"{title}, {form}", "ms", seconds * 1e3, "aim", AIMS_MS[form][number], less_is_better=True, aim=1)
+            )
         ratio, over, count = waiting(ours_of(lengths, ranks), lengths)
         assert over == 0
         aim = AIMS_WAITING.get((samples, ranks))
@@ -180,7 +185,8 @@ def _steps(quick: bool) -> list[Row]:
                 continue
             with compiled_forms(True):
                 seconds = in_turn(
-                    {"ours": plan, "peer": lambda peer=peer: peer(lengths, ranks)}, repetitions=1 if samples > 1024 else 3
+                    {"ours": plan, "peer": partial(peer, lengths, ranks)},
+                    repetitions=1 if samples > 1024 else 3,
                 )
             theirs, their_over, their_count = waiting(peer(lengths, ranks), lengths)
             rows.append(Row(title, "ms", seconds["ours"] * 1e3, name, seconds["peer"] * 1e3, less_is_better=True))
@@ -210,7 +216,9 @@ def _long_steps(quick: bool) -> list[Row]:
 
         ratio, most, count = _slowest(plan(), lengths, ideal)
         assert most <= MAX_TOKENS_PER_RANK
-        rows.append(Row(f"{title}: time ÷ ideal, {count} micro-batches", "", ratio, "aim", 1.03, less_is_better=True, aim=1))
+        rows.append(
+            Row(f"{title}: time ÷ ideal, {count} micro-batches", "", ratio, "aim", 1.03, less_is_better=True, aim=1)
+        )
         if scheduler is None:
             continue
 

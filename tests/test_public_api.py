@@ -93,7 +93,15 @@ def instances(tmp_path_factory):
     }  # fmt: skip
 
 
-NO_OBJECTS = {"schedule_packs", "warm_up", "write_packs", "per_sample_loss", "evaluate_samples", "verify_packing", "__version__"}
+NO_OBJECTS = {
+    "schedule_packs",
+    "warm_up",
+    "write_packs",
+    "per_sample_loss",
+    "evaluate_samples",
+    "verify_packing",
+    "__version__",
+}
 """Functions that give numbers and arrays, or an object that stands under its own name."""
 
 

@@ -6,9 +6,10 @@ import enum
 import heapq
 import importlib.util
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Optional
 
 import pytest
 
@@ -18,15 +19,17 @@ def definitions_of(package, path, names):
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"{package} is not installed")
-    file = next((Path(place) / path for place in spec.submodule_search_locations if (Path(place) / path).exists()), None)
+    file = next(
+        (Path(place) / path for place in spec.submodule_search_locations if (Path(place) / path).exists()), None
+    )
     if file is None:
         pytest.skip(f"this {package} has no {path}")
     tree = ast.parse(file.read_text())
     tree.body = [node for node in tree.body if getattr(node, "name", None) in names]
     given = (copy, enum, heapq)
-    namespace = {module.__name__: module for module in given}
+    namespace: dict[str, Any] = {module.__name__: module for module in given}
     namespace |= {"ABC": ABC, "abstractmethod": abstractmethod, "Any": Any, "Callable": Callable}
-    namespace |= {"List": List, "Optional": Optional, "Tuple": Tuple, "__name__": package}
+    namespace |= {"List": list, "Optional": Optional, "Tuple": tuple, "__name__": package}
     exec(compile("from __future__ import annotations", "", "exec"), namespace)
     exec(compile(tree, str(file), "exec", flags=__import__("__future__").annotations.compiler_flag), namespace)
     return SimpleNamespace(**{name: namespace[name] for name in names})

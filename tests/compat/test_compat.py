@@ -61,7 +61,11 @@ def test_micro_batches_of_verl():
 
     class Batch(dict):
         def __getitem__(self, key):
-            return Batch({name: value[key] for name, value in self.items()}) if isinstance(key, list) else dict.__getitem__(self, key)
+            return (
+                Batch({name: value[key] for name, value in self.items()})
+                if isinstance(key, list)
+                else dict.__getitem__(self, key)
+            )
 
     lengths = torch.tensor([3, 3, 5, 6, 1, 1])
     mask = (torch.arange(6)[None] < lengths[:, None]).long()
@@ -127,7 +131,10 @@ def test_fixed_micro_batches_of_slime():
     ("settings", "words"),
     [
         ({"args": {"global_batch_tokens": 9}}, "global_batch_tokens"),
-        ({"args": {"multimodal_aware_packing": "separate"}, "sample_is_multimodal": [True] * 8}, "multimodal_aware_packing"),
+        (
+            {"args": {"multimodal_aware_packing": "separate"}, "sample_is_multimodal": [True] * 8},
+            "multimodal_aware_packing",
+        ),
         ({"global_batch_size": 9}, "fewer than one global_batch_size"),
     ],
 )
@@ -145,7 +152,8 @@ def test_bins_of_packers(make):
     assert len(bins) % 8 == 0
     assert sorted(item for each in bins for item in each) == list(range(300))
     loads = np.array([sum(lengths[item] for item in each) for each in bins])
-    assert 0 < loads.min() and loads.max() <= 32768
+    assert loads.min() > 0
+    assert loads.max() <= 32768
     assert loads.reshape(-1, 8).max(axis=1).sum() <= 1.2 * loads.sum() / 8
 
 
@@ -160,7 +168,14 @@ def test_the_packer_of_skyrl():
 
 
 def rollouts(lengths):
-    return [{"input_ids": np.zeros(length, dtype=np.int64), "completion_mask": np.ones(length, dtype=np.int64), "group_id": number} for number, length in enumerate(lengths)]
+    return [
+        {
+            "input_ids": np.zeros(length, dtype=np.int64),
+            "completion_mask": np.ones(length, dtype=np.int64),
+            "group_id": number,
+        }
+        for number, length in enumerate(lengths)
+    ]
 
 
 def test_the_batcher_of_trl():

@@ -53,18 +53,24 @@ def build_dp_schedule(
     ([[3, 1, 5], [2, 0, 4]], [[[0], [1, 2]], [[0], [1, 2]]], [2], [6])
     """
     if getattr(args, "global_batch_tokens", None) is not None:
-        raise SettingsError("global_batch_tokens makes steps of a number of tokens: cut them before, or keep slime's own")
+        raise SettingsError(
+            "global_batch_tokens makes steps of a number of tokens: cut them before, or keep slime's own"
+        )
     if sample_is_multimodal is not None and getattr(args, "multimodal_aware_packing", "off") != "off":
         raise SettingsError("multimodal_aware_packing keeps text and media apart: plan each by itself with plan_step")
     ranks = train_parallel_config["dp_size"]
-    multiple = train_parallel_config["microbatch_group_size_per_vp_stage"] if train_parallel_config["vpp_size"] > 1 else 1
+    multiple = (
+        train_parallel_config["microbatch_group_size_per_vp_stage"] if train_parallel_config["vpp_size"] > 1 else 1
+    )
     rollouts: dict[int, list[int]] = {}
     for sample, rollout in enumerate(rollout_indices):
         rollouts.setdefault(rollout, []).append(sample)
     names = list(rollouts)
     num_steps = len(names) // global_batch_size
     if num_steps == 0:
-        raise InvalidLengthsError(f"{len(names):,} rollouts are fewer than one global_batch_size of {global_batch_size:,}")
+        raise InvalidLengthsError(
+            f"{len(names):,} rollouts are fewer than one global_batch_size of {global_batch_size:,}"
+        )
 
     partitions: list[list[int]] = [[] for _ in range(ranks)]
     micro_batches: list[list[list[int]]] = [[] for _ in range(ranks)]

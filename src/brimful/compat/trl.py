@@ -81,7 +81,9 @@ class TokenBudgetBatcher(IterableDataset[list[Any]]):
         if step is not None:
             yield from self._rows(samples, step)
         elif samples:
-            warnings.warn(f"{len(samples):,} rollouts are too few for {self.num_processes:,} rows and are dropped", stacklevel=2)
+            warnings.warn(
+                f"{len(samples):,} rollouts are too few for {self.num_processes:,} rows and are dropped", stacklevel=2
+            )
 
     def _plan(self, samples: list[dict[str, Any]]) -> StepPlan | None:
         """Plan a window; None if there are too few samples for a row of each process."""

@@ -168,7 +168,9 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     if settings.rule.in_order is not None:
         return PackResult(settings.rule.in_order(lengths, capacity=capacity), bound)
     assert settings.rule.on_counts is not None
-    options = CountOptions(capacity, recipe=settings.recipe, time_limit=settings.time_limit, num_packs=settings.num_packs)
+    options = CountOptions(
+        capacity, recipe=settings.recipe, time_limit=settings.time_limit, num_packs=settings.num_packs
+    )
     result = settings.rule.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
     runs = result.packs

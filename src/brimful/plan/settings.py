@@ -133,9 +133,13 @@ class PlanSettings:
     def _check_num_packs(self) -> None:
         number = setting("num_packs", self.num_packs)
         if self.algorithm != "spread":
-            raise SettingsError(f"{number} is for {setting('algorithm', 'spread')}, and the algorithm is {self.algorithm}")
+            raise SettingsError(
+                f"{number} is for {setting('algorithm', 'spread')}, and the algorithm is {self.algorithm}"
+            )
         if self.min_fill:
-            raise SettingsError(f"{setting('min_fill')} packs samples again, into another number than {number}: leave one out")
+            raise SettingsError(
+                f"{setting('min_fill')} packs samples again, into another number than {number}: leave one out"
+            )
 
     def _check_contradictions(self) -> None:
         algorithm, contradicts = setting("algorithm", self.algorithm), self.rule.contradicts
@@ -198,7 +202,18 @@ class PlanSettings:
         Raises:
             SettingsError: settings that this version does not understand.
         """
-        names = ("algorithm", "overflow", "no_target", "budgets", "min_fill", "phases", "mix", "seed", "epoch", "num_packs")
+        names = (
+            "algorithm",
+            "overflow",
+            "no_target",
+            "budgets",
+            "min_fill",
+            "phases",
+            "mix",
+            "seed",
+            "epoch",
+            "num_packs",
+        )
         options = {name: record[name] for name in names if name in record}
         if "alignment" in record:
             options["alignment"] = Alignment(**record["alignment"])

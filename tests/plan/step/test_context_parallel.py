@@ -37,7 +37,8 @@ def check(plan, lengths, *, capacity, ranks):
         assert len(numbers) == 1, "a sample in two micro-batches"
         degree = len(shared)
         assert degree & (degree - 1) == 0
-        assert shared == list(range(shared[0], shared[0] + degree)) and shared[0] % degree == 0
+        assert shared == list(range(shared[0], shared[0] + degree))
+        assert shared[0] % degree == 0
         assert degree == plan.degree_of[sample]
     for rank in range(ranks):
         assert [sorted(by_rank[rank]) for by_rank in groups] == [rows.tolist() for rows in plan.micro_batches(rank)]

@@ -93,7 +93,9 @@ def test_ratios_are_exactly_one_at_the_first_inner_step():
     generator = np.random.default_rng(0)
     lengths = generator.integers(3, 40, 60)
     samples = [torch.randint(0, 50, (int(length),)) for length in lengths]
-    model = torch.nn.Sequential(torch.nn.Embedding(50, 32), torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 50))
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(50, 32), torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 50)
+    )
     step = plan_step(lengths, capacity=128, dp_world_size=2)
 
     def log_probabilities(rows):

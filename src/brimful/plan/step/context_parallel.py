@@ -380,7 +380,7 @@ def _plan_of_groups(
     lengths = tokens[order]
     shares = np.where(degree == 1, lengths, 2 * -(-lengths // (2 * degree)))
     group_tokens = np.bincount(group_of, weights=shares, minlength=len(groups)).astype(np.int64)
-    group_costs = np.bincount(group_of, weights=costs[order] / degree, minlength=len(groups))
+    group_costs: Float64Array = np.bincount(group_of, weights=costs[order] / degree).astype(np.float64)
     assert int(group_tokens.max()) <= capacity
     return ContextParallelPlan(
         world_size=ranks,

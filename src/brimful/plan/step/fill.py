@@ -72,9 +72,7 @@ def fill_least_loaded(
     bin_of = np.empty(len(lengths), dtype=np.int64)
     state = (np.zeros(num_units, dtype=np.int64), np.zeros(num_units * bins_per_unit, dtype=np.int64), bin_of)
     shift = int(num_units).bit_length()
-    is_placed = run_loop(
-        _fill, len(lengths), lengths, weights, int(capacity), int(bins_per_unit), shift, results=state
-    )
+    is_placed = run_loop(_fill, len(lengths), lengths, weights, int(capacity), int(bins_per_unit), shift, results=state)
     return bin_of if is_placed else None
 
 

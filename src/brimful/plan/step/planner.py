@@ -24,7 +24,7 @@ from brimful.plan.step.step_items import (
 )
 from brimful.plan.step.step_plan import StepPlan
 from brimful.ragged import offsets_of
-from brimful.typing import AnyIntArray, Int64Array
+from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
 _MAX_CAPACITY = 2**31 - 1
 """Tokens of a micro-batch at most: positions in it are int32."""
@@ -258,7 +258,7 @@ def _step_plan(
     items: StepItems, bin_of: Int64Array, targets: Int64Array, *, capacity: int, ranks: int, micro_batches: int
 ) -> StepPlan:
     num_bins = ranks * micro_batches
-    costs = np.bincount(bin_of, weights=items.costs, minlength=num_bins).reshape(ranks, micro_batches)
+    costs: Float64Array = np.bincount(bin_of, weights=items.costs, minlength=num_bins).astype(np.float64)
     sizes = np.bincount(bin_of, minlength=num_bins)
     tokens = np.bincount(bin_of, weights=items.sizes[:, 0], minlength=num_bins).astype(np.int64)
     narrow = bin_of.astype(np.uint16) if num_bins < 1 << 16 else bin_of  # sorted by radix
@@ -271,6 +271,6 @@ def _step_plan(
         order=np.argsort(narrow, kind="stable"),
         offsets=offsets_of(sizes),
         tokens=tokens.reshape(ranks, micro_batches),
-        costs=costs,
+        costs=costs.reshape(ranks, micro_batches),
         loss_tokens=targets,
     )

@@ -139,9 +139,7 @@ def _in_levels(
     """Fill slices to their level, and the other ones by least load; None if an item has no room."""
     # Costs that do not fall with the lengths are raised to the next one that does: a level then holds a little less.
     falling = np.maximum.accumulate(weights[::-1])[::-1]
-    bin_of, slices = fill_levels(
-        lengths, falling, capacity=capacity, num_ranks=num_ranks, micro_batches=micro_batches
-    )
+    bin_of, slices = fill_levels(lengths, falling, capacity=capacity, num_ranks=num_ranks, micro_batches=micro_batches)
     if slices == 0:
         return fill_least_loaded(
             lengths, weights, capacity=capacity, num_units=num_ranks * micro_batches, bins_per_unit=1
@@ -267,7 +265,9 @@ def spread_within_ranks(
         As of ``spread``; None if a rank has no room, or fewer items than micro-batches.
     """
     bin_of = np.empty(len(sizes), dtype=np.int64)
-    for rank in range(num_ranks):  # ``spread`` sorts its micro-batches by cost: those of one number are alike on all ranks
+    for rank in range(
+        num_ranks
+    ):  # ``spread`` sorts its micro-batches by cost: those of one number are alike on all ranks
         items = np.flatnonzero(rank_of == rank)
         if len(items) < micro_batches:
             return None

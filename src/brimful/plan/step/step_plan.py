@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class StepPlan:
         """
         begin = self._first(dp_rank)
         bounds = self.offsets[begin : begin + self.num_micro_batches + 1].tolist()
-        return [self.order[a:b].copy() for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        return [self.order[a:b].copy() for a, b in pairwise(bounds)]
 
     def positions(self, dp_rank: int) -> Int64Array:
         """Return the samples of a rank in the order in which it computes them: ``int64[number]``.
