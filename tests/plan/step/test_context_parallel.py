@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from brimful import CostModel, plan_context_parallel
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.plan.step.short_shares import borrow_for_short_shares
 from tests.plan.forms import use
 
 SQUARES = CostModel(linear=0, quadratic=1, tile=1)
@@ -98,3 +99,30 @@ def test_both_forms_share_alike():
 def test_what_cannot_be_is_refused(lengths, settings, error, words):
     with pytest.raises(error, match=words):
         plan_context_parallel(lengths, **{"max_tokens_per_rank": 8, "world_size": 4, **settings})
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=40),
+    capacity=st.sampled_from([10, 16]),
+    ranks=st.sampled_from([4, 8]),
+)
+def test_samples_of_a_few_tokens(lengths, capacity, ranks):
+    """Shared by more ranks than it has tokens, a sample leaves a rank with padding alone: it gets company, or is refused."""
+    try:
+        plan = plan_context_parallel(lengths, max_tokens_per_rank=capacity, world_size=ranks, cost=SQUARES)
+    except InvalidLengthsError:
+        assert sum(lengths) < 4 * ranks * capacity
+        return
+    assert (plan.degree_of <= np.array(lengths)).all()
+    check(plan, lengths, capacity=capacity, ranks=ranks)
+
+
+def test_a_last_sample_gets_company():
+    """Three tokens on four ranks would leave one of them without: others give it their shortest samples."""
+    micro_batch = np.array([0, 0, 0, 0, 1, 0, 0])
+    group = np.array([0, 1, 2, 3, 0, 2, 3])
+    degree = np.array([1, 1, 1, 1, 4, 1, 1])
+    borrow_for_short_shares(np.array([9, 9, 8, 8, 3, 2, 2]), micro_batch, group, degree, capacity=16, num_ranks=4)
+    assert micro_batch.tolist() == [0, 0, 0, 0, 1, 0, 1]
+    assert degree.tolist() == [1, 1, 1, 1, 2, 1, 2]
+    assert group[4:].tolist() == [0, 2, 1]

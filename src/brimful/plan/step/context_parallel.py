@@ -15,6 +15,7 @@ from brimful.measure.table import LengthTable
 from brimful.messages import counted
 from brimful.plan.policies.budgets import examples_of
 from brimful.plan.step.fill import run_loop
+from brimful.plan.step.short_shares import borrow_for_short_shares
 from brimful.plan.step.step_items import StepCost, prepare_step_items
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array
 
@@ -184,6 +185,7 @@ def plan_context_parallel(
         )  # fmt: skip
         if bool((degree <= tokens[order]).all()):
             break
+    borrow_for_short_shares(tokens[order], micro_batch, group, degree, capacity=capacity, num_ranks=ranks)
     return _plan_of_groups(
         tokens, items.costs, order, micro_batch, group, degree, capacity=capacity, ranks=ranks, number=number
     )
