@@ -43,11 +43,11 @@ _MODULE_OF = {
     "Overflow": "brimful.plan",
     "CostModel": "brimful.plan",
     "schedule_packs": "brimful.plan",
-    "plan_step": "brimful.plan",
-    "StepPlan": "brimful.plan",
-    "plan_context_parallel": "brimful.plan",
-    "ContextParallelPlan": "brimful.plan",
-    "warm_up": "brimful.plan",
+    "plan_step": "brimful.plan.step",
+    "StepPlan": "brimful.plan.step",
+    "plan_context_parallel": "brimful.plan.step",
+    "ContextParallelPlan": "brimful.plan.step",
+    "warm_up": "brimful.plan.step",
     "Lookahead": "brimful.plan",
     "write_packs": "brimful.materialize",
     "pack_dataset": "brimful.materialize",
@@ -101,19 +101,19 @@ if TYPE_CHECKING:
     from brimful.materialize import write_packs as write_packs
     from brimful.measure import LengthTable as LengthTable
     from brimful.measure import measure_lengths as measure_lengths
-    from brimful.plan import ContextParallelPlan as ContextParallelPlan
     from brimful.plan import CostModel as CostModel
     from brimful.plan import Lookahead as Lookahead
     from brimful.plan import Overflow as Overflow
     from brimful.plan import Plan as Plan
     from brimful.plan import PlanSettings as PlanSettings
-    from brimful.plan import StepPlan as StepPlan
-    from brimful.plan import plan_context_parallel as plan_context_parallel
     from brimful.plan import plan_packs as plan_packs
-    from brimful.plan import plan_step as plan_step
     from brimful.plan import plan_with as plan_with
     from brimful.plan import schedule_packs as schedule_packs
-    from brimful.plan import warm_up as warm_up
+    from brimful.plan.step import ContextParallelPlan as ContextParallelPlan
+    from brimful.plan.step import StepPlan as StepPlan
+    from brimful.plan.step import plan_context_parallel as plan_context_parallel
+    from brimful.plan.step import plan_step as plan_step
+    from brimful.plan.step import warm_up as warm_up
     from brimful.serve import Pack as Pack
     from brimful.serve import PackedDataset as PackedDataset
     from brimful.serve import PackLoader as PackLoader

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from brimful.plan import CostModel, plan_context_parallel
+from brimful.plan import CostModel
+from brimful.plan.step import plan_context_parallel
 from brimful.plan.step.step_items import StepCost
 
 __all__ = ["COST_OF_MEGATRON", "balanced_cp_scheduler", "groups_and_subsamples"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from brimful.plan import plan_step
+from brimful.plan.step import plan_step
 from brimful.plan.step.step_items import StepCost
 
 __all__ = ["SequencePacker", "get_packer"]

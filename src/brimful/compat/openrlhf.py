@@ -8,7 +8,7 @@ loop that wants a guarantee calls ``plan_step`` for both at once.
 from collections.abc import Sequence
 
 from brimful.compat.partitions import get_seqlen_balanced_partitions
-from brimful.plan import plan_step
+from brimful.plan.step import plan_step
 
 __all__ = ["get_minimum_num_micro_batch_size", "get_seqlen_balanced_partitions"]
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from brimful.compat.partitions import get_seqlen_balanced_partitions
 from brimful.errors import InvalidLengthsError, SettingsError
-from brimful.plan import CostModel, plan_step
+from brimful.plan import CostModel
+from brimful.plan.step import plan_step
 
 __all__ = ["build_dp_schedule", "get_seqlen_balanced_partitions"]
 

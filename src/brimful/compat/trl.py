@@ -10,7 +10,7 @@ import numpy as np
 
 from brimful.errors import InvalidLengthsError
 from brimful.optional import optional
-from brimful.plan import StepPlan, plan_step
+from brimful.plan.step import StepPlan, plan_step
 from brimful.plan.step.step_items import StepCost
 
 with optional("torch", "torch", "TokenBudgetBatcher"):

@@ -8,7 +8,8 @@ import numpy as np
 
 from brimful.compat.partitions import get_seqlen_balanced_partitions
 from brimful.optional import optional
-from brimful.plan import CostModel, plan_step
+from brimful.plan import CostModel
+from brimful.plan.step import plan_step
 from brimful.typing import AnyIntArray
 
 __all__ = ["get_seqlen_balanced_partitions", "micro_batch_indices", "rearrange_micro_batches"]

@@ -7,7 +7,7 @@
       settings     policies/     fit/ vector/ optimal/      ledger
                    counts/       phased/      stream/       saved/
 
-    lengths of one step ──────────────────────────────────► StepPlan: step/
+    lengths of one step ──────────────────────────────────► StepPlan: step/, by itself
 
 ``algorithms`` is the one table of all algorithms; each has a file of its own. The decreasing ones work on counts of
 lengths (``counts``), the others on the lengths in their order.
@@ -22,31 +22,24 @@ from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
 from brimful.plan.settings import PlanSettings
-from brimful.plan.step import ContextParallelPlan, LossMean, StepPlan, plan_context_parallel, plan_step, warm_up
 from brimful.plan.stream.lookahead import Lookahead
 from brimful.plan.stream.packs import StreamPacks
 
 __all__ = [
     "ALGORITHMS",
     "Alignment",
-    "ContextParallelPlan",
     "CostModel",
     "Lookahead",
-    "LossMean",
     "NoTarget",
     "Overflow",
     "Plan",
     "PlanOutcome",
     "PlanSettings",
     "Segment",
-    "StepPlan",
     "StreamPacks",
     "Tail",
     "pack_costs",
-    "plan_context_parallel",
     "plan_packs",
-    "plan_step",
     "plan_with",
     "schedule_packs",
-    "warm_up",
 ]
