@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "serve": {"base", "media", "sources", "encode", "measure", "plan", "shards"},
     "collate": {"base", "media", "plan", "shards"},
     "trainers": {"base", "plan", "serve", "collate", "shards"},
+    "compat": {"base", "plan"},
 }
 ANYTHING = {"report", "cli", "testing", "demo", "verify", "__init__", "__main__"}
 OUTSIDE = {
@@ -58,6 +59,7 @@ OUTSIDE = {
     "serve": {"numpy"},
     "collate": {"numpy"},
     "trainers": {"numpy"},
+    "compat": {"numpy"},
 }
 """What each package may import when it is imported. Libraries used inside a function are not in the list."""
 
@@ -67,6 +69,7 @@ HEAVY_FILES = {
     "collate/loss_torch.py": {"torch"},
     "trainers": {"torch", "transformers", "trl", "datasets", "lightning"},
     "execute/preload.py": {"transformers"},
+    "compat/trl.py": {"torch"},
 }
 
 
@@ -188,8 +191,7 @@ PLAN_MAY_IMPORT = {
     "packing": {"outcome"},
     "policies": {"packing"},
     "counts": {"packing"},
-    "plan_file": {"policies"},
-    "validate": {"packing", "policies"},
+    "saved": {"packing", "policies"},
     "fit": {"packing", "counts"},
     "order": {"packing", "counts"},
     "vector": {"outcome", "packing", "counts", "fit"},
@@ -199,12 +201,13 @@ PLAN_MAY_IMPORT = {
     "settings": {"policies", "phased", "algorithms"},
     "items": {"packing", "policies", "settings"},
     "ledger": {"policies", "settings"},
-    "plan": {"outcome", "policies", "schedule", "plan_file", "validate", "settings", "ledger"},
+    "plan": {"outcome", "policies", "schedule", "saved", "settings", "ledger"},
     "stream": {"packing", "policies", "counts", "fit", "order", "algorithms"},
     "planner": {
         *("packing", "policies", "counts", "fit", "order", "vector", "phased"),
         *("algorithms", "settings", "items", "ledger", "plan"),
     },
+    "step": {"packing", "policies", "schedule", "counts", "fit", "vector", "planner"},
 }
 """Rooms and top modules of ``plan``, each behind all that it may import: read downwards it is the way of a plan."""
 

@@ -16,6 +16,7 @@ NAMES = [
     "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder",
     "encoder_for", "EncodedSample", "EncodedSamples", "Encoder", "TrainOn",
     "measure_lengths", "LengthTable", "plan_packs", "plan_with", "PlanSettings", "Plan", "Overflow", "CostModel", "schedule_packs",
+    "plan_step", "StepPlan", "plan_context_parallel", "ContextParallelPlan", "warm_up",
     "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "open_packs", "Pack", "PackStore",
     "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
     "PackedBatch",
@@ -59,6 +60,8 @@ def instances(tmp_path_factory):
     config = transformers.LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8)
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
+    step = brimful.plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
+    shared = brimful.plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4)
     passed = tuple(Finding(check, Status.PASS, attention="sdpa") for check in ("isolation", "loss", "training"))
     return {
         "open_source": source, "Source": source, "Sample": source[0],
@@ -68,6 +71,7 @@ def instances(tmp_path_factory):
         "EncodedSample": encoder.encode(source[0]), "Encoder": encoder, "TrainOn": brimful.TrainOn.ALL,
         "measure_lengths": table, "LengthTable": table, "plan_packs": plan, "Plan": plan, "plan_with": plan,
         "PlanSettings": plan.settings,
+        "plan_step": step, "StepPlan": step, "plan_context_parallel": shared, "ContextParallelPlan": shared,
         "Overflow": brimful.Overflow.SPLIT, "CostModel": brimful.CostModel(linear=2.0, quadratic=1.0),
         "Lookahead": brimful.Lookahead(capacity=8, size=2, max_wait=1), "pack_dataset": summary,
         "PackSummary": summary, "check_store": brimful.check_store(home / "packs"), "open_packs": store,
@@ -89,7 +93,15 @@ def instances(tmp_path_factory):
     }  # fmt: skip
 
 
-NO_OBJECTS = {"schedule_packs", "write_packs", "per_sample_loss", "evaluate_samples", "verify_packing", "__version__"}
+NO_OBJECTS = {
+    "schedule_packs",
+    "warm_up",
+    "write_packs",
+    "per_sample_loss",
+    "evaluate_samples",
+    "verify_packing",
+    "__version__",
+}
 """Functions that give numbers and arrays, or an object that stands under its own name."""
 
 

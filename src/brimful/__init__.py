@@ -43,6 +43,11 @@ _MODULE_OF = {
     "Overflow": "brimful.plan",
     "CostModel": "brimful.plan",
     "schedule_packs": "brimful.plan",
+    "plan_step": "brimful.plan.step",
+    "StepPlan": "brimful.plan.step",
+    "plan_context_parallel": "brimful.plan.step",
+    "ContextParallelPlan": "brimful.plan.step",
+    "warm_up": "brimful.plan.step",
     "Lookahead": "brimful.plan",
     "write_packs": "brimful.materialize",
     "pack_dataset": "brimful.materialize",
@@ -105,6 +110,11 @@ if TYPE_CHECKING:
     from brimful.plan import plan_packs as plan_packs
     from brimful.plan import plan_with as plan_with
     from brimful.plan import schedule_packs as schedule_packs
+    from brimful.plan.step import ContextParallelPlan as ContextParallelPlan
+    from brimful.plan.step import StepPlan as StepPlan
+    from brimful.plan.step import plan_context_parallel as plan_context_parallel
+    from brimful.plan.step import plan_step as plan_step
+    from brimful.plan.step import warm_up as warm_up
     from brimful.serve import Pack as Pack
     from brimful.serve import PackedDataset as PackedDataset
     from brimful.serve import PackLoader as PackLoader

@@ -48,6 +48,7 @@ def understands(
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
         title = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+        positional, required, all_names = _plain_parameters(signature)
         alias_names = [alias for aliases in names.values() for alias in aliases]
 
         @functools.wraps(function)
@@ -60,16 +61,32 @@ def understands(
                     )
                 if used_names:
                     kwargs[argument] = kwargs.pop(used_names[0])
-            # Bound before the call: a TypeError from inside the function is no mistake of this call.
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise _misfit(title, signature, alias_names, kwargs, elsewhere or {}, error) from None
+            # Bound before the call: a TypeError from inside the function is no mistake of this call. A call that plainly
+            # fits is not bound: that takes as long as planning a hundred samples.
+            taken = positional[: len(args)]
+            given = kwargs.keys()
+            fits = len(taken) == len(args) and given <= all_names and required <= given | set(taken)
+            if not fits or not given.isdisjoint(taken):
+                try:
+                    signature.bind(*args, **kwargs)
+                except TypeError as error:
+                    raise _misfit(title, signature, alias_names, kwargs, elsewhere or {}, error) from None
             return function(*args, **kwargs)
 
         return cast(Function, call)
 
     return decorate
+
+
+def _plain_parameters(signature: inspect.Signature) -> tuple[list[str], frozenset[str], frozenset[str]]:
+    """Return the names that may be given by position, must be given, and may be given by name, where all have one."""
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.kind in plain]
+    by_position = [parameter.name for parameter in parameters if parameter.kind is plain[0]]
+    if len(parameters) < len(signature.parameters):
+        return [], frozenset({"*"}), frozenset()  # no call plainly fits: all are bound
+    required = frozenset(parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    return by_position, required, frozenset(parameter.name for parameter in parameters)
 
 
 def _misfit(

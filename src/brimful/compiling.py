@@ -24,6 +24,9 @@ _loaded: set[Callable[..., Any]] = set()
 _choice: bool | None = None
 """Use compiled forms always (true), never (false), or where it pays (None)."""
 
+_is_warming_up = False
+"""Keep the compiled form of every function that is asked for."""
+
 
 def compiled(
     function: Callable[..., Any], work: int, *, worth: int = WORTH_COMPILING, sum_calls: bool = False
@@ -43,6 +46,8 @@ def compiled(
     True
     """
     if _choice is not None:
+        if _is_warming_up:
+            _loaded.add(function)
         return compiled_form(function) if _choice else None
     if function in _loaded:
         return compiled_form(function)
@@ -68,6 +73,26 @@ def compiled_forms(use: bool) -> Iterator[None]:
         yield
     finally:
         _choice = before
+
+
+@contextlib.contextmanager
+def warming_up() -> Iterator[bool]:
+    """Load the compiled form of every function that a block asks for: from then on small calls use them too.
+
+    Yields:
+        True if numba is installed; else nothing is loaded.
+
+    >>> with warming_up() as has_compiler:
+    ...     pass
+    """
+    global _is_warming_up
+    has_compiler = _numba() is not None
+    before, _is_warming_up = _is_warming_up, has_compiler
+    try:
+        with compiled_forms(has_compiler):
+            yield has_compiler
+    finally:
+        _is_warming_up = before
 
 
 @cache

@@ -217,6 +217,7 @@ plan_options = grouped(
         default="auto",
     ),
     value_option("--phases", "TEXT", "What phased does, as in 'powers_of_two; half(min_fill=0.96); finish'."),
+    value_option("--num-packs", "NUMBER", "Packs that spread makes, exactly.", type=int),
     value_option(
         "--budget",
         "NAME=MOST",

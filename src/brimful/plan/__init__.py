@@ -1,11 +1,13 @@
-"""Lengths to packs: ``plan_packs`` and the ``Plan`` it makes. Pure, but for ``plan_file``.
+"""Lengths to packs: ``plan_packs`` and the ``Plan`` it makes. Pure, but for ``saved``.
 
 ::
 
     LengthTable ─► Items ──────► PackResult ──────────────► Plan ─► Schedule
       planner      items         algorithms   order/        plan    schedule/
       settings     policies/     fit/ vector/ optimal/      ledger
-                   counts/       phased/      stream/       validate
+                   counts/       phased/      stream/       saved/
+
+    lengths of one step ──────────────────────────────────► StepPlan: step/, by itself
 
 ``algorithms`` is the one table of all algorithms; each has a file of its own. The decreasing ones work on counts of
 lengths (``counts``), the others on the lengths in their order.

@@ -11,6 +11,7 @@ from brimful.plan.fit.concat_split import concat_split
 from brimful.plan.fit.first_fit import first_fit
 from brimful.plan.fit.first_fit_decreasing import first_fit_decreasing
 from brimful.plan.fit.next_fit import next_fit
+from brimful.plan.fit.spread import spread
 from brimful.plan.fit.worst_fit import worst_fit
 from brimful.plan.optimal import installed_solver, pack_optimally
 from brimful.plan.outcome import PlanOutcome
@@ -35,11 +36,13 @@ class CountOptions:
         capacity: tokens of a pack.
         recipe: phases of ``phased``.
         time_limit: seconds that a search may take; None for the limit of the algorithm.
+        num_packs: exactly so many packs, for ``spread``; None for as few as it finds.
     """
 
     capacity: int
     recipe: Recipe | None = None
     time_limit: float | None = None
+    num_packs: int | None = None
 
 
 PackInOrder = Callable[..., Packing]
@@ -95,6 +98,10 @@ def _textbook(function: Callable[..., PackRuns]) -> PackCounts:
 def _pack_optimally(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
     seconds = _SECONDS if options.time_limit is None else options.time_limit
     return pack_optimally(items, capacity=options.capacity, time_limit=seconds)
+
+
+def _spread_evenly(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
+    return PackResult(spread(items, capacity=options.capacity, num_packs=options.num_packs, bound=bound), bound)
 
 
 def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> PackResult[PackRuns]:
@@ -154,6 +161,11 @@ ALGORITHMS: dict[str, Algorithm] = {
             "phased",
             "the phases of a recipe",
             on_counts=_pack_in_phases,
+        ),
+        Algorithm(
+            "spread",
+            "longest first, each in the emptiest of a given number of packs",
+            on_counts=_spread_evenly,
         ),
         Algorithm(
             "next_fit",

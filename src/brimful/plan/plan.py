@@ -16,13 +16,13 @@ from brimful.fingerprint import fingerprint_array, fingerprint_of, short
 from brimful.measure.table import PAIRS_PER_BLOCK, LengthTable
 from brimful.plan.ledger import Ledger
 from brimful.plan.outcome import PlanOutcome
-from brimful.plan.plan_file import load_plan, save_plan
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.policies.truncated import Truncated
+from brimful.plan.saved.plan_file import load_plan, save_plan
+from brimful.plan.saved.validate import validate_plan
 from brimful.plan.schedule import CostModel, Part, pack_costs, pack_part_costs
 from brimful.plan.settings import PlanSettings
-from brimful.plan.validate import validate_plan
 from brimful.ragged import sums_of
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, Lengths, Offsets
 

@@ -49,6 +49,7 @@ def plan_packs(
     seed: int | None = 0,
     epoch: int = 0,
     time_limit: float | None = None,
+    num_packs: int | None = None,
 ) -> Plan:
     """Decide which samples share which pack, from their lengths alone.
 
@@ -63,7 +64,7 @@ def plan_packs(
             far from that it is; ``auto`` does so only where best fit decreasing is over 0.1 % above the bound, and
             packs under several budgets if there are any; ``next_fit``, ``first_fit``, ``best_fit`` and ``worst_fit``
             take the samples in their order; ``phased`` follows a recipe; ``concat_split`` cuts the stream of all
-            tokens. ``Plan.outcome`` tells how far it came. The names that others use (``bfd``, ``ffd``,
+            tokens; ``spread`` makes ``num_packs`` even packs. ``Plan.outcome`` tells how far it came. The names that others use (``bfd``, ``ffd``,
             ``wrapped``, and ``sequential`` for next fit, whose packs follow each other as the samples do) are
             understood.
         overflow: policy for samples longer than a pack (``Overflow``).
@@ -87,9 +88,10 @@ def plan_packs(
         time_limit: seconds that ``optimal`` (60 if None) and ``auto`` may search. A search that is cut short returns its
             best packs, which may differ on a slower machine: then save the plan rather than make it again. If None,
             ``auto`` stops after a fixed number of operations instead, and its plan is the same everywhere.
+        num_packs: exactly so many packs, for ``spread``; as few as best fit decreasing takes if None.
 
     Raises:
-        InvalidLengthsError: no samples, a length below 1, or no whole numbers.
+        InvalidLengthsError: no samples, a length below 1, no whole numbers, or a ``num_packs`` that they cannot fill.
         NoTargetError: samples without a target, and ``no_target`` is ``error``; or no sample has one.
         OversizedSampleError: a sample or a group exceeds a capacity, and ``overflow`` is ``error``.
         SettingsError: an impossible capacity, an unknown name, options that contradict each other.
@@ -114,6 +116,7 @@ def plan_packs(
         seed=seed,
         epoch=epoch,
         time_limit=time_limit,
+        num_packs=num_packs,
     )
     return plan_with(lengths, settings, groups=groups)
 
@@ -167,7 +170,9 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     if settings.rule.in_order is not None:
         return PackResult(settings.rule.in_order(lengths, capacity=capacity), bound)
     assert settings.rule.on_counts is not None
-    options = CountOptions(capacity, recipe=settings.recipe, time_limit=settings.time_limit)
+    options = CountOptions(
+        capacity, recipe=settings.recipe, time_limit=settings.time_limit, num_packs=settings.num_packs
+    )
     result = settings.rule.on_counts(counts, options, bound)
     # Counts do not say which sample goes where: samples of equal length are exchangeable.
     runs = result.packs

@@ -57,6 +57,7 @@ class PlanSettings:
     seed: int | None = 0
     epoch: int = 0
     time_limit: float | None = None
+    num_packs: int | None = None
 
     rule: Algorithm = field(init=False, repr=False, compare=False)
     overflow_policy: Overflow = field(init=False, repr=False, compare=False)
@@ -73,6 +74,8 @@ class PlanSettings:
         if self.phases is not None:
             check_type("phases", self.phases, (str, Recipe), "a Recipe, or its text such as 'half; finish'")
         capacity = setting_number("capacity", self.capacity, minimum=1, maximum=_MAX_CAPACITY)
+        if self.num_packs is not None:
+            self.__dict__["num_packs"] = setting_number("num_packs", self.num_packs, minimum=1)
         seed = None if self.seed is None else setting_number("seed", self.seed)
         epoch = setting_number("epoch", self.epoch, minimum=0)
         for name, value in (("min_fill", self.min_fill), ("time_limit", self.time_limit)):
@@ -122,8 +125,21 @@ class PlanSettings:
             usable=usable,
             longest_segment=capacity if rule.name == "concat_split" else usable,
         )
+        if self.num_packs is not None:
+            self._check_num_packs()
         if rule.contradicts or self.mix:
             self._check_contradictions()
+
+    def _check_num_packs(self) -> None:
+        number = setting("num_packs", self.num_packs)
+        if self.algorithm != "spread":
+            raise SettingsError(
+                f"{number} is for {setting('algorithm', 'spread')}, and the algorithm is {self.algorithm}"
+            )
+        if self.min_fill:
+            raise SettingsError(
+                f"{setting('min_fill')} packs samples again, into another number than {number}: leave one out"
+            )
 
     def _check_contradictions(self) -> None:
         algorithm, contradicts = setting("algorithm", self.algorithm), self.rule.contradicts
@@ -175,6 +191,7 @@ class PlanSettings:
             "phases": str(self.recipe or ""),
             "mix": bool(self.mix),
             "epoch": self.epoch,
+            "num_packs": self.num_packs,
         }
         return record | {name: value for name, value in others.items() if value}
 
@@ -185,7 +202,18 @@ class PlanSettings:
         Raises:
             SettingsError: settings that this version does not understand.
         """
-        names = ("algorithm", "overflow", "no_target", "budgets", "min_fill", "phases", "mix", "seed", "epoch")
+        names = (
+            "algorithm",
+            "overflow",
+            "no_target",
+            "budgets",
+            "min_fill",
+            "phases",
+            "mix",
+            "seed",
+            "epoch",
+            "num_packs",
+        )
         options = {name: record[name] for name in names if name in record}
         if "alignment" in record:
             options["alignment"] = Alignment(**record["alignment"])

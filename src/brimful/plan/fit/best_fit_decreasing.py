@@ -59,7 +59,7 @@ def best_fit_decreasing(items: Histogram, *, capacity: int, max_items: int | Non
     """
     kernel = None
     if max_items is None and capacity <= _MAX_COMPILED_CAPACITY:
-        kernel = compiled(_best_fit_decreasing, int(items.counts.sum()))
+        kernel = compiled(_best_fit_decreasing, int(items.counts.sum()), sum_calls=True)
     if kernel is not None:
         table, num_packs = kernel(items.lengths, items.counts, capacity)
         return PackRuns.of_table(table, int(num_packs))

@@ -24,6 +24,9 @@ _WORDS_PER_CLASS = 2 * _ROUNDS
 _MIN_BITS = 6
 """Bits of the numbers that the bijection permutes: fewer are too few to mix."""
 
+_SMALL = 1 << _MIN_BITS
+"""Items of a class up to which the bijection is over the fewest bits."""
+
 _MAX_BITS = 32
 """Bits that a product needs: 32-bit arithmetic keeps the low half, and classes have less than 2**32 items."""
 
@@ -125,9 +128,37 @@ def _permute_in_blocks(
     base = 0
     for number in range(len(counts)):
         count = counts[number]
+        # One item stays where it is: most lengths of a small data set are there once, and would walk far for it.
+        if count == 1:
+            if order is None:
+                scratch[base] = base
+            base += 1
+            continue
         size = np.uint32(count)
         mask = np.uint32((np.int64(1) << bits[number]) - 1)
         shift = np.uint32((bits[number] + 1) >> 1)
+        if count <= _SMALL:
+            # The bijection as a table: walks through it are several times as many steps as there are numbers.
+            for i in range(_SMALL):
+                values[i] = i
+            for turn in range(_ROUNDS):
+                factor, summand = keys[number, 2 * turn], keys[number, 2 * turn + 1]
+                for i in range(_SMALL):
+                    value = np.uint32(values[i] * factor + summand) & mask
+                    values[i] = value ^ (value >> shift)
+            for i in range(count):
+                value = values[i]
+                while value >= size:
+                    value = values[value]
+                if order is None:
+                    scratch[base + i] = base + np.int64(value)
+                else:
+                    scratch[i] = order[base + np.int64(value)]
+            if order is not None:
+                for i in range(count):
+                    order[base + i] = scratch[i]
+            base += count
+            continue
         for begin in range(0, count, _BLOCK):
             block = min(_BLOCK, count - begin)
             for i in range(block):
@@ -192,6 +223,7 @@ def _permuted(
     """Permute ranks within their classes; ``owners`` names the class of each, or the one class of all."""
     sizes = np.broadcast_to(counts[owners], ranks.shape)
     ranks = _apply_bijection(ranks, keys[owners], bits[owners])
+    ranks[sizes == 1] = 0  # one item stays where it is
     outside = np.flatnonzero(ranks >= sizes)
     while len(outside):
         classes = owners if isinstance(owners, slice) else owners[outside]

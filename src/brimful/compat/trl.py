@@ -1,0 +1,114 @@
+"""Planner of TRL's asynchronous GRPO, ``trl.experimental.async_grpo``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import InvalidLengthsError
+from brimful.optional import optional
+from brimful.plan.step import StepPlan, plan_step
+from brimful.plan.step.step_items import StepCost
+
+with optional("torch", "torch", "TokenBudgetBatcher"):
+    from torch.utils.data import IterableDataset
+
+__all__ = ["TokenBudgetBatcher"]
+
+
+class TokenBudgetBatcher(IterableDataset[list[Any]]):
+    """Batcher of a stream of rollouts: rows of samples, one for each process, within a budget of tokens.
+
+    TRL closes all rows when one sample fits nowhere; here ``window`` samples are planned together, so that rows are full
+    and cost the same. A sample above the budget is dropped with a warning, and counted in ``metrics``, as there. Samples
+    too few for a row of each process wait for the next window; at the end of the stream they are dropped with a warning.
+
+    Args:
+        dataset: rollouts, dictionaries with ``input_ids``.
+        num_processes: data-parallel ranks.
+        token_budget: tokens of a row at most.
+        metrics: TRL's lists by name.
+        window: samples that are planned together; a last, shorter window is planned too.
+        cost: as of ``plan_step``.
+
+    Yields a list of ``num_processes`` rows at a time: TRL's ``TreeRow`` where it has one, else lists of samples.
+
+    >>> rollouts = [{"input_ids": [0] * length} for length in (3, 3, 5, 6, 1, 1)]
+    >>> batches = TokenBudgetBatcher(rollouts, num_processes=2, token_budget=7, metrics={}, rows_of=list)
+    >>> [[sum(len(sample["input_ids"]) for sample in row) for row in rows] for rows in batches]
+    [[6, 6], [3, 4]]
+    """
+
+    def __init__(
+        self,
+        dataset: Iterable[dict[str, Any]],
+        num_processes: int,
+        token_budget: int,
+        metrics: dict[str, list[float]],
+        *,
+        window: int = 1024,
+        cost: StepCost | None = None,
+        rows_of: Any = None,
+    ) -> None:
+        self.dataset = dataset
+        self.num_processes = num_processes
+        self.token_budget = token_budget
+        self.metrics = metrics
+        self.window = window
+        self.cost = cost
+        self._rows_of = rows_of or _row
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        samples: list[dict[str, Any]] = []
+        for sample in self.dataset:
+            if len(sample["input_ids"]) > self.token_budget:
+                warnings.warn(
+                    f"a rollout of {len(sample['input_ids']):,} tokens exceeds token_budget={self.token_budget} and is dropped",
+                    stacklevel=2,
+                )
+                self.metrics.setdefault("batch/dropped_oversize_total", []).append(1.0)
+                continue
+            samples.append(sample)
+            if len(samples) >= self.window:
+                step = self._plan(samples)
+                if step is not None:
+                    yield from self._rows(samples, step)
+                    samples = []
+        step = self._plan(samples) if samples else None
+        if step is not None:
+            yield from self._rows(samples, step)
+        elif samples:
+            warnings.warn(
+                f"{len(samples):,} rollouts are too few for {self.num_processes:,} rows and are dropped", stacklevel=2
+            )
+
+    def _plan(self, samples: list[dict[str, Any]]) -> StepPlan | None:
+        """Plan a window; None if there are too few samples for a row of each process."""
+        lengths = np.array([len(sample["input_ids"]) for sample in samples])
+        try:
+            return plan_step(lengths, capacity=self.token_budget, dp_world_size=self.num_processes, cost=self.cost)
+        except InvalidLengthsError:
+            return None
+
+    def _rows(self, samples: list[dict[str, Any]], step: StepPlan) -> Iterator[list[Any]]:
+        by_rank = [step.micro_batches(rank) for rank in range(self.num_processes)]
+        for number in range(step.num_micro_batches):
+            yield [self._rows_of([samples[sample] for sample in rows[number].tolist()]) for rows in by_rank]
+
+    def __repr__(self) -> str:
+        return f"TokenBudgetBatcher({self.num_processes} rows of {self.token_budget:,} tokens, {self.window:,} samples at a time)"
+
+
+def _row(samples: list[dict[str, Any]]) -> Any:
+    """Make a row as TRL's collator takes it."""
+    try:
+        from trl.experimental.async_grpo.async_grpo_trainer import TreeRow
+    except ImportError:
+        return samples
+    row = TreeRow()
+    for sample in samples:
+        row.add(sample)
+    return row

@@ -1,0 +1,159 @@
+"""Spread: longest first, each in the emptiest of a given number of packs."""
+
+from heapq import heappop, heappush
+
+import numpy as np
+
+from brimful.compiling import compiled
+from brimful.errors import InvalidLengthsError
+from brimful.messages import setting
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.counts.runs import PackRuns
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.typing import Int64Array
+
+
+def spread(items: Histogram, *, capacity: int, num_packs: int | None, bound: int) -> PackRuns:
+    """Place items, longest first, each in the emptiest of ``num_packs`` packs: even packs instead of few ones.
+
+    ::
+
+        capacity 7     6        5        3        3        1        1
+        pack 0       6 ------ 6 ------ 6 ------ 6 ------ 6 ------ 6 1
+        pack 1                5 ------ 5 ------ 5 ------ 5 1 ---- 5 1       fill 19/21
+        pack 2                         3 ------ 3 3 ---- 3 3 ---- 3 3
+
+    Of equally empty packs the first is taken. Where an item has room in no pack, packs are nearly full: then best fit
+    decreasing packs below the least capacity that leaves it with so few, and packs it does not need get the
+    shortest items of others. No pack exceeds the capacity, and none is empty.
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        items: number of items of each length, none longer than the capacity.
+        capacity: tokens that a pack holds at most, at least 1.
+        num_packs: exactly so many; None for those that best fit decreasing takes.
+        bound: no packing of the items has fewer packs.
+
+    Returns:
+        The runs; ``assign`` names the items.
+
+    Raises:
+        InvalidLengthsError: fewer packs than the bound or than best fit decreasing takes, or more than items.
+
+    Cost: O(n·log p) at worst, for n items and p packs; runs of equal items in equal packs are placed at once.
+    Source: longest processing time first (Graham, 1969); where that fails, multifit (Coffman, Garey and Johnson, 1978).
+
+    >>> items = Histogram.of(np.array([3, 3, 5, 6, 1, 1]))
+    >>> spread(items, capacity=7, num_packs=4, bound=3).num_packs
+    4
+    """
+    num_items = items.num_items
+    densest = None
+    if num_packs is None:
+        densest = best_fit_decreasing(items, capacity=capacity)
+        num_packs = densest.num_packs
+    if num_packs < bound:
+        raise InvalidLengthsError(
+            f"{setting('num_packs', num_packs)} is below the bound: {items.total:,} tokens in packs of {capacity:,} need at "
+            f"least {bound:,} packs; use {setting('num_packs', bound)} or more, or a larger {setting('capacity')}"
+        )
+    if num_packs > num_items:
+        raise InvalidLengthsError(
+            f"{setting('num_packs', num_packs)} is more than the {num_items:,} samples, and no pack may be empty"
+        )
+    if num_packs == 0:
+        return PackRuns.of_table([], 0)
+    place = compiled(_spread, num_items, sum_calls=True) or _spread
+    table = place(items.lengths, items.counts, capacity, num_packs)
+    if len(table):
+        return PackRuns.of_table(table, num_packs)
+    return _multifit(items, capacity, num_packs, densest)
+
+
+def _spread(lengths: Int64Array, counts: Int64Array, capacity: int, num_packs: int) -> Int64Array:
+    """Return the rows of ``PackRuns.of_table``, none if an item has no room; to be compiled."""
+    table = np.empty((1024, 5), dtype=np.int64)
+    num_rows = 0
+    # Runs of equally full packs beside each other: load, first pack, packs, items in each.
+    heap = [(0, 0, num_packs, 0)]
+    for number in range(len(lengths) - 1, -1, -1):
+        length = int(lengths[number])
+        remaining = int(counts[number])
+        while remaining > 0:
+            load, first_pack, packs, items_before = heappop(heap)
+            if load + length > capacity:
+                return table[:0]
+            if num_rows == len(table):
+                table = np.concatenate((table, np.empty_like(table)))
+            num_filled = min(packs, remaining)
+            table[num_rows, 0], table[num_rows, 1], table[num_rows, 2] = length, first_pack, num_filled
+            table[num_rows, 3], table[num_rows, 4] = 1, items_before
+            num_rows += 1
+            remaining -= num_filled
+            heappush(heap, (load + length, first_pack, num_filled, items_before + 1))
+            if num_filled < packs:
+                heappush(heap, (load, first_pack + num_filled, packs - num_filled, items_before))
+    return table[:num_rows]
+
+
+def _multifit(items: Histogram, capacity: int, num_packs: int, densest: PackRuns | None) -> PackRuns:
+    """Pack below the least capacity at which best fit decreasing takes no more than ``num_packs``."""
+    runs = best_fit_decreasing(items, capacity=capacity) if densest is None else densest
+    if runs.num_packs > num_packs:
+        raise InvalidLengthsError(
+            f"{setting('num_packs', num_packs)}: no such packing was found; best fit decreasing takes "
+            f"{runs.num_packs:,} packs of {capacity:,} tokens. Use {setting('num_packs', runs.num_packs)}, or a larger "
+            f"{setting('capacity')}"
+        )
+    # Between a capacity that is too small and one that is not; the number of packs need not fall all the way.
+    small = max(-(-items.total // num_packs), int(items.lengths[-1])) - 1
+    large = capacity
+    while large - small > max(1, capacity >> 10):
+        middle = (small + large) // 2
+        candidate = best_fit_decreasing(items, capacity=middle)
+        if candidate.num_packs <= num_packs:
+            runs, large = candidate, middle
+        else:
+            small = middle
+    return runs if runs.num_packs == num_packs else _with_more_packs(items, runs, num_packs)
+
+
+def _with_more_packs(items: Histogram, runs: PackRuns, num_packs: int) -> PackRuns:
+    """Move the shortest items into packs of their own until there are enough; item by item."""
+    lengths = np.repeat(items.lengths[::-1], items.counts[::-1])
+    packing = runs.assign(np.arange(len(lengths)))
+    pack_of = np.empty(len(lengths), dtype=np.int64)
+    pack_of[packing.items] = np.repeat(np.arange(len(packing)), packing.sizes)
+    occupy_empty_bins(pack_of, num_packs)
+    # Items of a pack follow each other in the order of their positions: longest first.
+    by_pack = np.argsort(pack_of, kind="stable")
+    counts = np.bincount(pack_of, minlength=num_packs)
+    items_before = np.empty(len(lengths), dtype=np.int64)
+    items_before[by_pack] = np.arange(len(lengths)) - np.repeat(np.cumsum(counts) - counts, counts)
+    ones = np.ones(len(lengths), dtype=np.int64)
+    return PackRuns(lengths, pack_of, ones, ones, items_before, num_packs)
+
+
+def occupy_empty_bins(bin_of: Int64Array, num_bins: int) -> None:
+    """Move the last items into bins that are empty, from bins that keep another; in place.
+
+    Args:
+        bin_of: ``int64[num_items]``, the bin of each item, longest item first; at least ``num_bins`` of them.
+        num_bins: none of them is empty in the end.
+
+    >>> bin_of = np.array([0, 0, 1, 0])
+    >>> occupy_empty_bins(bin_of, 3)
+    >>> bin_of.tolist()
+    [0, 0, 1, 2]
+    """
+    counts = np.bincount(bin_of, minlength=num_bins)
+    if counts.all():
+        return
+    item = len(bin_of)
+    for empty in np.flatnonzero(counts == 0).tolist():
+        item -= 1
+        while counts[bin_of[item]] < 2:
+            item -= 1
+        counts[bin_of[item]] -= 1
+        bin_of[item] = empty

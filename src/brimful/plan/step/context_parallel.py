@@ -1,0 +1,396 @@
+"""Dynamic context parallelism: the number of ranks that share each sample, and the micro-batch that it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from brimful.checks import check_share, setting_number, whole_number
+from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.fingerprint import fingerprint_array, fingerprint_of, short
+from brimful.measure.table import LengthTable
+from brimful.messages import counted
+from brimful.plan.policies.budgets import examples_of
+from brimful.plan.step.fill import run_loop
+from brimful.plan.step.short_shares import borrow_for_short_shares
+from brimful.plan.step.step_items import StepCost, prepare_step_items
+from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array
+
+_MORE_SLACK = 0.2
+"""Slack of a second attempt, where the first shares a sample among more ranks than it has tokens."""
+
+_MAX_CAPACITY = 2**31 - 1
+"""Tokens at most: lengths are int32."""
+
+
+@dataclass(frozen=True, eq=False)
+class ContextParallelPlan:
+    """Micro-batches whose samples are each shared by a number of ranks, as ``plan_context_parallel`` makes them.
+
+    Attributes:
+        world_size: ranks of data and context parallelism together.
+        max_tokens_per_rank: tokens that a rank holds in a micro-batch at most.
+        num_micro_batches: of every rank; none is empty.
+        micro_batch_of: ``int64[num_samples]``.
+        first_rank_of: ``int64[num_samples]``: a multiple of the degree.
+        degree_of: ``int64[num_samples]``: ranks that share the sample, a power of two (``local_cp_size``).
+        tokens: ``int64[num_micro_batches, world_size]``: of each rank, each share padded to two equal chunks.
+        costs: ``float64[num_micro_batches, world_size]``, in the unit of the cost model.
+
+    >>> from brimful import plan_context_parallel
+    >>> plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2)
+    ... # doctest: +ELLIPSIS
+    ContextParallelPlan(5 samples, 4 ranks, micro-batches 1, at most 8 tokens a rank, degrees 1 to 2, fingerprint ...)
+    """
+
+    world_size: int
+    max_tokens_per_rank: int
+    num_micro_batches: int
+    micro_batch_of: Int64Array
+    first_rank_of: Int64Array
+    degree_of: Int64Array
+    tokens: Int64Array
+    costs: Float64Array
+
+    def __post_init__(self) -> None:
+        for array in (self.micro_batch_of, self.first_rank_of, self.degree_of, self.tokens, self.costs):
+            array.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.degree_of)
+
+    @property
+    def sample_id_groups(self) -> list[list[list[int]]]:
+        """``sample_id_groups[micro_batch][rank]``: ids of samples, longest first; a sample is in the list of each of its ranks.
+
+        The structure of Megatron-Core's schedulers, new lists at each call.
+
+        >>> from brimful import plan_context_parallel
+        >>> plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2).sample_id_groups
+        [[[0], [0], [1, 3], [2, 4]]]
+        """
+        groups: list[list[list[int]]] = [[[] for _ in range(self.world_size)] for _ in range(self.num_micro_batches)]
+        columns = (self.micro_batch_of, self.first_rank_of, self.degree_of)
+        rows = zip(*(column[self._longest_first].tolist() for column in columns), strict=True)
+        for sample, (micro_batch, first, degree) in zip(self._longest_first.tolist(), rows, strict=True):
+            for rank in range(first, first + degree):
+                groups[micro_batch][rank].append(sample)
+        return groups
+
+    @cached_property
+    def _longest_first(self) -> Int64Array:
+        return np.argsort(-self.degree_of, kind="stable")
+
+    def micro_batches(self, rank: int) -> list[Int64Array]:
+        """Return the samples of a rank, micro-batch by micro-batch, ascending: ``int64[number]`` each.
+
+        Raises:
+            SettingsError: there is no such rank.
+        """
+        rank = whole_number("rank", rank, minimum=0)
+        if rank >= self.world_size:
+            raise SettingsError(f"rank {rank} is not in 0 … {self.world_size - 1}")
+        samples = np.flatnonzero((self.first_rank_of <= rank) & (rank < self.first_rank_of + self.degree_of))
+        order = np.argsort(self.micro_batch_of[samples], kind="stable")
+        counts = np.bincount(self.micro_batch_of[samples], minlength=self.num_micro_batches)
+        return np.split(samples[order], np.cumsum(counts)[:-1])
+
+    @property
+    def imbalance(self) -> float:
+        """Σ over micro-batches of the slowest rank ÷ the time of perfectly equal ranks."""
+        ideal = float(self.costs.mean(axis=1).sum())
+        return max(1.0, float(self.costs.max(axis=1).sum()) / ideal) if ideal else 1.0
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of who is where: equal on all ranks."""
+        arrays = (self.micro_batch_of, self.first_rank_of, self.degree_of)
+        return fingerprint_of([self.world_size, self.max_tokens_per_rank, *map(fingerprint_array, arrays)])
+
+    def __repr__(self) -> str:
+        return (
+            f"ContextParallelPlan({counted(len(self), 'sample')}, {counted(self.world_size, 'rank')}, micro-batches "
+            f"{self.num_micro_batches:,}, at most {self.max_tokens_per_rank:,} tokens a rank, degrees "
+            f"{int(self.degree_of.min())} to {int(self.degree_of.max())}, fingerprint {short(self.fingerprint)})"
+        )
+
+
+def plan_context_parallel(
+    lengths: LengthTable | AnyIntArray | Sequence[int],
+    *,
+    max_tokens_per_rank: int,
+    world_size: int,
+    cost: StepCost | None = None,
+    slack: float = 0.02,
+) -> ContextParallelPlan:
+    """Share long samples among several ranks, short ones among few, so that all ranks have equal work.
+
+    Pure: no I/O, no randomness, no communication; the same arguments give the same plan on every rank.
+
+    ::
+
+        lengths 16 4 4 3 1, at most 8 tokens a rank, 4 ranks; cost by tokens
+        ranks 0 and 1    16 (8 each)        degree 2
+        rank 2           4 3                degree 1
+        rank 3           4 1                degree 1
+
+    A micro-batch has a level, the work of each of its ranks. Its groups of ranks take the longest samples that are left,
+    each with the smallest degree that keeps it within tokens and level, and are filled up to both with the longest
+    that fit. Levels are tried from the highest that tokens allow down to the longest sample alone on all ranks; the first
+    whose idle time stays within the slack is taken: high levels mean few micro-batches, low ones equal ranks.
+
+    Args:
+        lengths: tokens of each sample.
+        max_tokens_per_rank: tokens that a rank holds in a micro-batch at most; a share of a sample counts as padded to two
+            equal chunks, which zigzag layouts cut.
+        world_size: ranks of data and context parallelism together, a power of two.
+        cost: as of ``plan_step``; a sample on n ranks costs each of them an n-th. None counts tokens.
+        slack: idle share of all ranks' time that is accepted for fewer micro-batches, from 0 to 1. Where no level stays
+            within it, the best one is taken.
+
+    Raises:
+        InvalidLengthsError: no samples, a length below 1, or fewer tokens than ranks to share them.
+        OversizedSampleError: a sample that all ranks together cannot hold.
+        SettingsError: an impossible number.
+
+    Cost: O(n·log n) for each micro-batch. Source: levels as in hierarchical balance packing (Yao et al., 2025); the
+    structure is that of Megatron-Core's hybrid context parallelism (2025).
+
+    >>> plan = plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4, slack=0.2)
+    >>> plan.degree_of.tolist(), plan.tokens.tolist()
+    ([2, 1, 1, 1, 1], [[8, 8, 7, 5]])
+    """
+    capacity = setting_number("max_tokens_per_rank", max_tokens_per_rank, minimum=2, maximum=_MAX_CAPACITY)
+    ranks = whole_number("world_size", world_size, minimum=1)
+    check_share("slack", slack)
+    if ranks & (ranks - 1):
+        raise SettingsError(f"world_size must be a power of two, as the degrees of samples are, and is {ranks:,}")
+    items = prepare_step_items(lengths, capacity=2**52, cost=cost, groups=None, budgets=None)
+    tokens = items.sizes[:, 0]
+    _refuse_oversized(tokens, capacity, ranks)
+    order = np.argsort(-tokens, kind="stable")
+    num_samples = len(tokens)
+    falling = np.maximum.accumulate(items.weights[order][::-1])[::-1]
+    # A low level may leave a last micro-batch of a few short samples, to be shared by more ranks than they have tokens.
+    for more_slack in sorted({slack, max(slack, _MORE_SLACK), 1.0}):
+        micro_batch, group, degree = (np.zeros(num_samples, dtype=np.int64) for _ in range(3))
+        sizes = (num_samples + 1, num_samples, num_samples, ranks, ranks, ranks)
+        scratch = [np.zeros(size, dtype=np.int64) for size in sizes]
+        number = run_loop(
+            _fill_micro_batches, num_samples, tokens[order], falling, capacity, ranks, float(more_slack),
+            results=(np.arange(num_samples), *scratch, micro_batch, group, degree),
+        )  # fmt: skip
+        if bool((degree <= tokens[order]).all()):
+            break
+    borrow_for_short_shares(tokens[order], micro_batch, group, degree, capacity=capacity, num_ranks=ranks)
+    return _plan_of_groups(
+        tokens, items.costs, order, micro_batch, group, degree, capacity=capacity, ranks=ranks, number=number
+    )
+
+
+def _refuse_oversized(tokens: Int64Array, capacity: int, ranks: int) -> None:
+    room = capacity if ranks == 1 else capacity // 2 * 2 * ranks
+    rows = np.flatnonzero(tokens > room)
+    if len(rows):
+        needed = -(-int(tokens.max()) // ranks)
+        needed = needed if ranks == 1 else needed + needed % 2
+        raise OversizedSampleError(
+            f"{len(rows):,} of {len(tokens):,} samples are longer than the {room:,} tokens that {counted(ranks, 'rank')} hold "
+            f"together: sample {examples_of(rows, tokens[rows])}. Cut or leave them out before, use more ranks, or "
+            f"max_tokens_per_rank={needed}"
+        )
+
+
+def _fill_micro_batches(
+    lengths: list[int],
+    weights: list[int],
+    capacity: int,
+    num_ranks: int,
+    slack: float,
+    unplaced: list[int],
+    following: list[int],
+    group_of: list[int],
+    best_group_of: list[int],
+    degrees: list[int],
+    best_degrees: list[int],
+    loads: list[int],
+    micro_batch_of: list[int],
+    final_group_of: list[int],
+    degree_of: list[int],
+) -> int:
+    """Write micro-batch, group and degree of each item, and return the number of micro-batches; to be compiled.
+
+    ``unplaced`` names the items that are left, longest first; ``following[i]`` leads to the first of them at or behind
+    ``i`` that the present attempt has not placed.
+    """
+    num_unplaced = len(lengths)
+    number = 0
+    idle_time = 0
+    work_done = 0
+    while num_unplaced > 0:
+        longest, heaviest = lengths[unplaced[0]], weights[unplaced[0]]
+        # The least degree of the longest item, and the number of its kind that tokens allow: the highest level.
+        degree = 1
+        while longest > capacity if degree == 1 else 2 * ((longest + 2 * degree - 1) // (2 * degree)) > capacity:
+            degree *= 2
+        copies = 1
+        while 2 * copies * longest <= degree * capacity:
+            copies *= 2
+        best_work, best_slowest = 0, 1
+        while True:
+            level = (heaviest * copies + degree - 1) // degree
+            for place in range(num_unplaced + 1):
+                following[place] = place
+            for place in range(num_unplaced):
+                group_of[place] = -1
+            free = num_ranks
+            num_groups = 0
+            work = 0
+            last_degree = degree
+            seed = 0
+            while free > 0:
+                while following[seed] != seed:
+                    following[seed] = following[following[seed]]
+                    seed = following[seed]
+                if seed == num_unplaced:
+                    break
+                # The smallest degree that keeps the seed within tokens and level; it never rises, so groups are aligned.
+                seed_length, seed_weight = lengths[unplaced[seed]], weights[unplaced[seed]]
+                seed_degree = 1
+                while seed_degree < last_degree and (
+                    seed_weight > seed_degree * level
+                    or (
+                        seed_length
+                        if seed_degree == 1
+                        else 2 * ((seed_length + 2 * seed_degree - 1) // (2 * seed_degree))
+                    )
+                    > capacity
+                ):
+                    seed_degree *= 2
+                last_degree = seed_degree
+                room = capacity
+                allowance = seed_degree * level
+                load = 0
+                place = seed
+                while place < num_unplaced:
+                    item = unplaced[place]
+                    group_of[place] = num_groups
+                    following[place] = place + 1
+                    if seed_degree == 1:
+                        room -= lengths[item]
+                    else:
+                        room -= 2 * ((lengths[item] + 2 * seed_degree - 1) // (2 * seed_degree))
+                    allowance -= weights[item]
+                    load += weights[item]
+                    # The first item behind it that fits: lengths and weights fall.
+                    longest_fit = room if seed_degree == 1 else room // 2 * 2 * seed_degree
+                    low, high = place + 1, num_unplaced
+                    while low < high:
+                        middle = (low + high) // 2
+                        if lengths[unplaced[middle]] <= longest_fit and weights[unplaced[middle]] <= allowance:
+                            high = middle
+                        else:
+                            low = middle + 1
+                    place = low
+                    while following[place] != place:
+                        following[place] = following[following[place]]
+                        place = following[place]
+                degrees[num_groups] = seed_degree
+                loads[num_groups] = load
+                work += load
+                free -= seed_degree
+                num_groups += 1
+            # Ranks without work: the group with most of it is shared by twice as many, while there are.
+            while free > 0:
+                busiest = -1
+                for group in range(num_groups):
+                    if degrees[group] <= free and (
+                        busiest < 0 or loads[group] * degrees[busiest] > loads[busiest] * degrees[group]
+                    ):
+                        busiest = group
+                free -= degrees[busiest]
+                degrees[busiest] *= 2
+            slowest = 0
+            for group in range(num_groups):
+                slowest = max(slowest, (loads[group] + degrees[group] - 1) // degrees[group])
+            if best_work == 0 or work * best_slowest > best_work * slowest:
+                best_work, best_slowest = work, slowest
+                for place in range(num_unplaced):
+                    best_group_of[place] = group_of[place]
+                for group in range(num_groups):
+                    best_degrees[group] = degrees[group]
+            if idle_time + num_ranks * slowest - work <= slack * (work_done + work):
+                break
+            # The next lower level: half.
+            if copies > 1:
+                copies //= 2
+            elif degree < num_ranks:
+                degree *= 2
+            else:
+                break
+        idle_time += num_ranks * best_slowest - best_work
+        work_done += best_work
+        num_kept = 0
+        for place in range(num_unplaced):
+            item = unplaced[place]
+            group = best_group_of[place]
+            if group >= 0:
+                micro_batch_of[item] = number
+                final_group_of[item] = group
+                degree_of[item] = best_degrees[group]
+            else:
+                unplaced[num_kept] = item
+                num_kept += 1
+        num_unplaced = num_kept
+        number += 1
+    return number
+
+
+def _plan_of_groups(
+    tokens: Int64Array,
+    costs: Float64Array,
+    order: Int64Array,
+    micro_batch: Int64Array,
+    group: Int64Array,
+    degree: Int64Array,
+    *,
+    capacity: int,
+    ranks: int,
+    number: int,
+) -> ContextParallelPlan:
+    """Give ranks to the groups of each micro-batch, large degrees first: each begins at a multiple of its degree."""
+    # One row for each group, in the order of its ranks.
+    key = (micro_batch * (ranks + 1) + (ranks - degree)) * ranks + group
+    groups, first_item, group_of = np.unique(key, return_index=True, return_inverse=True)
+    degrees = degree[first_item]
+    first_ranks = np.cumsum(degrees) - degrees - micro_batch[first_item] * ranks
+    assert int(degrees.sum()) == number * ranks
+    micro_batch_of, first_rank_of, degree_of = (np.empty(len(tokens), dtype=np.int64) for _ in range(3))
+    micro_batch_of[order] = micro_batch
+    first_rank_of[order] = first_ranks[group_of]
+    degree_of[order] = degree
+    short_rows = np.flatnonzero(tokens < degree_of)
+    if len(short_rows):
+        sample = int(short_rows[0])
+        raise InvalidLengthsError(
+            f"sample {sample} of {int(tokens[sample]):,} tokens would be shared by {int(degree_of[sample]):,} ranks, and none "
+            f"may be empty: use fewer ranks, or more samples"
+        )
+    lengths = tokens[order]
+    shares = np.where(degree == 1, lengths, 2 * -(-lengths // (2 * degree)))
+    group_tokens = np.bincount(group_of, weights=shares, minlength=len(groups)).astype(np.int64)
+    group_costs: Float64Array = np.bincount(group_of, weights=costs[order] / degree).astype(np.float64)
+    assert int(group_tokens.max()) <= capacity
+    return ContextParallelPlan(
+        world_size=ranks,
+        max_tokens_per_rank=capacity,
+        num_micro_batches=number,
+        micro_batch_of=micro_batch_of,
+        first_rank_of=first_rank_of,
+        degree_of=degree_of,
+        tokens=np.repeat(group_tokens, degrees).reshape(number, ranks),
+        costs=np.repeat(group_costs, degrees).reshape(number, ranks),
+    )

@@ -1,0 +1,276 @@
+"""Entry point of planning a step: from lengths to a ``StepPlan``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from brimful.arguments import CAPACITY_NAMES, understands
+from brimful.checks import choice_of, setting_number, whole_number
+from brimful.errors import InvalidLengthsError
+from brimful.measure.table import LengthTable, as_lengths
+from brimful.messages import counted, setting
+from brimful.plan.schedule.balance import Barrier
+from brimful.plan.step.spread import placing_order, ranks_of_groups, spread, spread_within_ranks
+from brimful.plan.step.step_items import (
+    GroupsShare,
+    StepCost,
+    StepItems,
+    description_of_group,
+    prepare_step_items,
+    refuse_large_groups,
+    samples_of,
+)
+from brimful.plan.step.step_plan import StepPlan
+from brimful.ragged import offsets_of
+from brimful.typing import AnyIntArray, Float64Array, Int64Array
+
+_MAX_CAPACITY = 2**31 - 1
+"""Tokens of a micro-batch at most: positions in it are int32."""
+
+
+@understands(capacity=(*CAPACITY_NAMES, "max_tokens_per_gpu", "max_token_len"))
+def plan_step(
+    lengths: LengthTable | AnyIntArray | Sequence[int],
+    *,
+    capacity: int,
+    dp_world_size: int,
+    cost: StepCost | None = None,
+    barrier: Barrier | str = Barrier.MICRO_BATCH,
+    groups: AnyIntArray | Sequence[int] | None = None,
+    groups_share: GroupsShare | str = GroupsShare.RANK,
+    multiple_of: int = 1,
+    min_micro_batches: int = 1,
+    budgets: Mapping[str, int] | None = None,
+    loss_tokens: AnyIntArray | Sequence[int] | None = None,
+) -> StepPlan:
+    """Divide the samples of one step among ranks and micro-batches of equal cost.
+
+    For training that meets its samples anew at each step, as reinforcement learning does. No micro-batch exceeds a
+    budget, all ranks have equally many, none is empty, and every sample is in one. Their number is the least for which
+    room is found, rounded up to ``multiple_of``: samples are then spread thinner, and no dummy is made.
+
+    Pure: no I/O, no randomness, no communication; the same arguments give the same plan on every rank. Loads are whole
+    numbers, so that no comparison depends on rounding. From 100 samples on, compiled code runs where numba is
+    installed: ``warm_up`` loads it before the first step.
+
+    ::
+
+        lengths 3 3 5 6 1 1, capacity 7, 2 ranks      19 tokens: 3 micro-batches at least, 4 to be equally many
+        rank 0     6   | 3
+        rank 1     5 1 | 3 1
+
+    Args:
+        lengths: whole numbers, tokens of each sample; or a ``LengthTable``, whose columns ``budgets`` name.
+        capacity: tokens of a micro-batch at most. Names of trainers, such as ``max_tokens_per_gpu``, are understood.
+        dp_world_size: data-parallel ranks.
+        cost: the model whose cost is to be equal (``CostModel.of_model`` reads a ``config.json``), or the cost of each
+            sample; None counts tokens, which is right for short samples alone.
+        barrier: where ranks wait for each other: ``micro_batch`` where parameters are sharded (FSDP, ZeRO-3), ``step``
+            where gradients are summed once (Megatron, DDP, ZeRO-1).
+        groups: ``int64[num_samples]``: samples of the same number from 0 on stay together; -1 is alone.
+        groups_share: what they share: a ``rank``, in any of its micro-batches, or one ``micro_batch``.
+        multiple_of: number that the micro-batches of a rank are a multiple of, such as pipeline stages.
+        min_micro_batches: of a rank, at least.
+        budgets: limits of other quantities in a micro-batch, as of ``plan_packs``: columns of the table, ``samples`` and
+            ``squares``.
+        loss_tokens: ``int64[num_samples]``: targets of each sample, for ``StepPlan.weights``; all tokens if None.
+
+    Raises:
+        InvalidLengthsError: no samples, a length below 1, fewer samples than the ranks need micro-batches, or groups
+            that leave a rank with too few.
+        OversizedSampleError: a sample, or a group that shares a micro-batch, exceeds a capacity.
+        SettingsError: an impossible number, an unknown name or budget.
+
+    Cost: O(n·log n); under several budgets O(n·micro-batches). Source: longest processing time first (Graham, 1969), in
+    slices of like cost (hierarchical balance packing, Yao et al., 2025), each filled up to its most costly sample.
+
+    >>> step = plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
+    >>> [[rows.tolist() for rows in step.micro_batches(rank)] for rank in range(2)]
+    [[[3], [1]], [[2, 4], [0, 5]]]
+    """
+    capacity = setting_number("capacity", capacity, minimum=1, maximum=_MAX_CAPACITY)
+    ranks = whole_number("dp_world_size", dp_world_size, minimum=1)
+    multiple = whole_number("multiple_of", multiple_of, minimum=1)
+    least = whole_number("min_micro_batches", min_micro_batches, minimum=1)
+    barrier = choice_of(Barrier, barrier, argument="barrier")
+    share = choice_of(GroupsShare, groups_share, argument="groups_share")
+    items = prepare_step_items(lengths, capacity=capacity, cost=cost, groups=groups, budgets=budgets)
+    targets = _targets(items, loss_tokens)
+
+    micro_batches = _round_up(max(least, _least_micro_batches(items, ranks, share)), multiple)
+    search = _Search(items, ranks, share, barrier is Barrier.STEP)
+    bin_of = None
+    while bin_of is None:
+        search.refuse_too_few(micro_batches, multiple)
+        bin_of = search.bins(micro_batches)
+        if bin_of is None:
+            micro_batches += multiple
+    return _step_plan(items, bin_of, targets, capacity=capacity, ranks=ranks, micro_batches=micro_batches)
+
+
+class _Search:
+    """The search for a number of micro-batches that has room for all items."""
+
+    def __init__(self, items: StepItems, ranks: int, share: GroupsShare, is_step_barrier: bool) -> None:
+        self._items = items
+        self._ranks = ranks
+        self._is_step_barrier = is_step_barrier
+        self._is_grouped_by_rank = items.groups is not None and share is GroupsShare.RANK
+        sizes, weights = items.sizes, items.weights
+        self._counts: Int64Array | None = None
+        # No way to give groups to ranks leaves each rank a sample for each micro-batch: more of these are no way out.
+        self._is_starved = False
+        if items.groups is not None:
+            if not self._is_grouped_by_rank:
+                refuse_large_groups(items)
+            self._counts = np.diff(items.groups.offsets)
+            sizes, weights = items.groups.sizes, items.group_sums(weights)
+        # Items, or groups of them, in the order in which they are placed.
+        has_ties = items.has_own_costs or items.groups is not None
+        self._order = placing_order(sizes, items.budgets.capacities, weights if has_ties else None)
+        self._sizes, self._weights = sizes[self._order], weights[self._order]
+
+    def bins(self, micro_batches: int) -> Int64Array | None:
+        """Return the micro-batch of each sample; None if no room is found."""
+        capacities = self._items.budgets.capacities
+        if self._is_grouped_by_rank:
+            return self._bins_within_ranks(micro_batches)
+        placed = spread(
+            self._sizes,
+            self._weights,
+            capacities,
+            num_ranks=self._ranks,
+            micro_batches=micro_batches,
+            is_step_barrier=self._is_step_barrier,
+        )
+        if placed is None:
+            return None
+        bin_of = np.empty(len(placed), dtype=np.int64)
+        bin_of[self._order] = placed
+        return bin_of if self._items.groups is None else samples_of(self._items.groups, bin_of)
+
+    def _bins_within_ranks(self, micro_batches: int) -> Int64Array | None:
+        items = self._items
+        assert items.groups is not None
+        assert self._counts is not None
+        capacities = items.budgets.capacities
+        by_size = placing_order(items.sizes, capacities, items.weights if items.has_own_costs else None)
+        ways = ranks_of_groups(
+            self._sizes,
+            self._weights,
+            capacities,
+            self._counts[self._order],
+            num_ranks=self._ranks,
+            micro_batches=micro_batches,
+        )
+        num_starved = 0
+        for rank_of_placed in ways:
+            rank_of_group = np.empty(len(rank_of_placed), dtype=np.int64)
+            rank_of_group[self._order] = rank_of_placed
+            rank_of = samples_of(items.groups, rank_of_group)
+            if int(np.bincount(rank_of, minlength=self._ranks).min()) < micro_batches:
+                num_starved += 1
+                continue
+            placed = spread_within_ranks(
+                items.sizes[by_size],
+                items.weights[by_size],
+                capacities,
+                rank_of[by_size],
+                num_ranks=self._ranks,
+                micro_batches=micro_batches,
+            )
+            if placed is not None:
+                bin_of = np.empty(len(placed), dtype=np.int64)
+                bin_of[by_size] = placed
+                return bin_of
+        if ways and num_starved == len(ways):
+            self._is_starved = True
+            self.refuse_too_few(micro_batches, 1)
+        return None
+
+    def refuse_too_few(self, micro_batches: int, multiple: int) -> None:
+        """Raise where there are more micro-batches than items to put into them.
+
+        Raises:
+            InvalidLengthsError: names both numbers, and the settings that they follow from.
+        """
+        num_samples, num_items = len(self._items.sizes), len(self._sizes)
+        needed = self._ranks * micro_batches
+        ways_out = f"fewer ranks, more samples, a larger {setting('capacity')}"
+        ways_out += f", or {setting('multiple_of', 1)}" if multiple > 1 else ""
+        if self._is_grouped_by_rank:
+            if num_items < self._ranks:
+                raise InvalidLengthsError(
+                    f"{counted(num_items, 'group')} cannot give each of {counted(self._ranks, 'rank')} one: use {ways_out}"
+                )
+            if num_samples < needed or self._is_starved:
+                largest = description_of_group(self._items, int(self._order[0]))
+                raise InvalidLengthsError(
+                    f"{counted(self._ranks, 'rank')} of {micro_batches:,} micro-batches, with room for {largest}, need "
+                    f"{needed:,} samples, evenly divided, and the groups leave a rank with fewer: use {ways_out}"
+                )
+        elif num_items < needed:
+            noun = "sample" if self._items.groups is None else "group"
+            raise InvalidLengthsError(
+                f"{counted(num_items, noun)} cannot fill {counted(self._ranks, 'rank')} of {micro_batches:,} "
+                f"micro-batches ({needed:,}), and none may be empty: use {ways_out}"
+            )
+
+
+def _least_micro_batches(items: StepItems, ranks: int, share: GroupsShare) -> int:
+    """Return a number of micro-batches of a rank that no plan can go below."""
+    capacities = items.budgets.capacities
+    totals = items.sizes.sum(axis=0)
+    # Two items above half a capacity never share a micro-batch.
+    num_large = int((items.sizes > capacities // 2).sum(axis=0).max())
+    needed = max(int((-(-totals // capacities)).max()), num_large)
+    least = -(-needed // ranks)
+    if items.groups is not None and share is GroupsShare.RANK:
+        least = max(least, int((-(-items.groups.sizes // capacities)).max()))
+    return least
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _targets(items: StepItems, loss_tokens: AnyIntArray | Sequence[int] | None) -> Int64Array:
+    tokens = items.sizes[:, 0]
+    if loss_tokens is None:
+        return tokens.copy()
+    targets = as_lengths(loss_tokens, "loss_tokens").astype(np.int64)
+    if len(targets) != len(tokens):
+        raise InvalidLengthsError(
+            f"loss_tokens must be one number for each of {len(tokens):,} samples and are {len(targets):,}"
+        )
+    wrong = (targets < 0) | (targets > tokens)
+    if wrong.any():
+        sample = int(np.argmax(wrong))
+        raise InvalidLengthsError(
+            f"loss_tokens: sample {sample} has {int(targets[sample]):,} targets in {int(tokens[sample]):,} tokens"
+        )
+    return targets
+
+
+def _step_plan(
+    items: StepItems, bin_of: Int64Array, targets: Int64Array, *, capacity: int, ranks: int, micro_batches: int
+) -> StepPlan:
+    num_bins = ranks * micro_batches
+    costs: Float64Array = np.bincount(bin_of, weights=items.costs, minlength=num_bins).astype(np.float64)
+    sizes = np.bincount(bin_of, minlength=num_bins)
+    tokens = np.bincount(bin_of, weights=items.sizes[:, 0], minlength=num_bins).astype(np.int64)
+    narrow = bin_of.astype(np.uint16) if num_bins < 1 << 16 else bin_of  # sorted by radix
+    assert int(sizes.min()) >= 1
+    assert int(tokens.max()) <= capacity
+    return StepPlan(
+        capacity=capacity,
+        dp_world_size=ranks,
+        num_micro_batches=micro_batches,
+        order=np.argsort(narrow, kind="stable"),
+        offsets=offsets_of(sizes),
+        tokens=tokens.reshape(ranks, micro_batches),
+        costs=costs.reshape(ranks, micro_batches),
+        loss_tokens=targets,
+    )

@@ -1,0 +1,68 @@
+"""Samples with fewer tokens than ranks: micro-batches that were left with too little get samples of others."""
+
+import numpy as np
+
+from brimful.typing import Int64Array
+
+
+def borrow_for_short_shares(
+    lengths: Int64Array,
+    micro_batch: Int64Array,
+    group: Int64Array,
+    degree: Int64Array,
+    *,
+    capacity: int,
+    num_ranks: int,
+) -> None:
+    """Take samples of other micro-batches for one that shares a sample among more ranks than it has tokens; in place.
+
+    ::
+
+        4 ranks     micro-batch 0: 9 | 9 | 8 2 | 8 2     micro-batch 1: 3 on all four
+        after       micro-batch 0: 9 | 9 | 8 2 | 8       micro-batch 1: 3 on two, 2 on two
+
+    Only groups that keep a sample give one, the shortest that there are, so that no work moves that matters. Where none
+    is left, shares stay as short as they were.
+
+    Args:
+        lengths: ``int64[num_items]``, descending.
+        micro_batch, group, degree: ``int64[num_items]``: groups are numbered within a micro-batch.
+        capacity: tokens that a rank holds at most.
+        num_ranks: that all micro-batches have; a power of two.
+    """
+    for number in np.unique(micro_batch[degree > lengths]).tolist():
+        items = np.flatnonzero(micro_batch == number)
+        members = [items[group[items] == name].tolist() for name in np.unique(group[items])]
+        degrees = [_least_degree(lengths[rows], capacity) for rows in members]
+        is_short = np.isin(micro_batch, np.unique(micro_batch[degree > lengths]))
+        _, key, counts = np.unique(micro_batch * num_ranks + group, return_inverse=True, return_counts=True)
+        # The last items are the shortest.
+        donors = [item for item in np.flatnonzero(~is_short & (lengths <= capacity)).tolist() if counts[key[item]] > 1]
+        while sum(degrees) < num_ranks:
+            free = num_ranks - sum(degrees)
+            shares = [
+                (int(lengths[rows].sum()) / degrees[place], place)
+                for place, rows in enumerate(members)
+                if degrees[place] <= free and 2 * degrees[place] <= int(lengths[rows].min())
+            ]
+            if shares:
+                degrees[max(shares)[1]] *= 2
+                continue
+            while donors and counts[key[donors[-1]]] < 2:
+                donors.pop()
+            if not donors:
+                return
+            item = donors.pop()
+            counts[key[item]] -= 1
+            members.append([item])
+            degrees.append(1)
+        for place, rows in enumerate(members):
+            micro_batch[rows], group[rows], degree[rows] = number, place, degrees[place]
+
+
+def _least_degree(lengths: Int64Array, capacity: int) -> int:
+    """Return the smallest degree at which a group holds these samples within the capacity."""
+    degree = 1
+    while int((lengths if degree == 1 else 2 * -(-lengths // (2 * degree))).sum()) > capacity:
+        degree *= 2
+    return degree

@@ -1,0 +1,302 @@
+"""Items over an exact number of micro-batches, none empty, none above a capacity."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from brimful.compiling import compiled
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
+from brimful.plan.fit.spread import occupy_empty_bins
+from brimful.plan.packing import Packing
+from brimful.plan.step.fill import WORTH_COMPILING, fill_least_loaded
+from brimful.plan.step.levels import fill_levels
+from brimful.plan.vector.pack_vectors import pack_vectors
+from brimful.typing import AnyIntArray, Int64Array
+
+
+def spread(
+    sizes: Int64Array,
+    weights: Int64Array,
+    capacities: Int64Array,
+    *,
+    num_ranks: int,
+    micro_batches: int,
+    is_step_barrier: bool,
+) -> Int64Array | None:
+    """Divide items among micro-batches so that ranks wait as little as possible.
+
+    The first of these that succeeds: slices of equal cost, least load first by cost, least load first by tokens, best
+    fit decreasing with its packs taken apart until they are enough. The last finds room wherever ``plan_packs`` does.
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        sizes: ``int64[num_items, num_budgets]``, tokens first; in the order of ``placing_order``.
+        weights: ``int64[num_items]``, the cost of each as a whole number of at least 1.
+        capacities: ``int64[num_budgets]``.
+        num_ranks, micro_batches: of the step; together at most as many as items.
+        is_step_barrier: ranks wait once a step, so that micro-batches need not be equal.
+
+    Returns:
+        ``int64[num_items]``: the micro-batch ``rank · micro_batches + number`` of each; None if there is no room.
+    """
+    num_bins = num_ranks * micro_batches
+    ranks_by_cost = num_ranks if is_step_barrier else num_bins
+    bins_of_unit = micro_batches if is_step_barrier else 1
+    if sizes.shape[1] > 1:
+        bin_of = _fill_vectors(sizes, weights, capacities, num_units=ranks_by_cost, bins_per_unit=bins_of_unit)
+        if bin_of is None:
+            bin_of = _taken_apart(pack_vectors(sizes, capacities=capacities, seed=0).packs, sizes[:, 0], num_bins)
+            is_step_barrier = False
+    else:
+        lengths, capacity = sizes[:, 0], int(capacities[0])
+        bin_of = None
+        if not is_step_barrier:
+            bin_of = _in_levels(lengths, weights, capacity, num_ranks, micro_batches)
+        if bin_of is None:
+            bin_of = fill_least_loaded(
+                lengths, weights, capacity=capacity, num_units=ranks_by_cost, bins_per_unit=bins_of_unit
+            )
+        if bin_of is None:
+            is_step_barrier = False
+            bin_of = fill_least_loaded(lengths, lengths, capacity=capacity, num_units=num_bins, bins_per_unit=1)
+        if bin_of is None:
+            counts = Histogram.of(lengths)
+            packing = best_fit_decreasing(counts, capacity=capacity).assign(np.arange(len(lengths)))
+            bin_of = _taken_apart(packing, lengths, num_bins)
+    if bin_of is None:
+        return None
+    occupy_empty_bins(bin_of, num_bins)
+    if is_step_barrier:
+        return sort_within_ranks(bin_of, weights, num_ranks, micro_batches)
+    return deal_to_ranks(bin_of, weights, num_ranks, micro_batches)
+
+
+def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array | None = None) -> Int64Array:
+    """Return the items in the order in which they are placed: largest share of any capacity first.
+
+    Args:
+        sizes: ``int64[num_items, num_budgets]``.
+        capacities: ``int64[num_budgets]``.
+        weights: ``int64[num_items]``: the heaviest of equally large items goes first; by position if None.
+
+    >>> placing_order(np.array([[3], [5], [3]]), np.array([8])).tolist()
+    [1, 0, 2]
+    """
+    if sizes.shape[1] == 1:
+        largest = int(sizes.max())
+        keys = largest - sizes[:, 0]
+        # NumPy sorts 16 bits by radix: several times as fast as a comparison sort.
+        keys = keys.astype(np.uint16) if largest < 1 << 16 else keys
+    else:
+        keys = -(sizes / capacities).max(axis=1)
+    if weights is None:
+        return np.argsort(keys, kind="stable")
+    by_weight = np.argsort(-weights, kind="stable")
+    return by_weight[np.argsort(keys[by_weight], kind="stable")]
+
+
+def deal_to_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int) -> Int64Array:
+    """Put micro-batches of nearly equal cost beside each other, and give each rank heavy and light ones in turn.
+
+    ::
+
+        costs of six micro-batches, two ranks      9 8 | 7 7 | 5 3
+        rank 0                                     9     7     5          slices, every second one backwards:
+        rank 1                                       8   7       3        21 and 18
+
+    Returns:
+        ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each.
+    """
+    costs = np.bincount(bin_of, weights=weights, minlength=num_ranks * micro_batches)  # exact below 2**53
+    by_cost = np.argsort(-costs, kind="stable").reshape(micro_batches, num_ranks)
+    by_cost[1::2] = by_cost[1::2, ::-1]
+    place_of = np.empty(num_ranks * micro_batches, dtype=np.int64)
+    place_of[by_cost.T.reshape(-1)] = np.arange(num_ranks * micro_batches)
+    return place_of[bin_of]
+
+
+def sort_within_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int) -> Int64Array:
+    """Bring the micro-batches of each rank into order, most costly first: what exceeds the memory fails at once.
+
+    Args:
+        bin_of: ``int64[num_items]``, the micro-batch ``rank · micro_batches + number`` of each.
+
+    Returns:
+        The same, with other numbers within the ranks.
+    """
+    costs = np.bincount(bin_of, weights=weights, minlength=num_ranks * micro_batches).reshape(num_ranks, micro_batches)
+    by_cost = np.argsort(-costs, axis=1, kind="stable")
+    place_of = np.empty_like(by_cost)
+    np.put_along_axis(place_of, by_cost, np.arange(num_ranks * micro_batches).reshape(by_cost.shape), axis=1)
+    return place_of.reshape(-1)[bin_of]
+
+
+def _in_levels(
+    lengths: Int64Array, weights: Int64Array, capacity: int, num_ranks: int, micro_batches: int
+) -> Int64Array | None:
+    """Fill slices to their level, and the other ones by least load; None if an item has no room."""
+    # Costs that do not fall with the lengths are raised to the next one that does: a level then holds a little less.
+    falling = np.maximum.accumulate(weights[::-1])[::-1]
+    bin_of, slices = fill_levels(lengths, falling, capacity=capacity, num_ranks=num_ranks, micro_batches=micro_batches)
+    if slices == 0:
+        return fill_least_loaded(
+            lengths, weights, capacity=capacity, num_units=num_ranks * micro_batches, bins_per_unit=1
+        )
+    items = np.flatnonzero(bin_of < 0)
+    if len(items) == 0:
+        return bin_of
+    if slices == micro_batches:
+        return None
+    others = fill_least_loaded(
+        lengths[items],
+        weights[items],
+        capacity=capacity,
+        num_units=num_ranks * (micro_batches - slices),
+        bins_per_unit=1,
+    )
+    if others is None:
+        return None
+    bin_of[items] = others + num_ranks * slices
+    return bin_of
+
+
+def _taken_apart(packing: Packing, lengths: Int64Array, num_bins: int) -> Int64Array | None:
+    """Number the packs as bins, and leave empty bins for ``occupy_empty_bins``; None if they are too many."""
+    if len(packing) > num_bins:
+        return None
+    bin_of = np.empty(len(lengths), dtype=np.int64)
+    bin_of[packing.items] = np.repeat(np.arange(len(packing)), packing.sizes)
+    return bin_of
+
+
+def _fill_vectors(
+    sizes: Int64Array, weights: Int64Array, capacities: Int64Array, *, num_units: int, bins_per_unit: int
+) -> Int64Array | None:
+    """Place items under several budgets, each in the least loaded unit, in its emptiest bin that has room.
+
+    Empty bins are taken before others. The same as ``fill_least_loaded`` but for the structures: room in one budget says
+    nothing of another, so every bin is looked at for every item.
+    """
+    bin_of = np.empty(len(sizes), dtype=np.int64)
+    kernel = compiled(_scan_bins, len(sizes), worth=WORTH_COMPILING) or _scan_bins_in_numpy
+    is_placed = kernel(sizes, weights, capacities, num_units, bins_per_unit, bin_of)
+    return bin_of if is_placed else None
+
+
+def _scan_bins(
+    sizes: Int64Array,
+    weights: Int64Array,
+    capacities: Int64Array,
+    num_units: int,
+    bins_per_unit: int,
+    bin_of: Int64Array,
+) -> bool:
+    """Write the bin of each item; false if one has no room. To be compiled."""
+    used = np.zeros((num_units * bins_per_unit, len(capacities)), dtype=np.int64)
+    loads = np.zeros(num_units, dtype=np.int64)
+    for item in range(len(sizes)):
+        best = -1
+        for place in range(len(used)):
+            unit = place // bins_per_unit
+            if best >= 0:
+                best_unit = best // bins_per_unit
+                if loads[unit] > loads[best_unit]:
+                    continue
+                if loads[unit] == loads[best_unit] and used[place, 0] >= used[best, 0]:
+                    continue
+            has_room = True
+            for column in range(len(capacities)):
+                if used[place, column] + sizes[item, column] > capacities[column]:
+                    has_room = False
+                    break
+            if has_room:
+                best = place
+        if best < 0:
+            return False
+        for column in range(len(capacities)):
+            used[best, column] += sizes[item, column]
+        loads[best // bins_per_unit] += weights[item]
+        bin_of[item] = best
+    return True
+
+
+def _scan_bins_in_numpy(
+    sizes: Int64Array,
+    weights: Int64Array,
+    capacities: Int64Array,
+    num_units: int,
+    bins_per_unit: int,
+    bin_of: Int64Array,
+) -> bool:
+    """Write the same in NumPy, all bins of an item at once."""
+    used = np.zeros((num_units * bins_per_unit, len(capacities)), dtype=np.int64)
+    loads = np.zeros(num_units * bins_per_unit, dtype=np.int64)  # of the unit of each bin
+    for item, size in enumerate(sizes):
+        places = np.flatnonzero((used + size <= capacities).all(axis=1))
+        if len(places) == 0:
+            return False
+        places = places[loads[places] == loads[places].min()]
+        best = int(places[np.argmin(used[places, 0])])
+        used[best] += size
+        first = best // bins_per_unit * bins_per_unit
+        loads[first : first + bins_per_unit] += weights[item]
+        bin_of[item] = best
+    return True
+
+
+def spread_within_ranks(
+    sizes: Int64Array,
+    weights: Int64Array,
+    capacities: Int64Array,
+    rank_of: AnyIntArray,
+    *,
+    num_ranks: int,
+    micro_batches: int,
+) -> Int64Array | None:
+    """Divide the items of each rank among its micro-batches, the most costly ones of all ranks beside each other.
+
+    Args:
+        sizes, weights, capacities: as of ``spread``.
+        rank_of: ``int[num_items]``, the rank that each item has to stay on.
+
+    Returns:
+        As of ``spread``; None if a rank has no room, or fewer items than micro-batches.
+    """
+    bin_of = np.empty(len(sizes), dtype=np.int64)
+    for rank in range(
+        num_ranks
+    ):  # ``spread`` sorts its micro-batches by cost: those of one number are alike on all ranks
+        items = np.flatnonzero(rank_of == rank)
+        if len(items) < micro_batches:
+            return None
+        bins = spread(
+            sizes[items], weights[items], capacities, num_ranks=1, micro_batches=micro_batches, is_step_barrier=False
+        )
+        if bins is None:
+            return None
+        bin_of[items] = bins + rank * micro_batches
+    return bin_of
+
+
+def ranks_of_groups(
+    sizes: Int64Array,
+    weights: Int64Array,
+    capacities: Int64Array,
+    counts: Int64Array,
+    *,
+    num_ranks: int,
+    micro_batches: int,
+) -> Sequence[Int64Array]:
+    """Return ways to give groups to ranks, best first: equal by cost, by tokens, by samples.
+
+    Args:
+        sizes: ``int64[num_groups, num_budgets]``, in the order of ``placing_order``.
+        weights, counts: ``int64[num_groups]``: cost and samples of each.
+        capacities: of one micro-batch.
+    """
+    room = capacities * micro_batches
+    keys = (weights, sizes[:, 0], counts)
+    ways = (_fill_vectors(sizes, key, room, num_units=num_ranks, bins_per_unit=1) for key in keys)
+    return [way for way in ways if way is not None]

@@ -1,0 +1,169 @@
+"""The samples of a step as items: sizes, costs and groups, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
+from brimful.measure.table import LengthTable, as_lengths
+from brimful.messages import setting
+from brimful.plan.policies.budgets import Budgets, examples_of
+from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
+from brimful.plan.policies.overflow import Overflow
+from brimful.plan.schedule.balance import quantise
+from brimful.plan.schedule.cost_model import CostModel, pack_costs
+from brimful.ragged import offsets_of
+from brimful.typing import AnyIntArray, Float64Array, Int64Array
+
+StepCost: TypeAlias = CostModel | npt.NDArray[np.floating] | Sequence[float]
+"""A model of the cost, or the cost of each sample: ``float[num_samples]``, in any unit."""
+
+
+class GroupsShare(str, Enum):
+    """The thing that all samples of a group have in common."""
+
+    RANK = "rank"
+    """They are on one rank, in any of its micro-batches: rollouts of a prompt, whose mean is computed there."""
+    MICRO_BATCH = "micro_batch"
+    """They are in one micro-batch: preference pairs, whose loss needs both."""
+
+
+@dataclass(frozen=True)
+class StepItems:
+    """The samples of a step.
+
+    Attributes:
+        budgets: names and capacities, tokens first.
+        sizes: ``int64[num_samples, num_budgets]``.
+        costs: ``float64[num_samples]``.
+        weights: ``int64[num_samples]``: the costs as whole numbers of at least 1, the same on every platform.
+        groups: members of each group; None without groups.
+        has_own_costs: costs do not follow from the lengths: equally long samples may differ.
+    """
+
+    budgets: Budgets
+    sizes: Int64Array
+    costs: Float64Array
+    weights: Int64Array
+    groups: Groups | None
+    has_own_costs: bool
+
+    def group_sums(self, values: Int64Array) -> Int64Array:
+        """Add up values of samples by group: ``int64[num_groups]``."""
+        assert self.groups is not None
+        return np.add.reduceat(values[self.groups.members], self.groups.offsets[:-1])
+
+
+def prepare_step_items(
+    lengths: LengthTable | AnyIntArray | Sequence[int],
+    *,
+    capacity: int,
+    cost: StepCost | None,
+    groups: AnyIntArray | Sequence[int] | None,
+    budgets: Mapping[str, int] | None,
+) -> StepItems:
+    """Check the samples of a step; arguments and errors as of ``plan_step``. Pure: no I/O."""
+    limits = Budgets.of(capacity, budgets)
+    tokens = lengths.tokens if isinstance(lengths, LengthTable) else as_lengths(lengths)
+    if len(tokens) == 0:
+        raise InvalidLengthsError("there are no lengths: nothing to plan")
+    if int(tokens.min()) < 1:
+        sample = int(np.argmax(tokens < 1))
+        raise InvalidLengthsError(
+            f"sample {sample} has length {int(tokens[sample])}; every sample needs at least 1 token"
+        )
+    if len(limits.names) == 1:
+        sizes = tokens.astype(np.int64).reshape(-1, 1)
+    else:
+        table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens})
+        sizes = limits.sizes(table, lengths=tokens, sample_ids=None, rounded=tokens)
+    if bool((sizes.max(axis=0) > limits.capacities).any()):
+        raise OversizedSampleError(_oversized_message(limits, sizes))
+    costs = _costs(lengths, tokens, cost)
+    # Sums of weights, times a number of micro-batches, are compared in 64 bits.
+    excess = max(0, 31 - (62 - 2 * len(tokens).bit_length()))
+    weights = np.maximum(quantise(costs, len(tokens)) >> excess, 1)
+    grouped = None
+    if groups is not None:
+        ids = as_groups(groups, num_samples=len(tokens), policy=Overflow.ERROR)
+        grouped = group_items(sizes, ids)
+    has_own_costs = cost is not None and not isinstance(cost, CostModel)
+    return StepItems(limits, sizes, costs, weights, grouped, has_own_costs)
+
+
+def _costs(
+    lengths: LengthTable | AnyIntArray | Sequence[int], tokens: AnyIntArray, cost: StepCost | None
+) -> Float64Array:
+    if cost is None:
+        return tokens.astype(np.float64)
+    if isinstance(cost, CostModel):
+        patches = lengths.budgets.get("patches") if isinstance(lengths, LengthTable) else None
+        patches = patches if cost.encoder_linear else None
+        return pack_costs(np.arange(len(tokens) + 1), tokens, cost, patches=patches)
+    costs = np.asarray(cost)
+    if costs.dtype.kind not in "iuf" or costs.shape != (len(tokens),):
+        raise SettingsError(
+            f"cost must be a CostModel, or one number for each of {len(tokens):,} samples, and is {costs.dtype} of shape "
+            f"{costs.shape}"
+        )
+    return costs.astype(np.float64)
+
+
+def refuse_large_groups(items: StepItems) -> None:
+    """Raise for groups that exceed the capacity of one micro-batch.
+
+    Raises:
+        OversizedSampleError: names the first group, its samples and numbers.
+    """
+    groups = items.groups
+    assert groups is not None
+    exceeded = groups.sizes > items.budgets.capacities
+    if not exceeded.any():
+        return
+    column = int(np.argmax(exceeded.any(axis=0)))
+    large = np.flatnonzero(exceeded[:, column])
+    group, name = int(large[0]), items.budgets.names[column]
+    members = groups.members[groups.offsets[group] : groups.offsets[group + 1]]
+    others = f"; so do {len(large) - 1:,} more" if len(large) > 1 else ""
+    larger = items.budgets.larger(column, int(groups.sizes[large, column].max()))
+    raise OversizedSampleError(
+        f"group {int(groups.names[group])}, samples {examples_of(members, items.sizes[members, column])}, takes "
+        f"{int(groups.sizes[group, column]):,} {name} and exceeds the capacity of "
+        f"{int(items.budgets.capacities[column]):,}{others}. Choose {setting('groups_share', 'rank')}, or {larger}"
+    )
+
+
+def description_of_group(items: StepItems, group: int) -> str:
+    """Name a group, or the sample that is alone."""
+    assert items.groups is not None
+    name = int(items.groups.names[group])
+    members = items.groups.members[items.groups.offsets[group] : items.groups.offsets[group + 1]]
+    return f"sample {int(members[0])}" if name == ALONE else f"group {name} of {len(members):,} samples"
+
+
+def samples_of(groups: Groups, bin_of_group: Int64Array) -> Int64Array:
+    """Give each sample the bin of its group: ``int64[num_samples]``."""
+    counts = np.diff(groups.offsets)
+    bin_of = np.empty(len(groups.members), dtype=np.int64)
+    bin_of[groups.members] = np.repeat(bin_of_group, counts)
+    assert offsets_of(counts)[-1] == len(bin_of)
+    return bin_of
+
+
+def _oversized_message(budgets: Budgets, sizes: Int64Array) -> str:
+    exceeded = sizes > budgets.capacities
+    column = int(np.argmax(exceeded.any(axis=0)))
+    name, capacity = budgets.names[column], int(budgets.capacities[column])
+    rows = np.flatnonzero(exceeded[:, column])
+    verb = "are longer than" if name == "tokens" else "exceed"
+    larger = budgets.larger(column, int(sizes[rows, column].max()))
+    return (
+        f"{len(rows):,} of {len(sizes):,} samples {verb} the capacity of {capacity:,} {name}: "
+        f"sample {examples_of(rows, sizes[rows, column])}. Cut or leave them out before, or {larger}"
+    )

@@ -1,0 +1,107 @@
+"""Spread: exactly so many packs, as even as their items allow, and never above the capacity."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful import plan_packs
+from brimful.errors import InvalidLengthsError, SettingsError
+from brimful.plan.counts.counting_sort import decreasing_order
+from brimful.plan.counts.histogram import Histogram
+from brimful.plan.fit.lower_bound import lower_bound
+from brimful.plan.fit.spread import spread
+from brimful.testing.strategies import capacities_and_lengths
+from tests.plan.forms import use
+
+
+def packs_of(lengths, capacity, num_packs):
+    items = Histogram.of(np.array(lengths))
+    bound = lower_bound(items, capacity=capacity)
+    runs = spread(items, capacity=capacity, num_packs=num_packs, bound=bound)
+    return runs.assign(decreasing_order(np.array(lengths))).as_lists()
+
+
+@pytest.mark.parametrize(
+    ("num_packs", "packs"),
+    [
+        (None, [[3, 5], [2, 4], [0, 1]]),
+        (3, [[3, 5], [2, 4], [0, 1]]),
+        (4, [[3], [2], [0, 4], [1, 5]]),
+        (6, [[3], [2], [0], [1], [4], [5]]),
+    ],
+)
+def test_six_lengths(form, num_packs, packs):
+    assert packs_of([3, 3, 5, 6, 1, 1], 7, num_packs) == packs
+
+
+def test_where_the_emptiest_has_no_room(form):
+    """6 5 5 4 3 3 into three packs of 9: least load first ends at 9 8 6 with a 3 to go; best fit decreasing packs them."""
+    packs = packs_of([6, 5, 4, 4, 5, 3], 9, 3)
+    assert sorted(sum([6, 5, 4, 4, 5, 3][item] for item in pack) for pack in packs) == [9, 9, 9]
+
+
+@pytest.mark.parametrize("form", ["compiled", "plain"])
+@given(case=capacities_and_lengths(), data=st.data())
+def test_laws(form, case, data):
+    """Exactly so many, none empty, none above, every item once; or one line that says how many it takes."""
+    capacity, lengths = case
+    if not lengths:
+        return
+    num_packs = data.draw(st.integers(1, len(lengths) + 1))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use(form, monkeypatch)
+        try:
+            packs = packs_of(lengths, capacity, num_packs)
+        except InvalidLengthsError as error:
+            refusal = str(error)
+            packs = None
+    if packs is None:
+        assert f"num_packs={num_packs}" in refusal
+        return
+    assert len(packs) == num_packs
+    assert all(0 < sum(lengths[item] for item in pack) <= capacity for pack in packs)
+    assert sorted(item for pack in packs for item in pack) == list(range(len(lengths)))
+
+
+def test_even_packs(form):
+    """Least load first: packs differ by the shortest items, a few tokens of three thousand."""
+    lengths = np.random.default_rng(0).integers(1, 500, 3000)
+    plan = plan_packs(lengths, capacity=4096, algorithm="spread", num_packs=256)
+    loads = np.add.reduceat(np.asarray(plan.lengths), plan.offsets[:-1])
+    assert plan.num_packs == 256
+    assert int(loads.max()) - int(loads.min()) <= 12
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        (
+            {"num_packs": 2},
+            InvalidLengthsError,
+            "num_packs=2 is below the bound: 19 tokens in packs of 7 need at least 3",
+        ),
+        ({"num_packs": 7}, InvalidLengthsError, "more than the 6 samples"),
+        ({"num_packs": 0}, SettingsError, "num_packs must be at least 1"),
+        ({"num_packs": 3, "algorithm": "bfd"}, SettingsError, 'is for algorithm="spread"'),
+        ({"num_packs": 3, "min_fill": 0.5}, SettingsError, "leave one out"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings, error, words):
+    with pytest.raises(error, match=words):
+        plan_packs([3, 3, 5, 6, 1, 1], **{"capacity": 7, "algorithm": "spread", **settings})
+
+
+def test_a_number_that_only_a_search_would_find():
+    """Between the bound and what best fit decreasing takes the message names both ways out."""
+    lengths = [44, 43, 42, 41, 40, 30, 29, 28, 27, 26, 16, 15, 14, 13, 12, 20, 20, 20, 20, 20]
+    items = Histogram.of(np.array(lengths))
+    bound = lower_bound(items, capacity=100)
+    taken = spread(items, capacity=100, num_packs=None, bound=bound).num_packs
+    assert taken >= bound
+
+
+def test_the_number_is_part_of_the_plan(tmp_path):
+    plan = plan_packs([3, 3, 5, 6, 1, 1], capacity=7, algorithm="spread", num_packs=4)
+    plan.save(tmp_path / "plan.arrow")
+    assert type(plan).open(tmp_path / "plan.arrow").settings == plan.settings
