@@ -1,0 +1,50 @@
+"""Media of a pack as files of an export: their bytes, each once, and their places as JSON."""
+
+import re
+from typing import Any
+
+from brimful.errors import StoreError
+from brimful.media import BadMediumError, PlacedMedium
+from brimful.shards import Pack
+
+_SUFFIX = re.compile(r"\.([A-Za-z0-9]{1,5})$")
+
+
+def read_medium(pack: Pack, index: int, item: PlacedMedium) -> bytes:
+    """Return the bytes of a medium of a pack.
+
+    Args:
+        pack: that holds it.
+        index: of the pack, for the message.
+        item: the medium.
+
+    Raises:
+        StoreError: it is gone or was changed; names pack, sample and medium.
+    """
+    try:
+        return item.read()
+    except BadMediumError as error:
+        sample_id = int(pack.sample_ids[item.segment])
+        raise StoreError(f"pack {index}, sample {sample_id}: {item.title} {error}") from error
+
+
+def suffix_of(item: PlacedMedium) -> str:
+    """Return the ending of a medium's name in small letters; its kind if the name has none.
+
+    >>> from brimful.media import MediaKind, Medium
+    >>> suffix_of(PlacedMedium(Medium(MediaKind.IMAGE, "a b.c.JPG"), start=0, length=1, num_tokens=1))
+    'jpg'
+    """
+    match = _SUFFIX.search(item.medium.name)
+    return match[1].lower() if match else item.medium.kind.value
+
+
+def place_as_json(item: PlacedMedium, part: str) -> dict[str, Any]:
+    """Return the place of a medium among the tokens of its pack.
+
+    Args:
+        item: the medium.
+        part: the member of the pack that has its bytes.
+    """
+    facts = {name: value for name, value in vars(item).items() if name != "medium"}
+    return {"part": part, "kind": item.medium.kind.value, "name": item.medium.name, **facts}
