@@ -64,8 +64,9 @@ def check_export(
     identity = records.identity()
     if identity["plan"] != packs.fingerprint:
         raise StoreMismatchError(f"{records.store.url} was exported from other packs: export again")
-    outcomes = records.finished_outcomes(-(-identity["packs"] // identity["packs_per_shard"]))
     layout = layout_of(identity["layout"])
+    num_shards = -(-identity["packs"] // identity["packs_per_shard"])
+    outcomes = records.finished_outcomes(num_shards, trusts_records=layout.joins_shards)
     layout.check_reader()
     fields: tuple[str, ...] = ()
     with progress.stage("check", total=len(packs), unit="packs"):

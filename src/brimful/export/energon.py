@@ -48,9 +48,10 @@ class EnergonLayout(Layout):
     ) -> ShardOutcome:
         return write_pack_tar(packs, shard, plan, store, kinds_as_endings=True)
 
-    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> None:
-        write_metadata([outcome.packs for outcome in outcomes], "packs", store, DATASET)
+    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+        files = write_metadata([outcome.packs for outcome in outcomes], "packs", store, DATASET)
         store.put_atomic("task_encoder.py", energon_task_encoder_file.read_bytes())
+        return [*files, "task_encoder.py"]
 
     def advice(self, directory: str) -> str:
         return (
@@ -107,8 +108,8 @@ def write_pack_tar(
     return ShardOutcome(files, packs=len(plan.packs_of(shard)), **counts)
 
 
-def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset: str) -> None:
-    """Write ``.nv-meta`` for tars of one prefix; all of them are for training.
+def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset: str) -> list[str]:
+    """Write ``.nv-meta`` for tars of one prefix, all of them for training; return the keys of its files.
 
     Args:
         counts: samples in each tar.
@@ -128,6 +129,7 @@ def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset
     write_index(names, store, f"{META}/index.sqlite")
     for name, text in files.items():
         store.put_atomic(f"{META}/{name}", text.encode())
+    return [f"{META}/{name}" for name in ("index.sqlite", *files)]
 
 
 def _split(num_shards: int, prefix: str) -> str:

@@ -116,7 +116,8 @@ def export_packs(
     with store.used():
         records = ExportRecords(store)
         records.begin(_identity(layout, plan))
-        outcomes = records.outcomes()
+        was_finished = records.is_finished()
+        outcomes = records.outcomes(trusts_records=was_finished and layout.joins_shards)
         pending_shards = [shard for shard in range(plan.num_shards) if shard not in outcomes]
         if num_proc is None:
             num_tokens = getattr(packs, "num_tokens", plan.num_packs * plan.capacity)
@@ -130,15 +131,14 @@ def export_packs(
                     outcomes[shard] = outcome
                     progress.advance(outcome.packs, tokens=outcome.tokens)
         in_order = [outcomes[shard] for shard in range(plan.num_shards)]
-        if pending_shards or not records.is_finished():
-            progress.say(f"{layout.name}: writing what lies beside the shards")
-            layout.finish(in_order, plan, store)
+        if pending_shards or not was_finished:
+            files = layout.finish(in_order, plan, store)
             crash_points.reach("before-export-end")
-        totals = {
-            name: sum(getattr(outcome, name) for outcome in in_order)
-            for name in ("packs", "tokens", "segments", "media")
-        }
-        records.end(totals)
+            records.end({key: store.size(key) or 0 for key in files})
+        layout.clear(in_order, store)
+    totals = {
+        name: sum(getattr(outcome, name) for outcome in in_order) for name in ("packs", "tokens", "segments", "media")
+    }
     return ExportSummary(
         directory=str(directory),
         layout=layout.name,

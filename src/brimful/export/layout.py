@@ -92,6 +92,8 @@ class Layout(abc.ABC):
     takes_media: ClassVar[bool] = False
     takes_source: ClassVar[bool] = False
     """True if the layout holds texts of samples, which packs do not."""
+    joins_shards: ClassVar[bool] = False
+    """True if shards are parts that become one file in the end, and go then."""
     reader: ClassVar[tuple[str, str]]
     """Module whose reader checks the export, and the name of the package that has it."""
 
@@ -108,8 +110,12 @@ class Layout(abc.ABC):
             store: the directory.
         """
 
-    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> None:
-        """Write what lies beside the shards, after the last of them; safe to run twice."""
+    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+        """Write what lies beside the shards, after the last of them; return its keys. Safe to run twice."""
+        return []
+
+    def clear(self, outcomes: Sequence[ShardOutcome], store: BlobStore) -> None:
+        """Remove what only the shards of a finished export needed."""
         return
 
     @abc.abstractmethod

@@ -1,11 +1,23 @@
 """All layouts, by name."""
 
 from brimful.errors import SettingsError
+from brimful.export.bridge import BridgeLayout
 from brimful.export.energon import EnergonLayout
+from brimful.export.huggingface import HuggingFaceLayout
+from brimful.export.jsonl import JsonLinesLayout
 from brimful.export.layout import Layout
+from brimful.export.megatron import MegatronLayout
+from brimful.export.webdataset import WebDatasetLayout
 from brimful.messages import setting
 
-_CLASSES: tuple[type[Layout], ...] = (EnergonLayout,)
+_CLASSES: tuple[type[Layout], ...] = (
+    EnergonLayout,
+    WebDatasetLayout,
+    HuggingFaceLayout,
+    MegatronLayout,
+    BridgeLayout,
+    JsonLinesLayout,
+)
 
 LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in _CLASSES}
 """Class of each layout, by the name that ``export_packs`` and the command line take."""

@@ -9,6 +9,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -71,13 +72,13 @@ class ExportRecords:
         """Record a shard whose files are published."""
         self.store.put_atomic(_key(shard), _json(asdict(outcome)))
 
-    def outcomes(self) -> dict[int, ShardOutcome]:
-        """Return the finished shards whose files are all there, with the size that they had."""
+    def outcomes(self, *, trusts_records: bool = False) -> dict[int, ShardOutcome]:
+        """Return the finished shards: those whose files are all there with the size that they had, or all with a record."""
         outcomes = {}
         for key in self.store.list(f"{_FOLDER}/"):
             if match := _RECORD.fullmatch(key):
                 outcome = self._read(key)
-                if all(self.store.size(file) == size for file, size in outcome.files.items()):
+                if trusts_records or self._are_there(outcome.files):
                     outcomes[int(match[1])] = outcome
         return outcomes
 
@@ -87,21 +88,29 @@ class ExportRecords:
         except (ValueError, TypeError) as error:
             raise CorruptFileError(f"{self.store.url}/{key} is no record of a shard: delete it ({error})") from error
 
+    def _are_there(self, files: Mapping[str, int]) -> bool:
+        return all(self.store.size(file) == size for file, size in files.items())
+
     def is_finished(self) -> bool:
-        """Return true once everything is written."""
-        return self.store.size(_END) is not None
+        """Return true once what lies beside the shards is written, and still there."""
+        if self.store.size(_END) is None:
+            return False
+        try:
+            return self._are_there(json.loads(self.store.get(_END))["files"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptFileError(f"{self.store.url}/{_END} cannot be read: delete it ({error})") from error
 
-    def end(self, totals: dict[str, Any]) -> None:
-        """Mark the export as finished."""
-        self.store.put_if_absent(_END, _json(totals))
+    def end(self, files: Mapping[str, int]) -> None:
+        """Mark the export as finished; ``files`` lie beside its shards."""
+        self.store.put_atomic(_END, _json({"files": dict(files)}))
 
-    def finished_outcomes(self, num_shards: int) -> list[ShardOutcome]:
+    def finished_outcomes(self, num_shards: int, *, trusts_records: bool) -> list[ShardOutcome]:
         """Return all shards of a finished export, in order.
 
         Raises:
             UnfinishedStoreError: it is not finished, or files of it are missing.
         """
-        outcomes = self.outcomes() if self.is_finished() else {}
+        outcomes = self.outcomes(trusts_records=trusts_records) if self.is_finished() else {}
         if len(outcomes) != num_shards:
             raise UnfinishedStoreError(
                 f"{self.store.url} is no finished export: run the command that writes it again, it goes on where it "
