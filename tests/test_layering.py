@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "collate": {"base", "media", "plan", "shards"},
     "trainers": {"base", "plan", "serve", "collate", "shards"},
 }
-ANYTHING = {"report", "cli", "testing", "demo", "verify", "__init__", "__main__"}
+ANYTHING = {"report", "cli", "testing", "demo", "verify", "export", "__init__", "__main__"}
 OUTSIDE = {
     "base": {"numpy", "xxhash"},
     "media": {"numpy"},

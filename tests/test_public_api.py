@@ -20,7 +20,7 @@ NAMES = [
     "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
     "PackedBatch",
     "Padding", "PackCollator", "Normaliser", "per_sample_loss", "collator_for", "choose_attention",
-    "evaluate_samples", "one_by_one", "verify_packing", "VerifyReport", "BrimfulError", "__version__",
+    "evaluate_samples", "one_by_one", "export_packs", "check_export", "verify_packing", "VerifyReport", "BrimfulError", "__version__",
 ]  # fmt: skip
 
 

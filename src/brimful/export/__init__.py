@@ -6,4 +6,12 @@ from brimful.export.energon_packing import select_samples_to_pack
 from brimful.export.job import ExportSummary, export_packs
 from brimful.export.layouts import LAYOUTS
 
-__all__ = ["LAYOUTS", "ExportCheck", "ExportSummary", "check_export", "energon_mix", "export_packs", "select_samples_to_pack"]
+__all__ = [
+    "LAYOUTS",
+    "ExportCheck",
+    "ExportSummary",
+    "check_export",
+    "energon_mix",
+    "export_packs",
+    "select_samples_to_pack",
+]

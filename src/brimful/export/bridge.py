@@ -56,8 +56,7 @@ class BridgeLayout(Layout):
                 "starts": pack.starts,
             }
 
-        outcome = write_parquet(packs, _name(shard), schema, row, store)
-        return ShardOutcome(outcome.files, outcome.packs, outcome.tokens, outcome.segments, facts=vars(extremes))
+        return write_parquet(packs, _name(shard), schema, row, store, vars(extremes))
 
     def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
         num_packs, num_segments = plan.num_packs, sum(outcome.segments for outcome in outcomes)

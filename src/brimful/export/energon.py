@@ -18,7 +18,8 @@ from typing import ClassVar
 from brimful.blobs import BlobStore
 from brimful.export import energon_task_encoder_file
 from brimful.export.energon_index import write_index
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome
+from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome, Tally
+from brimful.export.medium_bytes import suffix_of
 from brimful.export.pack_members import members_of
 from brimful.export.tar_shards import shard_name, write_tar
 from brimful.shards import Pack
@@ -92,20 +93,16 @@ def write_pack_tar(
         kinds_as_endings: media end in ``.image``, which no reader decodes; else as their files do. Then there is no
             index either.
     """
-    from brimful.export.medium_bytes import suffix_of
-
-    counts = {"tokens": 0, "segments": 0, "media": 0}
+    tally = Tally()
 
     def samples() -> Iterator[tuple[str, Iterator[tuple[str, bytes]]]]:
         for index, pack in packs:
-            counts["tokens"] += len(pack)
-            counts["segments"] += pack.num_segments
-            counts["media"] += len(pack.media)
+            tally.add(pack)
             ending = (lambda item: str(item.medium.kind.value)) if kinds_as_endings else suffix_of
             yield plan.key(index), members_of(pack, index, ending)
 
     files = write_tar(samples(), shard_name(shard), store, with_index=kinds_as_endings)
-    return ShardOutcome(files, packs=len(plan.packs_of(shard)), **counts)
+    return tally.outcome(files)
 
 
 def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset: str) -> list[str]:

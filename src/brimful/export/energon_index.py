@@ -56,7 +56,9 @@ def write_index(tars: Sequence[str], store: BlobStore, key: str) -> None:
             for number, name in enumerate(tars):
                 tar = store.local_path(name)
                 if tar is None:
-                    raise StoreError(f"{store.url}: the index is made of local tars so far: export to a local directory")
+                    raise StoreError(
+                        f"{store.url}: the index is made of local tars so far: export to a local directory"
+                    )
                 samples = []
                 for index, (sample_key, begin, end, parts) in enumerate(_samples(tar)):
                     samples.append((number, sample_key, index, begin, end - begin))
@@ -82,11 +84,16 @@ def _samples(path: str) -> Iterator[tuple[str, int, int, list[tuple[str, int, in
             members = list(group)
             parts = [(member.name.partition(".")[2], member.offset_data, member.size) for member in members]
             last = members[-1]
-            yield key, members[0].offset, last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE, parts
+            yield (
+                key,
+                members[0].offset,
+                last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE,
+                parts,
+            )
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := tar.next()) is not None:
         # A tar file keeps every member that it read: a shard has many.
-        tar.members = []
+        tar.members = []  # type: ignore[attr-defined]
         yield member

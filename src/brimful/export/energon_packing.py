@@ -1,6 +1,7 @@
 """The planner inside of Megatron-Energon: samples of its buffer that share a pack."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,4 +57,4 @@ def select_samples_to_pack(
 def _groups(plan: Plan) -> Iterator[list[int]]:
     offsets = plan.offsets.tolist()
     sample_ids = plan.sample_ids.tolist()
-    yield from (sample_ids[begin:end] for begin, end in zip(offsets[:-1], offsets[1:], strict=True))
+    yield from (sample_ids[begin:end] for begin, end in pairwise(offsets))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from brimful.blobs import crash_points, open_blob_store
-from brimful.errors import SettingsError, StoreError
+from brimful.errors import SettingsError
 from brimful.execute import available_cores, run_tasks
 from brimful.export.layout import ExportPlan, Layout, ShardOutcome
 from brimful.export.layouts import LAYOUTS, layout_of

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from brimful.blobs import BlobStore
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome
+from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome, Tally
 from brimful.ragged import offsets_of
 from brimful.shards import Pack
 from brimful.typing import IGNORE_INDEX
@@ -28,15 +28,14 @@ class JsonLinesLayout(Layout):
     def write_shard(
         self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
     ) -> ShardOutcome:
-        tokens = segments = 0
+        tally = Tally()
         key = _name(shard)
         with store.blob(key) as blob:
             for _, pack in packs:
                 blob.write(json.dumps(_row(pack), separators=(",", ":")).encode() + b"\n")
-                tokens += len(pack)
-                segments += pack.num_segments
+                tally.add(pack)
             blob.publish(key)
-        return ShardOutcome({key: blob.size}, len(plan.packs_of(shard)), tokens, segments)
+        return tally.outcome({key: blob.size})
 
     def advice(self, directory: str) -> str:
         return f"--dataset {directory} --sharded_lazy true --sharded_lazy_pre_packed true, of ms-swift's sharded loader"

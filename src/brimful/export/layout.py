@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 from brimful.blobs import BlobStore
 from brimful.errors import MissingExtraError
+from brimful.progress import Progress
 from brimful.shards import Pack
+from brimful.shards.pack import FingerprintedPacks
 from brimful.typing import Fingerprint
 
 
@@ -66,6 +68,28 @@ class ShardOutcome:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Tally:
+    """Counts of the packs of one shard, as they are written.
+
+    Attributes:
+        packs, tokens, segments, media: so far.
+    """
+
+    def __init__(self) -> None:
+        self.packs = self.tokens = self.segments = self.media = 0
+
+    def add(self, pack: Pack) -> None:
+        """Count one pack."""
+        self.packs += 1
+        self.tokens += len(pack)
+        self.segments += pack.num_segments
+        self.media += len(pack.media)
+
+    def outcome(self, files: Mapping[str, int], facts: Mapping[str, Any] | None = None) -> ShardOutcome:
+        """Return the outcome of the shard."""
+        return ShardOutcome(files, self.packs, self.tokens, self.segments, self.media, facts or {})
+
+
 @dataclass(frozen=True)
 class ReadPack:
     """One pack as the reader of another project gives it; None for what its layout does not hold.
@@ -122,9 +146,20 @@ class Layout(abc.ABC):
     def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
         """Yield the packs in order, read by the project that the layout is for."""
 
+    def compare_texts(
+        self,
+        directory: str,
+        outcomes: Sequence[ShardOutcome],
+        packs: FingerprintedPacks,
+        source: Any,
+        progress: Progress,
+    ) -> tuple[str, ...]:
+        """Read an export of texts and compare it with the samples; return the parts that were compared."""
+        raise AssertionError("layouts without texts are read pack by pack")
+
+    @abc.abstractmethod
     def advice(self, directory: str) -> str:
         """Return a line on how to train from the export."""
-        return f"docs/exports.md#{self.name}"
 
     def check_reader(self) -> None:
         """Raise ``MissingExtraError`` if the reader is not installed."""

@@ -7,6 +7,7 @@ from brimful.export.huggingface import HuggingFaceLayout
 from brimful.export.jsonl import JsonLinesLayout
 from brimful.export.layout import Layout
 from brimful.export.megatron import MegatronLayout
+from brimful.export.packed_pairs import PackedCaptionsLayout, PackedChatsLayout
 from brimful.export.webdataset import WebDatasetLayout
 from brimful.messages import setting
 
@@ -17,6 +18,8 @@ _CLASSES: tuple[type[Layout], ...] = (
     MegatronLayout,
     BridgeLayout,
     JsonLinesLayout,
+    PackedCaptionsLayout,
+    PackedChatsLayout,
 )
 
 LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in _CLASSES}

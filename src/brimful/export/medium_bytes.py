@@ -29,22 +29,26 @@ def read_medium(pack: Pack, index: int, item: PlacedMedium) -> bytes:
 
 
 def suffix_of(item: PlacedMedium) -> str:
-    """Return the ending of a medium's name in small letters; its kind if the name has none.
+    """Return the ending of a medium's name in small letters; its kind if the name has none."""
+    return suffix_of_name(item.medium.name, item.medium.kind.value)
 
-    >>> from brimful.media import MediaKind, Medium
-    >>> suffix_of(PlacedMedium(Medium(MediaKind.IMAGE, "a b.c.JPG"), start=0, length=1, num_tokens=1))
-    'jpg'
+
+def suffix_of_name(name: str, default: str) -> str:
+    """Return the ending of a name in small letters, without its dot.
+
+    >>> suffix_of_name("a b.c.JPG", "image"), suffix_of_name("a.b c", "image")
+    ('jpg', 'image')
     """
-    match = _SUFFIX.search(item.medium.name)
-    return match[1].lower() if match else item.medium.kind.value
+    match = _SUFFIX.search(name)
+    return match[1].lower() if match else default
 
 
-def place_as_json(item: PlacedMedium, part: str) -> dict[str, Any]:
+def place_as_json(item: PlacedMedium, part: str | int) -> dict[str, Any]:
     """Return the place of a medium among the tokens of its pack.
 
     Args:
         item: the medium.
-        part: the member of the pack that has its bytes.
+        part: the member of the pack that has its bytes, or their index.
     """
     facts = {name: value for name, value in vars(item).items() if name != "medium"}
     return {"part": part, "kind": item.medium.kind.value, "name": item.medium.name, **facts}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from brimful.blobs import BlobStore
-from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome
+from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome, Tally
 from brimful.ragged import offsets_of
 from brimful.shards import Pack
 
@@ -43,7 +43,7 @@ class MegatronLayout(Layout):
         self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
     ) -> ShardOutcome:
         lengths, num_segments = [], []
-        tokens = 0
+        tally = Tally()
         with ExitStack() as stack:
             blobs = {name: stack.enter_context(store.blob(_part(name, shard))) for name in FILES}
             for _, pack in packs:
@@ -51,7 +51,7 @@ class MegatronLayout(Layout):
                 blobs["packs_loss_mask"].write(pack.loss_mask.astype(np.uint8).data)
                 lengths.append(np.diff(pack.cu_seqlens))
                 num_segments.append(pack.num_segments)
-                tokens += len(pack)
+                tally.add(pack)
             index = stack.enter_context(store.blob(_part("lengths", shard)))
             index.write(np.concatenate(lengths).astype("<i4").data)
             counts = stack.enter_context(store.blob(_part("segments", shard)))
@@ -60,7 +60,7 @@ class MegatronLayout(Layout):
             for name, blob in blobs.items():
                 blob.publish(_part(name, shard))
         files = {_part(name, shard): blob.size for name, blob in blobs.items()}
-        return ShardOutcome(files, len(num_segments), tokens, sum(num_segments))
+        return tally.outcome(files)
 
     def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
         files = []

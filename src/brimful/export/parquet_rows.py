@@ -1,12 +1,12 @@
 """Packs as Parquet, a few rows at a time."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from itertools import islice
 from typing import Any
 
 from brimful.blobs import BlobStore
-from brimful.export.layout import ShardOutcome
+from brimful.export.layout import ShardOutcome, Tally
 from brimful.shards import Pack
 
 ROWS = 64
@@ -14,7 +14,12 @@ ROWS = 64
 
 
 def write_parquet(
-    packs: Iterable[tuple[int, Pack]], key: str, schema: Any, row: Callable[[int, Pack], dict[str, Any]], store: BlobStore
+    packs: Iterable[tuple[int, Pack]],
+    key: str,
+    schema: Any,
+    row: Callable[[int, Pack], dict[str, Any]],
+    store: BlobStore,
+    facts: Mapping[str, Any] | None = None,
 ) -> ShardOutcome:
     """Write one Parquet file with a row for each pack.
 
@@ -24,11 +29,12 @@ def write_parquet(
         schema: of Arrow.
         row: function from index and pack to a value for each column.
         store: the directory.
+        facts: of the layout, which ``row`` may change meanwhile.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    counts = {"packs": 0, "tokens": 0, "segments": 0, "media": 0}
+    tally = Tally()
     with store.blob(key) as blob:
         sink = pa.PythonFile(blob, mode="w")
         with closing(pq.ParquetWriter(sink, schema, compression="zstd")) as writer:
@@ -37,10 +43,7 @@ def write_parquet(
                 rows = [row(index, pack) for index, pack in group]
                 columns = [pa.array([values[field.name] for values in rows], type=field.type) for field in schema]
                 writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=ROWS)
-                counts["packs"] += len(group)
                 for _, pack in group:
-                    counts["tokens"] += len(pack)
-                    counts["segments"] += pack.num_segments
-                    counts["media"] += len(pack.media)
+                    tally.add(pack)
         blob.publish(key)
-    return ShardOutcome({key: blob.size}, **counts)
+    return tally.outcome({key: blob.size}, facts)

@@ -1,0 +1,68 @@
+"""``brimful export``: packs in the layout of another project."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from brimful.cli.arguments import required
+from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
+from brimful.cli.options import job_options, store_options
+from brimful.cli.terminal import show
+from brimful.export import LAYOUTS, check_export, export_packs
+from brimful.progress import make_progress
+from brimful.serve import open_packs
+from brimful.sources import open_source
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("packs", metavar="PACKS")
+@grouped(
+    "Layout",
+    choice_option("--to", LAYOUTS, "The layout.", default=None),
+    value_option("--packs-per-shard", "N", "Packs in one file (default: those of 64 MiB of tokens).", type=int),
+    value_option("--source", "PATH", "The data that was packed: packed-captions and packed-chats hold their texts."),
+    value_option("--media-dir", "DIR", "Where rows of --source name media (default: beside their own file)."),
+    click.option("--check", is_flag=True, help="Read the export back with the reader of its project, and compare."),
+)
+@store_options
+@job_options
+def export(packs: str, output: str | None, to: str | None, check: bool, **options: Any) -> None:
+    """Write PACKS, a pack store, in the layout of another project.
+
+    \b
+    energon          Megatron-Energon 5 to 7, without `energon prepare`
+    webdataset       webdataset
+    huggingface      datasets, TRL
+    megatron         Megatron-Core: .bin and .idx
+    bridge           Megatron-Bridge: packed Parquet
+    jsonl            JSON lines of packed rows
+    packed-captions  LLaVA-OneVision: ps_00000000.img000.jpg, one question and answer a sample
+    packed-chats     LLaVA-OneVision: the same with several turns, or no picture
+
+    Killed at any point, the same command goes on.
+
+      brimful export packs --to energon -o exported --check
+    """
+    directory = required(output, "-o", "name the directory that the export goes to")
+    layout = required(to, "--to", "name the layout: " + ", ".join(LAYOUTS))
+    store = open_packs(packs)
+    source = _source(options["source"], options["media_dir"])
+    progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
+    summary = export_packs(
+        store,
+        to=layout,
+        directory=directory,
+        source=source,
+        packs_per_shard=options["packs_per_shard"],
+        num_proc=options["num_proc"],
+        progress=progress,
+    )
+    outcome = check_export(directory, store, source=source, progress=progress) if check else None
+    data = {**vars(summary), "checked_by": None if outcome is None else outcome.reader}
+    show(lambda: data, lambda: [*summary.lines(), *([] if outcome is None else [str(outcome)])], options["as_json"])
+
+
+def _source(path: str | None, media_dir: str | None) -> Any:
+    """Open the source of texts and their media; None without one."""
+    return None if path is None else open_source(Path(path), media=True, media_dir=media_dir)
