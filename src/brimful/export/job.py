@@ -165,6 +165,8 @@ def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shar
         source = source_of_packs(source, packs)
     elif source is not None:
         raise SettingsError(f"{layout.name} is written from tokens: leave out {setting('source')}")
+    # The first pack is looked at before the directory is claimed; the others when they are written.
+    _refuse_media(packs, layout, 0, packs[0])
     capacity = getattr(packs, "capacity", None)
     if capacity is None:
         capacity = max(len(packs[index]) for index in range(num_packs))
@@ -201,13 +203,17 @@ def _packs_of(context: _Context, layout: Layout, shard: int) -> Iterator[tuple[i
     """Yield index and pack of one shard; refuse media that the layout would lose."""
     for index in context.plan.packs_of(shard):
         pack = context.packs[index]
-        if pack.media and not layout.takes_media:
-            names = ", ".join(name for name, other in LAYOUTS.items() if other.takes_media)
-            raise SettingsError(
-                f"{_title(context.packs)}: pack {index} has media, which {layout.name} has no place for: choose "
-                f"{setting('to', names.split(', ')[0])} (or {names})"
-            )
+        _refuse_media(context.packs, layout, index, pack)
         yield index, pack
+
+
+def _refuse_media(packs: FingerprintedPacks, layout: Layout, index: int, pack: Pack) -> None:
+    if pack.media and not layout.takes_media:
+        first, *others = [name for name, other in LAYOUTS.items() if other.takes_media]
+        raise SettingsError(
+            f"{_title(packs)}: pack {index} has media, which {layout.name} has no place for: choose "
+            f"{setting('to', first)}, or {', '.join(others)}"
+        )
 
 
 def _title(packs: FingerprintedPacks) -> str:
