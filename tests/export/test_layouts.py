@@ -66,7 +66,9 @@ def test_megatron_core_reads_it(tmp_path):
     assert found["documents"] == list(range(0, 28, 3))
     assert found["lengths"] == list(map(len, segments))
     assert found["dtypes"] == ["int32", "uint8"]
-    assert sum(found["masks"], []) == [int(flag) for pack in packs for flag in pack.loss_mask]
+    assert [flag for mask in found["masks"] for flag in mask] == [
+        int(flag) for pack in packs for flag in pack.loss_mask
+    ]
     assert found["last_two"] == segments[-1][1:3]
 
 

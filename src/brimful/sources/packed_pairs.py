@@ -12,6 +12,7 @@ captions and of single questions are flat. ``prompt`` is read as ``prompts``. Pa
 Pictures without a mark ``<image>`` in the text stand in front of the first question.
 """
 
+import io
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from brimful.sources.media import MARK, MediaPlace
 from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError
 from brimful.sources.source import Source
-from brimful.sources.stamp import changed
+from brimful.sources.stamp import Stamp, changed
 from brimful.typing import Fingerprint
 
 _PICTURE = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
@@ -41,11 +43,19 @@ _KEY = re.compile(r"ps_\d+")
 
 @dataclass(frozen=True)
 class _Place:
-    """Pack in a tar, from its first header to its end, or as files of a directory (then without bytes)."""
+    """Pack in a tar, from its first header to its end, or as files of a directory: then only the file of its JSON.
+
+    Attributes:
+        path: of the tar, or of the JSON.
+        begin, end: first byte of the pack, and the byte behind it; 0 for a file.
+        json_begin, json_size: of its JSON in the tar.
+    """
 
     path: str
     begin: int = 0
     end: int = 0
+    json_begin: int = 0
+    json_size: int | None = None
 
 
 class PackedPairs(UniformBlockRows):
@@ -68,7 +78,8 @@ class PackedPairs(UniformBlockRows):
         self._places = [place for file in _files(Path(path)) for place in _places(file)]
         if not self._places:
             raise SourceNotFoundError(f"{self.title} holds no packs: neither ps_00000000.json nor tars with them")
-        counts = [_num_samples(json_of) for json_of, _ in map(_open, self._places)]
+        self._stamps = {place.path: Stamp.of(place.path) for place in self._places}
+        counts = [_num_samples(_json(place)) for place in self._places]
         self._first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
     def __len__(self) -> int:
@@ -84,9 +95,14 @@ class PackedPairs(UniformBlockRows):
         while begin < stop:
             number = int(np.searchsorted(self._first_rows, begin, side="right")) - 1
             first, end = self._first_rows[number : number + 2].tolist()
-            rows = list(rows_of_pack(*_open(self._places[number])))
-            if len(rows) != end - first:
-                raise changed(self.title)
+            place = self._places[number]
+            try:
+                rows = list(rows_of_pack(*_open(place)))
+            except (OSError, tarfile.TarError) as error:
+                raise changed(place.path) from error
+            # After the bytes were read: they are those of the file that was counted and fingerprinted.
+            self._stamps[place.path].check(place.path)
+            assert len(rows) == end - first
             yield from rows[begin - first : min(stop, end) - first]
             begin = end
 
@@ -182,38 +198,45 @@ def _places(file: Path) -> Iterator[_Place]:
     if file.suffix == ".json":
         yield _Place(str(file))
         return
-    begin, key = 0, ""
     with tarfile.open(file, "r:") as tar:
-        while (member := tar.next()) is not None:
-            # A tar file keeps every header that it read: a shard has many.
-            tar.members = []  # type: ignore[attr-defined]
-            name = member.name.partition(".")[0]
-            if name != key:
-                if _KEY.fullmatch(key):
-                    yield _Place(str(file), begin, member.offset)
-                begin, key = member.offset, name
-        if _KEY.fullmatch(key):
-            yield _Place(str(file), begin, tar.offset)
+        for key, group in groupby(_headers(tar), key=lambda member: member.name.partition(".")[0]):
+            if _KEY.fullmatch(key):
+                members = list(group)
+                last = members[-1]
+                end = last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+                facts = next((member for member in members if member.name == f"{key}.json"), None)
+                place = (facts.offset_data, facts.size) if facts is not None else (0, 0)
+                yield _Place(str(file), members[0].offset, end, *place)
+
+
+def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (member := tar.next()) is not None:
+        # A tar file keeps every header that it read: a shard has many.
+        tar.members = []  # type: ignore[attr-defined]
+        yield member
+
+
+def _json(place: _Place) -> Any:
+    """Return the JSON of a pack, without its pictures; an error if it cannot be read."""
+    with open(place.path, "rb") as file:
+        file.seek(place.json_begin)
+        return _parsed(file.read() if place.json_size is None else file.read(place.json_size))
 
 
 def _open(place: _Place) -> tuple[Any, Callable[[int, int, str], Any]]:
     """Return the JSON of a pack, and the function that finds its pictures."""
-    if place.end == 0:
-        return _parsed(Path(place.path).read_bytes()), _BesideJson(Path(place.path))
-    members = dict(_members(place))
-    (text, *_) = [content for name, content in members.items() if name == "json"] or [b""]
-    return _parsed(text), _InTar(members)
+    pack = _json(place)
+    return (pack, _InTar(_members(place))) if place.end else (pack, _BesideJson(Path(place.path)))
 
 
-def _members(place: _Place) -> Iterator[tuple[str, bytes]]:
-    """Yield the members of one sample of a tar, without its key."""
-    with tarfile.open(place.path, "r:") as tar:
-        # The reader begins at the offset that it is given, not at the first header, which opening reads.
-        tar.firstmember, tar.offset = None, place.begin  # type: ignore[attr-defined]
-        while tar.offset < place.end and (member := tar.next()) is not None:
-            file = tar.extractfile(member)
-            if file is not None:
-                yield member.name.partition(".")[2], file.read()
+def _members(place: _Place) -> dict[str, bytes]:
+    """Return the members of one pack of a tar, without its key."""
+    with open(place.path, "rb") as file:
+        file.seek(place.begin)
+        content = io.BytesIO(file.read(place.end - place.begin))
+    with tarfile.open(fileobj=content, mode="r:") as tar:
+        files = ((member.name.partition(".")[2], tar.extractfile(member)) for member in tar)
+        return {name: file.read() for name, file in files if file is not None}
 
 
 def _parsed(text: bytes) -> Any:
