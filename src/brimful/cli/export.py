@@ -1,18 +1,20 @@
 """``brimful export``: packs in the layout of another project."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from brimful.cli.arguments import required
+from brimful.cli.arguments import pairs, required
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
-from brimful.cli.options import job_options, store_options
+from brimful.cli.options import job_options, source_options, store_options
 from brimful.cli.terminal import show
 from brimful.export import LAYOUTS, check_export, export_packs
+from brimful.export.whole_samples import open_as_packed
 from brimful.progress import make_progress
-from brimful.serve import open_packs
-from brimful.sources import open_source
+from brimful.serve import PackStore, open_packs
+from brimful.sources import Source
 
 
 @click.command(cls=GroupedCommand)
@@ -25,6 +27,7 @@ from brimful.sources import open_source
     value_option("--media-dir", "DIR", "Where rows of --source name media (default: beside their own file)."),
     click.option("--check", is_flag=True, help="Read the export back with the reader of its project, and compare."),
 )
+@source_options
 @store_options
 @job_options
 def export(packs: str, output: str | None, to: str | None, check: bool, **options: Any) -> None:
@@ -47,7 +50,7 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
     directory = required(output, "-o", "name the directory that the export goes to")
     layout = required(to, "--to", "name the layout: " + ", ".join(LAYOUTS))
     store = open_packs(packs)
-    source = _source(options["source"], options["media_dir"])
+    source = _source(options["source"], store, options)
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
     summary = export_packs(
         store,
@@ -63,6 +66,21 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
     show(lambda: data, lambda: [*summary.lines(), *([] if outcome is None else [str(outcome)])], options["as_json"])
 
 
-def _source(path: str | None, media_dir: str | None) -> Any:
-    """Open the source of texts and their media; None without one."""
-    return None if path is None else open_source(Path(path), media=True, media_dir=media_dir)
+_SOURCE_OPTIONS = ("ignore", "text_unit", "split", "config", "max_samples")
+"""Options that are arguments of ``open_source`` of the same name."""
+
+
+def _source(path: str | None, packs: PackStore, options: Mapping[str, Any]) -> Source | None:
+    """Open the source of texts and their media as it was packed; None without one."""
+    if path is None:
+        return None
+    names_of_fields = dict(pairs("--field", options["fields"], ".+", "NAME=KEY, such as messages=dialogue"))
+    arguments = {name: options[name] for name in _SOURCE_OPTIONS}
+    return open_as_packed(
+        Path(path),
+        packs,
+        format=options["format_name"],
+        fields=names_of_fields or None,
+        media_dir=options["media_dir"],
+        **arguments,
+    )

@@ -36,8 +36,9 @@ def select_samples_to_pack(
     Raises:
         OversizedSampleError: a sample is longer than a pack: refuse it in ``encode_sample`` (``SkipSample``).
 
-    >>> select_samples_to_pack(["aaa", "bbb", "ccccc", "dddddd", "e", "f"], capacity=7, length_of=len)
-    [['dddddd', 'f'], ['ccccc', 'e'], ['aaa', 'bbb']]
+    >>> packs = select_samples_to_pack(["aaa", "bbb", "ccccc", "dddddd", "e", "f"], capacity=7, length_of=len)
+    >>> sorted(packs, key=len)
+    [['ccccc'], ['dddddd', 'f'], ['bbb', 'aaa', 'e']]
     """
     if not samples:
         return []

@@ -38,7 +38,7 @@ class JsonLinesLayout(Layout):
         return tally.outcome({key: blob.size})
 
     def advice(self, directory: str) -> str:
-        return f"--dataset {directory} --sharded_lazy true --sharded_lazy_pre_packed true, of ms-swift's sharded loader"
+        return f"dataset {directory}, sharded_lazy and sharded_lazy_pre_packed, of ms-swift's sharded loader"
 
     def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
         for shard in range(len(outcomes)):

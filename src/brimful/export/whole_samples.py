@@ -23,7 +23,7 @@ def source_of_packs(source: Any, packs: FingerprintedPacks) -> Source:
         StoreMismatchError: the packs are of other data.
         SettingsError: the plan cut samples.
     """
-    samples = source if isinstance(source, Source) else open_source(source, media=True)
+    samples = source if isinstance(source, Source) else open_as_packed(source, packs)
     identity = getattr(packs, "identity", None)
     if identity is not None:
         if identity["source"] != samples.fingerprint:
@@ -36,6 +36,23 @@ def source_of_packs(source: Any, packs: FingerprintedPacks) -> Source:
                 f"the packs were planned with {setting('overflow', overflow)}, and a text cannot be cut at a token: "
                 f"pack again with {setting('overflow', 'drop')}"
             )
+    return samples
+
+
+def open_as_packed(data: Any, packs: FingerprintedPacks, **options: Any) -> Source:
+    """Open data as it was opened for packing: with its media, or without if the packs are of that source.
+
+    Args:
+        data: anything that ``open_source`` takes.
+        packs: that were made of it.
+        options: of ``open_source``.
+    """
+    samples = open_source(data, media=True, **options)
+    identity = getattr(packs, "identity", None)
+    if identity is not None and identity["source"] != samples.fingerprint and options.get("media_dir") is None:
+        plain_samples = open_source(data, **options)
+        if identity["source"] == plain_samples.fingerprint:
+            return plain_samples
     return samples
 
 
