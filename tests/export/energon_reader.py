@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from megatron.energon import WorkerConfig, get_loader, get_savable_loader, get_train_dataset, get_val_dataset
 
@@ -13,7 +14,7 @@ NUM_STEPS = 9
 
 def task_encoder(directory):
     """The file beside the export, without brimful."""
-    specification = importlib.util.spec_from_file_location("task_encoder", Path(directory) / "task_encoder.py")
+    specification: Any = importlib.util.spec_from_file_location("task_encoder", Path(directory) / "task_encoder.py")
     module = importlib.util.module_from_spec(specification)
     sys.modules["task_encoder"] = module  # dataclasses look for it
     specification.loader.exec_module(module)

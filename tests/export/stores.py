@@ -56,6 +56,11 @@ def as_rows(packs):
     ]
 
 
+def content(tar, name):
+    """Bytes of a member."""
+    return tar.extractfile(name).read()
+
+
 def tree(directory):
     """Bytes of every file."""
     root = Path(directory)

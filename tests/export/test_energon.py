@@ -16,7 +16,7 @@ from brimful.export import check_export, energon_mix, export_packs, select_sampl
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.shards import assemble_pack
 from brimful.testing.toys import ToyPacks
-from tests.export.stores import as_rows, run_with, some_packs, tree
+from tests.export.stores import as_rows, content, run_with, some_packs, tree
 
 VERSIONS = ["BRIMFUL_ENERGON5", "BRIMFUL_ENERGON7"]
 NUM_PACKS = 11
@@ -42,11 +42,9 @@ def test_members_of_a_pack(packs, directory):
         assert names == [
             f"{key}.{part}" for part in ("json", "input_ids.npy", "loss_mask.npy", "000.image", "001.audio")
         ]
-        facts = json.load(tar.extractfile(f"{key}.json"))
-        assert (
-            np.load(io.BytesIO(tar.extractfile(f"{key}.input_ids.npy").read())).tolist() == packs[1].input_ids.tolist()
-        )
-        assert tar.extractfile(f"{key}.000.image").read() == packs[1].media[0].read()
+        facts = json.loads(content(tar, f"{key}.json"))
+        assert np.load(io.BytesIO(content(tar, f"{key}.input_ids.npy"))).tolist() == packs[1].input_ids.tolist()
+        assert content(tar, f"{key}.000.image") == packs[1].media[0].read()
         member = tar.getmember(names[0])
         assert (member.mtime, member.uid, member.gid, member.uname, member.mode) == (0, 0, 0, "", 0o644)
     assert facts["cu_lengths"] == [0, 4, 5, 9]

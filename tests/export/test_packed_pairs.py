@@ -13,6 +13,7 @@ from brimful.export.packed_pairs import SAMPLE_LOADER, comparable
 from brimful.sources.packed_pairs import PackedPairs, packed_pairs_source
 from brimful.testing.contracts import RowsContract
 from brimful.testing.toys import toy_chat_encoder
+from tests.export.stores import content, run_with
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of webdataset
 
@@ -36,13 +37,6 @@ CHATS = [
     chat("<image>\n", "line", images=[image(6)]),
 ]
 CAPTIONS = [chat("<image>\nwhat", "cat", images=[image(1)]), chat("<image>", "a dog", images=[image(2)])]
-
-
-class OneTokenAPicture:
-    """The toy encoder takes text alone: parts are joined, a picture is one character."""
-
-    def __init__(self):
-        self.encoder = toy_chat_encoder()
 
 
 def packed(rows, directory, capacity=80, **options):
@@ -91,7 +85,7 @@ def test_members_of_a_pack(packs, source, tmp_path):
     with tarfile.open(tmp_path / "export" / "packs-000000.tar") as tar:
         found = {}
         for number, pack in enumerate(packs):
-            text = json.load(tar.extractfile(f"ps_{number:08d}.json"))
+            text = json.loads(content(tar, f"ps_{number:08d}.json"))
             for sample_id, names, prompts, captions in zip(
                 pack.sample_ids.tolist(), text["images"], text["prompts"], text["captions"], strict=True
             ):
@@ -128,7 +122,7 @@ def test_captions_are_flat(tmp_path):
     packs = PacksOf(open_packs(tmp_path / "packs"))
     export_packs(packs, to="packed-captions", directory=tmp_path / "export", source=source)
     with tarfile.open(tmp_path / "export" / "packs-000000.tar") as tar:
-        text = json.load(tar.extractfile("ps_00000000.json"))
+        text = json.loads(content(tar, "ps_00000000.json"))
     assert sorted(zip(text["captions"], text["prompts"], strict=True)) == [("a dog", ""), ("cat", "what")]
     assert text["images"] == ["img000.png", "img001.png"]
     samples = packed_pairs_source(tmp_path / "export")
@@ -252,3 +246,31 @@ class TestPackedPairs(RowsContract):
 
     def text_of(self, row):
         return row["messages"][1]["content"]
+
+
+def png(width, height):
+    image = pytest.importorskip("PIL.Image")
+    sink = io.BytesIO()
+    image.new("RGB", (width, height), (9, 9, 9)).save(sink, "PNG")
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("version", ["BRIMFUL_ENERGON5", "BRIMFUL_ENERGON7"])
+def test_energon_loads_it_as_the_trainer_does(version, tmp_path):
+    """By ``.nv-meta``, the sample loader in it, and the trainer's own sample class: pictures decoded, none for a text."""
+    from brimful import open_packs
+
+    rows = [
+        chat("<image>\nwhat", "cat", images=[{"bytes": png(8, 6), "path": "a.png"}]),
+        chat("hi", "hello", "and?", "no"),
+        chat("<image><image>\nboth", "yes", images=[{"bytes": png(4, 4), "path": "a.png"}] * 2),
+    ]
+    source, _ = packed(rows, tmp_path / "packs")
+    packs = PacksOf(open_packs(tmp_path / "packs"))
+    export_packs(packs, to="packed-chats", directory=tmp_path / "export", source=source)
+    found = {}
+    for pack, texts in zip(packs, json.loads(run_with(version, "aiak_reader.py", tmp_path / "export")), strict=True):
+        found |= {number: list(text) for number, *text in zip(pack.sample_ids.tolist(), *texts, strict=True)}
+    assert found[0] == [[3, 6, 8], ["what"], ["cat"]]
+    assert found[1] == [None, ["hi", "and?"], ["hello", "no"]]
+    assert found[2] == [[[3, 4, 4], [3, 4, 4]], ["both"], ["yes"]]
