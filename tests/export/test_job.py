@@ -141,6 +141,34 @@ def test_wrong_settings(tmp_path):
         ExportRecords(LocalBlobStore(tmp_path)).identity()
 
 
+@pytest.mark.parametrize("name", OF_TOKENS)
+def test_an_export_to_a_url(name, tmp_path):
+    """The same files through fsspec, but for the index that is made of local tars."""
+    fsspec = pytest.importorskip("fsspec")
+    packs = some_packs(5)
+    export_packs(packs, to=name, directory=tmp_path / "local", packs_per_shard=2)
+    url = f"memory://{tmp_path.name}/{name}"
+    export_packs(packs, to=name, directory=url, packs_per_shard=2)
+    system = fsspec.filesystem("memory")
+    remote = {path.split(f"/{name}/", 1)[1]: system.cat(path) for path in system.find(url.removeprefix("memory:/"))}
+    local = {path: data for path, data in tree(tmp_path / "local").items() if not path.endswith("index.sqlite")}
+    differing_paths = {path for path in local.keys() | remote.keys() if local.get(path) != remote.get(path)}
+    assert differing_paths <= {".brimful/finished.json"}
+
+
+def test_packs_on_the_fly(tmp_path):
+    """Without a pack store: samples are encoded as they are exported."""
+    from brimful import PackedDataset
+
+    source, encoder, plan = written(tmp_path / "packs", [30, 30, 50, 60, 24, 24], capacity=70)
+    export_packs(tmp_path / "packs", to="jsonl", directory=tmp_path / "a", packs_per_shard=2)
+    dataset = PackedDataset.from_plan(source, encoder, plan)
+    export_packs(dataset, to="jsonl", directory=tmp_path / "b", packs_per_shard=2)
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    export_packs(dataset, to="bridge", directory=tmp_path / "c")
+    assert check_export(tmp_path / "c", open_packs(tmp_path / "packs")).packs == 4
+
+
 def test_progress_knows_what_was_there(tmp_path):
     """Rate and remaining time are of the packs that cost work."""
     written(tmp_path / "packs", [30, 30, 50, 60, 24, 24, 40, 41], capacity=70)

@@ -61,12 +61,13 @@ class BridgeLayout(Layout):
     def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
         num_packs, num_segments = plan.num_packs, sum(outcome.segments for outcome in outcomes)
         inputs = sum(outcome.tokens for outcome in outcomes) - num_segments
+        capacity = plan.capacity or max(outcome.facts["longest_pack"] for outcome in outcomes)
         facts = {
             "dataset_max_seqlen": max(outcome.facts["longest_segment"] for outcome in outcomes),
             "max_samples_per_bin": max(outcome.facts["most_segments"] for outcome in outcomes),
             "packing_factor": round(num_segments / num_packs, 2),
-            "packing_efficiency": round(100 * inputs / num_packs / plan.capacity, 2),
-            "pack_size": plan.capacity,
+            "packing_efficiency": round(100 * inputs / num_packs / capacity, 2),
+            "pack_size": capacity,
             "min_packed_seqlen": min(outcome.facts["shortest_pack"] for outcome in outcomes),
         }
         store.put_atomic(METADATA, json.dumps([facts], indent=2).encode() + b"\n")
@@ -106,13 +107,14 @@ class _Extremes:
     """Extremes of some packs, counted as Bridge does: a segment has one input less than tokens."""
 
     def __init__(self) -> None:
-        self.longest_segment = self.most_segments = 0
+        self.longest_segment = self.most_segments = self.longest_pack = 0
         self.shortest_pack = 1 << 62
 
     def add(self, pack: Pack) -> None:
         """Count one pack."""
         self.longest_segment = max(self.longest_segment, int(np.diff(pack.cu_seqlens).max()) - 1)
         self.most_segments = max(self.most_segments, pack.num_segments)
+        self.longest_pack = max(self.longest_pack, len(pack))
         self.shortest_pack = min(self.shortest_pack, len(pack) - pack.num_segments)
 
 

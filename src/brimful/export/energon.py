@@ -123,10 +123,10 @@ def write_metadata(counts: Sequence[int], prefix: str, store: BlobStore, dataset
         "split.yaml": _split(len(counts), prefix),
         "dataset.yaml": dataset,
     }
-    write_index(names, store, f"{META}/index.sqlite")
+    index = write_index(names, store, f"{META}/index.sqlite")
     for name, text in files.items():
         store.put_atomic(f"{META}/{name}", text.encode())
-    return [f"{META}/{name}" for name in ("index.sqlite", *files)]
+    return [*index, *(f"{META}/{name}" for name in files)]
 
 
 def _split(num_shards: int, prefix: str) -> str:

@@ -21,11 +21,11 @@ from brimful.shards.pack import FingerprintedPacks
 _SHARD_BYTES = 64 << 20
 """Bytes of the tokens of a shard, at 4 bytes each: as of pack stores."""
 
+_USUAL_CAPACITY = 4096
+"""Tokens of a pack where packs do not say how many they hold: for the size of shards alone."""
+
 _IN_PROCESS_TOKENS = 30_000_000
 """Tokens below which one process writes an export sooner than several start."""
-
-_STEP_PACKS = 256
-"""Packs between two reports of progress in this process."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def export_packs(
         outcomes = records.outcomes(trusts_records=was_finished and layout.joins_shards)
         pending_shards = [shard for shard in range(plan.num_shards) if shard not in outcomes]
         if num_proc is None:
-            num_tokens = getattr(packs, "num_tokens", plan.num_packs * plan.capacity)
+            num_tokens = getattr(packs, "num_tokens", plan.num_packs * (plan.capacity or _USUAL_CAPACITY))
             num_proc = 1 if num_tokens < _IN_PROCESS_TOKENS else available_cores()
         context = _Context(packs, layout.name, plan, str(directory))
         with progress.stage("export", total=plan.num_packs, unit="packs"):
@@ -171,10 +171,8 @@ def _plan(packs: FingerprintedPacks, layout: Layout, source: Any, packs_per_shar
     # The first pack is looked at before the directory is claimed; the others when they are written.
     _refuse_media(packs, layout, 0, packs[0])
     capacity = getattr(packs, "capacity", None)
-    if capacity is None:
-        capacity = max(len(packs[index]) for index in range(num_packs))
     if packs_per_shard is None:
-        packs_per_shard = max(1, _SHARD_BYTES // (4 * capacity))
+        packs_per_shard = max(1, _SHARD_BYTES // (4 * (capacity or _USUAL_CAPACITY)))
     elif packs_per_shard < 1:
         raise SettingsError(f"{setting('packs_per_shard')} must be at least 1 and is {packs_per_shard}")
     return ExportPlan(packs.fingerprint, capacity, num_packs, min(packs_per_shard, num_packs), source)

@@ -19,14 +19,14 @@ class ExportPlan:
 
     Attributes:
         fingerprint: of the packs.
-        capacity: largest number of tokens in a pack; that of the longest pack if the store names none.
+        capacity: largest number of tokens in a pack; None if the packs do not say.
         num_packs: in the export.
         packs_per_shard: in every shard but the last.
         source: of the samples, for layouts that hold texts; else None.
     """
 
     fingerprint: Fingerprint
-    capacity: int
+    capacity: int | None
     num_packs: int
     packs_per_shard: int
     source: Any = None
