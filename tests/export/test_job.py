@@ -62,7 +62,6 @@ def test_a_second_call_writes_nothing(name, tmp_path):
         ("energon", "before-export-end"),
         ("megatron", "before-export-end"),
         ("huggingface", "mid-write"),
-        ("jsonl", "after-rename"),
     ],
 )
 def test_a_killed_export_goes_on(name, point, tmp_path):
