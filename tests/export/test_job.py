@@ -59,7 +59,6 @@ def test_a_second_call_writes_nothing(name, tmp_path):
     ("name", "point"),
     [
         ("energon", "after-export-shard"),
-        ("energon", "before-export-end"),
         ("megatron", "before-export-end"),
         ("huggingface", "mid-write"),
     ],

@@ -236,6 +236,7 @@ def test_bad_packs_are_malformed_rows(tmp_path):
 
 
 class TestPackedPairs(RowsContract):
+    num_rows = 300  # blocks of 256 samples
     knows_prefixes = False
 
     def make_rows(self, folder, texts):
