@@ -33,15 +33,9 @@ from brimful.sources import Source
 def export(packs: str, output: str | None, to: str | None, check: bool, **options: Any) -> None:
     """Write PACKS, a pack store, in the layout of another project.
 
-    \b
-    energon          Megatron-Energon 5 to 7, without `energon prepare`
-    webdataset       webdataset
-    huggingface      datasets, TRL
-    megatron         Megatron-Core: .bin and .idx
-    bridge           Megatron-Bridge: packed Parquet
-    jsonl            JSON lines of packed rows
-    packed-captions  LLaVA-OneVision: ps_00000000.img000.jpg, one question and answer a sample
-    packed-chats     LLaVA-OneVision: the same with several turns, or no picture
+    energon is read by Megatron-Energon 5 to 7 without `energon prepare`; webdataset by webdataset; huggingface (Parquet) by datasets
+    and TRL; megatron (.bin, .idx) by Megatron-Core; bridge (packed Parquet) by Megatron-Bridge; jsonl are JSON lines;
+    packed-captions and packed-chats (ps_00000000.img000.jpg) are of LLaVA-OneVision-1.5.
 
     Killed at any point, the same command goes on.
 
