@@ -36,6 +36,7 @@ def test_packs_in_a_shard(packs, tmp_path):
 def test_refusals(packs, tmp_path):
     """In the words of the command line."""
     assert "--to is missing: name the layout: energon, webdataset" in refused("export", packs, "-o", tmp_path / "a")
+    assert "--to 'tar' is unknown: use one of energon" in refused("export", packs, "--to", "tar", "-o", tmp_path / "a")
     assert "-o is missing" in refused("export", packs, "--to", "jsonl")
     assert "is no pack store" in refused("export", tmp_path, "--to", "jsonl", "-o", tmp_path / "a")
     message = refused("export", packs, "--to", "packed-chats", "-o", tmp_path / "a")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from brimful.cli.arguments import pairs, required
-from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
+from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.options import job_options, source_options, store_options
 from brimful.cli.terminal import show
 from brimful.export import LAYOUTS, check_export, export_packs
@@ -21,7 +21,7 @@ from brimful.sources import Source
 @click.argument("packs", metavar="PACKS")
 @grouped(
     "Layout",
-    choice_option("--to", LAYOUTS, "The layout.", default=None),
+    value_option("--to", "NAME", f"The layout: {', '.join(LAYOUTS)}."),
     value_option("--packs-per-shard", "N", "Packs in one file (default: those of 64 MiB of tokens).", type=int),
     value_option("--source", "PATH", "The data that was packed: packed-captions and packed-chats hold their texts."),
     value_option("--media-dir", "DIR", "Where rows of --source name media (default: beside their own file)."),
