@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "trainers": {"base", "plan", "serve", "collate", "shards"},
     "compat": {"base", "plan"},
 }
-ANYTHING = {"report", "cli", "testing", "demo", "verify", "__init__", "__main__"}
+ANYTHING = {"report", "cli", "testing", "demo", "verify", "export", "__init__", "__main__"}
 OUTSIDE = {
     "base": {"numpy", "xxhash"},
     "media": {"numpy"},

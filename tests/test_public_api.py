@@ -21,7 +21,7 @@ NAMES = [
     "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
     "PackedBatch",
     "Padding", "PackCollator", "Normaliser", "per_sample_loss", "collator_for", "choose_attention",
-    "evaluate_samples", "one_by_one", "verify_packing", "VerifyReport", "BrimfulError", "__version__",
+    "evaluate_samples", "one_by_one", "export_packs", "check_export", "verify_packing", "VerifyReport", "BrimfulError", "__version__",
 ]  # fmt: skip
 
 
@@ -85,6 +85,8 @@ def instances(tmp_path_factory):
         "PackCollator": brimful.PackCollator(pad_to=8), "Normaliser": brimful.Normaliser.SQRT,
         "collator_for": brimful.collator_for(model), "choose_attention": brimful.choose_attention(model),
         "one_by_one": brimful.one_by_one(toy_packs(3)),
+        "export_packs": brimful.export_packs(store, to="jsonl", directory=home / "exported"),
+        "check_export": brimful.check_export(home / "exported", store),
         "VerifyReport": brimful.VerifyReport("a model", passed),
         "BrimfulError": BrimfulError(f"choose {setting('overflow', 'drop')}"),
         "segment": plan[0][0],

@@ -72,6 +72,8 @@ _MODULE_OF = {
     "choose_attention": "brimful.trainers",
     "evaluate_samples": "brimful.trainers",
     "one_by_one": "brimful.trainers",
+    "export_packs": "brimful.export",
+    "check_export": "brimful.export",
     "verify_packing": "brimful.verify",
     "VerifyReport": "brimful.verify",
     "BrimfulError": "brimful.errors",
@@ -96,6 +98,8 @@ if TYPE_CHECKING:
     from brimful.encode import TrainOn as TrainOn
     from brimful.encode import encoder_for as encoder_for
     from brimful.errors import BrimfulError as BrimfulError
+    from brimful.export import check_export as check_export
+    from brimful.export import export_packs as export_packs
     from brimful.materialize import PackSummary as PackSummary
     from brimful.materialize import check_store as check_store
     from brimful.materialize import pack_dataset as pack_dataset

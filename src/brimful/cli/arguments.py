@@ -50,7 +50,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     Progress is a bar on a terminal and lines elsewhere; JSON with ``--json``, nothing with ``--quiet``.
     """
     refuse_as_data(data)
-    names_of_fields = dict(_pairs("--field", options["fields"], ".+", "NAME=KEY, such as messages=dialogue"))
+    names_of_fields = dict(pairs("--field", options["fields"], ".+", "NAME=KEY, such as messages=dialogue"))
     source = open_source(
         data[0] if len(data) == 1 else [Path(path) for path in data],
         format=options["format_name"],
@@ -101,7 +101,7 @@ def _family(options: Mapping[str, Any]) -> Family | None:
     return open_family(name, directory, **{name: options.get(name) for name in _FAMILY_OPTIONS})
 
 
-def _pairs(flag: str, texts: Sequence[str], value_pattern: str, expected_form: str) -> Iterator[tuple[str, str]]:
+def pairs(flag: str, texts: Sequence[str], value_pattern: str, expected_form: str) -> Iterator[tuple[str, str]]:
     """Yield name and value of each text that a flag is given."""
     for text in texts:
         match = re.fullmatch(f"([^=]+)=({value_pattern})", text, re.DOTALL)
@@ -113,7 +113,7 @@ def _pairs(flag: str, texts: Sequence[str], value_pattern: str, expected_form: s
 def _template_arguments(texts: Sequence[str]) -> dict[str, Any]:
     """Parse variables of a chat template: JSON if they are, else text."""
     variables: dict[str, Any] = {}
-    for name, value in _pairs("--template-arg", texts, ".*", "NAME=VALUE, such as enable_thinking=false"):
+    for name, value in pairs("--template-arg", texts, ".*", "NAME=VALUE, such as enable_thinking=false"):
         try:
             # Templates test booleans and numbers: "false" as text would be true.
             variables[name] = json.loads(value)
@@ -136,7 +136,7 @@ def plan_settings(options: Mapping[str, Any]) -> PlanSettings:
 
 def _budgets(texts: Sequence[str]) -> dict[str, int] | None:
     budgets: dict[str, int] = {}
-    for name, limit in _pairs("--budget", texts, r"\d+", "NAME=MOST with a whole number, such as patches=16384"):
+    for name, limit in pairs("--budget", texts, r"\d+", "NAME=MOST with a whole number, such as patches=16384"):
         # The last of two values would win in silence.
         if name in budgets:
             raise SettingsError(f"--budget {name} is given twice")

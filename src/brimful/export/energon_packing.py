@@ -1,0 +1,61 @@
+"""The planner inside of Megatron-Energon: samples of its buffer that share a pack."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from brimful.measure import LengthTable
+from brimful.plan import Plan, plan_packs
+
+
+def select_samples_to_pack(
+    samples: Sequence[Any],
+    *,
+    capacity: int,
+    length_of: Callable[[Any], int] | None = None,
+    budgets: Mapping[str, tuple[int, Callable[[Any], int]]] | None = None,
+    seed: int = 0,
+) -> list[list[Any]]:
+    """Return groups of samples that share a pack, for ``select_samples_to_pack`` of an Energon task encoder.
+
+    ::
+
+        def select_samples_to_pack(self, samples):
+            return select_samples_to_pack(samples, capacity=8192)
+
+    Args:
+        samples: Energon's buffer of encoded samples.
+        capacity: most tokens of a pack.
+        length_of: function from a sample to its number of tokens; ``len(sample.tokens)`` if None.
+        budgets: most of something else in a pack, and the function from a sample to how much it takes, by name:
+            ``{"patches": (32_768, lambda sample: sample.num_patches)}``.
+        seed: of the order of equally long samples.
+
+    Raises:
+        OversizedSampleError: a sample is longer than a pack: refuse it in ``encode_sample`` (``SkipSample``).
+
+    >>> packs = select_samples_to_pack(["aaa", "bbb", "ccccc", "dddddd", "e", "f"], capacity=7, length_of=len)
+    >>> sorted(packs, key=len)
+    [['ccccc'], ['dddddd', 'f'], ['bbb', 'aaa', 'e']]
+    """
+    if not samples:
+        return []
+    measure = length_of if length_of is not None else (lambda sample: len(sample.tokens))
+    lengths = np.array([measure(sample) for sample in samples], dtype=np.int64)
+    limits = budgets or {}
+    columns = {
+        name: np.array([amount(sample) for sample in samples], dtype=np.int64) for name, (_, amount) in limits.items()
+    }
+    table = LengthTable.from_lengths(lengths, **columns)
+    plan = plan_packs(
+        table, capacity=capacity, budgets={name: most for name, (most, _) in limits.items()} or None, seed=seed
+    )
+    return [[samples[number] for number in group] for group in _groups(plan)]
+
+
+def _groups(plan: Plan) -> Iterator[list[int]]:
+    offsets = plan.offsets.tolist()
+    sample_ids = plan.sample_ids.tolist()
+    yield from (sample_ids[begin:end] for begin, end in pairwise(offsets))

@@ -1,0 +1,175 @@
+"""The interface of a layout, and what it is given: one shard at a time, then all of them."""
+
+import abc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from brimful.blobs import BlobStore
+from brimful.errors import MissingExtraError
+from brimful.progress import Progress
+from brimful.shards import Pack
+from brimful.shards.pack import FingerprintedPacks
+from brimful.typing import Fingerprint
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """Facts of the whole export that every shard needs.
+
+    Attributes:
+        fingerprint: of the packs.
+        capacity: largest number of tokens in a pack; None if the packs do not say.
+        num_packs: in the export.
+        packs_per_shard: in every shard but the last.
+        source: of the samples, for layouts that hold texts; else None.
+    """
+
+    fingerprint: Fingerprint
+    capacity: int | None
+    num_packs: int
+    packs_per_shard: int
+    source: Any = None
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return -(-self.num_packs // self.packs_per_shard)
+
+    def packs_of(self, shard: int) -> range:
+        """Return the packs of a shard."""
+        first = shard * self.packs_per_shard
+        return range(first, min(first + self.packs_per_shard, self.num_packs))
+
+    def key(self, index: int) -> str:
+        """Return the key of a pack: no other pack has it, not of another export either.
+
+        >>> ExportPlan("0123456789abcdef" * 2, 64, 5, 2).key(3)
+        '01234567-000000003'
+        """
+        return f"{self.fingerprint[:8]}-{index:09d}"
+
+
+@dataclass(frozen=True)
+class ShardOutcome:
+    """Files of a finished shard, and what the end of the export needs to know of it.
+
+    Attributes:
+        files: key of each file, with its size in bytes.
+        packs, tokens, segments, media: counts.
+        facts: of the layout; JSON.
+    """
+
+    files: Mapping[str, int]
+    packs: int
+    tokens: int
+    segments: int
+    media: int = 0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Tally:
+    """Counts of the packs of one shard, as they are written.
+
+    Attributes:
+        packs, tokens, segments, media: so far.
+    """
+
+    def __init__(self) -> None:
+        self.packs = self.tokens = self.segments = self.media = 0
+
+    def add(self, pack: Pack) -> None:
+        """Count one pack."""
+        self.packs += 1
+        self.tokens += len(pack)
+        self.segments += pack.num_segments
+        self.media += len(pack.media)
+
+    def outcome(self, files: Mapping[str, int], facts: Mapping[str, Any] | None = None) -> ShardOutcome:
+        """Return the outcome of the shard."""
+        return ShardOutcome(files, self.packs, self.tokens, self.segments, self.media, facts or {})
+
+
+@dataclass(frozen=True)
+class ReadPack:
+    """One pack as the reader of another project gives it; None for what its layout does not hold.
+
+    Attributes:
+        input_ids, loss_mask, cu_seqlens, sample_ids, starts: as of ``Pack``.
+        media: bytes of each medium.
+    """
+
+    input_ids: Sequence[int] | None = None
+    loss_mask: Sequence[bool] | None = None
+    cu_seqlens: Sequence[int] | None = None
+    sample_ids: Sequence[int] | None = None
+    starts: Sequence[int] | None = None
+    media: Sequence[bytes] | None = None
+
+
+class Layout(abc.ABC):
+    """One layout: a writer of shards, of what lies beside them, and the reader of the project that it is for."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """Reader of the layout and its files, in one sentence, for ``--help``."""
+    takes_media: ClassVar[bool] = False
+    takes_source: ClassVar[bool] = False
+    """True if the layout holds texts of samples, which packs do not."""
+    joins_shards: ClassVar[bool] = False
+    """True if shards are parts that become one file in the end, and go then."""
+    reader: ClassVar[tuple[str, str]]
+    """Module whose reader checks the export, and the name of the package that has it."""
+
+    @abc.abstractmethod
+    def write_shard(
+        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
+    ) -> ShardOutcome:
+        """Write one shard; safe to run twice.
+
+        Args:
+            packs: index and pack, in order.
+            shard: its number.
+            plan: of the export.
+            store: the directory.
+        """
+
+    def finish(self, outcomes: Sequence[ShardOutcome], plan: ExportPlan, store: BlobStore) -> list[str]:
+        """Write what lies beside the shards, after the last of them; return its keys. Safe to run twice."""
+        return []
+
+    def clear(self, outcomes: Sequence[ShardOutcome], store: BlobStore) -> None:
+        """Remove what only the shards of a finished export needed."""
+        return
+
+    @abc.abstractmethod
+    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+        """Yield the packs in order, read by the project that the layout is for."""
+
+    def compare_texts(
+        self,
+        directory: str,
+        outcomes: Sequence[ShardOutcome],
+        packs: FingerprintedPacks,
+        source: Any,
+        progress: Progress,
+    ) -> tuple[str, ...]:
+        """Read an export of texts and compare it with the samples; return the parts that were compared."""
+        raise AssertionError("layouts without texts are read pack by pack")
+
+    @abc.abstractmethod
+    def advice(self, directory: str) -> str:
+        """Return a line on how to train from the export."""
+
+    def check_reader(self) -> None:
+        """Raise ``MissingExtraError`` if the reader is not installed."""
+        from importlib import import_module
+
+        module, package = self.reader
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise MissingExtraError(
+                f"the check of an export to {self.name} reads it by {package}, which cannot be imported "
+                f"({error}): pip install {package}"
+            ) from error

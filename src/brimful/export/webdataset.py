@@ -1,0 +1,45 @@
+"""WebDataset: tars with one sample a pack, for ``webdataset`` and whatever reads its tars."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from brimful.blobs import BlobStore
+from brimful.export.energon import write_pack_tar
+from brimful.export.layout import ExportPlan, Layout, ReadPack, ShardOutcome
+from brimful.export.tar_shards import shard_name
+from brimful.shards import Pack
+
+
+class WebDatasetLayout(Layout):
+    """Tars of packs; media end as their files do, so that ``decode("pil")`` knows them."""
+
+    name = "webdataset"
+    summary = "webdataset: tars with tokens and media, which end as their files do"
+    takes_media = True
+    reader: ClassVar[tuple[str, str]] = ("webdataset", "webdataset")
+
+    def write_shard(
+        self, packs: Iterable[tuple[int, Pack]], shard: int, plan: ExportPlan, store: BlobStore
+    ) -> ShardOutcome:
+        return write_pack_tar(packs, shard, plan, store, kinds_as_endings=False)
+
+    def advice(self, directory: str) -> str:
+        return f"webdataset.WebDataset(sorted(glob({directory + '/packs-*.tar'!r})), shardshuffle=False)"
+
+    def read(self, directory: str, outcomes: Sequence[ShardOutcome]) -> Iterator[ReadPack]:
+        import webdataset
+        from webdataset.autodecode import npy_loads
+
+        tars = [str(Path(directory) / shard_name(shard)) for shard in range(len(outcomes))]
+        for sample in webdataset.WebDataset(tars, shardshuffle=False):
+            facts = json.loads(sample["json"])
+            yield ReadPack(
+                input_ids=npy_loads(sample["input_ids.npy"]).tolist(),
+                loss_mask=npy_loads(sample["loss_mask.npy"]).astype(bool).tolist(),
+                cu_seqlens=facts["cu_lengths"],
+                sample_ids=facts["sample_ids"],
+                starts=facts["starts"],
+                media=[sample[item["part"]] for item in facts["media"]],
+            )

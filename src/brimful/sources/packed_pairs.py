@@ -1,0 +1,297 @@
+"""Samples of the layout after packing of LLaVA-OneVision-1.5: packs ``ps_00000000`` of pictures, questions and answers.
+
+::
+
+    ps_00000000.img000.jpg  ps_00000000.img002.jpg  ps_00000000.json
+    {"images":   [["img000.jpg"], [], ["img002.jpg"]],
+     "prompts":  [["what is it"], ["hi"], ["who?", "and this?"]],
+     "captions": [["a cat"], ["hello"], ["Ann", "Bob"]]}
+
+Entry ``i`` of each list belongs to sample ``i`` of the pack, and the number of a picture is that position. Lists of
+captions and of single questions are flat. ``prompt`` is read as ``prompts``. Packs lie as files in a directory, or in tars.
+Pictures without a mark ``<image>`` in the text stand in front of the first question.
+"""
+
+import io
+import json
+import os
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import SourceNotFoundError
+from brimful.fingerprint import canonical_json, fingerprint_bytes
+from brimful.sources.media import MARK, MediaPlace
+from brimful.sources.rows import UniformBlockRows
+from brimful.sources.sample import MalformedRowError
+from brimful.sources.source import Source
+from brimful.sources.stamp import Stamp, changed
+from brimful.typing import Fingerprint
+
+_PICTURE = re.compile(r"img(\d+)(?:_(?:sub)?(\d+))?\.\w+")
+"""Names of pictures, with or without leading zeros: sample in the pack, and which of its pictures."""
+
+_KEY = re.compile(r"ps_\d+")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Pack in a tar, from its first header to its end, or as files of a directory: then only the file of its JSON.
+
+    Attributes:
+        path: of the tar, or of the JSON.
+        begin, end: first byte of the pack, and the byte behind it; 0 for a file.
+        json_begin, json_size: of its JSON in the tar.
+    """
+
+    path: str
+    begin: int = 0
+    end: int = 0
+    json_begin: int = 0
+    json_size: int | None = None
+
+
+class PackedPairs(UniformBlockRows):
+    """Rows of packs: one row a sample, in the order of packs and of the samples in them.
+
+    Opening reads the JSON of every pack once, for the number of its samples; fingerprints read everything.
+
+    Args:
+        path: of a directory of ``ps_….json`` beside their pictures, or of tars; or of one tar.
+
+    Raises:
+        SourceNotFoundError: no packs there.
+    """
+
+    unit = "one sample of a pack a row"
+    block_rows = 256
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.title = os.fspath(path)
+        self._places = [place for file in _files(Path(path)) for place in _places(file)]
+        if not self._places:
+            raise SourceNotFoundError(f"{self.title} holds no packs: neither ps_00000000.json nor tars with them")
+        self._stamps = {place.path: Stamp.of(place.path) for place in self._places}
+        counts = [_num_samples(_json(place)) for place in self._places]
+        self._first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self._first_rows[-1])
+
+    @property
+    def directory(self) -> str:
+        path = os.path.abspath(self.title)
+        return path if os.path.isdir(path) else os.path.dirname(path)
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        begin, stop = start, min(stop, len(self))
+        while begin < stop:
+            number = int(np.searchsorted(self._first_rows, begin, side="right")) - 1
+            first, end = self._first_rows[number : number + 2].tolist()
+            place = self._places[number]
+            try:
+                rows = list(rows_of_pack(*_open(place)))
+            except (OSError, tarfile.TarError) as error:
+                raise changed(place.path) from error
+            # After the bytes were read: they are those of the file that was counted and fingerprinted.
+            self._stamps[place.path].check(place.path)
+            assert len(rows) == end - first
+            yield from rows[begin - first : min(stop, end) - first]
+            begin = end
+
+    def where(self, index: int) -> str:
+        number = int(np.searchsorted(self._first_rows, index, side="right")) - 1
+        place = self._places[number]
+        return f"{place.path}: pack {number}, sample {index - int(self._first_rows[number])} of it"
+
+    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
+        rows = [
+            str(row) if isinstance(row, MalformedRowError) else self._with_bytes(row) for row in self.read(start, stop)
+        ]
+        return fingerprint_bytes(canonical_json(rows))
+
+    def _with_bytes(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row with the bytes of files that it names: a fingerprint is of contents."""
+        images = [
+            image if isinstance(image, Mapping) else _bytes_or_name(os.path.join(self.directory, image))
+            for image in row.get("images", ())
+        ]
+        return {**row, "images": images}
+
+
+def packed_pairs_source(path: str | os.PathLike[str], *, media_outside: bool = False) -> Source:
+    """Open packs in the layout of LLaVA-OneVision-1.5 as a source of their samples.
+
+    Args:
+        path: as of ``PackedPairs``.
+        media_outside: packs may name pictures outside of the directory, as those do that hold absolute paths.
+    """
+    return Source(PackedPairs(path), "messages", media=MediaPlace(allow_outside=media_outside))
+
+
+def rows_of_pack(pack: Any, picture: Callable[[int, int, str], Any]) -> Iterator[Any]:
+    """Yield the samples of a pack as rows of messages; a malformed one as the error.
+
+    Args:
+        pack: its JSON; or an error.
+        picture: function from sample, number of its picture, and name to the value of a row.
+
+    >>> pack = {"images": [["img000.jpg"], []], "prompt": [["what"], ["hi"]], "captions": [["cat"], ["hello"]]}
+    >>> for row in rows_of_pack(pack, lambda sample, number, name: name):
+    ...     print(row["messages"][0]["content"].split(), row.get("images"))
+    ['<image>', 'what'] ['img000.jpg']
+    ['hi'] None
+    """
+    if isinstance(pack, MalformedRowError):
+        yield pack
+        return
+    lists = [pack.get("images"), pack.get("prompts", pack.get("prompt")), pack["captions"]]
+    for position, (images, prompts, captions) in enumerate(zip(*lists, strict=True)):
+        try:
+            yield _row(position, images, prompts, captions, picture)
+        except MalformedRowError as error:
+            yield error
+
+
+def _row(position: int, images: Any, prompts: Any, captions: Any, picture: Callable[[int, int, str], Any]) -> Any:
+    questions, answers, names = _as_list(prompts), _as_list(captions), [name for name in _as_list(images) if name]
+    if len(questions) != len(answers) or not all(isinstance(text, str) for text in (*questions, *answers, *names)):
+        raise MalformedRowError(f"it has {len(questions):,} prompts and {len(answers):,} captions: each needs a text")
+    if names and questions and not any(MARK.search(text) for text in (*questions, *answers)):
+        marks = "<image>" * len(names)
+        questions[0] = f"{marks}\n{questions[0]}" if questions[0] else marks
+    messages = []
+    for question, answer in zip(questions, answers, strict=True):
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    row: dict[str, Any] = {"messages": messages}
+    if names:
+        row["images"] = [picture(position, number, name) for number, name in enumerate(names)]
+    return row
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list) else [] if value is None else [value]
+
+
+def _num_samples(pack: Any) -> int:
+    """Return the number of samples in a pack; a pack that cannot be read is one malformed row."""
+    return 1 if isinstance(pack, MalformedRowError) else len(pack["captions"])
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = [*path.glob("*.tar"), *path.glob("ps_*.json")]
+        return sorted(files)
+    if path.is_file():
+        return [path]
+    raise SourceNotFoundError(f"{path}: no such file or directory")
+
+
+def _places(file: Path) -> Iterator[_Place]:
+    if file.suffix == ".json":
+        yield _Place(str(file))
+        return
+    with tarfile.open(file, "r:") as tar:
+        for key, group in groupby(_headers(tar), key=lambda member: member.name.partition(".")[0]):
+            if _KEY.fullmatch(key):
+                members = list(group)
+                last = members[-1]
+                end = last.offset_data + -(-last.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+                facts = next((member for member in members if member.name == f"{key}.json"), None)
+                place = (facts.offset_data, facts.size) if facts is not None else (0, 0)
+                yield _Place(str(file), members[0].offset, end, *place)
+
+
+def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (member := tar.next()) is not None:
+        # A tar file keeps every header that it read: a shard has many.
+        tar.members = []  # type: ignore[attr-defined]
+        yield member
+
+
+def _json(place: _Place) -> Any:
+    """Return the JSON of a pack, without its pictures; an error if it cannot be read."""
+    with open(place.path, "rb") as file:
+        file.seek(place.json_begin)
+        return _parsed(file.read() if place.json_size is None else file.read(place.json_size))
+
+
+def _open(place: _Place) -> tuple[Any, Callable[[int, int, str], Any]]:
+    """Return the JSON of a pack, and the function that finds its pictures."""
+    pack = _json(place)
+    return (pack, _InTar(_members(place))) if place.end else (pack, _BesideJson(Path(place.path)))
+
+
+def _members(place: _Place) -> dict[str, bytes]:
+    """Return the members of one pack of a tar, without its key."""
+    with open(place.path, "rb") as file:
+        file.seek(place.begin)
+        content = io.BytesIO(file.read(place.end - place.begin))
+    with tarfile.open(fileobj=content, mode="r:") as tar:
+        files = ((member.name.partition(".")[2], tar.extractfile(member)) for member in tar)
+        return {name: file.read() for name, file in files if file is not None}
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        pack = json.loads(text)
+    except ValueError as error:
+        return MalformedRowError(f"the JSON of its pack cannot be read: {error}")
+    keys = ("images", "prompts" if isinstance(pack, dict) and "prompts" in pack else "prompt", "captions")
+    lists = [pack.get(key) for key in keys] if isinstance(pack, dict) else [None]
+    sizes = {len(values) if isinstance(values, list) else -1 for values in lists}
+    if len(sizes) != 1 or sizes == {-1}:
+        return MalformedRowError("its pack needs lists images, prompts and captions of one length")
+    return pack
+
+
+@dataclass(frozen=True)
+class _BesideJson:
+    """Pictures as files beside the JSON of their pack."""
+
+    json_file: Path
+
+    def __call__(self, sample: int, number: int, name: str) -> str:
+        own_name = f"{self.json_file.stem}.{name}"
+        return own_name if (self.json_file.parent / own_name).exists() else name
+
+
+@dataclass(frozen=True)
+class _InTar:
+    """Pictures as members of the tar that holds their pack."""
+
+    members: Mapping[str, bytes]
+
+    @cached_property
+    def by_position(self) -> dict[tuple[int, int], str]:
+        """Member of each picture, by sample and number."""
+        found = ((name, _PICTURE.fullmatch(name)) for name in self.members)
+        return {(int(match[1]), int(match[2] or 0)): name for name, match in found if match}
+
+    def __call__(self, sample: int, number: int, name: str) -> dict[str, Any]:
+        # Writers disagree on zeros in names, and some keep the path of the source: the position decides then.
+        match = _PICTURE.fullmatch(name)
+        position = (int(match[1]), int(match[2] or 0)) if match else (sample, number)
+        member = name if name in self.members else self.by_position.get(position)
+        if member is None:
+            raise MalformedRowError(f"its picture {name!r} is no member of its pack")
+        return {"bytes": self.members[member], "path": name}
+
+
+def _bytes_or_name(path: str) -> Any:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return path
+
+
+def samples_of(pack: Mapping[str, Any], members: Mapping[str, bytes]) -> Sequence[Any]:
+    """Return the rows of one pack that was read from elsewhere: its JSON, and its members without their key."""
+    return list(rows_of_pack(pack, _InTar(members)))

@@ -1,0 +1,58 @@
+"""``brimful export`` in its words, its JSON and its refusals."""
+
+import json
+
+import pytest
+
+from brimful.export import LAYOUTS
+from tests.cli.tools import refused, result_of, shown
+from tests.export.stores import tree
+from tests.materialize.stores import written
+
+
+@pytest.fixture
+def packs(tmp_path):
+    written(tmp_path / "packs", [30, 30, 50, 60, 24, 24], capacity=70)
+    return tmp_path / "packs"
+
+
+def test_an_export_that_is_checked(packs, tmp_path):
+    """One command: what was written, how to train from it, and that it reads back."""
+    lines = shown("export", packs, "--to", "jsonl", "-o", tmp_path / "a", "--check")
+    assert "4 packs, 218 tokens, 6 segments, in 1 shard as jsonl; 1 written now" in lines[0]
+    assert lines[-1].startswith("4 packs read by json are those of the store: input_ids, loss_mask, cu_seqlens")
+    again = result_of("export", packs, "--to", "jsonl", "-o", tmp_path / "a", "--quiet")
+    assert (again["shards_written"], again["checked_by"]) == (0, None)
+
+
+def test_packs_in_a_shard(packs, tmp_path):
+    shown("export", packs, "--to", "bridge", "-o", tmp_path / "a", "--packs-per-shard", 3, "--num-proc", 1)
+    assert sorted(name for name in tree(tmp_path / "a") if "parquet" in name) == [
+        "packs-000000.idx.parquet",
+        "packs-000001.idx.parquet",
+    ]
+
+
+def test_refusals(packs, tmp_path):
+    """In the words of the command line."""
+    assert "--to is missing: name the layout: energon, webdataset" in refused("export", packs, "-o", tmp_path / "a")
+    assert "--to 'tar' is unknown: use one of energon" in refused("export", packs, "--to", "tar", "-o", tmp_path / "a")
+    assert "-o is missing" in refused("export", packs, "--to", "jsonl")
+    assert "is no pack store" in refused("export", tmp_path, "--to", "jsonl", "-o", tmp_path / "a")
+    message = refused("export", packs, "--to", "packed-chats", "-o", tmp_path / "a")
+    assert message.endswith("give the data that they were packed from as --source")
+    shown("export", packs, "--to", "jsonl", "-o", tmp_path / "a")
+    assert "Choose another -o, or delete that one" in refused("export", packs, "--to", "bridge", "-o", tmp_path / "a")
+
+
+def test_texts_come_from_the_data(packs, tmp_path):
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": "a" * n}) + "\n" for n in (1, 2)))
+    message = refused(
+        "export", packs, "--to", "packed-chats", "-o", tmp_path / "a", "--source", tmp_path / "rows.jsonl"
+    )
+    assert "rows.jsonl is not the data that was packed, or was changed since: name that as --source" in message
+
+
+def test_help_names_every_layout():
+    text = "\n".join(shown("export", "--help"))
+    assert all(name in text for name in LAYOUTS)
