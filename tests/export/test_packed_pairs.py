@@ -10,7 +10,7 @@ from brimful import measure_lengths, open_source, plan_packs, write_packs
 from brimful.errors import BadSampleError, SettingsError, StoreMismatchError
 from brimful.export import check_export, export_packs
 from brimful.export.packed_pairs import SAMPLE_LOADER, comparable
-from brimful.sources.packed_pairs import PackedPairs, packed_pairs_source
+from brimful.sources.packed_pairs import PackedPairs
 from brimful.testing.contracts import RowsContract
 from brimful.testing.toys import toy_chat_encoder
 from tests.export.stores import content, run_with
@@ -108,7 +108,7 @@ def test_samples_come_back(packs, source, is_unpacked, tmp_path):
     """Each sample once, with its turns, marks and bytes, from tars and from files."""
     export_packs(packs, to="packed-chats", directory=tmp_path / "export", source=source, packs_per_shard=2)
     folder = unpacked(tmp_path / "export", tmp_path / "files") if is_unpacked else tmp_path / "export"
-    samples = packed_pairs_source(folder)
+    samples = open_source(folder, media=True)
     order = [sample_id for pack in packs for sample_id in pack.sample_ids.tolist()]
     assert sorted(order) == list(range(len(CHATS)))
     assert [comparable(samples[row]) for row in range(len(samples))] == [comparable(source[number]) for number in order]
@@ -125,7 +125,7 @@ def test_captions_are_flat(tmp_path):
         text = json.loads(content(tar, "ps_00000000.json"))
     assert sorted(zip(text["captions"], text["prompts"], strict=True)) == [("a dog", ""), ("cat", "what")]
     assert text["images"] == ["img000.png", "img001.png"]
-    samples = packed_pairs_source(tmp_path / "export")
+    samples = open_source(tmp_path / "export", media=True)
     order = text["sample_ids"]
     assert [comparable(samples[row]) for row in range(2)] == [comparable(source[number]) for number in order]
 
@@ -202,7 +202,7 @@ def test_the_spellings_of_other_writers_are_read(key, names, members, tmp_path):
     pack = {"images": names, key: ["p", "q"], "captions": ["c", "d"]}
     contents = {name: name.encode() for name in members}
     write_tar(tmp_path / "a.tar", {"ps_00000000": {"json": json.dumps(pack).encode(), **contents}})
-    samples = packed_pairs_source(tmp_path / "a.tar")
+    samples = open_source(tmp_path / "a.tar", media=True)
     assert [samples[row].media[0].read() for row in range(2)] == list(contents.values())
     assert [part["text"] for part in samples[1].messages[0]["content"] if part["type"] == "text"] == ["\nq"]
 
@@ -224,7 +224,7 @@ def test_bad_packs_are_malformed_rows(tmp_path):
             "ps_00000004": {"json": json.dumps({"images": [[], []], "prompts": [["a"]], "captions": [["b"]]}).encode()},
         },
     )
-    samples = packed_pairs_source(tmp_path / "a.tar")
+    samples = open_source(tmp_path / "a.tar", media=True)
     results = list(samples.read(0, 5))
     assert [isinstance(result, BadSampleError) for result in results] == [True, False, True, True, True]
     reasons = [result.reason for result in results if isinstance(result, BadSampleError)]

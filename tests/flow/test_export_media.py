@@ -8,7 +8,6 @@ import pytest
 from brimful import export_packs, open_packs, pack_dataset
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
-from brimful.sources.packed_pairs import packed_pairs_source
 from tests.export.stores import as_rows, content, run_with
 from tests.flow.test_media import CAPACITY, encoder_of, rows
 
@@ -33,7 +32,7 @@ def directory(source, encoder, tmp_path_factory):
 def test_samples_come_back_with_their_tokens(directory, source, encoder, tmp_path):
     """Through the layout of texts and pictures and the same encoder: every segment is what it was."""
     export_packs(directory, to="packed-chats", directory=tmp_path / "export", source=source)
-    samples = packed_pairs_source(tmp_path / "export")
+    samples = open_source(tmp_path / "export", media=True)
     segments = [
         (pack, number, sample_id)
         for pack in open_packs(directory)

@@ -18,6 +18,7 @@ from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.media import MediaPlace
 from brimful.sources.memory import MemoryRows
+from brimful.sources.packed_pairs import PackedPairs, holds_packed_pairs
 from brimful.sources.pairs import pair_folders, pair_rows
 from brimful.sources.parquet import ParquetRows
 from brimful.sources.rows import ChainedRows, FirstRows, Rows
@@ -211,6 +212,8 @@ def _from_path(path: str, options: _Options) -> Rows:
     if any(os.path.isfile(os.path.join(path, name)) for name in _SAVED_FILES):
         return HuggingFaceRows.from_directory(path, split=options.split)
     if os.path.isdir(path):
+        if holds_packed_pairs(path):
+            return PackedPairs(path)
         folders = pair_folders(path)
         if folders:
             return pair_rows(path, folders, split=options.split, config=options.config, cache=options.cache)
@@ -262,6 +265,8 @@ def _from_file(path: str, options: _Options) -> Rows:
         raise SourceError(f"{path}: a tar is read in place, and a compressed one cannot be: unpack it to .tar first")
     if kind == "parquet":
         return ParquetRows(path)
+    if kind == "tar" and holds_packed_pairs(path):
+        return PackedPairs(path)
     if kind == "tar":
         return TarRows.of(path, options.cache, allow_outside=options.media_outside)
     original = path if is_remote(path) else os.path.realpath(path)

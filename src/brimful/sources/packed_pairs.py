@@ -28,10 +28,9 @@ import numpy as np
 
 from brimful.errors import SourceNotFoundError
 from brimful.fingerprint import canonical_json, fingerprint_bytes
-from brimful.sources.media import MARK, MediaPlace
+from brimful.sources.media import MARK
 from brimful.sources.rows import UniformBlockRows
 from brimful.sources.sample import MalformedRowError
-from brimful.sources.source import Source
 from brimful.sources.stamp import Stamp, changed
 from brimful.typing import Fingerprint
 
@@ -126,14 +125,30 @@ class PackedPairs(UniformBlockRows):
         return {**row, "images": images}
 
 
-def packed_pairs_source(path: str | os.PathLike[str], *, media_outside: bool = False) -> Source:
-    """Open packs in the layout of LLaVA-OneVision-1.5 as a source of their samples.
+def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
+    """Return true for a directory of packs, for one of tars with packs, and for such a tar; by the first name of each.
 
-    Args:
-        path: as of ``PackedPairs``.
-        media_outside: packs may name pictures outside of the directory, as those do that hold absolute paths.
+    >>> holds_packed_pairs(os.devnull)
+    False
     """
-    return Source(PackedPairs(path), "messages", media=MediaPlace(allow_outside=media_outside))
+    if not os.path.isdir(path):
+        return os.path.isfile(path) and _is_tar_of_packs(path)
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if _KEY.fullmatch(entry.name.removesuffix(".json")) and entry.name.endswith(".json"):
+                return True
+            if entry.name.endswith(".tar"):
+                return _is_tar_of_packs(entry.path)
+    return False
+
+
+def _is_tar_of_packs(path: str | os.PathLike[str]) -> bool:
+    try:
+        with tarfile.open(path, "r:") as tar:
+            first = tar.next()
+    except (OSError, tarfile.TarError):
+        return False
+    return first is not None and _KEY.fullmatch(first.name.partition(".")[0]) is not None
 
 
 def rows_of_pack(pack: Any, picture: Callable[[int, int, str], Any]) -> Iterator[Any]:
