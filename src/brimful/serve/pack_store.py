@@ -14,7 +14,7 @@ from brimful.errors import StoreError, UnfinishedStoreError
 from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment
-from brimful.shards import MediaFiles, MediaTotals, Pack, ShardReader, StreamLog, recorded_root
+from brimful.shards import MediaCensus, MediaFiles, Pack, ShardReader, StreamLog, recorded_root
 from brimful.typing import Fingerprint
 
 _MAX_OPEN_SHARDS = 256
@@ -98,9 +98,9 @@ class PackStore(IndexedPacks):
         return open_packs, (self.directory, self._given_root)
 
     @property
-    def media(self) -> MediaTotals:
-        """Media of all packs, by kind, and what of them the store holds itself."""
-        return MediaTotals.of(self._records)
+    def media(self) -> MediaCensus:
+        """Media of all packs, by kind, and what of them the store holds itself; from the log alone."""
+        return MediaCensus.of(self._records, directory=self.directory, root=self.media_root)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
