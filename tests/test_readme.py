@@ -39,7 +39,6 @@ GIVEN = {
 """Names that a page takes from its reader."""
 
 
-
 def _model():
     from tests.trainers import tiny
 

@@ -16,7 +16,13 @@ FORMATS = sorted(Path(__file__).parent.glob("media_*"))
 STORES = [(path, name) for path in FORMATS for name in ("references", "bytes") if (path / name).is_dir()]
 
 COUNTS = {
-    **{"count": 14, "bytes": 794, "distinct": 4, "tokens": 66, "patches": 264, "frames": 0, "mel_frames": 0},
+    "count": 14,
+    "bytes": 794,
+    "distinct": 4,
+    "tokens": 66,
+    "patches": 264,
+    "frames": 0,
+    "mel_frames": 0,
     "largest": {"name": "pictures/p0.png", "sample": 0, "tokens": 6, "patches": 24},
 }
 """Pictures of the stores of version 3."""
