@@ -66,6 +66,10 @@ _MODULE_OF = {
     "PackedBatch": "brimful.collate",
     "Padding": "brimful.collate",
     "PackCollator": "brimful.collate.torch",
+    "SampleColumn": "brimful.collate.step_packs",
+    "pack_step": "brimful.collate.step_packs",
+    "restore_tokens": "brimful.collate.step_packs",
+    "split_for_context_parallel": "brimful.collate.context_parallel",
     "Normaliser": "brimful.collate",
     "per_sample_loss": "brimful.collate.loss_torch",
     "collator_for": "brimful.trainers",
@@ -86,7 +90,11 @@ if TYPE_CHECKING:
     from brimful.collate import Normaliser as Normaliser
     from brimful.collate import PackedBatch as PackedBatch
     from brimful.collate import Padding as Padding
+    from brimful.collate.context_parallel import split_for_context_parallel as split_for_context_parallel
     from brimful.collate.loss_torch import per_sample_loss as per_sample_loss
+    from brimful.collate.step_packs import SampleColumn as SampleColumn
+    from brimful.collate.step_packs import pack_step as pack_step
+    from brimful.collate.step_packs import restore_tokens as restore_tokens
     from brimful.collate.torch import PackCollator as PackCollator
     from brimful.encode import ChatEncoder as ChatEncoder
     from brimful.encode import CompletionEncoder as CompletionEncoder
