@@ -79,6 +79,7 @@ _MODULE_OF = {
     "export_packs": "brimful.export",
     "check_export": "brimful.export",
     "verify_packing": "brimful.verify",
+    "verify_context_parallel": "brimful.verify",
     "VerifyReport": "brimful.verify",
     "BrimfulError": "brimful.errors",
 }
@@ -145,6 +146,7 @@ if TYPE_CHECKING:
     from brimful.trainers import evaluate_samples as evaluate_samples
     from brimful.trainers import one_by_one as one_by_one
     from brimful.verify import VerifyReport as VerifyReport
+    from brimful.verify import verify_context_parallel as verify_context_parallel
     from brimful.verify import verify_packing as verify_packing
 else:
     # Type checkers read only literal lists; to them the aliases above say what is public.

@@ -64,7 +64,7 @@ class Column:
     name: str
     values: npt.NDArray[Any]
     fill: float = 0
-    place: ColumnPlace = ColumnPlace.TARGET
+    place: ColumnPlace | str = ColumnPlace.TARGET
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "place", choice_of(ColumnPlace, self.place, argument="place"))
@@ -86,7 +86,9 @@ class Column:
         return replace(self, values=np.ascontiguousarray(np.moveaxis(moved, -1, 0)))
 
     def __repr__(self) -> str:
-        return f"Column({self.name!r}, {_title(self.values)}, fill {self.fill:g}, of the {self.place.value})"
+        return (
+            f"Column({self.name!r}, {_title(self.values)}, fill {self.fill:g}, of the {ColumnPlace(self.place).value})"
+        )
 
 
 def check_column_name(name: str) -> None:
@@ -181,7 +183,7 @@ def _kind(column: Column) -> tuple[Any, ...]:
 
 def _described(column: Column) -> str:
     shape = "".join(f", {size}" for size in column.values.shape[1:])
-    return f"{column.values.dtype}[tokens{shape}] with fill {column.fill:g} of the {column.place.value}"
+    return f"{column.values.dtype}[tokens{shape}] with fill {column.fill:g} of the {ColumnPlace(column.place).value}"
 
 
 def _title(values: Any) -> str:
