@@ -144,16 +144,16 @@ def join_columns(
             or that are for another number of tokens.
     """
     first = next((columns for columns, _, _ in parts if columns), ())
-    joined = []
+    row_columns = []
     by_name = [{column.name: column for column in columns} for columns, _, _ in parts]
-    for (columns, num_tokens, title), named in zip(parts, by_name, strict=True):
+    for (columns, num_tokens, title), columns_of_pack in zip(parts, by_name, strict=True):
         names = [column.name for column in columns]
-        if len(named) < len(names):
+        if len(columns_of_pack) < len(names):
             raise CollateError(f"{title} has two columns of one name: {', '.join(map(repr, names))}")
-        if odd := sorted(named.keys() ^ {column.name for column in first}):
+        if odd := sorted(columns_of_pack.keys() ^ {column.name for column in first}):
             raise CollateError(
-                f"{title} {'has' if odd[0] in named else 'lacks'} the column {odd[0]!r} and others of the batch do not"
-                f"{'' if odd[0] in named else ' lack it'}: give all or none"
+                f"{title} {'has' if odd[0] in columns_of_pack else 'lacks'} the column {odd[0]!r} and others of the batch do not"
+                f"{'' if odd[0] in columns_of_pack else ' lack it'}: give all or none"
             )
         for column in columns:
             if len(column) != num_tokens:
@@ -161,19 +161,19 @@ def join_columns(
                     f"{title}: column {column.name!r} is for {len(column):,} tokens and the pack has {num_tokens:,}"
                 )
     for column in first:
-        group = [named[column.name] for named in by_name]
-        for other, (_, _, title) in zip(group, parts, strict=True):
-            if _kind(other) != _kind(column):
+        group = [columns_of_pack[column.name] for columns_of_pack in by_name]
+        for peer, (_, _, title) in zip(group, parts, strict=True):
+            if _kind(peer) != _kind(column):
                 raise CollateError(
-                    f"{title}: column {column.name!r} is {_described(other)} and {_described(column)} elsewhere in the batch"
+                    f"{title}: column {column.name!r} is {_described(peer)} and {_described(column)} elsewhere in the batch"
                 )
         values = np.full((len(is_token), *column.values.shape[1:]), column.fill, dtype=column.values.dtype)
-        values[is_token] = np.concatenate([other.values for other in group])
+        values[is_token] = np.concatenate([peer.values for peer in group])
         if column.place is ColumnPlace.TARGET:
             starts = cu_seqlens[:-1]
             values[starts[starts < len(is_token)]] = column.fill
-        joined.append(replace(column, values=values))
-    return tuple(joined)
+        row_columns.append(replace(column, values=values))
+    return tuple(row_columns)
 
 
 def _kind(column: Column) -> tuple[Any, ...]:

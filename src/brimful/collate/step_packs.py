@@ -41,6 +41,9 @@ class SampleColumn:
         check_column_name(self.name)
         object.__setattr__(self, "place", choice_of(ColumnPlace, self.place, argument="place"))
 
+    def __repr__(self) -> str:
+        return f"SampleColumn({self.name!r}, {len(self.values):,} samples, of the {ColumnPlace(self.place).value})"
+
     def of(self, samples: Sequence[int], lengths: Sequence[int]) -> Column:
         """Return the column of a pack of these samples.
 
@@ -103,8 +106,8 @@ def pack_step(
     >>> pack.sample_ids.tolist(), extras.columns[0].values.tolist()
     ([0, 1], [0.0, -0.5, 0.0, -0.25, -0.75])
     """
-    counted = [("input_ids", input_ids), ("loss_masks", loss_masks), ("weights", weights)]
-    for name, values in [*counted, *((f"column {column.name!r}", column.values) for column in columns)]:
+    arguments = [("input_ids", input_ids), ("loss_masks", loss_masks), ("weights", weights)]
+    for name, values in [*arguments, *((f"column {column.name!r}", column.values) for column in columns)]:
         if values is not None and len(values) != len(step):
             raise CollateError(f"{name} must be those of the {len(step):,} samples of the step and are {len(values):,}")
     packs = []
@@ -158,7 +161,7 @@ class RestoredTokens:
 
     def __getitem__(self, index: int) -> npt.NDArray[Any]:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self):,} samples and no number {index}")
+            raise IndexError(f"sample {index} is not in 0 … {len(self) - 1}")
         index %= len(self)
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
@@ -221,9 +224,9 @@ def restore_tokens(
     samples: Int64Array = np.concatenate(sample_ids)
     order = np.argsort(samples, kind="stable")
     samples = samples[order]
-    if (repeated := np.flatnonzero(samples[1:] == samples[:-1])).size:
+    if (repeats := np.flatnonzero(samples[1:] == samples[:-1])).size:
         raise CollateError(
-            f"sample {int(samples[repeated[0]])} is in two segments: number the samples of a step by their place in it, as "
+            f"sample {int(samples[repeats[0]])} is in two segments: number the samples of a step by their place in it, as "
             f"pack_step does, and restore each once"
         )
     sizes = np.concatenate(lengths)

@@ -50,10 +50,10 @@ class ContextParallelReport(VerifyReport):
         ranks = [finding.attention for finding in self.findings if finding.check == "split"]
         with_model = any(finding.check == "parallel" and finding.status is Status.PASS for finding in self.findings)
         remark = "" if with_model else "; NO MODEL: arrays alone were compared"
-        shown = (
+        sentence = (
             f"rows over {', '.join(ranks)} hold what the whole row holds" if ranks else "columns lie at their tokens"
         )
-        return f"PASS: {shown}{remark}"
+        return f"PASS: {sentence}{remark}"
 
 
 def verify_context_parallel(

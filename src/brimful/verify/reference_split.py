@@ -33,7 +33,9 @@ def wrong_places(
     }
     right = reference_places(cu_seqlens, cp_size, layout)
     bounds = cu_seqlens.tolist() if layout is ContextParallelLayout.ZIGZAG_SEGMENTS else [0, int(cu_seqlens[-1])]
-    wrong = [(name, reference_places(cu_seqlens, cp_size, other)) for other, name in names.items() if other != layout]
+    wrong = [
+        (name, reference_places(cu_seqlens, cp_size, mistake)) for mistake, name in names.items() if mistake != layout
+    ]
     wrong += [
         ("the halves of the zigzag are swapped: the late slice comes before the early one", _dealt(bounds, cp_size, _late_and_early)),
         ("the second half is no mirror: slices r and cp + r instead of r and 2·cp − 1 − r", _dealt(bounds, cp_size, _without_mirror)),

@@ -57,12 +57,12 @@ def check_split(batch: PackedBatch, cp_size: int, layout: ContextParallelLayout,
     row = marked(batch)
     shards = [split(row, cp_rank=rank, cp_size=cp_size, layout=layout) for rank in range(cp_size)]
     right = reference_places(batch.cu_seqlens, cp_size, layout)
-    found = [np.asarray(shard.input_ids).tolist() for shard in shards]
-    if found != right:
-        return failed("split", _where(found, right), _named(found, batch, cp_size, layout), _WAY_OUT)
+    result = [np.asarray(shard.input_ids).tolist() for shard in shards]
+    if result != right:
+        return failed("split", _where(result, right), _named(result, batch, cp_size, layout), _WAY_OUT)
     for rank, (shard, places) in enumerate(zip(shards, right, strict=True)):
-        for name, expected in _fields(row).items():
-            cause, way_out = _wrong_field(name, _field(shard, name), expected, np.array(places), row)
+        for name, truth in _fields(row).items():
+            cause, way_out = _wrong_field(name, _field(shard, name), truth, np.array(places), row)
             if cause:
                 return failed("split", f"rank {rank} of {cp_size}: {name} are not those of its tokens", cause, way_out)
     return Finding("split", Status.PASS, detail=f"{cp_size} ranks of {len(right[0])} tokens")
@@ -72,12 +72,12 @@ def check_gathering(batch: PackedBatch, cp_size: int, layout: ContextParallelLay
     """Gather parts that were cut one by one, and compare with the row."""
     places = reference_places(batch.cu_seqlens, cp_size, layout)
     row = np.stack([np.arange(len(batch.input_ids)), -np.arange(len(batch.input_ids))], axis=1)
-    found = np.asarray(gather([row[rank_places] for rank_places in places], batch.cu_seqlens, layout=layout))
-    if same(found, row):
+    result = np.asarray(gather([row[rank_places] for rank_places in places], batch.cu_seqlens, layout=layout))
+    if same(result, row):
         return Finding("gathering", Status.PASS)
-    if same(found, np.concatenate([row[rank_places] for rank_places in places])):
+    if same(result, np.concatenate([row[rank_places] for rank_places in places])):
         cause = "parts of the ranks are joined one behind the other: the order of the row is not restored"
-    elif found.shape == row.shape and sorted(found[:, 0].tolist()) == row[:, 0].tolist():
+    elif result.shape == row.shape and sorted(result[:, 0].tolist()) == row[:, 0].tolist():
         cause = "all tokens are there in a wrong order: the places of another layout, or the permutation instead of its inverse"
     else:
         cause = "tokens are lost or repeated"
@@ -125,15 +125,15 @@ def check_simulated(
         rope = np.concatenate([np.asarray(shard.rope_positions) for shard in shards], axis=1)
     whole = np.arange(len(places))
     try:
-        expected = _logits(model, batch.input_ids, batch.position_ids, batch.rope_positions, whole, batch)
+        truth = _logits(model, batch.input_ids, batch.position_ids, batch.rope_positions, whole, batch)
         simulated = _logits(model, values["input_ids"], values["position_ids"], rope, places, batch)
     except Exception as error:  # a model may refuse in any way it likes
         reason = f"the model refuses a row with a mask of four dimensions: {first_sentence(error)}"
         return [not_supported("parallel", reason, "verify with a model whose layers are all attention")]
     parts = np.split(simulated.numpy(), np.cumsum([len(part) for part in right])[:-1])
-    gathered = torch.from_numpy(gather(parts, batch.cu_seqlens, layout=layout))
+    logits = torch.from_numpy(gather(parts, batch.cu_seqlens, layout=layout))
     real = torch.from_numpy(~batch.padding_mask)
-    movement = difference(expected[real], gathered[real]) if gathered.shape == expected.shape else float("inf")
+    movement = difference(truth[real], logits[real]) if logits.shape == truth.shape else float("inf")
     findings = [
         compared(
             "parallel",
@@ -147,7 +147,7 @@ def check_simulated(
     row = marked(batch)
     targets = _fields(row)["targets"]
     targets = np.where(targets == IGNORE_INDEX, IGNORE_INDEX, batch.input_ids[np.maximum(targets, 0)])
-    loss, due = float(targets_loss(simulated, values["targets"])), float(targets_loss(expected, targets))
+    loss, due = float(targets_loss(simulated, values["targets"])), float(targets_loss(truth, targets))
     findings.append(
         compared(
             "parallel",
@@ -197,13 +197,13 @@ def _fields(row: PackedBatch) -> dict[str, npt.NDArray[Any]]:
         "segment_index": row.segment_index,
         "padding_mask": row.padding_mask,
     }
-    unshifted: dict[str, tuple[npt.NDArray[Any], int]] = {
+    labels_of_row: dict[str, tuple[npt.NDArray[Any], int]] = {
         "targets": (row.labels, IGNORE_INDEX),
         "target_weights": (row.target_weights, 0),
     }
-    unshifted |= {column.name: (column.values, -1) for column in row.columns if column.place is ColumnPlace.TARGET}
+    labels_of_row |= {column.name: (column.values, -1) for column in row.columns if column.place is ColumnPlace.TARGET}
     bounds = row.cu_seqlens.tolist()
-    for name, (values, fill) in unshifted.items():
+    for name, (values, fill) in labels_of_row.items():
         shifted = np.full_like(values, fill)
         for begin, end in pairwise(bounds):
             for place in range(begin, end - 1):
@@ -220,55 +220,55 @@ def _field(shard: ContextParallelShard, name: str) -> npt.NDArray[Any] | None:
 
 
 def _wrong_field(
-    name: str, found: npt.NDArray[Any] | None, whole: npt.NDArray[Any], places: Int64Array, row: PackedBatch
+    name: str, result: npt.NDArray[Any] | None, whole: npt.NDArray[Any], places: Int64Array, row: PackedBatch
 ) -> tuple[str, str]:
     """Name what is wrong with one array of a rank; nothing if it is right."""
     title = f"the column {name[3:].replace('_', ' ')}" if name.startswith("of_the") else name
-    if found is None:
+    if result is None:
         return f"{title} is lost by the split", "split columns as tokens are split"
-    if same(found, whole[places]):
+    if same(result, whole[places]):
         return "", ""
-    if len(found) == len(whole) != len(places):
+    if len(result) == len(whole) != len(places):
         return f"{title} is not split: every rank has the whole row's", "split columns as tokens are split"
     of_targets: dict[str, npt.NDArray[Any]] = {
         "targets": row.labels,
         "target_weights": row.target_weights,
         "of_the_target": row.columns[1].values,
     }
-    unshifted = of_targets.get(name)
+    labels_of_row = of_targets.get(name)
     shifted_after = "shifted after the split: the last token of a slice has the first of another slice for its target"
-    if unshifted is not None and len(found) == len(places):
+    if labels_of_row is not None and len(result) == len(places):
         fill = IGNORE_INDEX if name == "targets" else 0 if name == "target_weights" else -1
-        for boundary_fill in (fill, found[-1]):
-            if same(found, np.append(unshifted[places][1:], boundary_fill).astype(found.dtype)) or same(
-                found, _shifted_in_slices(unshifted, places, row, fill)
+        for boundary_fill in (fill, result[-1]):
+            if same(result, np.append(labels_of_row[places][1:], boundary_fill).astype(result.dtype)) or same(
+                result, _shifted_in_slices(labels_of_row, places, row, fill)
             ):
                 return f"{title} {'are' if name.startswith('target') else 'is'} {shifted_after}", (
                     "shift over the whole row, before the split"
                 )
-        if same(found, unshifted[places]):
+        if same(result, labels_of_row[places]):
             return (
                 f"{title} lie at the predicted tokens: nothing was shifted",
                 "shift over the whole row, before the split",
             )
-    if name == "position_ids" and len(found) == len(places):
+    if name == "position_ids" and len(result) == len(places):
         local = np.arange(len(places))
         segments = row.segment_index[places]
         starts = np.maximum.accumulate(np.where(np.append(True, segments[1:] != segments[:-1]), local, 0))
-        if same(found, local) or same(found, local - starts):
+        if same(result, local) or same(result, local - starts):
             return "position_ids count anew on each rank", "split the positions of the row; a rank counts nothing"
-        if same(found, places):
+        if same(result, places):
             return "position_ids are places in the row, not in the segment", "split the positions of the row"
-    if name == "target_weights" and len(set(found[found != 0].tolist())) <= 1:
+    if name == "target_weights" and len(set(result[result != 0].tolist())) <= 1:
         return (
             "one weight for the whole row: weights are per row and not per token",
             "split weights as tokens are split",
         )
-    if len(found) == len(places) and same(found, whole[: len(places)]):
+    if len(result) == len(places) and same(result, whole[: len(places)]):
         return f"{title}: every rank has the first part of the row", "split columns as tokens are split"
-    if found.shape == whole[places].shape:
+    if result.shape == whole[places].shape:
         for by, way in ((1, "right"), (-1, "left")):
-            if same(found, np.roll(whole, by, axis=0)[places]) or same(found, np.roll(whole[places], by, axis=0)):
+            if same(result, np.roll(whole, by, axis=0)[places]) or same(result, np.roll(whole[places], by, axis=0)):
                 return f"{title} is shifted by one token to the {way}", "leave values at their tokens"
     return f"{title} has other values than its tokens", "split columns as tokens are split"
 
@@ -281,26 +281,26 @@ def _shifted_in_slices(values: npt.NDArray[Any], places: Int64Array, row: Packed
     return shifted.astype(values.dtype)
 
 
-def _where(found: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> str:
-    rank = next(rank for rank, (ours, due) in enumerate(zip(found, right, strict=True)) if list(ours) != list(due))
-    return f"rank {rank} of {len(right)} holds places {_some(found[rank])} of the row and {_some(right[rank])} are due"
+def _where(result: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> str:
+    rank = next(rank for rank, (ours, due) in enumerate(zip(result, right, strict=True)) if list(ours) != list(due))
+    return f"rank {rank} of {len(right)} holds places {_some(result[rank])} of the row and {_some(right[rank])} are due"
 
 
 def _some(places: Sequence[int]) -> str:
     return " ".join(map(str, places[:8])) + (" …" if len(places) > 8 else "")
 
 
-def _named(found: list[list[int]], batch: PackedBatch, cp_size: int, layout: ContextParallelLayout) -> str:
+def _named(result: list[list[int]], batch: PackedBatch, cp_size: int, layout: ContextParallelLayout) -> str:
     """Name the split that was made instead."""
     for name, places in wrong_places(batch.cu_seqlens, cp_size, layout):
-        if found == places:
+        if result == places:
             return f"the split is another one: {name}"
-    held = np.bincount(
-        np.concatenate([np.array(part, dtype=np.int64) for part in found]), minlength=len(batch.input_ids)
+    num_holders = np.bincount(
+        np.concatenate([np.array(part, dtype=np.int64) for part in result]), minlength=len(batch.input_ids)
     )
-    if (held != 1).any():
-        return f"{int((held == 0).sum())} tokens are on no rank and {int((held > 1).sum())} on several"
-    if [sorted(part) for part in found] == [
+    if (num_holders != 1).any():
+        return f"{int((num_holders == 0).sum())} tokens are on no rank and {int((num_holders > 1).sum())} on several"
+    if [sorted(part) for part in result] == [
         sorted(part) for part in reference_places(batch.cu_seqlens, cp_size, layout)
     ]:
         return "every rank has its tokens in another order than its attention takes for granted"
