@@ -20,8 +20,8 @@ NAMES = [
     "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "open_packs", "Pack", "PackStore",
     "PackedDataset", "PackLoader", "StreamLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
     "PackedBatch",
-    "Padding", "PackCollator", "Normaliser", "per_sample_loss", "collator_for", "choose_attention",
-    "evaluate_samples", "one_by_one", "export_packs", "check_export", "verify_packing", "VerifyReport", "BrimfulError", "__version__",
+    "Padding", "PackCollator", "SampleColumn", "pack_step", "restore_tokens", "split_for_context_parallel", "Normaliser", "per_sample_loss", "collator_for", "choose_attention",
+    "evaluate_samples", "one_by_one", "export_packs", "check_export", "verify_packing", "verify_context_parallel", "VerifyReport", "BrimfulError", "__version__",
 ]  # fmt: skip
 
 
@@ -83,7 +83,13 @@ def instances(tmp_path_factory):
         "TokenBudget": brimful.TokenBudget(64, warmup=brimful.Warmup(steps=3, start=2)),
         "SampleCount": brimful.SampleCount(2), "Warmup": brimful.Warmup(steps=3),
         "PackedBatch": brimful.PackCollator().rows([toy_pack([3, 2])])[0], "Padding": brimful.Padding(to=8),
-        "PackCollator": brimful.PackCollator(pad_to=8), "Normaliser": brimful.Normaliser.SQRT,
+        "PackCollator": brimful.PackCollator(pad_to=8), "SampleColumn": brimful.SampleColumn("advantages", np.zeros(6)),
+        "pack_step": brimful.pack_step(step, [[1] * size for size in (3, 3, 5, 6, 1, 1)], dp_rank=0)[0],
+        "restore_tokens": brimful.restore_tokens([brimful.PackCollator().rows([toy_pack([3, 2])])[0]], [range(5)]),
+        "split_for_context_parallel": brimful.split_for_context_parallel(
+            brimful.PackCollator().rows([toy_pack([4, 8])])[0], cp_rank=0, cp_size=2
+        ),
+        "verify_context_parallel": brimful.verify_context_parallel([toy_pack([3, 2])], cp_sizes=[2]), "Normaliser": brimful.Normaliser.SQRT,
         "collator_for": brimful.collator_for(model), "choose_attention": brimful.choose_attention(model),
         "one_by_one": brimful.one_by_one(toy_packs(3)),
         "export_packs": brimful.export_packs(store, to="jsonl", directory=home / "exported"),

@@ -66,6 +66,10 @@ _MODULE_OF = {
     "PackedBatch": "brimful.collate",
     "Padding": "brimful.collate",
     "PackCollator": "brimful.collate.torch",
+    "SampleColumn": "brimful.collate.step_packs",
+    "pack_step": "brimful.collate.step_packs",
+    "restore_tokens": "brimful.collate.step_packs",
+    "split_for_context_parallel": "brimful.collate.context_parallel",
     "Normaliser": "brimful.collate",
     "per_sample_loss": "brimful.collate.loss_torch",
     "collator_for": "brimful.trainers",
@@ -75,6 +79,7 @@ _MODULE_OF = {
     "export_packs": "brimful.export",
     "check_export": "brimful.export",
     "verify_packing": "brimful.verify",
+    "verify_context_parallel": "brimful.verify",
     "VerifyReport": "brimful.verify",
     "BrimfulError": "brimful.errors",
 }
@@ -86,7 +91,11 @@ if TYPE_CHECKING:
     from brimful.collate import Normaliser as Normaliser
     from brimful.collate import PackedBatch as PackedBatch
     from brimful.collate import Padding as Padding
+    from brimful.collate.context_parallel import split_for_context_parallel as split_for_context_parallel
     from brimful.collate.loss_torch import per_sample_loss as per_sample_loss
+    from brimful.collate.step_packs import SampleColumn as SampleColumn
+    from brimful.collate.step_packs import pack_step as pack_step
+    from brimful.collate.step_packs import restore_tokens as restore_tokens
     from brimful.collate.torch import PackCollator as PackCollator
     from brimful.encode import ChatEncoder as ChatEncoder
     from brimful.encode import CompletionEncoder as CompletionEncoder
@@ -137,6 +146,7 @@ if TYPE_CHECKING:
     from brimful.trainers import evaluate_samples as evaluate_samples
     from brimful.trainers import one_by_one as one_by_one
     from brimful.verify import VerifyReport as VerifyReport
+    from brimful.verify import verify_context_parallel as verify_context_parallel
     from brimful.verify import verify_packing as verify_packing
 else:
     # Type checkers read only literal lists; to them the aliases above say what is public.

@@ -1,6 +1,7 @@
 """Packs to batches: ``layout`` writes the boundaries, ``dialects`` speak the words of each trainer."""
 
 from brimful.collate.batch import PackedBatch
+from brimful.collate.columns import Column, ColumnPlace
 from brimful.collate.dialects import DIALECTS, Dialect, dialect_of
 from brimful.collate.layout import lay_out
 from brimful.collate.loss import Normaliser, segment_weights, token_weights
@@ -10,6 +11,8 @@ from brimful.collate.shift import shift_labels
 
 __all__ = [
     "DIALECTS",
+    "Column",
+    "ColumnPlace",
     "Dialect",
     "Media",
     "Normaliser",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brimful.collate.columns import Column
 from brimful.collate.media import Media
 from brimful.errors import CollateError
 from brimful.ragged import offsets_of
@@ -42,6 +43,7 @@ class PackedBatch:
         media: images, videos and audio with the segment that owns each.
         no_loss: segments that are trained without loss, as a medium of theirs could not be decoded; ``labels`` and
             ``num_loss_tokens`` leave them out already.
+        columns: further values of each token, ``[T, …]``, with the fill at padding; not shifted.
     """
 
     input_ids: Int64Array
@@ -59,6 +61,7 @@ class PackedBatch:
     rope_positions: Int64Array | None = None
     media: tuple[Media, ...] = ()
     no_loss: tuple[int, ...] = ()
+    columns: tuple[Column, ...] = ()
 
     @property
     def lengths(self) -> Int32Array:
@@ -113,6 +116,19 @@ class PackedBatch:
         weights: Float32Array = np.zeros(len(targets), dtype=np.float32)
         weights[targets] = 1 if self.loss_weights is None else self.loss_weights[targets]
         return weights
+
+    def column(self, name: str) -> Column:
+        """Return a column by name.
+
+        Raises:
+            CollateError: the batch has none of that name; lists those that it has.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise CollateError(
+            f"the batch has no column {name!r}; it has {', '.join(repr(column.name) for column in self.columns) or 'none'}"
+        )
 
     def position_rows(self, rows: int) -> Int64Array:
         """Return positions in 1 row (text), 3 (time, height, width) or 4 (text, then the three): ``int64[rows, T]``.

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.collate.batch import PackedBatch
+from brimful.collate.columns import Column, join_columns
 from brimful.collate.media import PackExtras, join_media
 from brimful.collate.padding import Padding
 from brimful.collate.row_writer import writer
@@ -210,6 +211,15 @@ def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pac
     # The labels are the row's own array, so nothing of the packs is written over.
     for segment in no_loss:
         batch.labels[batch.cu_seqlens[segment] : batch.cu_seqlens[segment + 1]] = IGNORE_INDEX
+    media = join_media([(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)])
+    columns: tuple[Column, ...] = ()
+    if any(extra.columns for extra in pack_extras):
+        titles = [f"the pack with samples {_names([pack])}" for pack in packs]
+        parts = zip((extra.columns for extra in pack_extras), map(len, packs), titles, strict=True)
+        columns = join_columns(list(parts), batch.cu_seqlens, is_token)
+        for name in (column.name for column in columns):
+            if any(name in item.arrays for item in media):
+                raise CollateError(f"column {name!r} has the name of an array of media of the batch: rename it")
     return replace(
         batch,
         num_loss_tokens=int(np.count_nonzero(batch.labels != IGNORE_INDEX)) if no_loss else batch.num_loss_tokens,
@@ -217,7 +227,8 @@ def _with_extras(batch: PackedBatch, packs: Sequence[Pack], extras: Sequence[Pac
         loss_weights=loss_weights,
         source_ids=None if sources is None else sources.astype(np.int32, copy=False),
         rope_positions=rope_positions,
-        media=join_media([(first, extra.media) for first, extra in zip(first_segments, pack_extras, strict=True)]),
+        media=media,
+        columns=columns,
     )
 
 

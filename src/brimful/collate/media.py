@@ -1,4 +1,4 @@
-"""Extras of a pack beside its tokens: images, sounds, weights, positions in space."""
+"""Extras of a pack beside its tokens: images, sounds, weights, positions in space, columns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from brimful.collate.columns import Column
 from brimful.errors import CollateError
 from brimful.typing import Float32Array, Int32Array, Int64Array
 
@@ -37,6 +38,7 @@ class PackExtras:
         rope_positions: ``int64[3, T]``: time, height and width of mRoPE, made sample by sample.
         media: one for each kind.
         no_loss: ``int32[K]``: segments that are trained without loss, as a medium of theirs could not be decoded.
+        columns: further values of each token by name, such as old log-probabilities.
     """
 
     loss_weights: Float32Array | None = None
@@ -44,6 +46,7 @@ class PackExtras:
     rope_positions: Int64Array | None = None
     media: tuple[Media, ...] = ()
     no_loss: Int32Array | None = None
+    columns: tuple[Column, ...] = ()
 
 
 def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, ...]:

@@ -1,4 +1,4 @@
-"""Slow reference algorithms, one item at a time: plainly right, for comparison with the fast ones.
+"""Slow reference algorithms and losses, one item at a time: plainly right, for comparison with the fast ones.
 
 >>> best_fit_decreasing([3, 3, 5, 6, 1, 1], 7)
 [[3, 4], [2], [0, 1, 5]]
@@ -14,6 +14,7 @@ __all__ = [
     "first_fit_decreasing",
     "lookahead",
     "next_fit",
+    "step_loss",
     "worst_fit",
 ]
 
@@ -126,3 +127,39 @@ def _any_fit(
         packs[pack].append(item)
         rooms[pack] -= lengths[item]
     return packs
+
+
+def step_loss(
+    losses: Sequence[Sequence[float]], masks: Sequence[Sequence[bool]], mean: str, constant: float = 1
+) -> float:
+    """Return the loss of a step on one device in one batch, by the formulae of verl and TRL, number by number.
+
+    ::
+
+        token-mean             Σ all targets ÷ their number                    verl; TRL dapo, bnpo
+        seq-mean-token-mean    mean over samples of the mean of each           verl; TRL grpo
+        seq-mean-token-sum     mean over samples of the sum of each            verl
+        constant               Σ all targets ÷ constant                        TRL dr_grpo: samples · longest answer
+
+    Args:
+        losses: of each token of each sample.
+        masks: true at targets; a sample without one is not counted.
+        mean: by the name that ``LossMean`` has for it.
+        constant: divisor of ``constant``.
+
+    >>> step_loss([[1.0, 3.0], [5.0]], [[True, True], [True]], "seq-mean-token-mean")
+    3.5
+    """
+    samples = [
+        [loss for loss, is_target in zip(row, mask, strict=True) if is_target]
+        for row, mask in zip(losses, masks, strict=True)
+    ]
+    samples = [sample for sample in samples if sample]
+    total = sum(loss for sample in samples for loss in sample)
+    if mean == "constant":
+        return total / constant
+    if mean == "token-mean":
+        return total / sum(map(len, samples))
+    if mean == "seq-mean-token-sum":
+        return total / len(samples)
+    return sum(sum(sample) / len(sample) for sample in samples) / len(samples)

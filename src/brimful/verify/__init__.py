@@ -5,7 +5,8 @@
 architectures.
 """
 
+from brimful.verify.context_parallel import ContextParallelReport, verify_context_parallel
 from brimful.verify.report import Finding, Status, VerifyReport
 from brimful.verify.run import verify_packing
 
-__all__ = ["Finding", "Status", "VerifyReport", "verify_packing"]
+__all__ = ["ContextParallelReport", "Finding", "Status", "VerifyReport", "verify_context_parallel", "verify_packing"]

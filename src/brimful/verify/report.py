@@ -23,6 +23,11 @@ CHECKS = {
     "loss": "the loss is the mean over all targets, as one by one",
     "gradients": "the gradients are those of the samples one by one",
     "weights": "micro-batches of different target counts add up to the mean over all targets",
+    "columns": "values, weights and fill of every token lie where the token is, after packing and padding",
+    "split": "every rank of context parallelism holds its tokens, with their own targets, positions and columns",
+    "gathering": "parts of all ranks are the row again",
+    "parallel": "logits and loss of the ranks are those of the whole row",
+    "restoring": "every sample gets the values of its own tokens back, in the order of arrival",
 }
 """Meaning of every check by its name, in the order of the report."""
 

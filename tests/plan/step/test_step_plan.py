@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful import plan_step
+from brimful import SampleColumn, pack_step, plan_step
+from brimful.collate import Padding, lay_out
 from brimful.errors import SettingsError
 from brimful.plan.step.loss_weights import LossMean
+from brimful.testing.reference import step_loss
 
 LENGTHS = np.array([7, 3, 5, 6, 2, 4, 8, 1])
 TARGETS = np.array([4, 1, 0, 6, 2, 3, 8, 0])
@@ -56,6 +58,37 @@ def test_the_means_are_those_of_verl():
         if mean is not LossMean.CONSTANT:
             ours = float((torch.tensor(step.weights(mean))[:, None] * losses * mask).sum())
             assert ours == pytest.approx(float(core.agg_loss(losses, mask.double(), mean.value)), rel=1e-6)
+
+
+@given(seed=st.integers(0, 99), ranks=st.integers(1, 3))
+def test_the_means_are_those_of_the_formulae(seed, ranks):
+    """With prompts, samples without a target, and packs: weights of tokens in all micro-batches add up to the loss of a step."""
+    generator = np.random.default_rng(seed)
+    masks = [generator.random(length) < 0.6 for length in LENGTHS]
+    for mask in masks:
+        mask[0] = False  # nothing predicts the first token
+    losses = [generator.random(length) for length in LENGTHS]
+    if not any(mask.any() for mask in masks):
+        return
+    step = plan_step(LENGTHS, capacity=9, dp_world_size=ranks, loss_tokens=[int(mask.sum()) for mask in masks])
+    for mean in LossMean:
+        constant = 40.0 if mean is LossMean.CONSTANT else None
+        weights = step.weights(mean, constant=constant)
+        columns = [SampleColumn("losses", losses)]
+        total = 0.0
+        for rank in range(ranks):
+            packs = pack_step(
+                step,
+                [np.ones(length) for length in LENGTHS],
+                dp_rank=rank,
+                loss_masks=masks,
+                columns=columns,
+                weights=weights,
+            )
+            for pack, extras in packs:
+                batch = lay_out([pack], extras=[extras], padding=Padding(segment_multiple_of=4))
+                total += float((batch.target_weights * batch.column("losses").values).sum())
+        assert total == pytest.approx(step_loss(losses, masks, mean.value, 40.0), rel=1e-5)
 
 
 @pytest.mark.parametrize(

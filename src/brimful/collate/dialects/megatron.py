@@ -6,7 +6,14 @@ from typing import Any, TypeVar
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights, thd_boundaries
+from brimful.collate.dialects.tensors import (
+    column_tensors,
+    media_tensors,
+    row,
+    shifted_labels,
+    shifted_weights,
+    thd_boundaries,
+)
 
 _Params = TypeVar("_Params")
 
@@ -40,6 +47,7 @@ def to_megatron(batch: PackedBatch) -> dict[str, Any]:
         "cu_seqlens_padded": torch.from_numpy(batch.cu_seqlens),
         "max_seqlen": torch.tensor([batch.max_seqlen], dtype=torch.int32),
         "packed_seq_params": packed_seq_params(batch),
+        **column_tensors(batch, labels_shifted=True, flat=True),
         **media_tensors(batch.media),
     }
 

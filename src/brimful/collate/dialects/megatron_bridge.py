@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
+from brimful.collate.dialects.tensors import column_tensors, media_tensors, row, shifted_labels, shifted_weights
 from brimful.ragged import offsets_of
 
 
@@ -41,6 +41,7 @@ def to_megatron_bridge(batch: PackedBatch) -> dict[str, Any]:
         "max_seqlen_q": longest,
         "max_seqlen_kv": longest,
         "total_tokens": len(batch.input_ids),
+        **column_tensors(batch, labels_shifted=True),
         **media_tensors(batch.media),
     }
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, row, shifted_labels, shifted_weights
+from brimful.collate.dialects.tensors import column_tensors, media_tensors, row, shifted_labels, shifted_weights
 from brimful.errors import CollateError
 from brimful.messages import setting
 from brimful.typing import CuSeqlens
@@ -44,6 +44,7 @@ def to_megatron_bridge_legacy(batch: PackedBatch) -> dict[str, Any]:
         **(_with_end_mark("cu_seqlens_unpadded", batch.cu_seqlens_real) if batch.has_gaps else {}),
         "max_seqlen": torch.tensor([[batch.max_seqlen]], dtype=torch.int32),
         "token_count": [len(batch.input_ids)],
+        **column_tensors(batch, labels_shifted=True),
         **media_tensors(batch.media),
     }
 

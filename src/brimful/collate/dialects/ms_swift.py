@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import flash_boundaries, media_tensors, row
+from brimful.collate.dialects.tensors import column_tensors, flash_boundaries, media_tensors, row
 
 
 def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
@@ -33,4 +33,4 @@ def to_ms_swift(batch: PackedBatch) -> dict[str, Any]:
         tensors["position_ids"] = torch.from_numpy(batch.rope_positions[:, None])
     if batch.loss_weights is not None:
         tensors["loss_scale"] = row(batch.target_weights)
-    return {**tensors, **media_tensors(batch.media)}
+    return {**tensors, **column_tensors(batch), **media_tensors(batch.media)}

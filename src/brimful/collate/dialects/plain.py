@@ -43,4 +43,8 @@ def to_plain(batch: PackedBatch, *, length: int | None = None, pad_token_id: int
     }
     if batch.loss_weights is not None:
         tensors["loss_weights"] = rows(batch.target_weights, 0)
+    for column in batch.columns:
+        table = np.full((*is_token_of_row.shape, *column.values.shape[1:]), column.fill, dtype=column.values.dtype)
+        table[is_token_of_row] = column.values[is_token]
+        tensors[column.name] = torch.from_numpy(table)
     return {**tensors, **media_tensors(batch.media)}

@@ -10,6 +10,7 @@ import torch
 from brimful.collate.batch import PackedBatch
 from brimful.collate.media import Media, join_media
 from brimful.collate.shift import shift_labels, shift_left
+from brimful.errors import CollateError
 from brimful.typing import IGNORE_INDEX, Float32Array, Labels
 
 
@@ -96,10 +97,10 @@ def divisor_if_no_target(batch: PackedBatch) -> dict[str, int]:
 
 
 def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: bool = False) -> dict[str, torch.Tensor]:
-    """Stack B packs as rows of S tokens: tokens, labels, positions, weights and media.
+    """Stack B packs as rows of S tokens: tokens, labels, positions, weights, columns and media.
 
     ``input_ids`` and ``labels`` are ``int64[B, S]``; ``position_ids`` too, or ``int64[mrope_rows, B, S]`` if any row
-    has mRoPE; ``loss_weights`` ``float32[B, S]`` if any row has some; arrays of media are joined on their first axis.
+    has mRoPE; ``loss_weights`` ``float32[B, S]`` if any row has some; columns ``[B, S, …]``; arrays of media are joined on their first axis.
     """
     has_mrope = any(batch.rope_positions is not None for batch in rows)
     positions = np.stack([batch.position_rows(mrope_rows if has_mrope else 1) for batch in rows], axis=1)
@@ -111,11 +112,38 @@ def join_rows(rows: Sequence[PackedBatch], *, mrope_rows: int, labels_shifted: b
     if any(batch.loss_weights is not None for batch in rows):
         weights = [shifted_weights(batch) if labels_shifted else batch.target_weights for batch in rows]
         tensors["loss_weights"] = stack(weights)
-    return {**tensors, **media_tensors(join_media([(0, batch.media) for batch in rows]))}
+    return {
+        **tensors,
+        **_column_rows(rows, shifted=labels_shifted),
+        **media_tensors(join_media([(0, batch.media) for batch in rows])),
+    }
 
 
 def beside_tokens(batch: PackedBatch) -> dict[str, torch.Tensor]:
-    """Return ``loss_weights: float32[1, T]``, aligned with the labels, if any weight is not 1; and media, if any."""
-    if batch.loss_weights is None:
-        return media_tensors(batch.media)
-    return {"loss_weights": row(batch.target_weights), **media_tensors(batch.media)}
+    """Return ``loss_weights: float32[1, T]``, aligned with the labels, if any is not 1; columns and media, if any."""
+    tensors = {**column_tensors(batch), **media_tensors(batch.media)}
+    return tensors if batch.loss_weights is None else {"loss_weights": row(batch.target_weights), **tensors}
+
+
+def column_tensors(batch: PackedBatch, *, labels_shifted: bool = False, flat: bool = False) -> dict[str, torch.Tensor]:
+    """Return columns by name, ``[1, T, …]``, or ``[T, …]`` if the dialect is flat.
+
+    Columns of the target are shifted with the labels, so that both lie at the token that predicts.
+    """
+    columns = [column.shifted(batch.cu_seqlens) for column in batch.columns] if labels_shifted else batch.columns
+    return {column.name: torch.from_numpy(column.values) if flat else row(column.values) for column in columns}
+
+
+def _column_rows(rows: Sequence[PackedBatch], *, shifted: bool) -> dict[str, torch.Tensor]:
+    """Return columns of rows of one length by name: ``[B, S, …]``."""
+    if not any(batch.columns for batch in rows):
+        return {}
+    tables: dict[str, list[npt.NDArray[Any]]] = {column.name: [] for column in rows[0].columns}
+    for batch in rows:
+        if tables.keys() != {column.name for column in batch.columns}:
+            raise CollateError(
+                f"the row with sample {batch.sample_ids[0]} has other columns than the first row: give all or none"
+            )
+        for column in batch.columns:
+            tables[column.name].append((column.shifted(batch.cu_seqlens) if shifted else column).values)
+    return {name: stack(values) for name, values in tables.items()}

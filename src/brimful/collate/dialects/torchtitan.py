@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, shifted_labels, shifted_weights
+from brimful.collate.dialects.tensors import column_tensors, media_tensors, shifted_labels, shifted_weights
 
 
 def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
@@ -40,4 +40,4 @@ def to_torchtitan(batch: PackedBatch) -> dict[str, Any]:
         tensors["mrope_positions"] = torch.from_numpy(batch.rope_positions)
     if batch.loss_weights is not None:
         tensors["loss_weights"] = torch.from_numpy(shifted_weights(batch))
-    return {**tensors, **media_tensors(batch.media)}
+    return {**tensors, **column_tensors(batch, labels_shifted=True, flat=True), **media_tensors(batch.media)}

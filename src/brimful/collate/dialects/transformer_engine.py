@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from brimful.collate.batch import PackedBatch
-from brimful.collate.dialects.tensors import media_tensors, thd_boundaries
+from brimful.collate.dialects.tensors import column_tensors, media_tensors, thd_boundaries
 
 
 def to_transformer_engine(batch: PackedBatch) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def to_transformer_engine(batch: PackedBatch) -> dict[str, Any]:
         "position_ids": torch.from_numpy(positions),
         **thd_boundaries(batch),
         "pad_between_seqs": batch.has_gaps,
+        **column_tensors(batch, flat=True),
         **media_tensors(batch.media),
     }
     if batch.loss_weights is not None:

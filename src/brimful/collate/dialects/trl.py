@@ -4,6 +4,8 @@ from typing import Any
 
 from brimful.collate.batch import PackedBatch
 from brimful.collate.dialects.transformers import to_transformers
+from brimful.errors import CollateError
+from brimful.messages import setting
 
 _KEYS_OF_THE_TRAINER = ("use_cache", "num_items_in_batch")
 
@@ -18,7 +20,16 @@ def to_trl(batch: PackedBatch) -> dict[str, Any]:
 
 
 def trl_example(batch: PackedBatch) -> dict[str, list[int]]:
-    """Return the row as an example of TRL's packed data set: ``input_ids``, ``labels``, ``seq_lengths``; no padding."""
+    """Return the row as an example of TRL's packed data set: ``input_ids``, ``labels``, ``seq_lengths``; no padding.
+
+    Raises:
+        CollateError: columns, for which a data set of TRL has no key.
+    """
+    if batch.columns:
+        raise CollateError(
+            f"the column {batch.columns[0].name!r} has no key in a data set of TRL, which has tokens and labels alone: "
+            f"leave it out, or collate with {setting('dialect', 'trl')}"
+        )
     is_token = ~batch.padding_mask
     return {
         "input_ids": batch.input_ids[is_token].tolist(),

@@ -39,5 +39,6 @@ def to_verl(batch: PackedBatch) -> dict[str, Any]:
         "position_ids": positions,
         "loss_mask": jagged(batch.target_weights),
         "batch_num_tokens": batch.num_loss_tokens,
+        **{column.name: jagged(column.values) for column in batch.columns},
         **media_tensors(batch.media),
     }

@@ -32,6 +32,10 @@ PART_ITEMS = 1 << 21
 """Items that are sorted and assigned at a time where their order is that of their positions."""
 
 
+_PACKS_OF_A_RUN = 4
+"""Packs for each run up to which the sizes of packs are counted in a table of all packs."""
+
+
 @dataclass(frozen=True)
 class PackRuns:
     """Runs of equal items put into runs of equal packs, longest items first.
@@ -71,6 +75,14 @@ class PackRuns:
 
     def pack_sizes(self) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Return the items of each pack, ``[num_packs]``, in the narrowest type: they are looked up at random."""
+        if self.num_packs <= _PACKS_OF_A_RUN * len(self.length):
+            # Few packs a run: a table of all packs is shorter than sorting the edges. Sums are exact below 2**53.
+            begins, ends = (
+                np.bincount(packs, weights=self.copies_per_pack, minlength=self.num_packs + 1)
+                for packs in (self.first_pack, self.first_pack + self.packs_in_run)
+            )
+            sizes = np.cumsum(begins - ends)[:-1]
+            return sizes.astype(np.min_scalar_type(int(sizes.max(initial=0))))
         edges, edge = np.unique(
             np.concatenate([self.first_pack, self.first_pack + self.packs_in_run]), return_inverse=True
         )

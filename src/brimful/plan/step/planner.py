@@ -12,6 +12,7 @@ from brimful.errors import InvalidLengthsError
 from brimful.measure.table import LengthTable, as_lengths
 from brimful.messages import counted, setting
 from brimful.plan.schedule.balance import Barrier
+from brimful.plan.step.large_first import deal_large_first
 from brimful.plan.step.spread import placing_order, ranks_of_groups, spread, spread_within_ranks
 from brimful.plan.step.step_items import (
     GroupsShare,
@@ -165,6 +166,9 @@ class _Search:
             num_ranks=self._ranks,
             micro_batches=micro_batches,
         )
+        # Where ranks wait at each micro-batch, samples above the mean are divided first; the better of both is taken.
+        large = None if self._is_step_barrier else self._ranks_by_large_samples(micro_batches)
+        by_large = None if large is None else self._bins_of_ranks(large, by_size, micro_batches)
         num_starved = 0
         for rank_of_placed in ways:
             rank_of_group = np.empty(len(rank_of_placed), dtype=np.int64)
@@ -173,22 +177,58 @@ class _Search:
             if int(np.bincount(rank_of, minlength=self._ranks).min()) < micro_batches:
                 num_starved += 1
                 continue
-            placed = spread_within_ranks(
-                items.sizes[by_size],
-                items.weights[by_size],
-                capacities,
-                rank_of[by_size],
-                num_ranks=self._ranks,
-                micro_batches=micro_batches,
-            )
-            if placed is not None:
-                bin_of = np.empty(len(placed), dtype=np.int64)
-                bin_of[by_size] = placed
-                return bin_of
+            bin_of = self._bins_of_ranks(rank_of, by_size, micro_batches)
+            if bin_of is not None:
+                is_better = by_large is not None and self._time(by_large, micro_batches) < self._time(
+                    bin_of, micro_batches
+                )
+                return by_large if is_better else bin_of
+        if by_large is not None:
+            return by_large
         if ways and num_starved == len(ways):
             self._is_starved = True
             self.refuse_too_few(micro_batches, 1)
         return None
+
+    def _bins_of_ranks(self, rank_of: Int64Array, by_size: Int64Array, micro_batches: int) -> Int64Array | None:
+        """Return the micro-batch of each sample where its rank is given; None if a rank has no room for its samples."""
+        items = self._items
+        placed = spread_within_ranks(
+            items.sizes[by_size],
+            items.weights[by_size],
+            items.budgets.capacities,
+            rank_of[by_size],
+            num_ranks=self._ranks,
+            micro_batches=micro_batches,
+        )
+        if placed is None:
+            return None
+        bin_of = np.empty(len(placed), dtype=np.int64)
+        bin_of[by_size] = placed
+        return bin_of
+
+    def _ranks_by_large_samples(self, micro_batches: int) -> Int64Array | None:
+        """Return the rank of each sample if samples above the mean micro-batch are divided first; None if there are none."""
+        items, groups = self._items, self._items.groups
+        assert groups is not None
+        mean = int(items.weights.sum()) // (self._ranks * micro_batches)
+        large = items.group_sums(np.where(items.weights > mean, items.weights, 0))
+        if np.count_nonzero(large) < 2:
+            return None
+        room = items.budgets.capacities * micro_batches
+        rank_of_group = deal_large_first(
+            groups.sizes, items.group_sums(items.weights), large, room, num_ranks=self._ranks
+        )
+        if rank_of_group is None:
+            return None
+        rank_of = samples_of(groups, rank_of_group)
+        is_starved = int(np.bincount(rank_of, minlength=self._ranks).min()) < micro_batches
+        return None if is_starved else rank_of
+
+    def _time(self, bin_of: Int64Array, micro_batches: int) -> float:
+        """Return the time of the step: the sum over micro-batches of the slowest rank."""
+        work = np.bincount(bin_of, weights=self._items.weights, minlength=self._ranks * micro_batches)
+        return float(work.reshape(self._ranks, micro_batches).max(axis=0).sum())
 
     def refuse_too_few(self, micro_batches: int, multiple: int) -> None:
         """Raise where there are more micro-batches than items to put into them.

@@ -9,6 +9,7 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.spread import occupy_empty_bins
 from brimful.plan.packing import Packing
+from brimful.plan.step.common_levels import fill_common_levels
 from brimful.plan.step.fill import WORTH_COMPILING, fill_least_loaded
 from brimful.plan.step.levels import fill_levels
 from brimful.plan.vector.pack_vectors import pack_vectors
@@ -264,20 +265,68 @@ def spread_within_ranks(
     Returns:
         As of ``spread``; None if a rank has no room, or fewer items than micro-batches.
     """
-    bin_of = np.empty(len(sizes), dtype=np.int64)
-    for rank in range(
-        num_ranks
-    ):  # ``spread`` sorts its micro-batches by cost: those of one number are alike on all ranks
-        items = np.flatnonzero(rank_of == rank)
-        if len(items) < micro_batches:
+    slice_of = np.full(len(sizes), -1, dtype=np.int64)
+    slices = 0
+    if sizes.shape[1] == 1:
+        by_rank = np.argsort(rank_of, kind="stable")
+        offsets = np.searchsorted(rank_of[by_rank], np.arange(num_ranks + 1))
+        if int(np.diff(offsets).min()) < micro_batches:
             return None
+        slice_of[by_rank], slices = fill_common_levels(
+            sizes[by_rank, 0],
+            _falling(weights)[by_rank],
+            offsets,
+            capacity=int(capacities[0]),
+            micro_batches=micro_batches,
+        )
+    while True:
+        placed = _spread_rest(sizes, weights, capacities, rank_of, slice_of, slices, num_ranks, micro_batches)
+        if placed is not None or slices == 0:
+            return placed
+        # What the levels left has no room: with half of them there may be some.
+        slices //= 2
+        slice_of[slice_of >= slices] = -1
+
+
+def _spread_rest(
+    sizes: Int64Array,
+    weights: Int64Array,
+    capacities: Int64Array,
+    rank_of: AnyIntArray,
+    slice_of: Int64Array,
+    slices: int,
+    num_ranks: int,
+    micro_batches: int,
+) -> Int64Array | None:
+    """Divide the items of each rank that are in no slice among its micro-batches behind the slices."""
+    bin_of = slice_of + rank_of.astype(np.int64) * micro_batches
+    for rank in range(num_ranks):
+        items = np.flatnonzero((rank_of == rank) & (slice_of < 0))
+        if slices == micro_batches:
+            if len(items):
+                return None
+            continue
+        if len(items) < micro_batches - slices:
+            return None
+        # ``spread`` sorts its micro-batches by cost: those of one number are alike on all ranks.
         bins = spread(
-            sizes[items], weights[items], capacities, num_ranks=1, micro_batches=micro_batches, is_step_barrier=False
+            sizes[items],
+            weights[items],
+            capacities,
+            num_ranks=1,
+            micro_batches=micro_batches - slices,
+            is_step_barrier=False,
         )
         if bins is None:
             return None
-        bin_of[items] = bins + rank * micro_batches
+        bin_of[items] = bins + slices + rank * micro_batches
     return bin_of
+
+
+def _falling(weights: Int64Array) -> Int64Array:
+    """Return weights that do not rise along the items: each is raised to the most of those behind it."""
+    falling: Int64Array = np.maximum.accumulate(weights[::-1])[::-1]
+    return falling
 
 
 def ranks_of_groups(

@@ -29,6 +29,8 @@ def warm_up() -> bool:
         lengths = np.r_[np.full(3, 64), np.arange(_NUM_SAMPLES) % 7 + 8]
         for barrier in ("micro_batch", "step"):
             plan_step(lengths, capacity=64, dp_world_size=2, cost=lengths.astype(np.float64) ** 2, barrier=barrier)
+        groups = np.arange(len(lengths)) // 2
+        plan_step(lengths, capacity=64, dp_world_size=2, cost=lengths.astype(np.float64) ** 2, groups=groups)
         plan_step(lengths, capacity=64, dp_world_size=2, budgets={"samples": 16})
         plan_context_parallel(lengths, max_tokens_per_rank=64, world_size=4)
         for dtype in (np.int32, np.int64):

@@ -1,0 +1,192 @@
+"""Columns of a pack: a named value of each token, such as old log-probabilities, advantages or routes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.checks import choice_of, is_number
+from brimful.collate.shift import shift_left
+from brimful.errors import CollateError, SettingsError
+from brimful.typing import BoolArray, CuSeqlens
+
+_WORDS = """
+    input input_ids tokens labels shift_labels positions position_ids text_position_ids mrope_positions
+    attention_mask padding_mask loss_mask loss_weights loss_scale target_weights seq_idx ds_idx document_ids
+    block_mask use_cache num_items_in_batch batch_num_tokens token_count total_tokens tail_padding_length
+    packing_params packed_seq_params pad_between_seqs qkv_format seq_lens seq_lens_padded varlen_metadata
+    max_seqlen max_seqlen_q max_seqlen_kv max_length_q max_length_k cu_seqlens cu_seqlens_argmin
+    cu_seqlens_padded cu_seqlens_unpadded cu_seqlens_unpadded_argmin cu_seqlens_q cu_seqlens_kv
+    cu_seqlens_q_padded cu_seqlens_kv_padded cu_seq_lens_q cu_seq_lens_k linear_attn_cu_seq_lens_q
+"""
+
+WORDS_OF_DIALECTS = frozenset(_WORDS.split())
+"""Keys of all dialects, which no column may have for a name."""
+
+
+class ColumnPlace(str, Enum):
+    """The token that a value of a column lies at.
+
+    ::
+
+        tokens           a    b    c
+        predictions      b    c    .         a predicts b
+        token            r_a  r_b  r_c       what the model did or shall do where it reads the token
+        target           .    p_b  p_c       what belongs to the token as a prediction, like its label
+    """
+
+    TOKEN = "token"
+    """The value is of the token that is read: routes of its experts, values of a critic. Never shifted."""
+    TARGET = "target"
+    """The value is of the token that is predicted, as labels are: log-probabilities, advantages, weights. The first token
+    of a segment is predicted by nothing and has the fill; dialects whose labels are shifted shift it in the same way."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """One value of each of T tokens.
+
+    Attributes:
+        name: key of the batch.
+        values: ``[T, …]``, numbers of any width, with any further dimensions.
+        fill: value of padding, and of places without a prediction.
+        place: whether values are of the token that is read (``token``), or of the one that is predicted (``target``).
+
+    >>> Column("advantages", np.array([0.0, 1.5], dtype=np.float32))
+    Column('advantages', float32[2], fill 0, of the target)
+    """
+
+    name: str
+    values: npt.NDArray[Any]
+    fill: float = 0
+    place: ColumnPlace | str = ColumnPlace.TARGET
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", choice_of(ColumnPlace, self.place, argument="place"))
+        check_column_name(self.name)
+        if not isinstance(self.values, np.ndarray) or self.values.dtype.kind not in "biuf" or self.values.ndim == 0:
+            raise CollateError(
+                f"column {self.name!r} must be an array of numbers, [tokens, …], and is {_title(self.values)}"
+            )
+        check_fill(self.name, self.fill, self.values.dtype)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def shifted(self, cu_seqlens: CuSeqlens) -> Column:
+        """Return the column for shifted labels: values of targets move to the token that predicts them."""
+        if self.place is ColumnPlace.TOKEN:
+            return self
+        moved = shift_left(np.moveaxis(self.values, 0, -1), cu_seqlens, by=1, fill=self.fill)
+        return replace(self, values=np.ascontiguousarray(np.moveaxis(moved, -1, 0)))
+
+    def __repr__(self) -> str:
+        return (
+            f"Column({self.name!r}, {_title(self.values)}, fill {self.fill:g}, of the {ColumnPlace(self.place).value})"
+        )
+
+
+def check_column_name(name: str) -> None:
+    """Refuse names that are no text, or keys of a dialect.
+
+    Raises:
+        SettingsError: names the column.
+    """
+    if not isinstance(name, str) or not name:
+        raise SettingsError(f"the name of a column must be a text and is {name!r}")
+    if name in WORDS_OF_DIALECTS:
+        raise SettingsError(
+            f"a column cannot be called {name!r}, which is a key of the batch of some trainer: rename it"
+        )
+
+
+def check_fill(name: str, fill: float, dtype: npt.DTypeLike) -> None:
+    """Refuse a fill that the values of the column cannot be.
+
+    Raises:
+        SettingsError: names the column, the fill and the dtype.
+    """
+    dtype = np.dtype(dtype)
+    if not (is_number(fill) or isinstance(fill, (bool, np.bool_))):
+        raise SettingsError(f"column {name!r}: fill must be a number and is {fill!r}")
+    if dtype.kind == "f":
+        return
+    limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if not (limits[0] <= fill <= limits[1] and fill == int(fill)):
+        raise SettingsError(
+            f"column {name!r} is {dtype} and cannot be filled with {fill!r}: choose another fill or dtype"
+        )
+
+
+def join_columns(
+    parts: Sequence[tuple[Sequence[Column], int, str]], cu_seqlens: CuSeqlens, is_token: BoolArray
+) -> tuple[Column, ...]:
+    """Join columns of several packs into columns of one row, the fill at padding.
+
+    ::
+
+        pack values     1 2 3 | 4 5             segments in multiples of 4, fill 9
+        of the token    1 2 3 9 | 4 5 9 9
+        of the target   9 2 3 9 | 9 5 9 9
+
+    Args:
+        parts: of each pack its columns, its tokens, and its name in an error.
+        cu_seqlens: ``int32[S + 1]`` of the row.
+        is_token: ``bool[T]`` of the row, false at padding.
+
+    Raises:
+        CollateError: columns that some packs have and others lack, that have another shape, dtype, fill or place there,
+            or that are for another number of tokens.
+    """
+    first = next((columns for columns, _, _ in parts if columns), ())
+    row_columns = []
+    by_name = [{column.name: column for column in columns} for columns, _, _ in parts]
+    for (columns, num_tokens, title), columns_of_pack in zip(parts, by_name, strict=True):
+        names = [column.name for column in columns]
+        if len(columns_of_pack) < len(names):
+            raise CollateError(f"{title} has two columns of one name: {', '.join(map(repr, names))}")
+        if odd := sorted(columns_of_pack.keys() ^ {column.name for column in first}):
+            raise CollateError(
+                f"{title} {'has' if odd[0] in columns_of_pack else 'lacks'} the column {odd[0]!r} and others of the batch do not"
+                f"{'' if odd[0] in columns_of_pack else ' lack it'}: give all or none"
+            )
+        for column in columns:
+            if len(column) != num_tokens:
+                raise CollateError(
+                    f"{title}: column {column.name!r} is for {len(column):,} tokens and the pack has {num_tokens:,}"
+                )
+    for column in first:
+        group = [columns_of_pack[column.name] for columns_of_pack in by_name]
+        for peer, (_, _, title) in zip(group, parts, strict=True):
+            if _kind(peer) != _kind(column):
+                raise CollateError(
+                    f"{title}: column {column.name!r} is {_described(peer)} and {_described(column)} elsewhere in the batch"
+                )
+        values = np.full((len(is_token), *column.values.shape[1:]), column.fill, dtype=column.values.dtype)
+        values[is_token] = np.concatenate([peer.values for peer in group])
+        if column.place is ColumnPlace.TARGET:
+            starts = cu_seqlens[:-1]
+            values[starts[starts < len(is_token)]] = column.fill
+        row_columns.append(replace(column, values=values))
+    return tuple(row_columns)
+
+
+def _kind(column: Column) -> tuple[Any, ...]:
+    # The fill as text: NaN is not equal to itself.
+    return column.values.shape[1:], column.values.dtype, repr(float(column.fill)), column.place
+
+
+def _described(column: Column) -> str:
+    shape = "".join(f", {size}" for size in column.values.shape[1:])
+    return f"{column.values.dtype}[tokens{shape}] with fill {column.fill:g} of the {ColumnPlace(column.place).value}"
+
+
+def _title(values: Any) -> str:
+    if not isinstance(values, np.ndarray):
+        return type(values).__name__
+    return f"{values.dtype}[{', '.join(map(str, values.shape))}]"

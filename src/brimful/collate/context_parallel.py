@@ -1,0 +1,254 @@
+"""Split of a row over the ranks of context parallelism, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.checks import choice_of, whole_number
+from brimful.collate.batch import PackedBatch
+from brimful.collate.columns import Column
+from brimful.collate.shift import shift_labels, shift_left
+from brimful.errors import CollateError, SettingsError
+from brimful.messages import setting
+from brimful.ragged import ranges
+from brimful.typing import BoolArray, CuSeqlens, Float32Array, Int32Array, Int64Array, Labels
+
+
+class ContextParallelLayout(str, Enum):
+    """The tokens that each rank holds. A trainer's attention knows one of these, and is silently wrong with another.
+
+    ::
+
+        two ranks         a0 a1 a2 a3 a4 a5 a6 a7 | b0 b1 b2 b3
+        zigzag_segments   a0 a1 a6 a7 b0 b3                      rank 0: first and last slice of every segment
+                          a2 a3 a4 a5 b1 b2                      rank 1
+        zigzag_row        a0 a1 a2 b1 b2 b3                      first and last slice of the row
+                          a3 a4 a5 a6 a7 b0
+        contiguous        a0 a1 a2 a3 a4 a5
+                          a6 a7 b0 b1 b2 b3
+    """
+
+    ZIGZAG_SEGMENTS = "zigzag_segments"
+    """Slices ``r`` and ``2·cp − 1 − r`` of each segment: packed rows (``thd``) of Transformer Engine and Megatron-Core, and the
+    per-document balancer of PyTorch. Every segment is a multiple of ``2·cp``."""
+    ZIGZAG_ROW = "zigzag_row"
+    """The same slices of the whole row: ``get_batch_on_this_cp_rank`` of Megatron-Core, ring attention over rows, and the
+    head-tail balancer of PyTorch. The row is a multiple of ``2·cp``."""
+    CONTIGUOUS = "contiguous"
+    """Equal parts of the row in order: Ulysses, and linear attention. The row is a multiple of ``cp``."""
+
+
+@dataclass(slots=True, eq=False)
+class ContextParallelShard:
+    """The part of a row that one rank of context parallelism holds: N = T ÷ cp_size tokens.
+
+    Labels, weights and columns of targets are shifted already, over the whole row: the target of the last token of a
+    slice lies on another rank, so that nothing may be shifted after the split.
+
+    Attributes:
+        cp_rank, cp_size, layout: of the split.
+        places: ``int64[N]``: where each token lies in the row.
+        input_ids: ``int64[N]``.
+        targets: ``int64[N]``: the label that each token predicts, ``IGNORE_INDEX`` if none.
+        target_weights: ``float32[N]``: the weight of each target, 0 if there is none.
+        position_ids: ``int64[N]``, those in the segment: a rank does not count anew.
+        segment_index: ``int32[N]``: number of the segment in the row.
+        padding_mask: ``bool[N]``, true at padding.
+        cu_seqlens: ``int32[S + 1]`` of the whole row, as Transformer Engine takes it on every rank.
+        max_seqlen: of the whole row.
+        rope_positions: ``int64[3, N]``, or None.
+        columns: ``[N, …]``, those of targets shifted.
+    """
+
+    cp_rank: int
+    cp_size: int
+    layout: ContextParallelLayout
+    places: Int64Array
+    input_ids: Int64Array
+    targets: Labels
+    target_weights: Float32Array
+    position_ids: Int64Array
+    segment_index: Int32Array
+    padding_mask: BoolArray
+    cu_seqlens: CuSeqlens
+    max_seqlen: int
+    rope_positions: Int64Array | None = None
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def local_cu_seqlens(self) -> CuSeqlens:
+        """Boundaries of this rank's tokens: ``int32[S + 1]``; segments without a token here are empty."""
+        counts = np.bincount(self.segment_index, minlength=len(self.cu_seqlens) - 1)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+    def column(self, name: str) -> Column:
+        """Return a column by name.
+
+        Raises:
+            CollateError: there is none of that name.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise CollateError(f"the shard of rank {self.cp_rank} has no column {name!r}")
+
+    def __repr__(self) -> str:
+        return f"ContextParallelShard(rank {self.cp_rank} of {self.cp_size}, {len(self.places):,} tokens, {self.layout.value})"
+
+
+def context_parallel_places(
+    cu_seqlens: CuSeqlens,
+    *,
+    cp_rank: int,
+    cp_size: int,
+    layout: ContextParallelLayout | str = ContextParallelLayout.ZIGZAG_SEGMENTS,
+) -> Int64Array:
+    """Return where the tokens of a rank lie in the row: ``int64[T ÷ cp_size]``, in the order in which it holds them.
+
+    Args:
+        cu_seqlens: ``int32[S + 1]`` with padding.
+        cp_rank, cp_size: rank of context parallelism, and how many.
+        layout: of the trainer's attention.
+
+    Raises:
+        CollateError: segments, or a row, that do not divide among the ranks.
+        SettingsError: there is no such rank or layout.
+
+    >>> cu_seqlens = np.array([0, 8, 12], dtype=np.int32)
+    >>> context_parallel_places(cu_seqlens, cp_rank=0, cp_size=2).tolist()
+    [0, 1, 6, 7, 8, 11]
+    """
+    layout = choice_of(ContextParallelLayout, layout, argument="layout")
+    size = whole_number("cp_size", cp_size, minimum=1)
+    rank = whole_number("cp_rank", cp_rank, minimum=0)
+    if rank >= size:
+        raise SettingsError(f"cp_rank {rank} is not in 0 … {size - 1}")
+    total = int(cu_seqlens[-1])
+    if size == 1:
+        return np.arange(total, dtype=np.int64)
+    if layout is ContextParallelLayout.CONTIGUOUS:
+        _refuse_remainder(total, size)
+        part = total // size
+        return np.arange(rank * part, (rank + 1) * part, dtype=np.int64)
+    boundaries = cu_seqlens.astype(np.int64)
+    if layout is ContextParallelLayout.ZIGZAG_ROW:
+        _refuse_remainder(total, 2 * size)
+        boundaries = np.array([0, total], dtype=np.int64)
+    lengths = np.diff(boundaries)
+    if (lengths % (2 * size)).any():
+        segment = int(np.argmax(lengths % (2 * size) != 0))
+        raise CollateError(
+            f"segment {segment} has {int(lengths[segment]):,} tokens with its padding, and {size} ranks of context parallelism "
+            f"cut each segment into {2 * size} slices: use Padding({setting('segment_multiple_of', 2 * size)}), and plan "
+            f"with Alignment.of_parallelism(cp={size})"
+        )
+    slices = lengths // (2 * size)
+    # An early and a late slice of every segment, beside each other: together as much work under a causal mask as anywhere.
+    begins = np.stack([boundaries[:-1] + rank * slices, boundaries[1:] - (rank + 1) * slices], axis=1)
+    return ranges(begins.reshape(-1), np.repeat(slices, 2))
+
+
+def split_for_context_parallel(
+    batch: PackedBatch,
+    *,
+    cp_rank: int,
+    cp_size: int,
+    layout: ContextParallelLayout | str = ContextParallelLayout.ZIGZAG_SEGMENTS,
+) -> ContextParallelShard:
+    """Return what one rank of context parallelism holds of a batch.
+
+    ::
+
+        cu_seqlens 0 4, cp_size 2     a b c d          targets   b c d .
+        rank 0                        a d              targets   b .            not d, its neighbour here
+        rank 1                        b c              targets   c d
+
+    Media stay those of the batch: towers are no part of the row.
+
+    Args:
+        batch: padded so that it divides, ``Padding.of_alignment(Alignment.of_parallelism(cp=cp_size))``.
+        cp_rank, cp_size: rank of context parallelism, and how many.
+        layout: of the trainer's attention.
+
+    Raises:
+        CollateError: segments, or a row, that do not divide among the ranks.
+        SettingsError: there is no such rank or layout.
+
+    >>> from brimful.collate import lay_out
+    >>> from brimful.testing.toys import toy_pack
+    >>> batch = lay_out([toy_pack([4])])
+    >>> [split_for_context_parallel(batch, cp_rank=rank, cp_size=2).position_ids.tolist() for rank in range(2)]
+    [[0, 3], [1, 2]]
+    """
+    layout = choice_of(ContextParallelLayout, layout, argument="layout")
+    places = context_parallel_places(batch.cu_seqlens, cp_rank=cp_rank, cp_size=cp_size, layout=layout)
+    targets = shift_labels(batch.labels, batch.cu_seqlens)
+    weights = shift_left(batch.target_weights, batch.cu_seqlens, by=1, fill=0.0)
+    columns = (column.shifted(batch.cu_seqlens) for column in batch.columns)
+    return ContextParallelShard(
+        cp_rank=int(cp_rank),
+        cp_size=int(cp_size),
+        layout=layout,
+        places=places,
+        input_ids=batch.input_ids[places],
+        targets=targets[places],
+        target_weights=weights[places],
+        position_ids=batch.position_ids[places],
+        segment_index=batch.segment_index[places],
+        padding_mask=batch.padding_mask[places],
+        cu_seqlens=batch.cu_seqlens,
+        max_seqlen=batch.max_seqlen,
+        rope_positions=None if batch.rope_positions is None else batch.rope_positions[:, places],
+        columns=tuple(replace(column, values=column.values[places]) for column in columns),
+    )
+
+
+def gather_from_context_parallel(
+    parts: Sequence[npt.ArrayLike],
+    cu_seqlens: CuSeqlens,
+    *,
+    layout: ContextParallelLayout | str = ContextParallelLayout.ZIGZAG_SEGMENTS,
+) -> npt.NDArray[Any]:
+    """Bring values of all ranks back into the order of the row: ``[T, …]``.
+
+    Args:
+        parts: ``[T ÷ cp_size, …]`` of each rank, rank after rank, as an all-gather returns them.
+        cu_seqlens: ``int32[S + 1]`` of the whole row.
+        layout: of the split.
+
+    Raises:
+        CollateError: a part of another length, or a row that does not divide.
+
+    >>> cu_seqlens = np.array([0, 4], dtype=np.int32)
+    >>> gather_from_context_parallel([[0, 3], [1, 2]], cu_seqlens).tolist()
+    [0, 1, 2, 3]
+    """
+    arrays = [np.asarray(part) for part in parts]
+    values: npt.NDArray[Any] | None = None
+    for rank, array in enumerate(arrays):
+        places = context_parallel_places(cu_seqlens, cp_rank=rank, cp_size=len(arrays), layout=layout)
+        if len(array) != len(places):
+            raise CollateError(
+                f"rank {rank} of {len(arrays)} holds {len(places):,} of {int(cu_seqlens[-1]):,} tokens and gave "
+                f"{len(array):,} values"
+            )
+        if values is None:
+            values = np.empty((int(cu_seqlens[-1]), *array.shape[1:]), dtype=array.dtype)
+        values[places] = array
+    if values is None:
+        raise CollateError("there are no parts to gather: give those of all ranks")
+    return values
+
+
+def _refuse_remainder(total: int, multiple: int) -> None:
+    if total % multiple:
+        raise CollateError(
+            f"the row has {total:,} tokens, which do not divide into {multiple} equal slices: use "
+            f"Padding({setting('multiple_of', multiple)})"
+        )

@@ -1,0 +1,72 @@
+"""The split of a row over ranks, written slice by slice: plainly right, to compare fast ones with. And wrong ones."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from brimful.collate.context_parallel import ContextParallelLayout
+from brimful.typing import CuSeqlens
+
+_Slices = Callable[[int, int], tuple[int, ...]]
+
+
+def reference_places(cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout) -> list[list[int]]:
+    """Return where the tokens of each rank lie in the row.
+
+    >>> import numpy as np
+    >>> reference_places(np.array([0, 4, 8]), 2, ContextParallelLayout.ZIGZAG_SEGMENTS)
+    [[0, 3, 4, 7], [1, 2, 5, 6]]
+    """
+    if layout is ContextParallelLayout.ZIGZAG_SEGMENTS:
+        return _dealt(cu_seqlens.tolist(), cp_size, _early_and_late)
+    row = [0, int(cu_seqlens[-1])]
+    return _dealt(row, cp_size, _early_and_late if layout is ContextParallelLayout.ZIGZAG_ROW else _neighbours)
+
+
+def wrong_places(
+    cu_seqlens: CuSeqlens, cp_size: int, layout: ContextParallelLayout
+) -> list[tuple[str, list[list[int]]]]:
+    """Return splits that are made by mistake, each with its name; layouts of other trainers first."""
+    names = {
+        ContextParallelLayout.ZIGZAG_SEGMENTS: "zigzag of every segment (zigzag_segments)",
+        ContextParallelLayout.ZIGZAG_ROW: "zigzag of the whole row, across segments (zigzag_row)",
+        ContextParallelLayout.CONTIGUOUS: "equal parts in order (contiguous)",
+    }
+    right = reference_places(cu_seqlens, cp_size, layout)
+    bounds = cu_seqlens.tolist() if layout is ContextParallelLayout.ZIGZAG_SEGMENTS else [0, int(cu_seqlens[-1])]
+    wrong = [
+        (name, reference_places(cu_seqlens, cp_size, mistake)) for mistake, name in names.items() if mistake != layout
+    ]
+    wrong += [
+        ("the halves of the zigzag are swapped: the late slice comes before the early one", _dealt(bounds, cp_size, _late_and_early)),
+        ("the second half is no mirror: slices r and cp + r instead of r and 2·cp − 1 − r", _dealt(bounds, cp_size, _without_mirror)),
+        ("ranks are numbered backwards", right[::-1]),
+        ("every rank holds what its neighbour should", right[1:] + right[:1]),
+    ]  # fmt: skip
+    return [(name, places) for name, places in wrong if places != right]
+
+
+def _dealt(bounds: list[int], cp_size: int, slices_of: _Slices) -> list[list[int]]:
+    """Cut each part between two bounds into 2·cp slices and give each rank those that are named."""
+    places: list[list[int]] = [[] for _ in range(cp_size)]
+    for begin, end in pairwise(bounds):
+        size = (end - begin) // (2 * cp_size)
+        for rank in range(cp_size):
+            for number in slices_of(rank, cp_size):
+                places[rank] += range(begin + number * size, begin + (number + 1) * size)
+    return places
+
+
+def _early_and_late(rank: int, cp_size: int) -> tuple[int, ...]:
+    return rank, 2 * cp_size - 1 - rank
+
+
+def _late_and_early(rank: int, cp_size: int) -> tuple[int, ...]:
+    return 2 * cp_size - 1 - rank, rank
+
+
+def _without_mirror(rank: int, cp_size: int) -> tuple[int, ...]:
+    return rank, cp_size + rank
+
+
+def _neighbours(rank: int, cp_size: int) -> tuple[int, ...]:
+    return 2 * rank, 2 * rank + 1
