@@ -16,8 +16,9 @@ lengths (``counts``), the others on the lengths in their order.
 from brimful.plan.algorithms import ALGORITHMS
 from brimful.plan.outcome import PlanOutcome
 from brimful.plan.plan import Plan, Segment
-from brimful.plan.planner import plan_packs, plan_with
+from brimful.plan.planner import consumed_samples, plan_packs, plan_with
 from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.mixture.spec import Mixture
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
@@ -30,6 +31,7 @@ __all__ = [
     "Alignment",
     "CostModel",
     "Lookahead",
+    "Mixture",
     "NoTarget",
     "Overflow",
     "Plan",
@@ -38,6 +40,7 @@ __all__ = [
     "Segment",
     "StreamPacks",
     "Tail",
+    "consumed_samples",
     "pack_costs",
     "plan_packs",
     "plan_with",
