@@ -225,7 +225,7 @@ def ledger_of_draws(table: LengthTable, pool: Segments, times: Int64Array, setti
         tokens_repeated=tokens_repeated,
         samples_not_drawn=len(left_ids),
         tokens_not_drawn=tokens_left,
-        **targets,  # type: ignore[arg-type]
+        **targets,
     )
 
 

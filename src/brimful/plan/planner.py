@@ -28,7 +28,8 @@ from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.mixture.draw import MixtureDraw, draw
 from brimful.plan.policies.mixture.members import as_uses, count_uses, members_of
 from brimful.plan.policies.mixture.pools import MixedPacks, MixedSamples, mixture_record, offsets_of_packs
-from brimful.plan.policies.mixture.spec import Mixture, MixOrder, Weighting
+from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
+from brimful.plan.policies.mixture.stages import MixtureStage
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.policies.truncated import Truncated
@@ -209,6 +210,62 @@ def consumed_samples(plan: Plan, packs: AnyIntArray | Sequence[int], before: Any
     return count_uses(plan.sample_ids[rows], plan.starts[rows], plan.ledger.samples_in, before)
 
 
+def plan_stages(
+    lengths: LengthTable | AnyIntArray | Sequence[int],
+    settings: PlanSettings,
+    stages: Sequence[MixtureStage],
+    *,
+    packs_per_step: int,
+    sources: Mapping[str, int] | None = None,
+    uses: AnyIntArray | None = None,
+) -> list[Plan]:
+    """Plan one stage of steps after the other, each with weights and a capacity of its own.
+
+    Each stage goes on where the one before it ended: no sample comes again before the others of its source have come.
+
+    Pure: no I/O.
+
+    Args:
+        lengths: as of ``plan_packs``.
+        settings: of all stages, with a mixture; its capacity is that of stages without one.
+        stages: from ``mixture_stages``.
+        packs_per_step: packs of one step, over all ranks.
+        sources, uses: as of ``plan_packs``.
+
+    Returns:
+        One plan for each stage, of ``num_steps × packs_per_step`` packs unless the sources give out.
+
+    Raises:
+        SettingsError: settings without a mixture, or with one that ends by itself.
+
+    >>> from brimful.plan import Mixture, mixture_stages
+    >>> stages = mixture_stages([(0, {"a": 1, "b": 0}), (4, {"a": 0, "b": 1})], num_steps=4, steps_per_stage=2)
+    >>> settings = PlanSettings(capacity=4, mixture=Mixture(weights={"a": 1, "b": 1}))
+    >>> plans = plan_stages([2] * 40, settings, stages, packs_per_step=4, sources={"a": 20, "b": 20})
+    >>> [[source["draws"] for source in plan.outcome.mixed["sources"]] for plan in plans]
+    [[13, 3], [5, 11]]
+    """
+    mixture = settings.mixture
+    if mixture is None:
+        raise SettingsError(f"stages are of a mixture, and there is none: give {setting('mixture')}")
+    if mixture.has_target:
+        raise SettingsError(f"{setting('mixture')} has a target, and each stage has its own: leave the target out")
+    table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": as_lengths(lengths)})
+    plans: list[Plan] = []
+    counts = as_uses(uses, len(table))
+    for number, stage in enumerate(stages):
+        settings_now = replace(
+            settings,
+            capacity=stage.capacity or settings.capacity,
+            mixture=replace(mixture, weights=stage.weights, num_packs=stage.num_steps * packs_per_step),
+            epoch=settings.epoch * len(stages) + number,
+        )
+        plan = plan_with(table, settings_now, sources=sources, uses=counts)
+        counts = consumed_samples(plan, np.arange(plan.num_packs), counts)
+        plans.append(plan)
+    return plans
+
+
 @dataclass(frozen=True)
 class _Mixed:
     """Packs of drawn samples: items are segments of all samples, some several times and some never."""
@@ -238,7 +295,9 @@ def _mix_samples(
     mixed = _draw_tokens(items, samples, settings, mixture, tokens)
     num_packs = len(mixed.result.packs)
     if num_packs > 1.01 * mixture.num_packs:
-        closer = _draw_tokens(items, samples, settings, mixture, math.ceil(1.005 * tokens * mixture.num_packs / num_packs))
+        closer = _draw_tokens(
+            items, samples, settings, mixture, math.ceil(1.005 * tokens * mixture.num_packs / num_packs)
+        )
         mixed = closer if len(closer.result.packs) >= mixture.num_packs else mixed
     return _trimmed(mixed, mixture.num_packs, settings)
 
@@ -246,9 +305,7 @@ def _mix_samples(
 def _draw_tokens(
     items: Items, samples: MixedSamples, settings: PlanSettings, mixture: Mixture, num_tokens: int
 ) -> _Mixed:
-    drawn = draw(
-        samples.pools(mixture), mixture, seed=settings.seed or 0, epoch=settings.epoch, num_tokens=num_tokens
-    )
+    drawn = draw(samples.pools(mixture), mixture, seed=settings.seed or 0, epoch=settings.epoch, num_tokens=num_tokens)
     return _pack_drawn(items, samples.rows(drawn), settings, drawn)
 
 
@@ -263,7 +320,9 @@ def _trimmed(mixed: _Mixed, num_packs: int, settings: PlanSettings) -> _Mixed:
     packing = mixed.result.packs
     if len(packing) <= num_packs:
         return mixed
-    order = generator(seed=settings.seed or 0, epoch=settings.epoch, purpose="packs of a mixture").permutation(len(packing))
+    order = generator(seed=settings.seed or 0, epoch=settings.epoch, purpose="packs of a mixture").permutation(
+        len(packing)
+    )
     kept = packing.take(np.sort(order[:num_packs]))
     return replace(mixed, result=replace(mixed.result, packs=kept))
 

@@ -13,7 +13,7 @@ from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME, Algorith
 from brimful.plan.phased import Recipe
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.budgets import Budgets
-from brimful.plan.policies.mixture.spec import Mixture, MixOrder, Weighting
+from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
 from brimful.typing import Fingerprint

@@ -10,7 +10,7 @@ import numpy as np
 from brimful.errors import InvalidLengthsError
 from brimful.messages import setting
 from brimful.plan.policies.mixture.queue import Pool, Queue
-from brimful.plan.policies.mixture.spec import Mixture, MixStop
+from brimful.plan.policies.mixture.spec import MixStop, Mixture
 from brimful.plan.policies.mixture.turns import as_parts, scale_for, take_turns
 from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Int64Array
@@ -40,7 +40,9 @@ class MixtureDraw:
         return len(self.sources)
 
 
-def draw(pools: Sequence[Pool], mixture: Mixture, *, seed: int, epoch: int, num_tokens: int | None = None) -> MixtureDraw:
+def draw(
+    pools: Sequence[Pool], mixture: Mixture, *, seed: int, epoch: int, num_tokens: int | None = None
+) -> MixtureDraw:
     """Draw one epoch from the pools of a mixture.
 
     Pure: no I/O. The same pools, mixture, seed and epoch give the same draws.
@@ -60,7 +62,7 @@ def draw(pools: Sequence[Pool], mixture: Mixture, *, seed: int, epoch: int, num_
     [0, 1, 0, 0, 1, 0]
     """
     for pool in pools:
-        if len(pool) == 0:
+        if len(pool) == 0 and mixture.weights[pool.name]:
             raise InvalidLengthsError(
                 f"source {pool.name} of the mixture has no sample that can be packed: leave it out of "
                 f"{setting('mixture')}, or raise {setting('capacity')}"
@@ -71,8 +73,8 @@ def draw(pools: Sequence[Pool], mixture: Mixture, *, seed: int, epoch: int, num_
         for pool, allowance in zip(pools, rule.allowances, strict=True)
     ]
     shares = np.array([mixture.shares[pool.name] for pool in pools])
-    is_active = np.ones(len(pools), dtype=np.bool_)
-    largest_size = max(int(pool.sizes.max()) for pool in pools)
+    is_active = shares > 0
+    largest_size = max(int(pool.sizes.max(initial=1)) for pool in pools)
     scale = scale_for(largest_size, len(pools))
     parts, credits = as_parts(shares, scale), np.zeros(len(pools), dtype=np.int64)
     num_drawn = np.zeros(len(pools), dtype=np.int64)
@@ -150,11 +152,14 @@ class _Rule:
         elif mixture.stop is MixStop.FIRST_EXHAUSTED:
             ends_with_first = True
             allowances = [
-                len(pool) if allowance is None else allowance
-                for pool, allowance in zip(pools, allowances, strict=True)
+                len(pool) if allowance is None else allowance for pool, allowance in zip(pools, allowances, strict=True)
             ]
         else:
-            passes = [len(pool) if limit is None else min(limit, len(pool)) for pool, limit in zip(pools, allowances, strict=True)]
-            required[:] = passes
+            passes = [
+                len(pool) if limit is None else min(limit, len(pool))
+                for pool, limit in zip(pools, allowances, strict=True)
+            ]
+            required[:] = [
+                count if mixture.weights[pool.name] else 0 for pool, count in zip(pools, passes, strict=True)
+            ]
         return cls(allowances, required, limits, ends_with_first)
-

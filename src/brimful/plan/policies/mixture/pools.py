@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from brimful.plan.packing import Packing
 from brimful.plan.policies.mixture.draw import MixtureDraw
 from brimful.plan.policies.mixture.queue import Pool
-from brimful.plan.policies.mixture.spec import Mixture, MixOrder, MixUnit, Weighting
+from brimful.plan.policies.mixture.spec import MixOrder, Mixture, MixUnit, Weighting
 from brimful.plan.policies.overflow import Segments
 from brimful.ragged import offsets_of, ranges, sums_of
 from brimful.typing import AnyIntArray, Int64Array, Offsets
@@ -25,6 +25,7 @@ class MixedSamples:
 
     Attributes:
         names: of the sources.
+        begins: ``int64[num_sources + 1]``, first sample of each source, dropped and rejected ones among them.
         ids: ``int64[num_samples]``, ascending.
         segment_offsets: ``int64[num_samples + 1]``, segments of each sample.
         bounds: ``int64[num_sources + 1]``, positions in ``ids`` where sources begin.
@@ -33,6 +34,7 @@ class MixedSamples:
     """
 
     names: Sequence[str]
+    begins: Offsets
     ids: Int64Array
     segment_offsets: Offsets
     bounds: Int64Array
@@ -54,7 +56,7 @@ class MixedSamples:
         offsets = np.r_[edges, len(segment_ids)].astype(np.int64)
         ids = segment_ids[edges].astype(np.int64)
         bounds = np.searchsorted(ids, sources)
-        return cls(names, ids, offsets, bounds, sums_of(segments.lengths, offsets), uses[ids])
+        return cls(names, sources, ids, offsets, bounds, sums_of(segments.lengths, offsets), uses[ids])
 
     def pools(self, mixture: Mixture) -> list[Pool]:
         """Return the samples of each source, to draw from."""
@@ -81,9 +83,7 @@ class MixedSamples:
     def after(self, result: MixtureDraw) -> MixedSamples:
         """Return the samples with these draws counted as consumed."""
         drawn = np.bincount(self.bounds[result.sources] + result.elements, minlength=len(self.ids))
-        return MixedSamples(
-            self.names, self.ids, self.segment_offsets, self.bounds, self.tokens, self.uses + drawn.astype(np.int64)
-        )
+        return replace(self, uses=self.uses + drawn.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,8 +173,9 @@ def mixture_record(
         part = slice(int(samples.bounds[number]), int(samples.bounds[number + 1]))
         times = draws[part]
         distinct = int(np.count_nonzero(times))
-        record = {
+        record: dict[str, Any] = {
             "source": name,
+            "begin": int(samples.begins[number]),
             "requested": mixture.shares[name],
             "samples": len(times),
             "draws": int(times.sum()),

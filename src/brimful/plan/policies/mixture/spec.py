@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from brimful.checks import check_type, choice_of, is_number, setting_number
+from brimful.checks import check_type, is_number, whole_number
 from brimful.errors import SettingsError
 from brimful.messages import setting
 
@@ -54,7 +54,7 @@ class Mixture:
     """A request for shares of sources, checked. Sources are named; weights need not add up to 1.
 
     Attributes:
-        weights: of each source, above 0. Their ratios are the shares asked for.
+        weights: of each source, from 0. Their ratios are the shares asked for; a source of weight 0 is not drawn.
         unit: the quantity that has these shares: ``samples`` or ``tokens``.
         order: ``mix_then_pack`` or ``pack_then_mix``.
         temperature: shares are proportional to weight^(1 ÷ temperature): above 1 evens them out, and infinity makes them
@@ -95,11 +95,12 @@ class Mixture:
         if not self.weights:
             raise SettingsError(f"{setting('mixture')} has no sources: give the weight of each")
         for name, weight in self.weights.items():
-            if not is_number(weight) or not math.isfinite(weight) or weight <= 0:
+            if not is_number(weight) or not math.isfinite(weight) or weight < 0:
                 raise SettingsError(
-                    f"{setting('mixture')}: the weight of {name} must be a number above 0 and is {weight!r}; leave out a "
-                    f"source that is not wanted"
+                    f"{setting('mixture')}: the weight of {name} must be a number of at least 0 and is {weight!r}"
                 )
+        if not any(self.weights.values()):
+            raise SettingsError(f"{setting('mixture')}: all weights are 0: give one above it")
         if not is_number(self.temperature) or not self.temperature > 0:
             raise SettingsError(
                 f"{setting('mixture')}: temperature must be a number above 0 and is {self.temperature!r}"
@@ -110,11 +111,11 @@ class Mixture:
         if len(targets) > 1:
             raise SettingsError(f"{setting('mixture')}: {' and '.join(targets)} all end an epoch: keep one")
         for name, value in targets.items():
-            self.__dict__[name] = setting_number(name, value, minimum=1)
+            self.__dict__[name] = whole_number(f"{setting('mixture')}: {name}", value, minimum=1)
         for name in ("max_samples", "max_passes"):
             self._check_limits(name)
         for name, kind in _CHOICES.items():
-            self.__dict__[name] = choice_of(kind, getattr(self, name), argument=name)
+            self.__dict__[name] = _chosen(kind, name, getattr(self, name))
         self.__dict__["weights"] = {str(name): float(weight) for name, weight in self.weights.items()}
         if self.weighting is Weighting.LOSS and (
             targets or self.max_samples or self.max_passes or self.replacement or self.stop != MixStop.FIRST_EXHAUSTED
@@ -140,7 +141,10 @@ class Mixture:
     def shares(self) -> dict[str, float]:
         """Share that is asked for of each source, after the temperature; they add up to 1."""
         largest = max(self.weights.values())
-        powers = {name: (weight / largest) ** (1 / self.temperature) for name, weight in self.weights.items()}
+        powers = {
+            name: (weight / largest) ** (1 / self.temperature) if weight else 0.0
+            for name, weight in self.weights.items()
+        }
         total = sum(powers.values())
         return {name: power / total for name, power in powers.items()}
 
@@ -186,3 +190,12 @@ class Mixture:
 
 _TARGETS = ("num_samples", "num_tokens", "num_packs")
 _CHOICES: Mapping[str, type[Enum]] = {"unit": MixUnit, "order": MixOrder, "stop": MixStop, "weighting": Weighting}
+
+
+def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
+    """Return a choice; the message names the mixture, for the words are keys of its file."""
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(str(choice.value) for choice in kind)
+        raise SettingsError(f"{setting('mixture')}: {name} {value!r} is unknown: use one of {names}") from None

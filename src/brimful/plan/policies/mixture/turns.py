@@ -81,11 +81,9 @@ def take_turns(
         ``int[num_turns]``, the source of each draw; and the source that has none left, -1 if a limit was reached.
     """
     room = int((ends - heads).sum())
-    turns = np.empty(room + 1, dtype=np.int16 if len(parts) < 2**15 else np.int32)
+    turns: AnyIntArray = np.empty(room + 1, dtype=np.int16 if len(parts) < 2**15 else np.int32)
     kernel = compiled(_take_turns, room * len(parts), sum_calls=True) or _take_turns
-    num_turns, starved = kernel(
-        parts, credits, sizes, tokens, heads, ends, required, limits, np.int64(scale), is_unit, turns
-    )
+    num_turns, starved = kernel(parts, credits, sizes, tokens, heads, ends, required, limits, scale, is_unit, turns)
     return turns[:num_turns], int(starved)
 
 
