@@ -31,11 +31,11 @@ from brimful.plan.policies.mixture.pools import MixedPacks, MixedSamples, mixtur
 from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
 from brimful.plan.policies.mixture.stages import MixtureStage
 from brimful.plan.policies.no_target import NoTarget
-from brimful.plan.policies.overflow import Overflow
+from brimful.plan.policies.overflow import Overflow, Segments
 from brimful.plan.policies.truncated import Truncated
 from brimful.plan.settings import PlanSettings
 from brimful.plan.vector.pack_vectors import pack_vectors
-from brimful.ragged import positions_type, ranges
+from brimful.ragged import positions_type, ranges, sums_of
 from brimful.rng import generator
 from brimful.typing import AnyIntArray, Int64Array
 
@@ -176,7 +176,9 @@ def plan_with(
     if mixture.weighting is Weighting.LOSS:
         result = _pack(items, settings)
         draws = np.ones(len(samples.ids), dtype=np.int64)
-        return _make_plan(table, items, result, settings, mixed=mixture_record(samples, mixture, draws))
+        targets = _targets_of(table, items.segments, samples)
+        record = mixture_record(samples, mixture, draws, targets=targets)
+        return _make_plan(table, items, result, settings, mixed=record)
     goes_on = uses is None and not mixture.replacement
     if mixture.order is MixOrder.PACK_THEN_MIX:
         mixed = _mix_packs(items, samples, settings, mixture, epochs_before=settings.epoch if goes_on else 0)
@@ -243,7 +245,7 @@ def plan_stages(
     >>> settings = PlanSettings(capacity=4, mixture=Mixture(weights={"a": 1, "b": 1}))
     >>> plans = plan_stages([2] * 40, settings, stages, packs_per_step=4, sources={"a": 20, "b": 20})
     >>> [[source["draws"] for source in plan.outcome.mixed["sources"]] for plan in plans]
-    [[13, 3], [5, 11]]
+    [[14, 2], [6, 10]]
     """
     mixture = settings.mixture
     if mixture is None:
@@ -264,6 +266,15 @@ def plan_stages(
         counts = consumed_samples(plan, np.arange(plan.num_packs), counts)
         plans.append(plan)
     return plans
+
+
+def _targets_of(table: LengthTable, segments: Segments, samples: MixedSamples) -> Int64Array | None:
+    """Count the targets that each sample has in its segments: ``int64[num_samples]``; None where they were not measured."""
+    if table.targets is None:
+        return None
+    starts = np.zeros(len(segments.lengths), dtype=np.int64) if segments.starts is None else segments.starts
+    in_segment = table.targets.within(segments.ids(), starts, segments.lengths)
+    return sums_of(in_segment, samples.segment_offsets)
 
 
 @dataclass(frozen=True)

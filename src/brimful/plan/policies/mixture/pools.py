@@ -155,6 +155,7 @@ def mixture_record(
     draws: Int64Array,
     *,
     packs: Int64Array | None = None,
+    targets: Int64Array | None = None,
     exhausted: Sequence[str] = (),
     is_short: bool = False,
 ) -> dict[str, Any]:
@@ -165,6 +166,8 @@ def mixture_record(
         mixture: the request.
         draws: ``int64[num_samples]``, how often each sample is packed.
         packs: ``int64[num_sources]``, packs of each source; None where sources share packs.
+        targets: ``int64[num_samples]``, targets of the loss in the segments of each sample; shares of tokens that are weighted
+            by loss are of these. None where they were not measured.
         exhausted: names of sources that gave out.
         is_short: true if all gave out before the target.
     """
@@ -191,9 +194,12 @@ def mixture_record(
     unit = "tokens" if mixture.unit is MixUnit.TOKENS else "draws"
     if mixture.order is MixOrder.PACK_THEN_MIX and packs is not None and unit == "draws":
         unit = "packs"
-    total = max(1, sum(record[unit] for record in records))
-    for record in records:
-        record["realised"] = record[unit] / total
+    amounts = [record[unit] for record in records]
+    if mixture.weighting is Weighting.LOSS and unit == "tokens" and targets is not None:
+        amounts = sums_of(targets, samples.bounds).tolist()
+    total = max(1, sum(amounts))
+    for record, amount in zip(records, amounts, strict=True):
+        record["realised"] = amount / total
         if mixture.weighting is Weighting.LOSS:
             record["factor"] = record["requested"] / record["realised"] if record["realised"] else 0.0
     return {"sources": records, **({"short": True} if is_short else {})}

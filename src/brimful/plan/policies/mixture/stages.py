@@ -83,7 +83,7 @@ def mixture_stages(
     for begin, end in zip(changes, [*changes[1:], num_steps], strict=True):
         capacity = dict(capacities).get(begin)
         for first in range(begin, end, steps_per_stage):
-            steps = slice(first, min(first + steps_per_stage, end))
-            mean = {name: float(values[steps].mean()) for name, values in shares.items()}
-            stages.append(MixtureStage(first, steps.stop - first, mean, capacity))
+            part = slice(first, min(first + steps_per_stage, end))
+            mean = {name: float(values[part].mean()) for name, values in shares.items()}
+            stages.append(MixtureStage(first, part.stop - first, mean, capacity))
     return stages
