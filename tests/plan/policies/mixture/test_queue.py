@@ -17,7 +17,7 @@ def queue_of(uses, *, count, replacement=False, allowance=None, epoch=0, name="a
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(1, 40))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_the_least_used_come_first(uses, count):
     """No consumed sample comes again before its turn: at no time are two uses more than a pass apart."""
     counts = np.array(uses)
