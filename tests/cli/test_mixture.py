@@ -64,7 +64,10 @@ def test_another_mix_is_another_plan_of_the_same_lengths(mix: Path) -> None:
     other.write_text(mix.read_text().replace("ratio: 1", "ratio: 3"))
     run("plan", mix.parent / "packs", "--mixture", other, "--max-length", 16, "-o", mix.parent / "p.arrow")
     plan = Plan.open(mix.parent / "p.arrow")
-    assert [(source["source"], source["draws"]) for source in plan.outcome.mixed["sources"]] == [("long", 2), ("short", 12)]
+    assert [(source["source"], source["draws"]) for source in plan.outcome.mixed["sources"]] == [
+        ("long", 2),
+        ("short", 12),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,10 @@ def test_each_source_has_the_share_of_the_loss_that_was_asked_for():
 
 def test_a_plan_without_such_a_mixture_has_no_weights():
     """Without it a mixture of draws would be weighted twice."""
-    for options in ({}, {"mixture": Mixture(weights={"a": 1}), "sources": {"a": 2}}):
+    of_draws = plan_packs([2, 2], capacity=4, mixture=Mixture(weights={"a": 1}), sources={"a": 2})
+    for plan in (plan_packs([2, 2], capacity=4), of_draws):
         with pytest.raises(SettingsError, match="no weights of tokens"):
-            SourceWeights.of_plan(plan_packs([2, 2], capacity=4, **options))
+            SourceWeights.of_plan(plan)
 
 
 @pytest.mark.parametrize(("begins", "factors"), [([0], [1, 2]), ([1], [1]), ([0, 0], [1, 1]), ([0], [-1])])

@@ -81,11 +81,11 @@ class MixtureFile:
                     )
                 data[source.key] = values
         if data and len(data) < len(weights):
-            missing = next(name for name in weights if name not in data)
-            raise SettingsError(f"{places[missing]}: source {missing} has no path to its data, and others have")
+            name = next(name for name in weights if name not in data)
+            raise SettingsError(f"{places[name]}: source {name} has no path to its data, and others have")
         try:
-            given: dict[str, Any] = {name: limit for name, limit in limits.items() if limit}
-            return cls(path, Mixture(weights=weights, **given, **options), data, places)
+            options |= {name: limit for name, limit in limits.items() if limit}
+            return cls(path, Mixture(weights=weights, **options), data, places)
         except SettingsError as error:
             raise SettingsError(f"{path}: {error.message}") from error
 

@@ -47,8 +47,8 @@ class Items:
         assert self.groups is None, "members of groups are drawn together"
         segments = self.segments
         starts = None if segments.starts is None else segments.starts[rows]
-        drawn = Segments(segments.lengths[rows], segments.ids()[rows], starts, segments.dropped_ids)
-        return replace(self, segments=drawn, sizes=np.ascontiguousarray(self.sizes[rows]))
+        selection = Segments(segments.lengths[rows], segments.ids()[rows], starts, segments.dropped_ids)
+        return replace(self, segments=selection, sizes=np.ascontiguousarray(self.sizes[rows]))
 
 
 def prepare_items(

@@ -180,7 +180,7 @@ def ledger_of_draws(table: LengthTable, pool: Segments, times: Int64Array, setti
     base = ledger_of(table, pool, settings)
     ids = pool.ids()
     lengths = pool.lengths.astype(np.int64)
-    again = np.maximum(times - 1, 0)
+    repeats = np.maximum(times - 1, 0)
     is_left = times == 0
     left_ids = np.unique(ids[is_left])
     packed_ids = ids[~is_left]
@@ -191,7 +191,7 @@ def ledger_of_draws(table: LengthTable, pool: Segments, times: Int64Array, setti
         num_split = int(np.count_nonzero(np.bincount(packed_ids) > 1))
     left_tokens = table.tokens[left_ids]
     tokens_left = int(left_tokens.sum(dtype=np.int64))
-    tokens_packed, tokens_repeated = int((times * lengths).sum()), int((again * lengths).sum())
+    tokens_packed, tokens_repeated = int((times * lengths).sum()), int((repeats * lengths).sum())
     num_truncated = base.samples_truncated
     if num_truncated:
         num_truncated -= int(np.count_nonzero(left_tokens > settings.longest_segment))
@@ -200,7 +200,7 @@ def ledger_of_draws(table: LengthTable, pool: Segments, times: Int64Array, setti
         starts = np.zeros(len(ids), dtype=np.int64) if pool.starts is None else pool.starts
         in_segment = table.targets.within(ids, starts, pool.lengths).astype(np.int64)
         targets_left = int(table.targets.counts[left_ids].sum(dtype=np.int64))
-        targets_packed, targets_repeated = int((times * in_segment).sum()), int((again * in_segment).sum())
+        targets_packed, targets_repeated = int((times * in_segment).sum()), int((repeats * in_segment).sum())
         has_target = np.zeros(len(table), dtype=np.bool_)
         has_target[ids[(in_segment > 0) & ~is_left]] = True
         targets = {
@@ -221,7 +221,7 @@ def ledger_of_draws(table: LengthTable, pool: Segments, times: Int64Array, setti
         tokens_truncated=base.tokens_in - base.tokens_dropped - tokens_left - (tokens_packed - tokens_repeated),
         samples_split=num_split,
         segments=int(times.sum()),
-        draws_repeated=int(again[np.r_[True, ids[1:] != ids[:-1]]].sum()) if len(ids) else 0,
+        draws_repeated=int(repeats[np.r_[True, ids[1:] != ids[:-1]]].sum()) if len(ids) else 0,
         tokens_repeated=tokens_repeated,
         samples_not_drawn=len(left_ids),
         tokens_not_drawn=tokens_left,

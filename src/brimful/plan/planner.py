@@ -181,10 +181,10 @@ def plan_with(
         return _make_plan(table, items, result, settings, mixed=record)
     goes_on = uses is None and not mixture.replacement
     if mixture.order is MixOrder.PACK_THEN_MIX:
-        mixed = _mix_packs(items, samples, settings, mixture, epochs_before=settings.epoch if goes_on else 0)
+        choice = _mix_packs(items, samples, settings, mixture, epochs_before=settings.epoch if goes_on else 0)
     else:
-        mixed = _mix_samples(items, samples, settings, mixture, epochs_before=settings.epoch if goes_on else 0)
-    return _make_mixed_plan(table, items, samples, mixed, settings, mixture)
+        choice = _mix_samples(items, samples, settings, mixture, epochs_before=settings.epoch if goes_on else 0)
+    return _make_mixed_plan(table, items, samples, choice, settings, mixture)
 
 
 def consumed_samples(plan: Plan, packs: AnyIntArray | Sequence[int], before: AnyIntArray | None = None) -> Int64Array:
@@ -204,11 +204,11 @@ def consumed_samples(plan: Plan, packs: AnyIntArray | Sequence[int], before: Any
     >>> consumed_samples(plan, [2]).tolist()
     [1, 1, 0, 0, 0, 1]
     """
-    served = np.asarray(packs, dtype=np.int64).reshape(-1)
-    served = served[served >= 0]
-    if len(served) and int(served.max()) >= plan.num_packs:
-        raise PlanMismatchError(f"pack {int(served.max())} was consumed, and the plan has {plan.num_packs:,} packs")
-    rows = ranges(plan.offsets[:-1][served], np.diff(plan.offsets)[served])
+    pack_ids = np.asarray(packs, dtype=np.int64).reshape(-1)
+    pack_ids = pack_ids[pack_ids >= 0]
+    if len(pack_ids) and int(pack_ids.max()) >= plan.num_packs:
+        raise PlanMismatchError(f"pack {int(pack_ids.max())} was consumed, and the plan has {plan.num_packs:,} packs")
+    rows = ranges(plan.offsets[:-1][pack_ids], np.diff(plan.offsets)[pack_ids])
     return count_uses(plan.sample_ids[rows], plan.starts[rows], plan.ledger.samples_in, before)
 
 
@@ -296,46 +296,46 @@ def _mix_samples(
         if mixture.num_packs is None:
             samples = samples.after(draw(samples.pools(mixture), mixture, seed=seed, epoch=epoch))
         else:
-            before = _mix_samples(items, samples, earlier, mixture, epochs_before=0)
-            samples = replace(samples, uses=samples.uses + samples.draws_of(before.result.packs.items))
+            packs = _mix_samples(items, samples, earlier, mixture, epochs_before=0)
+            samples = replace(samples, uses=samples.uses + samples.draws_of(packs.result.packs.items))
     if mixture.num_packs is None:
-        drawn = draw(samples.pools(mixture), mixture, seed=seed, epoch=settings.epoch)
-        return _pack_drawn(items, samples.rows(drawn), settings, drawn)
+        draws = draw(samples.pools(mixture), mixture, seed=seed, epoch=settings.epoch)
+        return _pack_drawn(items, samples.rows(draws), settings, draws)
     # So many tokens fill the packs to the last one, or more packs than wanted; packs that are too many were drawn too soon.
     tokens = mixture.num_packs * settings.usable
-    mixed = _draw_tokens(items, samples, settings, mixture, tokens)
-    num_packs = len(mixed.result.packs)
+    choice = _draw_tokens(items, samples, settings, mixture, tokens)
+    num_packs = len(choice.result.packs)
     if num_packs > 1.01 * mixture.num_packs:
         closer = _draw_tokens(
             items, samples, settings, mixture, math.ceil(1.005 * tokens * mixture.num_packs / num_packs)
         )
-        mixed = closer if len(closer.result.packs) >= mixture.num_packs else mixed
-    return _trimmed(mixed, mixture.num_packs, settings)
+        choice = closer if len(closer.result.packs) >= mixture.num_packs else choice
+    return _trimmed(choice, mixture.num_packs, settings)
 
 
 def _draw_tokens(
     items: Items, samples: MixedSamples, settings: PlanSettings, mixture: Mixture, num_tokens: int
 ) -> _Mixed:
-    drawn = draw(samples.pools(mixture), mixture, seed=settings.seed or 0, epoch=settings.epoch, num_tokens=num_tokens)
-    return _pack_drawn(items, samples.rows(drawn), settings, drawn)
+    draws = draw(samples.pools(mixture), mixture, seed=settings.seed or 0, epoch=settings.epoch, num_tokens=num_tokens)
+    return _pack_drawn(items, samples.rows(draws), settings, draws)
 
 
-def _pack_drawn(items: Items, rows: Int64Array, settings: PlanSettings, drawn: MixtureDraw) -> _Mixed:
+def _pack_drawn(items: Items, rows: Int64Array, settings: PlanSettings, draws: MixtureDraw) -> _Mixed:
     result = _pack(items.take(rows), settings)
     packing = Packing(result.packs.offsets, rows[result.packs.items])
-    return _Mixed(replace(result, packs=packing), drawn, None)
+    return _Mixed(replace(result, packs=packing), draws, None)
 
 
-def _trimmed(mixed: _Mixed, num_packs: int, settings: PlanSettings) -> _Mixed:
+def _trimmed(choice: _Mixed, num_packs: int, settings: PlanSettings) -> _Mixed:
     """Leave out packs at random beyond a number of them: any other choice would prefer some lengths."""
-    packing = mixed.result.packs
+    packing = choice.result.packs
     if len(packing) <= num_packs:
-        return mixed
+        return choice
     order = generator(seed=settings.seed or 0, epoch=settings.epoch, purpose="packs of a mixture").permutation(
         len(packing)
     )
-    kept = packing.take(np.sort(order[:num_packs]))
-    return replace(mixed, result=replace(mixed.result, packs=kept))
+    subset = packing.take(np.sort(order[:num_packs]))
+    return replace(choice, result=replace(choice.result, packs=subset))
 
 
 def _mix_packs(
@@ -350,44 +350,44 @@ def _mix_packs(
     packings, outcome = [], None
     for source in range(len(samples.names)):
         part = slice(int(samples.bounds[source]), int(samples.bounds[source + 1]))
-        for consumed in np.unique(samples.uses[part]).tolist():
-            members = np.flatnonzero(samples.uses[part] == consumed) + part.start
+        for num_uses in np.unique(samples.uses[part]).tolist():
+            members = np.flatnonzero(samples.uses[part] == num_uses) + part.start
             rows = ranges(samples.segment_offsets[members], np.diff(samples.segment_offsets)[members])
             result = _pack(items.take(rows), same_packs)
             outcome = outcome or result.outcome
-            packings.append((source, consumed, Packing(result.packs.offsets, rows[result.packs.items])))
+            packings.append((source, num_uses, Packing(result.packs.offsets, rows[result.packs.items])))
     packs = MixedPacks.of(packings, items.segments.lengths, samples.names, mixture)
     rule = mixture if mixture.num_packs is None else replace(mixture, num_packs=None, num_samples=mixture.num_packs)
     for epoch in range(epochs_before):
         packs = packs.after(draw(packs.pools, rule, seed=settings.seed or 0, epoch=epoch))
-    drawn = draw(packs.pools, rule, seed=settings.seed or 0, epoch=settings.epoch)
-    by_source = np.bincount(drawn.sources, minlength=len(samples.names)).astype(np.int64)
+    draws = draw(packs.pools, rule, seed=settings.seed or 0, epoch=settings.epoch)
+    by_source = np.bincount(draws.sources, minlength=len(samples.names)).astype(np.int64)
     assert outcome is not None
-    return _Mixed(PackResult(packs.drawn(drawn), 0, outcome), drawn, by_source)
+    return _Mixed(PackResult(packs.drawn(draws), 0, outcome), draws, by_source)
 
 
 def _make_mixed_plan(
     table: LengthTable,
     items: Items,
     samples: MixedSamples,
-    mixed: _Mixed,
+    choice: _Mixed,
     settings: PlanSettings,
     mixture: Mixture,
 ) -> Plan:
-    rows, packing = offsets_of_packs(mixed.result.packs)
+    rows, packing = offsets_of_packs(choice.result.packs)
     drawn_items = items.take(rows)
     bound = max(1, -(-int(drawn_items.segments.lengths.sum(dtype=np.int64)) // settings.usable))
     record = mixture_record(
         samples,
         mixture,
         samples.draws_of(rows),
-        packs=mixed.packs_by_source,
-        exhausted=mixed.draw.exhausted,
-        is_short=mixed.draw.is_short,
+        packs=choice.packs_by_source,
+        exhausted=choice.draw.exhausted,
+        is_short=choice.draw.is_short,
     )
     times = np.bincount(rows, minlength=len(items.segments.lengths)).astype(np.int64)
     ledger = ledger_of_draws(table, items.segments, times, settings)
-    result = PackResult(packing, min(bound, len(packing)), mixed.result.outcome)
+    result = PackResult(packing, min(bound, len(packing)), choice.result.outcome)
     return _make_plan(table, drawn_items, result, settings, mixed=record, ledger=ledger)
 
 

@@ -79,38 +79,38 @@ def draw(
     parts, credits = as_parts(shares, scale), np.zeros(len(pools), dtype=np.int64)
     num_drawn = np.zeros(len(pools), dtype=np.int64)
     turns: list[AnyIntArray] = []
-    exhausted: list[str] = []
-    required, limits = rule.required, rule.limits
+    exhausted_names: list[str] = []
+    limits = rule.limits
     while is_active.any():
         # Each queue doubles, so that the number of rounds is the logarithm of the number of draws.
         for number, queue in enumerate(queues):
             if is_active[number] and len(queue.elements) == num_drawn[number] and not queue.is_finished:
                 queue.grow(int(num_drawn[number]))
-        waiting = [queue.elements[count:] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
-        offsets = offsets_of([len(elements) for elements in waiting])
+        queued_elements = [queue.elements[count:] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
+        offsets = offsets_of([len(elements) for elements in queued_elements])
         heads = offsets[:-1].copy()
-        found, starved = take_turns(
+        chunk, empty_source = take_turns(
             parts,
             credits,
-            np.concatenate([pool.sizes[elements] for pool, elements in zip(pools, waiting, strict=True)]),
-            np.concatenate([pool.tokens[elements] for pool, elements in zip(pools, waiting, strict=True)]),
+            np.concatenate([pool.sizes[elements] for pool, elements in zip(pools, queued_elements, strict=True)]),
+            np.concatenate([pool.tokens[elements] for pool, elements in zip(pools, queued_elements, strict=True)]),
             heads,
             offsets[1:].copy(),
-            required,
+            rule.required,
             limits,
             scale,
             largest_size == 1,
         )
-        turns.append(found)
+        turns.append(chunk)
         num_drawn += heads - offsets[:-1]
-        if starved < 0:
+        if empty_source < 0:
             break
-        if queues[starved].is_finished:
+        if queues[empty_source].is_finished:
             if rule.ends_with_first:
                 break
             # From here on the others share by their own weights: what they were behind is not made up.
-            exhausted.append(pools[starved].name)
-            is_active[starved] = False
+            exhausted_names.append(pools[empty_source].name)
+            is_active[empty_source] = False
             if is_active.any():
                 parts = as_parts(np.where(is_active, shares, 0), scale)
                 credits[:] = 0
@@ -123,7 +123,7 @@ def draw(
         elements=elements,
         names=tuple(pool.name for pool in pools),
         requested=tuple(shares.tolist()),
-        exhausted=tuple(exhausted),
+        exhausted=tuple(exhausted_names),
         is_short=bool(limits.max() > 0),
     )
 
@@ -141,7 +141,7 @@ class _Rule:
     def of(cls, pools: Sequence[Pool], mixture: Mixture, num_tokens: int | None) -> _Rule:
         allowances = [mixture.allowance(pool.name, len(pool)) for pool in pools]
         has_target = mixture.has_target or num_tokens is not None
-        required = np.full(len(pools), -1, dtype=np.int64)
+        counts = np.full(len(pools), -1, dtype=np.int64)
         limits = np.array([-1, -1], dtype=np.int64)
         ends_with_first = False
         if num_tokens is not None:
@@ -159,7 +159,5 @@ class _Rule:
                 len(pool) if limit is None else min(limit, len(pool))
                 for pool, limit in zip(pools, allowances, strict=True)
             ]
-            required[:] = [
-                count if mixture.weights[pool.name] else 0 for pool, count in zip(pools, passes, strict=True)
-            ]
-        return cls(allowances, required, limits, ends_with_first)
+            counts[:] = [count if mixture.weights[pool.name] else 0 for pool, count in zip(pools, passes, strict=True)]
+        return cls(allowances, counts, limits, ends_with_first)

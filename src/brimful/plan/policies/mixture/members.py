@@ -101,7 +101,7 @@ def count_uses(
     order = np.lexsort((starts, sample_ids))
     ids, begins = np.asarray(sample_ids)[order], np.asarray(starts)[order]
     edges = np.flatnonzero(np.r_[True, (ids[1:] != ids[:-1]) | (begins[1:] != begins[:-1])])
-    found: Int64Array = np.zeros(num_samples, dtype=np.int64)
+    counts: Int64Array = np.zeros(num_samples, dtype=np.int64)
     # Of segments at several places of one sample the most frequent one says how often the sample came.
-    np.maximum.at(found, ids[edges], np.diff(np.r_[edges, len(ids)]))
-    return total + found
+    np.maximum.at(counts, ids[edges], np.diff(np.r_[edges, len(ids)]))
+    return total + counts

@@ -82,8 +82,8 @@ class MixedSamples:
 
     def after(self, result: MixtureDraw) -> MixedSamples:
         """Return the samples with these draws counted as consumed."""
-        drawn = np.bincount(self.bounds[result.sources] + result.elements, minlength=len(self.ids))
-        return replace(self, uses=self.uses + drawn.astype(np.int64))
+        counts = np.bincount(self.bounds[result.sources] + result.elements, minlength=len(self.ids))
+        return replace(self, uses=self.uses + counts.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,20 +116,20 @@ class MixedPacks:
             names: of the sources.
             mixture: the request.
         """
-        joined = Packing(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int64))
+        packs = Packing(np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.int64))
         sources, uses = [], []
-        for source, consumed, packing in packings:
-            joined = joined.joined(packing)
+        for source, num_uses, packing in packings:
+            packs = packs.joined(packing)
             sources += [source] * len(packing)
-            uses += [consumed] * len(packing)
-        tokens = sums_of(lengths[joined.items], joined.offsets)
+            uses += [num_uses] * len(packing)
+        tokens = sums_of(lengths[packs.items], packs.offsets)
         bounds = np.searchsorted(np.array(sources, dtype=np.int64), np.arange(len(names) + 1))
         pools = []
         for number, name in enumerate(names):
             part = slice(int(bounds[number]), int(bounds[number + 1]))
             sizes = tokens[part] if mixture.unit is MixUnit.TOKENS else np.ones_like(tokens[part])
             pools.append(Pool(name, sizes, tokens[part], np.array(uses[part], dtype=np.int64)))
-        return cls(joined, bounds, pools)
+        return cls(packs, bounds, pools)
 
     def drawn(self, result: MixtureDraw) -> Packing:
         """Return the packs that were drawn, in the order of the draws."""

@@ -70,13 +70,13 @@ class Queue:
 
     def grow(self, count: int) -> None:
         """Add ``count`` draws or more, within the allowance."""
-        runs, missing = [self.elements], max(count, _LEAST_REFILL)
+        runs, num_missing = [self.elements], max(count, _LEAST_REFILL)
         if self.allowance is not None:
-            missing = min(missing, self.allowance - len(self.elements))
-        while missing > 0:
-            run = self._next_run(missing)
+            num_missing = min(num_missing, self.allowance - len(self.elements))
+        while num_missing > 0:
+            run = self._next_run(num_missing)
             runs.append(run)
-            missing -= len(run)
+            num_missing -= len(run)
         self.elements = np.concatenate(runs)[: self.allowance]
 
     def _next_run(self, count: int) -> Int64Array:

@@ -65,9 +65,9 @@ def sources_of_record(mixed: Mapping[str, Any]) -> list[SourceDraws]:
     >>> sources_of_record({})
     []
     """
-    known = {option.name for option in fields(SourceDraws)}
+    names = {option.name for option in fields(SourceDraws)}
     return [
-        SourceDraws(**{name: value for name, value in record.items() if name in known})
+        SourceDraws(**{name: value for name, value in record.items() if name in names})
         for record in mixed.get("sources", ())
     ]
 
@@ -81,7 +81,7 @@ def describe_mixture(mixed: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     """
     sources = sources_of_record(mixed)
     repeats = sum(source.draws - source.distinct for source in sources)
-    left = sum(source.left for source in sources)
+    num_left = sum(source.left for source in sources)
     if spec.get("weighting") == "loss":
         return f"{counted(len(sources), 'source')}, weighted by loss: every sample once, and its targets weigh"
     worst = max((abs(source.realised - source.requested) for source in sources), default=0.0)
@@ -89,5 +89,5 @@ def describe_mixture(mixed: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
     end = "; all sources gave out before the target" if mixed.get("short") else ""
     return (
         f"{counted(len(sources), 'source')}, {order}, shares of {spec.get('unit', 'samples')} within {100 * worst:.2f} % of "
-        f"the request; {counted(repeats, 'repeat')}, {counted(left, 'sample')} left for later epochs{end}"
+        f"the request; {counted(repeats, 'repeat')}, {counted(num_left, 'sample')} left for later epochs{end}"
     )

@@ -26,9 +26,9 @@ class MixUnit(str, Enum):
     """The quantity in which weights are shares."""
 
     SAMPLES = "samples"
-    """Of ten samples (or packs, with ``pack_then_mix``) a source of weight 0.3 gives three."""
+    """A source of weight 0.3 gives three of ten samples, or packs with ``pack_then_mix``."""
     TOKENS = "tokens"
-    """Of ten tokens a source of weight 0.3 gives three, however long its samples are."""
+    """A source of weight 0.3 gives three of ten tokens, however long its samples are."""
 
 
 class MixStop(str, Enum):
@@ -182,9 +182,9 @@ class Mixture:
         Raises:
             SettingsError: an option that this version does not know, or an impossible value.
         """
-        unknown = set(record) - {option.name for option in fields(cls)}
-        if unknown:
-            raise SettingsError(f"{setting('mixture')}: {min(unknown)} is unknown to this brimful")
+        foreign_names = set(record) - {option.name for option in fields(cls)}
+        if foreign_names:
+            raise SettingsError(f"{setting('mixture')}: {min(foreign_names)} is unknown to this brimful")
         return cls(**record)
 
 

@@ -72,10 +72,12 @@ def mixture_stages(
             )
         if not all(weight >= 0 for weight in point.values()) or not sum(point.values()) > 0:
             raise SettingsError(f"the weights of step {step} must be at least 0, and one above it")
-    at = np.arange(num_steps)
+    all_steps = np.arange(num_steps)
     # Shares are interpolated, not weights: 1 : 1 at one point and 10 : 30 at the next are 0.5 and 0.25.
     shares = {
-        name: np.interp(at, [step for step, _ in weights], [point[name] / sum(point.values()) for _, point in weights])
+        name: np.interp(
+            all_steps, [step for step, _ in weights], [point[name] / sum(point.values()) for _, point in weights]
+        )
         for name in names
     }
     changes = [step for step, _ in capacities if step < num_steps] or [0]

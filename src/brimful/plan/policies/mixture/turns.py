@@ -37,9 +37,9 @@ def as_parts(shares: AnyIntArray | np.ndarray[tuple[int], np.dtype[np.float64]],
     parts: Int64Array = np.floor(exact).astype(np.int64)
     parts[(parts == 0) & (exact > 0)] = 1
     # What is left goes to the largest remainders; what is too much comes from the largest share.
-    missing = scale - int(parts.sum())
-    if missing > 0:
-        parts[np.argsort(parts - exact, kind="stable")[:missing]] += 1
+    num_missing = scale - int(parts.sum())
+    if num_missing > 0:
+        parts[np.argsort(parts - exact, kind="stable")[:num_missing]] += 1
     parts[int(np.argmax(parts))] += scale - int(parts.sum())
     return parts
 
@@ -51,7 +51,7 @@ def take_turns(
     tokens: Int64Array,
     heads: Int64Array,
     ends: Int64Array,
-    required: Int64Array,
+    demands: Int64Array,
     limits: Int64Array,
     scale: int,
     is_unit: bool,
@@ -71,7 +71,7 @@ def take_turns(
         credits: ``int64[num_sources]``, what each source is behind, in parts of one unit; changed in place.
         sizes, tokens: ``int64[num_draws]``, what each draw counts, and its tokens; the draws of a source follow each other.
         heads, ends: ``int64[num_sources]``, next and last draw of each source; ``heads`` is changed in place.
-        required: ``int64[num_sources]``, draws that each source has still to give; at 0 for all it ends. Negative for a
+        demands: ``int64[num_sources]``, draws that each source has still to give; at 0 for all it ends. Negative for a
             rule that does not count; changed in place.
         limits: ``int64[2]``, draws and tokens that are left; negative for no limit. Changed in place.
         scale: parts of a whole.
@@ -83,8 +83,8 @@ def take_turns(
     room = int((ends - heads).sum())
     turns: AnyIntArray = np.empty(room + 1, dtype=np.int16 if len(parts) < 2**15 else np.int32)
     kernel = compiled(_take_turns, room * len(parts), sum_calls=True) or _take_turns
-    num_turns, starved = kernel(parts, credits, sizes, tokens, heads, ends, required, limits, scale, is_unit, turns)
-    return turns[:num_turns], int(starved)
+    num_turns, empty_source = kernel(parts, credits, sizes, tokens, heads, ends, demands, limits, scale, is_unit, turns)
+    return turns[:num_turns], int(empty_source)
 
 
 def _take_turns(
@@ -94,7 +94,7 @@ def _take_turns(
     tokens: Int64Array,
     heads: Int64Array,
     ends: Int64Array,
-    required: Int64Array,
+    demands: Int64Array,
     limits: Int64Array,
     scale: int,
     is_unit: bool,
@@ -107,9 +107,9 @@ def _take_turns(
     for source in range(num_sources):
         if parts[source] > 0:
             num_active += 1
-        if required[source] > 0:
+        if demands[source] > 0:
             num_required += 1
-    counts_required = required[0] >= 0
+    counts_required = demands[0] >= 0
     slack = scale // (2 * num_active - 2) if num_active > 1 else 0
     num_turns = 0
     while True:
@@ -144,9 +144,9 @@ def _take_turns(
             limits[0] -= 1
         if limits[1] > 0:
             limits[1] = max(0, limits[1] - tokens[heads[best]])
-        if counts_required and required[best] > 0:
-            required[best] -= 1
-            if required[best] == 0:
+        if counts_required and demands[best] > 0:
+            demands[best] -= 1
+            if demands[best] == 0:
                 num_required -= 1
         heads[best] += 1
         turns[num_turns] = best
