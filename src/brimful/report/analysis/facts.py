@@ -19,6 +19,7 @@ from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balan
 from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.source_shares import SourceShare, source_shares, sources_of_table
 from brimful.report.analysis.training_run import TrainingRun
+from brimful.shards import MediaCensus
 from brimful.typing import AnyIntArray
 
 _MAX_REJECTS = 20
@@ -42,6 +43,7 @@ class Facts:
         budgets: fill in each budget, if there is more than tokens.
         shown: some packs as they are.
         mixed: shares of the sources of a mixture, asked for and realised.
+        media: those in the packs.
     """
 
     title: str
@@ -57,6 +59,7 @@ class Facts:
     budgets: list[BudgetFill] = field(default_factory=list)
     shown: list[ShownPack] = field(default_factory=list)
     mixed: list[SourceDraws] = field(default_factory=list)
+    media: MediaCensus = field(default_factory=MediaCensus)
 
     @property
     def rejects(self) -> Sequence[Sequence[Any]]:
@@ -78,6 +81,7 @@ class Facts:
             "work": None if self.work is None else asdict(self.work),
             **({"budgets": [asdict(fill) for fill in self.budgets]} if self.budgets else {}),
             **({"mixed": [asdict(source) for source in self.mixed]} if self.mixed else {}),
+            **({"media": self.media.as_dict()} if self.media.kinds else {}),
             **({"shown": [pack.as_dict() for pack in self.shown]} if self.shown else {}),
         }
 
@@ -90,6 +94,7 @@ def gather_facts(
     run: TrainingRun,
     sources: tuple[AnyIntArray, Sequence[str]] | None = None,
     shown: Sequence[ShownPack] = (),
+    media: MediaCensus | None = None,
 ) -> Facts:
     """Compute the numbers of a report.
 
@@ -102,6 +107,7 @@ def gather_facts(
         run: the training run.
         sources: ``int[num_samples]`` and names; if None, those that the table names (``sources_of_table``).
         shown: packs to show as they are (``show_packs``).
+        media: those in the packs of a store.
 
     Raises:
         PlanMismatchError: a table of another number of samples than the plan's.
@@ -156,4 +162,5 @@ def gather_facts(
         budgets=[] if plan is None else measure_budget_fill(plan, table),
         shown=list(shown),
         mixed=[] if plan is None else sources_of_record(plan.outcome.mixed),
+        media=media or MediaCensus(),
     )
