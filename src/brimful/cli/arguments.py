@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from brimful.cli.artefacts import refuse_as_data
 from brimful.cli.flags import flag_of
+from brimful.cli.mixture import MixtureFile
 from brimful.encode import Encoder, encoder_for
-from brimful.errors import SettingsError
+from brimful.errors import BrimfulError, SettingsError
 from brimful.media.families import Family, family_of_processor, open_family
 from brimful.plan import Alignment, PlanSettings
 from brimful.progress import Progress, make_progress
@@ -28,11 +29,19 @@ def required(value: Value | None, flag: str, why: str) -> Value:
 
 @dataclass(frozen=True)
 class Job:
-    """Data, the encoder for it, and the progress that the command shows."""
+    """Data, the encoder for it, and the progress that the command shows.
+
+    Attributes:
+        source: the samples.
+        encoder: of the source.
+        progress: that the command shows.
+        sources: samples of each source of a mixture by name; None without one, or if its file names no data.
+    """
 
     source: Source
     encoder: Encoder
     progress: Progress
+    sources: dict[str, int] | None = None
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -51,14 +60,19 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     """
     refuse_as_data(data)
     names_of_fields = dict(pairs("--field", options["fields"], ".+", "NAME=KEY, such as messages=dialogue"))
-    source = open_source(
-        data[0] if len(data) == 1 else [Path(path) for path in data],
-        format=options["format_name"],
-        fields=names_of_fields or None,
-        media=options.get("processor") is not None or options.get("family") is not None,
+    settings = {
+        "format": options["format_name"],
+        "fields": names_of_fields or None,
+        "media": options.get("processor") is not None or options.get("family") is not None,
         **{name: options[name] for name in _SOURCE_OPTIONS},
         **{name: options[name] for name in _MEDIA_PLACE_OPTIONS if name in options},
-    )
+    }
+    mixture: MixtureFile | None = options.get("mixture")
+    sources = None
+    if mixture is not None and mixture.data:
+        source, sources = _open_mixture(data, mixture, settings)
+    else:
+        source = open_source(data[0] if len(data) == 1 else [Path(path) for path in data], **settings)
     encoder = encoder_for(
         source,
         options["tokenizer"] or options.get("processor"),
@@ -70,7 +84,32 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
     if source.detected:
         progress.say(f"{source.title}: {len(source):,} samples, format {source.format_name} (detected)")
-    return Job(source, encoder, progress)
+    return Job(source, encoder, progress, sources)
+
+
+def _open_mixture(
+    data: Sequence[str], mixture: MixtureFile, settings: Mapping[str, Any]
+) -> tuple[Source, dict[str, int]]:
+    """Open the sources that a file of a mixture names, each with its own options before those of the command."""
+    paths = [path for options in mixture.data.values() for path in options["path"]]
+    if list(data) != paths:
+        raise SettingsError(
+            f"{data[0]} is data of the command line, and {mixture.path} names the data of each source: leave one out"
+        )
+    opened = {}
+    for name, own in mixture.data.items():
+        options = {**settings, **{_OWN_NAMES.get(key, key): value for key, value in own.items() if key != "path"}}
+        names = own["path"]
+        try:
+            opened[name] = open_source(names[0] if len(names) == 1 else [Path(path) for path in names], **options)
+        except BrimfulError as error:
+            raise type(error)(f"{mixture.places[name]}: source {name}: {error.message}") from error
+    title = f"the mixture of {mixture.path}"
+    return Source.chained(list(opened.values()), title), {name: len(source) for name, source in opened.items()}
+
+
+_OWN_NAMES = {"subset": "config"}
+"""Keys of a source whose names differ from the arguments of ``open_source``."""
 
 
 _ENCODER_OPTIONS = (
@@ -129,7 +168,13 @@ def plan_settings(options: Mapping[str, Any]) -> PlanSettings:
     texts = options["budgets"]
     if options.get("max_patches") is not None:
         texts = (*texts, f"patches={options['max_patches']}")
-    values = {**options, "budgets": _budgets(texts), "alignment": _alignment(options)}
+    mixture: MixtureFile | None = options.get("mixture")
+    values = {
+        **options,
+        "budgets": _budgets(texts),
+        "alignment": _alignment(options),
+        "mixture": None if mixture is None else mixture.mixture,
+    }
     names = [option.name for option in fields(PlanSettings) if option.init]
     return PlanSettings(**{name: values[name] for name in names})
 

@@ -54,7 +54,7 @@ _YES = frozenset({"yes", "on", "true"})
 _NO = frozenset({"no", "off", "false"})
 
 
-class _Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """One line of a file: the key as it is written, the place of it, and its node."""
 
     key: str
@@ -68,10 +68,11 @@ class SourceArgument(click.Argument):
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the paths of the command line, else those of the file."""
         is_given = isinstance(value, (tuple, list)) and bool(value)
-        return super().process_value(ctx, value if is_given else tuple(ctx.meta.get(_META, ())))
+        return super().process_value(ctx, value if is_given else tuple(ctx.meta.get(SOURCES_META, ())))
 
 
-_META = "brimful.config.sources"
+SOURCES_META = "brimful.config.sources"
+"""Key of ``click.Context.meta`` for paths that a file gives instead of the command line."""
 
 
 def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
@@ -81,13 +82,13 @@ def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
     by_name = _options(ctx.command)
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
-    for entry in _entries(path):
+    for entry in file_entries(path, "--config"):
         name = _ALIASES.get(_word(entry.key), _word(entry.key))
         if name in _SWITCHES:
             _check_switch(entry)
             continue
         if name == _SOURCE:
-            target, value = _META, _strings(entry)
+            target, value = SOURCES_META, _strings(entry)
         elif name in by_name:
             target = str(by_name[name].name)
             value = _value(entry, by_name[name], ctx)
@@ -95,10 +96,12 @@ def _apply(ctx: click.Context, _: click.Parameter, path: str | None) -> None:
             raise SettingsError(_unknown(entry, [*by_name, _SOURCE], str(ctx.info_name)))
         if target in places:
             raise SettingsError(f"{entry.where}: {entry.key} says again what {places[target]} says: keep one")
-        places[target] = f"{entry.key if target == _META else name} in {entry.where}"
+        places[target] = f"{entry.key if target == SOURCES_META else name} in {entry.where}"
         if value is not None:
             values[target] = value
-    ctx.meta[_META] = values.pop(_META, ())
+    paths = values.pop(SOURCES_META, ())
+    if paths:  # a mixture that was read before may have named some
+        ctx.meta[SOURCES_META] = paths
     ctx.default_map = values
 
 
@@ -116,24 +119,27 @@ config_option = grouped(
 )
 
 
-def _entries(path: str) -> list[_Entry]:
+def file_entries(path: str, flag: str) -> list[FileEntry]:
     """Return the keys of a file in order; the file is data, so that no tag of it makes an object.
+
+    Args:
+        path: of the file.
+        flag: that names it, for messages.
 
     Raises:
         SourceNotFoundError: there is no such file.
         SettingsError: no YAML, no mapping, or a key that stands there twice.
     """
-    with optional("yaml", "text", "--config"):
+    with optional("yaml", "text", flag):
         import yaml
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise SourceNotFoundError(
-            f"--config {path}: there is no such file (a configuration of a data set is named with --subset)"
-        ) from error
+        hint = " (a configuration of a data set is named with --subset)" if flag == "--config" else ""
+        raise SourceNotFoundError(f"{flag} {path}: there is no such file{hint}") from error
     if len(content) > _MAX_BYTES:
-        raise SettingsError(f"--config {path} has more than {_MAX_BYTES:,} bytes: it is data and no file of settings")
+        raise SettingsError(f"{flag} {path} has more than {_MAX_BYTES:,} bytes: it is data and no file of settings")
     try:
         root = yaml.compose(content, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -144,14 +150,23 @@ def _entries(path: str) -> list[_Entry]:
         raise SettingsError(f"{path}: no file of settings: {type(error).__name__}") from error
     if not isinstance(root, yaml.MappingNode):
         raise SettingsError(f"{path}: a file of settings has lines such as `max_length: 8192`, and this one has none")
-    entries: list[_Entry] = []
-    for key, node in root.value:
+    return node_entries(path, root)
+
+
+def node_entries(path: str, node: Any) -> list[FileEntry]:
+    """Return the keys of a block of a file in order.
+
+    Raises:
+        SettingsError: a key that is no name, or that stands there twice.
+    """
+    entries: list[FileEntry] = []
+    for key, value in node.value:
         where = f"{path}:{key.start_mark.line + 1}"
-        if not isinstance(key, yaml.ScalarNode):
+        if not isinstance(key.value, str):
             raise SettingsError(f"{where}: a key has to be a name")
         if any(entry.key == key.value for entry in entries):
             raise SettingsError(f"{where}: {key.value} stands there twice: keep one")
-        entries.append(_Entry(key.value, where, node))
+        entries.append(FileEntry(key.value, where, value))
     return entries
 
 
@@ -159,7 +174,7 @@ def _word(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
-def _check_switch(entry: _Entry) -> None:
+def _check_switch(entry: FileEntry) -> None:
     """Take ``packing: true``; refuse ``packing: false``."""
     text = _text(entry.node)
     if text is not None and text.lower() in _YES:
@@ -172,7 +187,7 @@ def _check_switch(entry: _Entry) -> None:
     raise _wrong(entry, "true or left out")
 
 
-def _unknown(entry: _Entry, names: Sequence[str], command: str) -> str:
+def _unknown(entry: FileEntry, names: Sequence[str], command: str) -> str:
     """Return the message on a key that no option has: the nearest one."""
     matches = get_close_matches(_word(entry.key), [*names, *_ALIASES, *_SWITCHES], n=1, cutoff=0.6)
     if command != "pack" and _ALIASES.get(_word(entry.key), _word(entry.key)) in _names_of_pack():
@@ -198,7 +213,7 @@ def _options(command: click.Command) -> dict[str, click.Option]:
     return {_word(flag): option for option in options for flag in option.opts if flag.startswith("--")}
 
 
-def _value(entry: _Entry, option: click.Option, ctx: click.Context) -> Any:
+def _value(entry: FileEntry, option: click.Option, ctx: click.Context) -> Any:
     """Return the value of an option, of its type; None if the file leaves it open."""
     if _is_null(entry.node):
         return None
@@ -231,7 +246,7 @@ def _noun(option: click.Option) -> str:
     return "a whole number" if isinstance(option.type, click.types.IntParamType) else "one text"
 
 
-def _boolean(entry: _Entry) -> bool:
+def _boolean(entry: FileEntry) -> bool:
     text = (_text(entry.node) or "").lower()
     if text in _YES:
         return True
@@ -240,7 +255,7 @@ def _boolean(entry: _Entry) -> bool:
     raise _wrong(entry, "true or false")
 
 
-def _strings(entry: _Entry) -> tuple[str, ...]:
+def _strings(entry: FileEntry) -> tuple[str, ...]:
     """Return one text or a list of them; of a mapping texts ``name=value``, as flags have them."""
     import yaml
 
@@ -291,7 +306,7 @@ def _is_null(node: Any) -> bool:
     return bool(node.tag.endswith(":null"))
 
 
-def _wrong(entry: _Entry, expected: str) -> SettingsError:
+def _wrong(entry: FileEntry, expected: str) -> SettingsError:
     kinds = {"sequence": "a list", "mapping": "a block"}
     shown = kinds.get(entry.node.id) or ("null" if _is_null(entry.node) else reprlib.repr(entry.node.value))
     return SettingsError(f"{entry.where}: {entry.key} has to be {expected} and is {shown}")

@@ -34,7 +34,7 @@ PYTHON_ONLY = frozenset(
     {
         *("assign", "barrier", "cache_bytes", "count", "dialect", "fit", "group", "groups_share", "lanes", "mean"),
         *("media_maker", "multiple_of", "normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start"),
-        *("tail", "timeout"),
+        *("tail", "timeout", "uses"),
     }
 )
 """Settings that no command has: messages mention them as in Python."""

@@ -6,6 +6,7 @@ Types follow from defaults, and ``--help`` shows defaults by a setting of the gr
 import click
 
 from brimful.cli.command import choice_option, grouped, value_option
+from brimful.cli.mixture import read_mixture
 from brimful.encode import Mode, Reasoning
 from brimful.measure.filters import FILTERS
 from brimful.media.families import FAMILIES
@@ -230,6 +231,13 @@ plan_options = grouped(
         "--min-fill", "SHARE", "Packs below it are packed again, then come last.", default=0.0, show_default=False
     ),
     click.option("--mix", is_flag=True, help="Exchange segments until packs look like the data, at no cost in fill."),
+    value_option(
+        "--mixture",
+        "FILE.yaml",
+        "Sources with weights and paths: samples, or packs, are drawn by them (docs/mixtures.md).",
+        callback=read_mixture,
+        is_eager=True,
+    ),
     value_option("--time-limit", "SECONDS", "Most that optimal (60) and auto may search.", type=float),
     click.option("--seed", default=0, help="Of the order of packs and of equally long samples."),
     click.option("--epoch", default=0, help="Gives a pass over the data its own companions."),

@@ -53,6 +53,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
         directory,
         settings,
         groups=None if groups is None else numbers_from_npy(groups),
+        sources=job.sources,
         notes=job.notes,
         progress=job.progress,
         **{name: options[name] for name in ("num_proc", "cache_dir", "on_bad_sample", "filters", "media_storage")},

@@ -70,8 +70,8 @@ def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **opt
     if output is not None and os.path.exists(output) and kind_of(output) != PLAN:
         raise SettingsError(f"-o {output} is there and is no plan: name another file")
     settings = plan_settings(options)
-    table = _table(lengths, options, settings)
-    result = plan_with(table, settings, groups=None if groups is None else numbers_from_npy(groups))
+    table, sources = _table(lengths, options, settings)
+    result = plan_with(table, settings, groups=None if groups is None else numbers_from_npy(groups), sources=sources)
     if output is not None:
         result.save(output)
     data = {**plan_as_dict(result), "path": output}
@@ -108,8 +108,28 @@ def _what_if_run(options: dict[str, Any], output: str | None) -> TrainingRun | N
     return make_run(options)
 
 
-def _table(paths: tuple[str, ...], options: dict[str, Any], settings: PlanSettings) -> LengthTable:
-    """Open the lengths that the paths hold, or measure their data."""
+def _table(
+    paths: tuple[str, ...], options: dict[str, Any], settings: PlanSettings
+) -> tuple[LengthTable, dict[str, int] | None]:
+    """Open the lengths that the paths hold, or measure their data; with the samples of each source of a mixture."""
+    table = _measured_table(paths)
+    mixture = options["mixture"]
+    if table is not None:
+        return table, None if mixture is None else mixture.counts_in(table)
+    job = open_job(paths, options)
+    table = measure_lengths(
+        job.source,
+        job.encoder,
+        budgets=("tokens", "loss_tokens") if "loss_tokens" in (settings.budgets or {}) else ("tokens",),
+        cache_dir=options["cache_dir"],
+        num_proc=options["num_proc"],
+        progress=job.progress,
+    )
+    return table, job.sources
+
+
+def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
+    """Open lengths that were measured before; None for paths of data."""
     if len(paths) == 1:
         (path,) = paths
         kind = kind_of(path)
@@ -123,12 +143,4 @@ def _table(paths: tuple[str, ...], options: dict[str, Any], settings: PlanSettin
             )
         if path.endswith((".npy", ".npz")):
             return lengths_from_npy(path)
-    job = open_job(paths, options)
-    return measure_lengths(
-        job.source,
-        job.encoder,
-        budgets=("tokens", "loss_tokens") if "loss_tokens" in (settings.budgets or {}) else ("tokens",),
-        cache_dir=options["cache_dir"],
-        num_proc=options["num_proc"],
-        progress=job.progress,
-    )
+    return None

@@ -72,6 +72,7 @@ def pack_dataset(
     *,
     capacity: int | None = None,
     groups: AnyIntArray | Sequence[int] | None = None,
+    sources: Mapping[str, int] | None = None,
     shard_bytes: int = SHARD_BYTES,
     num_proc: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -89,12 +90,13 @@ def pack_dataset(
     ``rejects.jsonl`` (rows that could not be read or encoded) and ``dropped.jsonl`` (samples that were left out).
 
     Args:
-        source: samples, or anything that ``open_source`` takes.
+        source: samples, or anything that ``open_source`` takes. With a mixture also a mapping: the samples of each source by
+            name.
         encoder: an encoder, a tokenizer, or the name or directory of one.
         directory: of the packs; a path or a URL.
         settings: options of the plan, such as ``PlanSettings(capacity=4096, overflow="drop")``.
         capacity: tokens of a pack, for a plan with all other options as by default.
-        groups: as of ``plan_packs``.
+        groups, sources: as of ``plan_packs``.
         shard_bytes, notes, media_storage: as of ``write_packs``.
         num_proc, cache_dir, on_bad_sample, filters, progress: as of ``measure_lengths``.
         transforms: what training will apply to samples each time they are served. A few samples are probed, so that none of
@@ -106,6 +108,8 @@ def pack_dataset(
         BrimfulError: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
     settings = _one_of(settings, capacity)
+    if settings.mixture is not None and isinstance(source, Mapping):
+        source, sources = _chained(source, cache_dir)
     source = open_source(source, cache_dir=cache_dir)
     encoder = as_encoder(source, encoder)
     storage = choice_of(MediaStorage, media_storage, argument="media_storage")
@@ -165,7 +169,7 @@ def pack_dataset(
             is_claimed = log.is_begun()
             home.fetch(plan_path.name)
             saved_plan = _saved_plan(plan_path, log, table)
-            plan = saved_plan or _make_plan(table, settings, groups, source, encoder)
+            plan = saved_plan or _make_plan(table, settings, groups, sources, source, encoder)
             progress.advance(len(source))
             # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
             if saved_plan is None and not is_claimed:
@@ -228,6 +232,13 @@ def _one_of(settings: PlanSettings | None, capacity: int | None) -> PlanSettings
     return settings
 
 
+def _chained(named: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None) -> tuple[Source, dict[str, int]]:
+    """Open the sources of a mixture, and join them one behind the other."""
+    opened = {name: open_source(data, cache_dir=cache_dir) for name, data in named.items()}
+    title = f"a mixture of {', '.join(opened)}"
+    return Source.chained(list(opened.values()), title), {name: len(source) for name, source in opened.items()}
+
+
 def _first_rejected(source: Source, encoder: Encoder, table: LengthTable) -> str:
     """Return the place and reason of the first skipped row; empty if there is none.
 
@@ -247,12 +258,13 @@ def _make_plan(
     table: LengthTable,
     settings: PlanSettings,
     groups: AnyIntArray | Sequence[int] | None,
+    sources: Mapping[str, int] | None,
     source: Source,
     encoder: Encoder,
 ) -> Plan:
     """Plan the packs; refuse a plan without any, and name the longest sample."""
     try:
-        plan = plan_with(table, settings, groups=groups)
+        plan = plan_with(table, settings, groups=groups, sources=sources)
     except NoTargetError as error:
         raise error.located(source.where(error.sample_id)) from error
     if plan.num_packs == 0:

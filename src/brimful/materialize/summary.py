@@ -10,6 +10,7 @@ from brimful.measure.table import LengthTable
 from brimful.messages import counted, in_python
 from brimful.plan import Plan
 from brimful.plan.ledger import MUCH_LOST, drop_reason
+from brimful.plan.policies.mixture.shares import describe_mixture
 from brimful.shards import MediaCensus
 
 _COLUMNS_SHOWN = 8
@@ -64,6 +65,7 @@ class PackSummary:
             self._targets_line(),
             f"packs          {plan.num_packs:,} of {self.capacity:,} tokens in {counted(self.shards, 'shard')}",
             f"fill           {100 * plan.fill_ratio:.2f} %",
+            *self._mixture_lines(),
             f"lower bound    {counted(plan.bound, 'pack')}: {gap} what any plan needs ({_algorithm(plan)})",
             f"samples/pack   {sizes.mean():.1f} on average, median {np.median(sizes):.0f}, most {sizes.max():,}",
             f"dropped        {counted(ledger.samples_dropped, 'sample')} "
@@ -121,6 +123,13 @@ class PackSummary:
         text = ", ".join(f"{name} ({_percent(count / num_samples)})" for name, count in columns[:_COLUMNS_SHOWN])
         remainder = f" and {len(columns) - _COLUMNS_SHOWN} more" if len(columns) > _COLUMNS_SHOWN else ""
         return [f"not read       columns {text}{remainder} of the rows"] if columns else []
+
+    def _mixture_lines(self) -> list[str]:
+        """Return the line on all sources of a mixture together; ``brimful inspect`` has one for each."""
+        mixture = self.plan.settings.mixture
+        if mixture is None:
+            return []
+        return [f"mixture        {describe_mixture(self.plan.outcome.mixed, mixture.as_dict())}"]
 
     def _filter_lines(self) -> list[str]:
         """Return the line on samples that filters left out, which are among the rejected; none if there are none."""

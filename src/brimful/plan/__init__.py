@@ -16,8 +16,10 @@ lengths (``counts``), the others on the lengths in their order.
 from brimful.plan.algorithms import ALGORITHMS
 from brimful.plan.outcome import PlanOutcome
 from brimful.plan.plan import Plan, Segment
-from brimful.plan.planner import plan_packs, plan_with
+from brimful.plan.planner import consumed_samples, plan_packs, plan_stages, plan_with
 from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.mixture.spec import Mixture
+from brimful.plan.policies.mixture.stages import MixtureStage, mixture_stages
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule import CostModel, Tail, pack_costs, schedule_packs
@@ -30,6 +32,8 @@ __all__ = [
     "Alignment",
     "CostModel",
     "Lookahead",
+    "Mixture",
+    "MixtureStage",
     "NoTarget",
     "Overflow",
     "Plan",
@@ -38,8 +42,11 @@ __all__ = [
     "Segment",
     "StreamPacks",
     "Tail",
+    "consumed_samples",
+    "mixture_stages",
     "pack_costs",
     "plan_packs",
+    "plan_stages",
     "plan_with",
     "schedule_packs",
 ]

@@ -1,5 +1,7 @@
 """From a length table to the items that are packed."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -39,6 +41,14 @@ class Items:
     groups: Groups | None = None
     dropped_by: Mapping[str, int] = field(default_factory=dict)
     fingerprint_of_groups: Fingerprint | None = None
+
+    def take(self, rows: AnyIntArray) -> Items:
+        """Select items, in the order given; one may come several times. Not for groups."""
+        assert self.groups is None, "members of groups are drawn together"
+        segments = self.segments
+        starts = None if segments.starts is None else segments.starts[rows]
+        selection = Segments(segments.lengths[rows], segments.ids()[rows], starts, segments.dropped_ids)
+        return replace(self, segments=selection, sizes=np.ascontiguousarray(self.sizes[rows]))
 
 
 def prepare_items(

@@ -1,6 +1,6 @@
 """The account of a plan: every sample and every token."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from brimful.messages import setting
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow, Segments
 from brimful.plan.settings import PlanSettings
+from brimful.typing import Int64Array
 
 MUCH_LOST = 0.05
 """Share of the tokens from which a loss gets a warning: it is then seen in the mixture, and is rarely wanted."""
@@ -39,6 +40,9 @@ class Ledger:
     were measured: in = packed + dropped + cut, where ``cut`` are those that truncation takes and the first tokens of
     segments in the middle of a sample, which are no targets any more.
 
+    A mixture draws some samples several times and others not at all. Then ``samples_packed`` are distinct, ``tokens_packed``
+    are those in the packs, and in = packed - repeated + dropped + truncated + not drawn.
+
     >>> Ledger(samples_in=2, tokens_in=9, samples_packed=1, tokens_packed=4, samples_dropped=1, tokens_dropped=5)
     ... # doctest: +ELLIPSIS
     Ledger(samples_in=2, ...)
@@ -60,14 +64,22 @@ class Ledger:
     targets_packed: int | None = None
     targets_dropped: int | None = None
     targets_cut: int | None = None
+    draws_repeated: int = 0
+    tokens_repeated: int = 0
+    targets_repeated: int = 0
+    samples_not_drawn: int = 0
+    tokens_not_drawn: int = 0
+    targets_not_drawn: int = 0
 
     def __post_init__(self) -> None:
-        samples = self.samples_packed + self.samples_dropped + self.samples_rejected
-        tokens = self.tokens_packed + self.tokens_dropped + self.tokens_truncated
+        samples = self.samples_packed + self.samples_dropped + self.samples_rejected + self.samples_not_drawn
+        tokens = self.tokens_packed - self.tokens_repeated + self.tokens_dropped + self.tokens_truncated
+        tokens += self.tokens_not_drawn
         assert samples == self.samples_in, f"{samples} samples accounted for, {self.samples_in} came in"
         assert tokens == self.tokens_in, f"{tokens} tokens accounted for, {self.tokens_in} came in"
         if self.targets_in is not None:
             targets = (self.targets_packed or 0) + (self.targets_dropped or 0) + (self.targets_cut or 0)
+            targets += self.targets_not_drawn - self.targets_repeated
             assert targets == self.targets_in, f"{targets} targets accounted for, {self.targets_in} came in"
 
     @property
@@ -81,8 +93,22 @@ class Ledger:
         return ((self.targets_dropped or 0) + (self.targets_cut or 0)) / max(1, self.targets_in or 0)
 
     def as_dict(self) -> dict[str, int]:
-        """Return the account for JSON; targets only where they were measured."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """Return the account for JSON; targets only where they were measured, draws only of mixtures."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if value is not None and (value or name not in _OF_MIXTURES)
+        }
+
+
+_OF_MIXTURES = frozenset(
+    f"{noun}_{fate}"
+    for noun, fate in (
+        *((noun, "not_drawn") for noun in ("samples", "tokens", "targets")),
+        *((noun, "repeated") for noun in ("draws", "tokens", "targets")),
+    )
+)
+"""Entries that only plans of mixtures have: those of others keep their record."""
 
 
 def ledger_of(table: LengthTable, segments: Segments, settings: PlanSettings) -> Ledger:
@@ -140,6 +166,67 @@ def ledger_of(table: LengthTable, segments: Segments, settings: PlanSettings) ->
             sample_id=int(segments.sample_ids[0]) if segments.sample_ids is not None else 0,
         )
     return ledger
+
+
+def ledger_of_draws(table: LengthTable, pool: Segments, times: Int64Array, settings: PlanSettings) -> Ledger:
+    """Account for a plan that has some samples several times and others not at all.
+
+    Args:
+        table: all samples that came in.
+        pool: segments of all samples that could be packed.
+        times: ``int64[num_segments]``, how often each of them is packed; equal for all segments of a sample.
+        settings: the policies.
+    """
+    base = ledger_of(table, pool, settings)
+    ids = pool.ids()
+    lengths = pool.lengths.astype(np.int64)
+    repeats = np.maximum(times - 1, 0)
+    is_left = times == 0
+    left_ids = np.unique(ids[is_left])
+    packed_ids = ids[~is_left]
+    begins_sample = np.r_[True, packed_ids[1:] != packed_ids[:-1]] if len(packed_ids) else np.zeros(0, dtype=np.bool_)
+    num_packed = int(np.count_nonzero(begins_sample))
+    num_split = 0
+    if base.samples_split:
+        num_split = int(np.count_nonzero(np.bincount(packed_ids) > 1))
+    left_tokens = table.tokens[left_ids]
+    tokens_left = int(left_tokens.sum(dtype=np.int64))
+    tokens_packed, tokens_repeated = int((times * lengths).sum()), int((repeats * lengths).sum())
+    num_truncated = base.samples_truncated
+    if num_truncated:
+        num_truncated -= int(np.count_nonzero(left_tokens > settings.longest_segment))
+    targets: dict[str, int] = {}
+    if table.targets is not None:
+        starts = np.zeros(len(ids), dtype=np.int64) if pool.starts is None else pool.starts
+        in_segment = table.targets.within(ids, starts, pool.lengths).astype(np.int64)
+        targets_left = int(table.targets.counts[left_ids].sum(dtype=np.int64))
+        targets_packed, targets_repeated = int((times * in_segment).sum()), int((repeats * in_segment).sum())
+        has_target = np.zeros(len(table), dtype=np.bool_)
+        has_target[ids[(in_segment > 0) & ~is_left]] = True
+        targets = {
+            "targets_packed": targets_packed,
+            "targets_repeated": targets_repeated,
+            "targets_not_drawn": targets_left,
+            "targets_cut": table.targets.total
+            - (base.targets_dropped or 0)
+            - targets_left
+            - (targets_packed - targets_repeated),
+            "samples_without_target": num_packed - int(np.count_nonzero(has_target)),
+        }
+    return replace(
+        base,
+        samples_packed=num_packed,
+        tokens_packed=tokens_packed,
+        samples_truncated=num_truncated,
+        tokens_truncated=base.tokens_in - base.tokens_dropped - tokens_left - (tokens_packed - tokens_repeated),
+        samples_split=num_split,
+        segments=int(times.sum()),
+        draws_repeated=int(repeats[np.r_[True, ids[1:] != ids[:-1]]].sum()) if len(ids) else 0,
+        tokens_repeated=tokens_repeated,
+        samples_not_drawn=len(left_ids),
+        tokens_not_drawn=tokens_left,
+        **targets,
+    )
 
 
 def _account_of_targets(table: LengthTable, segments: Segments) -> dict[str, int]:

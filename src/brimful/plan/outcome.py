@@ -21,6 +21,7 @@ class PlanOutcome:
         dropped_by: samples left out by reason: the name of a budget, or of ``drop_reason``. Empty where samples longer
             than a pack are all.
         groups: fingerprint of the groups that were planned with; None without groups.
+        mixed: shares of each source, asked for and realised (``mixture_record``); empty without a mixture.
 
     >>> PlanOutcome(description="optimal", solver="highspy").as_dict()
     {'outcome': 'optimal', 'solver': 'highspy'}
@@ -32,6 +33,7 @@ class PlanOutcome:
     packs_below_min_fill: tuple[int, int] | None = None
     dropped_by: Mapping[str, int] = field(default_factory=dict)
     groups: Fingerprint | None = None
+    mixed: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what there is to tell, for JSON."""
@@ -42,6 +44,7 @@ class PlanOutcome:
             "packs_below_min_fill": None if self.packs_below_min_fill is None else list(self.packs_below_min_fill),
             "dropped_by": dict(self.dropped_by),
             "groups": self.groups,
+            "mixed": dict(self.mixed),
         }
         return {name: value for name, value in record.items() if value}
 
@@ -56,4 +59,5 @@ class PlanOutcome:
             packs_below_min_fill=None if below is None else (int(below[0]), int(below[1])),
             dropped_by=dict(record.get("dropped_by", {})),
             groups=record.get("groups"),
+            mixed=dict(record.get("mixed", {})),
         )

@@ -13,6 +13,7 @@ from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME, Algorith
 from brimful.plan.phased import Recipe
 from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.budgets import Budgets
+from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
 from brimful.plan.policies.no_target import NoTarget
 from brimful.plan.policies.overflow import Overflow
 from brimful.typing import Fingerprint
@@ -58,6 +59,7 @@ class PlanSettings:
     epoch: int = 0
     time_limit: float | None = None
     num_packs: int | None = None
+    mixture: Mixture | None = None
 
     rule: Algorithm = field(init=False, repr=False, compare=False)
     overflow_policy: Overflow = field(init=False, repr=False, compare=False)
@@ -73,6 +75,8 @@ class PlanSettings:
             check_type("budgets", self.budgets, Mapping, "a mapping such as {'patches': 4096}")
         if self.phases is not None:
             check_type("phases", self.phases, (str, Recipe), "a Recipe, or its text such as 'half; finish'")
+        if self.mixture is not None:
+            check_type("mixture", self.mixture, Mixture, "a Mixture such as Mixture(weights={'chat': 3, 'code': 1})")
         capacity = setting_number("capacity", self.capacity, minimum=1, maximum=_MAX_CAPACITY)
         if self.num_packs is not None:
             self.__dict__["num_packs"] = setting_number("num_packs", self.num_packs, minimum=1)
@@ -129,6 +133,8 @@ class PlanSettings:
             self._check_num_packs()
         if rule.contradicts or self.mix:
             self._check_contradictions()
+        if self.mixture is not None and self.mixture.weighting is Weighting.DRAWS:
+            self._check_mixture(self.mixture)
 
     def _check_num_packs(self) -> None:
         number = setting("num_packs", self.num_packs)
@@ -139,6 +145,23 @@ class PlanSettings:
         if self.min_fill:
             raise SettingsError(
                 f"{setting('min_fill')} packs samples again, into another number than {number}: leave one out"
+            )
+
+    def _check_mixture(self, mixture: Mixture) -> None:
+        if self.algorithm == "concat_split":
+            raise SettingsError(
+                f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {setting('mixture')} draws whole ones: use "
+                f"{setting('overflow', 'split')} with another algorithm, or weighting loss"
+            )
+        draws_packs = mixture.order is MixOrder.PACK_THEN_MIX
+        if self.overflow_policy is Overflow.SPLIT and (draws_packs or mixture.num_packs is not None):
+            raise SettingsError(
+                f"{setting('overflow', 'split')} has parts of a sample in several packs, of which {setting('mixture')} would "
+                f"draw some: use order mix_then_pack without num_packs, or another policy"
+            )
+        if self.num_packs is not None:
+            raise SettingsError(
+                f"{setting('num_packs')} is of one plan of all samples: with {setting('mixture')} give num_packs there"
             )
 
     def _check_contradictions(self) -> None:
@@ -192,6 +215,7 @@ class PlanSettings:
             "mix": bool(self.mix),
             "epoch": self.epoch,
             "num_packs": self.num_packs,
+            "mixture": None if self.mixture is None else self.mixture.as_dict(),
         }
         return record | {name: value for name, value in others.items() if value}
 
@@ -217,6 +241,8 @@ class PlanSettings:
         options = {name: record[name] for name in names if name in record}
         if "alignment" in record:
             options["alignment"] = Alignment(**record["alignment"])
+        if "mixture" in record:
+            options["mixture"] = Mixture.of_record(record["mixture"])
         return cls(capacity=record["capacity"], **options)
 
     def identity(self, groups: Fingerprint | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from brimful.errors import PlanMismatchError
 from brimful.measure.table import LengthTable, as_lengths
 from brimful.plan.packing import Packing, loads_of
 from brimful.plan.policies.budgets import DERIVED, Budgets
-from brimful.typing import AnyIntArray, Lengths
+from brimful.typing import AnyIntArray, Int64Array, Lengths
 
 if TYPE_CHECKING:
     from brimful.plan.plan import Plan
@@ -82,10 +82,13 @@ def _validate_samples(plan: Plan, tokens: Lengths) -> None:
     # In order of (sample, start), the next segment of a sample begins where the one before ended.
     order = np.lexsort((plan.starts, ids))
     is_same_sample = ids[order][1:] == ids[order][:-1]
-    is_gap = is_same_sample & (plan.starts[order][1:] != ends[order][:-1])
-    if is_gap.any():
-        row = int(order[1:][is_gap][0])
-        raise PlanMismatchError(f"the segments of sample {int(ids[row])} overlap or leave tokens out")
+    if plan.ledger.draws_repeated:
+        _validate_repeats(plan, ids, ends)
+    else:
+        is_gap = is_same_sample & (plan.starts[order][1:] != ends[order][:-1])
+        if is_gap.any():
+            row = int(order[1:][is_gap][0])
+            raise PlanMismatchError(f"the segments of sample {int(ids[row])} overlap or leave tokens out")
     # Every sample is packed or dropped, and none is both.
     is_planned = np.zeros(len(tokens), dtype=bool)
     is_planned[ids] = True
@@ -93,9 +96,43 @@ def _validate_samples(plan: Plan, tokens: Lengths) -> None:
         raise PlanMismatchError("a sample is both packed and dropped")
     is_planned[plan.dropped_ids] = True
     missing_ids = np.flatnonzero(~is_planned & (tokens >= 0))
-    if len(missing_ids):
+    if len(missing_ids) != plan.ledger.samples_not_drawn:
+        if plan.ledger.samples_not_drawn:
+            raise PlanMismatchError(
+                f"{len(missing_ids):,} samples are in no pack, and the plan's account says that "
+                f"{plan.ledger.samples_not_drawn:,} were not drawn"
+            )
         raise PlanMismatchError(
             f"{len(missing_ids):,} samples are in no pack, the first is sample {int(missing_ids[0])}"
         )
     if int(plan.lengths.sum(dtype=np.int64)) != plan.ledger.tokens_packed:
         raise PlanMismatchError("the packed tokens do not add up to the plan's account")
+
+
+def _validate_repeats(plan: Plan, ids: Int64Array, ends: Int64Array) -> None:
+    """Hold a plan with repeats against its account: each sample is there a whole number of times.
+
+    Of the segments of one sample as many begin at a token as end there, but for the first token and the last: so they
+    make up the sample several times, without a gap.
+    """
+    places = np.concatenate([plan.starts.astype(np.int64), ends])
+    owners = np.concatenate([ids, ids])
+    steps = np.repeat(np.array([1, -1], dtype=np.int64), len(ids))
+    order = np.lexsort((places, owners))
+    owners, places, steps = owners[order], places[order], steps[order]
+    edges = np.flatnonzero(np.r_[True, (owners[1:] != owners[:-1]) | (places[1:] != places[:-1])])
+    balance, owners = np.add.reduceat(steps, edges), owners[edges]
+    owners, balance = owners[balance != 0], balance[balance != 0]
+    # What remains are pairs: so many draws begin, and as many end.
+    is_pair = len(owners) % 2 == 0 and bool(
+        np.array_equal(owners[::2], owners[1::2])
+        and np.array_equal(balance[::2], -balance[1::2])
+        and (np.diff(owners[::2]) > 0).all()
+    )
+    if not is_pair:
+        raise PlanMismatchError("the segments of a sample that is packed several times overlap or leave tokens out")
+    num_repeats = int((balance[::2] - 1).sum())
+    if num_repeats != plan.ledger.draws_repeated:
+        raise PlanMismatchError(
+            f"{num_repeats:,} draws are repeats, and the plan's account says {plan.ledger.draws_repeated:,}"
+        )

@@ -8,6 +8,7 @@ from brimful.measure import LengthTable
 from brimful.plan import Alignment, Plan
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.order.diversity import measure_variety
+from brimful.plan.policies.mixture.shares import SourceDraws, sources_of_record
 from brimful.report.analysis.advice import Advice
 from brimful.report.analysis.advise import advise_run
 from brimful.report.analysis.budget_fill import BudgetFill, measure_budget_fill
@@ -41,6 +42,7 @@ class Facts:
         work: cost on ranks and steps.
         budgets: fill in each budget, if there is more than tokens.
         shown: some packs as they are.
+        mixed: shares of the sources of a mixture, asked for and realised.
         media: those in the packs.
     """
 
@@ -56,6 +58,7 @@ class Facts:
     work: RankBalance | None
     budgets: list[BudgetFill] = field(default_factory=list)
     shown: list[ShownPack] = field(default_factory=list)
+    mixed: list[SourceDraws] = field(default_factory=list)
     media: MediaCensus = field(default_factory=MediaCensus)
 
     @property
@@ -77,6 +80,7 @@ class Facts:
             "shares": None if self.shares is None else [asdict(share) for share in self.shares],
             "work": None if self.work is None else asdict(self.work),
             **({"budgets": [asdict(fill) for fill in self.budgets]} if self.budgets else {}),
+            **({"mixed": [asdict(source) for source in self.mixed]} if self.mixed else {}),
             **({"media": self.media.as_dict()} if self.media.kinds else {}),
             **({"shown": [pack.as_dict() for pack in self.shown]} if self.shown else {}),
         }
@@ -157,5 +161,6 @@ def gather_facts(
         work=work,
         budgets=[] if plan is None else measure_budget_fill(plan, table),
         shown=list(shown),
+        mixed=[] if plan is None else sources_of_record(plan.outcome.mixed),
         media=media or MediaCensus(),
     )

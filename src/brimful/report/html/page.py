@@ -12,7 +12,7 @@ from brimful.report.analysis.facts import Facts
 from brimful.report.html.chart_sections import capacity_section, lengths_section, packs_section, work_section
 from brimful.report.html.media_section import media_section
 from brimful.report.html.pack_section import budgets_section, shown_packs_section
-from brimful.report.html.sections import advice_section, ledger_section, shares_section, summary_tiles
+from brimful.report.html.sections import advice_section, ledger_section, mixture_section, shares_section, summary_tiles
 
 DATA_ID = "report-data"
 """Id of the element that holds the numbers as JSON, as ``brimful report --json`` prints them."""
@@ -50,8 +50,11 @@ def render_page(facts: Facts) -> str:
         parts.append(capacity_section(facts.sweep, run.packs_per_step, capacity))
     if plan_facts is not None:
         parts.append(ledger_section(plan_facts, facts.table, facts.rejects))
+    if facts.mixed:
+        parts.append(mixture_section(facts.mixed))
     if facts.shares:
-        parts.append(shares_section(facts.shares, has_plan=facts.plan is not None))
+        is_mixed = facts.plan is not None and facts.plan.settings.mixture is not None
+        parts.append(shares_section(facts.shares, has_plan=facts.plan is not None and not is_mixed))
     if facts.work is not None:
         parts.append(work_section(facts.work, run.model))
     # The style sheet is inside the page: the policy below forbids to load one.

@@ -8,6 +8,7 @@ from typing import Any
 from brimful.measure import LengthTable
 from brimful.messages import counted, percent, whole
 from brimful.plan.ledger import MUCH_LOST, Ledger
+from brimful.plan.policies.mixture.shares import SourceDraws
 from brimful.report.analysis.advice import Advice, Choice, StepSize
 from brimful.report.analysis.facts import Facts
 from brimful.report.analysis.plan_facts import PlanFacts
@@ -209,6 +210,23 @@ def _account(no_target: Counter[str], unread_columns: Counter[str], num_samples:
         text = f"Columns of the rows that nobody read, with the share of samples that have them: {names}."
         parts.append(paragraph(text, "fine"))
     return parts
+
+
+def mixture_section(sources: list[SourceDraws]) -> str:
+    """Return the share of each source of a mixture: asked for and realised."""
+    columns: list[Column[SourceDraws]] = [
+        ("source", lambda source: source.source),
+        ("asked for", lambda source: share(source.requested, "one")),
+        ("realised", lambda source: share(source.realised, "two")),
+        ("samples packed", lambda source: whole(source.draws)),
+        ("of them repeats", lambda source: whole(source.draws - source.distinct)),
+        ("tokens packed", lambda source: whole(source.tokens)),
+        ("samples left", lambda source: whole(source.left)),
+    ]
+    if any(source.factor is not None for source in sources):
+        columns.append(("targets count", lambda source: f"{source.factor or 0:.4g}"))
+    words = "Shares that were asked for, and those in the packs; samples that are left come in later epochs."
+    return section("mixture", "Mixture", paragraph(words), table_of(columns, sources))
 
 
 def shares_section(shares: list[SourceShare], has_plan: bool) -> str:

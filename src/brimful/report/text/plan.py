@@ -5,6 +5,7 @@ import numpy as np
 from brimful.fingerprint import short
 from brimful.messages import counted, percent
 from brimful.plan import Plan
+from brimful.plan.policies.mixture.shares import describe_mixture, sources_of_record
 from brimful.report.analysis.plan_facts import Losses
 
 
@@ -28,7 +29,7 @@ def describe_plan(plan: Plan) -> list[str]:
     lines += [
         f"samples        {ledger.samples_in:,} in: {ledger.samples_packed:,} packed, "
         f"{ledger.samples_dropped:,} dropped ({percent(ledger.samples_dropped / samples, 2)}), "
-        f"{ledger.samples_rejected:,} rejected",
+        f"{ledger.samples_rejected:,} rejected{_not_drawn(plan)}",
         f"tokens         {ledger.tokens_in:,} in: {ledger.tokens_packed:,} packed, "
         f"{ledger.tokens_dropped:,} dropped ({percent(ledger.tokens_dropped / tokens, 2)}), "
         f"{ledger.tokens_truncated:,} truncated ({percent(ledger.tokens_truncated / tokens, 2)})",
@@ -45,7 +46,24 @@ def describe_plan(plan: Plan) -> list[str]:
     return lines + ([f"warning        {warning}"] if warning else []) + _record(plan)
 
 
-_KEYS_WITH_A_LINE = ("capacity", "phases", "phase_reports", "dropped_by", "packs_below_min_fill", "groups")
+def _not_drawn(plan: Plan) -> str:
+    ledger = plan.ledger
+    if plan.settings.mixture is None:
+        return ""
+    repeats = f"; {ledger.draws_repeated:,} packed again" if ledger.draws_repeated else ""
+    return f", {ledger.samples_not_drawn:,} left for later epochs{repeats}"
+
+
+_KEYS_WITH_A_LINE = (
+    "capacity",
+    "phases",
+    "phase_reports",
+    "dropped_by",
+    "packs_below_min_fill",
+    "groups",
+    "mixture",
+    "mixed",
+)
 """Keys of a plan's record that are shown on lines of their own."""
 
 
@@ -54,6 +72,9 @@ def _record(plan: Plan) -> list[str]:
     outcome = plan.outcome
     pairs = (f"{key} {_words(value)}" for key, value in plan.record.items() if key not in _KEYS_WITH_A_LINE)
     lines = [f"settings       {', '.join(pairs)}"]
+    if plan.settings.mixture is not None:
+        lines.append(f"mixture        {describe_mixture(outcome.mixed, plan.settings.mixture.as_dict())}")
+        lines += [f"source         {source.describe()}" for source in sources_of_record(outcome.mixed)]
     lines += [f"phase          {line}" for line in outcome.phase_reports]
     lines += [f"dropped for    {name}: {counted(count, 'sample')}" for name, count in outcome.dropped_by.items()]
     if outcome.groups is not None:

@@ -1,0 +1,172 @@
+"""``--mixture mix.yaml``: sources with weights, and where their data are, in one file."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+from brimful.cli.config import SOURCES_META, FileEntry, file_entries, node_entries
+from brimful.errors import SettingsError
+from brimful.measure import LengthTable
+from brimful.plan import Mixture
+
+_OF_MIXTURE = (
+    "unit", "order", "temperature", "stop", "num_samples", "num_tokens", "num_packs", "replacement", "weighting",
+)  # fmt: skip
+_OF_SOURCE = ("weight", "max_samples", "max_passes")
+_OF_DATA = ("path", "format", "fields", "ignore", "prompt", "text_unit", "split", "subset", "media_dir")
+"""Keys of the file: of the whole mixture, of each source, and of its data."""
+
+_ALIASES = {"ratio": "weight", "proportion": "weight", "paths": "path", "data": "path", "field": "fields"}
+"""Words of others for keys of a source."""
+
+
+@dataclass(frozen=True)
+class MixtureFile:
+    """The request of a mixture, and the data of each source.
+
+    Attributes:
+        path: of the file.
+        mixture: the request.
+        data: options of ``open_source`` for each source that names its data, ``path`` among them.
+        places: file and line of each source.
+    """
+
+    path: str
+    mixture: Mixture
+    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str) -> MixtureFile:
+        """Read a file; it is data, so that no tag of it makes an object.
+
+        Raises:
+            SourceNotFoundError: there is no such file.
+            SettingsError: no YAML, an unknown key, or an impossible value; names file, line and key.
+        """
+        options: dict[str, Any] = {}
+        sources: FileEntry | None = None
+        for entry in file_entries(path, "--mixture"):
+            if entry.key == "sources":
+                sources = entry
+            elif entry.key in _OF_MIXTURE:
+                options[entry.key] = _value(entry)
+            else:
+                raise SettingsError(_unknown(entry, (*_OF_MIXTURE, "sources"), "a mixture"))
+        if sources is None or sources.node.id != "mapping":
+            raise SettingsError(f"{path}: a mixture has `sources:`, and below it a name and a weight for each source")
+        weights: dict[str, Any] = {}
+        limits: dict[str, dict[str, Any]] = {"max_samples": {}, "max_passes": {}}
+        data: dict[str, dict[str, Any]] = {}
+        places: dict[str, str] = {}
+        for source in node_entries(path, sources.node):
+            places[source.key] = source.where
+            values = _source(path, source)
+            if "weight" not in values:
+                raise SettingsError(f"{source.where}: source {source.key} has no weight")
+            weights[source.key] = values.pop("weight")
+            for name, limit in limits.items():
+                if name in values:
+                    limit[source.key] = values.pop(name)
+            if values:
+                if "path" not in values:
+                    raise SettingsError(
+                        f"{source.where}: source {source.key} has {min(values)} and no path to its data"
+                    )
+                data[source.key] = values
+        if data and len(data) < len(weights):
+            name = next(name for name in weights if name not in data)
+            raise SettingsError(f"{places[name]}: source {name} has no path to its data, and others have")
+        try:
+            options |= {name: limit for name, limit in limits.items() if limit}
+            return cls(path, Mixture(weights=weights, **options), data, places)
+        except SettingsError as error:
+            raise SettingsError(f"{path}: {error.message}") from error
+
+    def counts_in(self, table: LengthTable) -> dict[str, int]:
+        """Return the samples of each source in a table that was measured before: by files, in the order of both.
+
+        A measured file belongs to the source whose name or path it has, or whose pattern or directory it is of.
+
+        Raises:
+            SettingsError: a file of the table that is of no source, or of one whose files are not side by side.
+        """
+        counts: dict[str, int] = {}
+        last = ""
+        for title, count in table.provenance.get("parts") or ():
+            name = next((name for name in self.mixture.weights if self._is_of(name, str(title))), None)
+            if name is None:
+                raise SettingsError(
+                    f"{self.path}: the lengths are of {title} too, and no source has it as its name or path: add it"
+                )
+            if name in counts and name != last:
+                raise SettingsError(f"{self.path}: files of source {name} are not side by side in the lengths")
+            counts[name] = counts.get(name, 0) + int(count)
+            last = name
+        return counts
+
+    def _is_of(self, name: str, title: str) -> bool:
+        paths = self.data[name]["path"] if name in self.data else [name]
+        return any(
+            title == path or title.startswith(path.rstrip("/") + "/") or fnmatch.fnmatchcase(title, path)
+            for path in paths
+        )
+
+
+def _source(path: str, source: FileEntry) -> dict[str, Any]:
+    """Return the values of one source; a number alone is its weight."""
+    if source.node.id != "mapping":
+        return {"weight": _value(source)}
+    values: dict[str, Any] = {}
+    for entry in node_entries(path, source.node):
+        key = _ALIASES.get(entry.key, entry.key)
+        if key not in (*_OF_SOURCE, *_OF_DATA):
+            raise SettingsError(_unknown(entry, (*_OF_SOURCE, *_OF_DATA), f"source {source.key}"))
+        if key in values:
+            raise SettingsError(f"{entry.where}: {entry.key} says again what source {source.key} says before: keep one")
+        value = _value(entry)
+        if key in ("path", "ignore"):
+            value = [value] if isinstance(value, str) else value
+            if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
+                raise SettingsError(f"{entry.where}: {entry.key} has to be a text or a list of texts")
+        elif key == "fields":
+            if not isinstance(value, dict) or not all(isinstance(item, str) for pair in value.items() for item in pair):
+                raise SettingsError(f"{entry.where}: {entry.key} has to be names such as `messages: dialogue`")
+        elif key in _OF_DATA and not isinstance(value, str):
+            raise SettingsError(f"{entry.where}: {entry.key} has to be one text")
+        elif key in _OF_SOURCE and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise SettingsError(f"{entry.where}: {entry.key} has to be a number and is {value!r}")
+        values[key] = value
+    return values
+
+
+def _value(entry: FileEntry) -> Any:
+    """Return the value of a key as Python's numbers, texts, lists and mappings."""
+    import yaml
+
+    try:
+        return yaml.SafeLoader("").construct_object(entry.node, deep=True)
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingsError(f"{entry.where}: {entry.key} has no value that can be read") from error
+
+
+def _unknown(entry: FileEntry, names: Sequence[str], owner: str) -> str:
+    matches = get_close_matches(entry.key, names, n=1, cutoff=0.6)
+    hint = f"did you mean {matches[0]}?" if matches else f"there are {', '.join(names)}"
+    return f"{entry.where}: {owner} has no {entry.key!r}: {hint}"
+
+
+def read_mixture(ctx: click.Context, _: click.Parameter, path: str | None) -> MixtureFile | None:
+    """Read the file of ``--mixture``, and let its paths stand for those of the command line."""
+    if path is None:
+        return None
+    file = MixtureFile.read(path)
+    if file.data and not ctx.meta.get(SOURCES_META):
+        ctx.meta[SOURCES_META] = tuple(path for options in file.data.values() for path in options["path"])
+    return file

@@ -1,0 +1,81 @@
+"""Weights of targets by source: a mixture that is weighted by loss instead of draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from brimful.collate.batch import PackedBatch
+from brimful.errors import CollateError, SettingsError
+from brimful.messages import setting
+from brimful.plan import Plan
+from brimful.plan.policies.mixture.shares import sources_of_record
+from brimful.typing import Float32Array, Float64Array, Int64Array
+
+
+class SourceWeights:
+    """The weight of each target by the source of its sample, for ``PackCollator(loss_weights=…)``.
+
+    Every sample is packed once, and a target of source ``i`` counts ``requested share ÷ present share``: the sum of the
+    weights of a source is its requested share of all targets. The mean weight of a target is 1 over the data set.
+
+    Picklable, so that workers of a loader can be spawned.
+
+    Args:
+        begins: ``int64[num_sources]``, first sample of each source, ascending from 0.
+        factors: ``float64[num_sources]``, weight of its targets.
+
+    Raises:
+        SettingsError: another number of factors than sources, or a factor that is no weight.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> from brimful.collate.torch import PackCollator
+    >>> weights = SourceWeights([0, 1], [2.0, 0.5])
+    >>> PackCollator(loss_weights=weights)([toy_pack([3, 2])])["loss_weights"].tolist()
+    [[0.0, 2.0, 2.0, 0.0, 0.5]]
+    """
+
+    def __init__(self, begins: Sequence[int] | Int64Array, factors: Sequence[float] | Float64Array) -> None:
+        self.begins: Int64Array = np.asarray(begins, dtype=np.int64)
+        self.factors: Float64Array = np.asarray(factors, dtype=np.float64)
+        if self.begins.shape != self.factors.shape or self.begins.ndim != 1 or not len(self.begins):
+            raise SettingsError(
+                f"weights of sources have the shape {self.factors.shape} and the sources {self.begins.shape}: give one each"
+            )
+        if self.begins[0] != 0 or (np.diff(self.begins) <= 0).any():
+            raise SettingsError("the sources must begin at sample 0 and follow each other")
+        if not (np.isfinite(self.factors) & (self.factors >= 0)).all():
+            raise SettingsError("a weight of a source must be a number of at least 0")
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> SourceWeights:
+        """Make the weights that a plan with ``Mixture(weighting="loss")`` asks for.
+
+        Raises:
+            SettingsError: the plan has no mixture that is weighted by loss.
+        """
+        records = sources_of_record(plan.outcome.mixed)
+        if not records or any(record.factor is None for record in records):
+            raise SettingsError(
+                f"the plan has no weights of tokens: plan with {setting('mixture')} and weighting loss, or leave the weights "
+                f"of sources out"
+            )
+        return cls([record.begin for record in records], [float(record.factor or 0.0) for record in records])
+
+    def __call__(self, batch: PackedBatch) -> Float32Array:
+        """Return the weight of each token of a batch: ``float32[T]``.
+
+        Raises:
+            CollateError: a sample that is in no source.
+        """
+        ids = np.asarray(batch.sample_ids[: batch.num_segments])
+        if len(ids) and int(ids.min()) < 0:
+            raise CollateError(f"sample {int(ids.min())} is of no source: weights of sources need the ids of samples")
+        of_segment = np.ones(len(batch.cu_seqlens) - 1, dtype=np.float32)
+        of_segment[: len(ids)] = self.factors[np.searchsorted(self.begins, ids, side="right") - 1]
+        weights: Float32Array = np.repeat(of_segment, np.diff(batch.cu_seqlens))
+        return weights
+
+    def __repr__(self) -> str:
+        return f"SourceWeights({len(self.factors)} sources, {self.factors.min():.4g} to {self.factors.max():.4g})"

@@ -1,0 +1,163 @@
+"""The draws of one epoch: elements of all sources in order, with the shares that came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.errors import InvalidLengthsError
+from brimful.messages import setting
+from brimful.plan.policies.mixture.queue import Pool, Queue
+from brimful.plan.policies.mixture.spec import MixStop, Mixture
+from brimful.plan.policies.mixture.turns import as_parts, scale_for, take_turns
+from brimful.ragged import offsets_of
+from brimful.typing import AnyIntArray, Int64Array
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureDraw:
+    """The draws of one epoch.
+
+    Attributes:
+        sources: ``int[num_draws]``, the source of each draw.
+        elements: ``int64[num_draws]``, the position of each in its pool.
+        names: of the sources.
+        requested: share of each source that was asked for.
+        exhausted: names of sources that gave out at their limit before the end, in the order in which they did.
+        is_short: true if all gave out before the target was reached.
+    """
+
+    sources: AnyIntArray
+    elements: Int64Array
+    names: tuple[str, ...]
+    requested: tuple[float, ...]
+    exhausted: tuple[str, ...]
+    is_short: bool
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+def draw(
+    pools: Sequence[Pool], mixture: Mixture, *, seed: int, epoch: int, num_tokens: int | None = None
+) -> MixtureDraw:
+    """Draw one epoch from the pools of a mixture.
+
+    Pure: no I/O. The same pools, mixture, seed and epoch give the same draws.
+
+    Args:
+        pools: of all sources, in the order of the mixture's weights.
+        mixture: the request.
+        seed, epoch: of the orders.
+        num_tokens: end with the draw that reaches so many, whatever the mixture says; None for its own rule.
+
+    Raises:
+        InvalidLengthsError: a source has nothing that could be drawn.
+
+    >>> ones = np.ones(4, dtype=np.int64)
+    >>> pools = [Pool("a", ones, ones, 0 * ones), Pool("b", ones, ones, 0 * ones)]
+    >>> draw(pools, Mixture(weights={"a": 2, "b": 1}), seed=0, epoch=0).sources.tolist()
+    [0, 1, 0, 0, 1, 0]
+    """
+    for pool in pools:
+        if len(pool) == 0 and mixture.weights[pool.name]:
+            raise InvalidLengthsError(
+                f"source {pool.name} of the mixture has no sample that can be packed: leave it out of "
+                f"{setting('mixture')}, or raise {setting('capacity')}"
+            )
+    rule = _Rule.of(pools, mixture, num_tokens)
+    queues = [
+        Queue(pool, seed=seed, epoch=epoch, replacement=mixture.replacement, allowance=allowance)
+        for pool, allowance in zip(pools, rule.allowances, strict=True)
+    ]
+    shares = np.array([mixture.shares[pool.name] for pool in pools])
+    is_active = shares > 0
+    largest_size = max(int(pool.sizes.max(initial=1)) for pool in pools)
+    scale = scale_for(largest_size, len(pools))
+    parts, credits = as_parts(shares, scale), np.zeros(len(pools), dtype=np.int64)
+    num_drawn = np.zeros(len(pools), dtype=np.int64)
+    turns: list[AnyIntArray] = []
+    exhausted_names: list[str] = []
+    limits = rule.limits
+    while is_active.any():
+        # Each queue doubles, so that the number of rounds is the logarithm of the number of draws.
+        for number, queue in enumerate(queues):
+            if is_active[number] and len(queue.elements) == num_drawn[number] and not queue.is_finished:
+                queue.grow(int(num_drawn[number]))
+        queued_elements = [queue.elements[count:] for queue, count in zip(queues, num_drawn.tolist(), strict=True)]
+        offsets = offsets_of([len(elements) for elements in queued_elements])
+        heads = offsets[:-1].copy()
+        chunk, empty_source = take_turns(
+            parts,
+            credits,
+            np.concatenate([pool.sizes[elements] for pool, elements in zip(pools, queued_elements, strict=True)]),
+            np.concatenate([pool.tokens[elements] for pool, elements in zip(pools, queued_elements, strict=True)]),
+            heads,
+            offsets[1:].copy(),
+            rule.required,
+            limits,
+            scale,
+            largest_size == 1,
+        )
+        turns.append(chunk)
+        num_drawn += heads - offsets[:-1]
+        if empty_source < 0:
+            break
+        if queues[empty_source].is_finished:
+            if rule.ends_with_first:
+                break
+            # From here on the others share by their own weights: what they were behind is not made up.
+            exhausted_names.append(pools[empty_source].name)
+            is_active[empty_source] = False
+            if is_active.any():
+                parts = as_parts(np.where(is_active, shares, 0), scale)
+                credits[:] = 0
+    sources = np.concatenate(turns)
+    elements: Int64Array = np.empty(len(sources), dtype=np.int64)
+    for number, queue in enumerate(queues):
+        elements[sources == number] = queue.elements[: num_drawn[number]]
+    return MixtureDraw(
+        sources=sources,
+        elements=elements,
+        names=tuple(pool.name for pool in pools),
+        requested=tuple(shares.tolist()),
+        exhausted=tuple(exhausted_names),
+        is_short=bool(limits.max() > 0),
+    )
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The end of an epoch, as numbers."""
+
+    allowances: list[int | None]
+    required: Int64Array
+    limits: Int64Array
+    ends_with_first: bool
+
+    @classmethod
+    def of(cls, pools: Sequence[Pool], mixture: Mixture, num_tokens: int | None) -> _Rule:
+        allowances = [mixture.allowance(pool.name, len(pool)) for pool in pools]
+        has_target = mixture.has_target or num_tokens is not None
+        counts = np.full(len(pools), -1, dtype=np.int64)
+        limits = np.array([-1, -1], dtype=np.int64)
+        ends_with_first = False
+        if num_tokens is not None:
+            limits[1] = num_tokens
+        elif has_target:
+            limits[0] = -1 if mixture.num_samples is None else mixture.num_samples
+            limits[1] = -1 if mixture.num_tokens is None else mixture.num_tokens
+        elif mixture.stop is MixStop.FIRST_EXHAUSTED:
+            ends_with_first = True
+            allowances = [
+                len(pool) if allowance is None else allowance for pool, allowance in zip(pools, allowances, strict=True)
+            ]
+        else:
+            passes = [
+                len(pool) if limit is None else min(limit, len(pool))
+                for pool, limit in zip(pools, allowances, strict=True)
+            ]
+            counts[:] = [count if mixture.weights[pool.name] else 0 for pool, count in zip(pools, passes, strict=True)]
+        return cls(allowances, counts, limits, ends_with_first)

@@ -1,0 +1,201 @@
+"""The request of a mixture: one frozen object that checks itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from brimful.checks import check_type, is_number, whole_number
+from brimful.errors import SettingsError
+from brimful.messages import setting
+
+
+class MixOrder(str, Enum):
+    """The order of mixing and packing."""
+
+    MIX_THEN_PACK = "mix_then_pack"
+    """Samples are drawn, then packed together: samples of different sources share packs."""
+    PACK_THEN_MIX = "pack_then_mix"
+    """Each source is packed by itself, then packs are drawn: a pack has one source."""
+
+
+class MixUnit(str, Enum):
+    """The quantity in which weights are shares."""
+
+    SAMPLES = "samples"
+    """A source of weight 0.3 gives three of ten samples, or packs with ``pack_then_mix``."""
+    TOKENS = "tokens"
+    """A source of weight 0.3 gives three of ten tokens, however long its samples are."""
+
+
+class MixStop(str, Enum):
+    """The end of an epoch."""
+
+    FIRST_EXHAUSTED = "first_exhausted"
+    """One source has been drawn once through, or to its own limit, and it would be its turn."""
+    ALL_EXHAUSTED = "all_exhausted"
+    """Every source has been drawn once through, or to its own limit; small ones are repeated meanwhile."""
+
+
+class Weighting(str, Enum):
+    """The way in which weights act."""
+
+    DRAWS = "draws"
+    """Samples are drawn as often as the weights say."""
+    LOSS = "loss"
+    """Every sample is packed once, and each target counts share requested ÷ share present (``mixture_loss_factors``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """A request for shares of sources, checked. Sources are named; weights need not add up to 1.
+
+    Attributes:
+        weights: of each source, from 0. Their ratios are the shares asked for; a source of weight 0 is not drawn.
+        unit: the quantity that has these shares: ``samples`` or ``tokens``.
+        order: ``mix_then_pack`` or ``pack_then_mix``.
+        temperature: shares are proportional to weight^(1 ÷ temperature): above 1 evens them out, and infinity makes them
+            equal.
+        stop: the end of an epoch, unless one of the three targets below is set.
+        num_samples: draws of an epoch, with repeats.
+        num_tokens: an epoch ends with the draw that reaches so many tokens.
+        num_packs: packs of an epoch, exactly, unless all sources are exhausted before.
+        max_samples: most draws of a source in an epoch, by source.
+        max_passes: most draws of a source in an epoch, by source, as a multiple of its samples: 1 repeats none.
+        replacement: draw each sample anew from the whole source, so that some come twice before others come once.
+        weighting: ``draws``, or ``loss`` for weights that the tokens carry.
+
+    Raises:
+        SettingsError: no source, an impossible weight or limit, or two targets.
+
+    >>> Mixture(weights={"chat": 3, "code": 1}, unit="tokens").shares
+    {'chat': 0.75, 'code': 0.25}
+    >>> Mixture(weights={"chat": 9, "code": 1}, temperature=2).shares
+    {'chat': 0.75, 'code': 0.25}
+    """
+
+    weights: Mapping[str, float]
+    unit: MixUnit | str = MixUnit.SAMPLES
+    order: MixOrder | str = MixOrder.MIX_THEN_PACK
+    temperature: float = 1.0
+    stop: MixStop | str = MixStop.FIRST_EXHAUSTED
+    num_samples: int | None = None
+    num_tokens: int | None = None
+    num_packs: int | None = None
+    max_samples: Mapping[str, int] | None = None
+    max_passes: Mapping[str, float] | None = None
+    replacement: bool = False
+    weighting: Weighting | str = Weighting.DRAWS
+
+    def __post_init__(self) -> None:
+        check_type("weights", self.weights, Mapping, "a mapping such as {'chat': 3, 'code': 1}")
+        if not self.weights:
+            raise SettingsError(f"{setting('mixture')} has no sources: give the weight of each")
+        for name, weight in self.weights.items():
+            if not is_number(weight) or not math.isfinite(weight) or weight < 0:
+                raise SettingsError(
+                    f"{setting('mixture')}: the weight of {name} must be a number of at least 0 and is {weight!r}"
+                )
+        if not any(self.weights.values()):
+            raise SettingsError(f"{setting('mixture')}: all weights are 0: give one above it")
+        if not is_number(self.temperature) or not self.temperature > 0:
+            raise SettingsError(
+                f"{setting('mixture')}: temperature must be a number above 0 and is {self.temperature!r}"
+            )
+        if not isinstance(self.replacement, bool):
+            raise SettingsError(f"{setting('mixture')}: replacement must be true or false and is {self.replacement!r}")
+        targets = {name: getattr(self, name) for name in _TARGETS if getattr(self, name) is not None}
+        if len(targets) > 1:
+            raise SettingsError(f"{setting('mixture')}: {' and '.join(targets)} all end an epoch: keep one")
+        for name, value in targets.items():
+            self.__dict__[name] = whole_number(f"{setting('mixture')}: {name}", value, minimum=1)
+        for name in ("max_samples", "max_passes"):
+            self._check_limits(name)
+        for name, kind in _CHOICES.items():
+            self.__dict__[name] = _chosen(kind, name, getattr(self, name))
+        self.__dict__["weights"] = {str(name): float(weight) for name, weight in self.weights.items()}
+        if self.weighting is Weighting.LOSS and (
+            targets or self.max_samples or self.max_passes or self.replacement or self.stop != MixStop.FIRST_EXHAUSTED
+        ):
+            raise SettingsError(
+                f"{setting('mixture')}: weighting loss packs every sample once, and limits, targets, stop and replacement "
+                f"are of draws: leave them out"
+            )
+
+    def _check_limits(self, name: str) -> None:
+        limits = getattr(self, name)
+        if limits is None:
+            return
+        check_type(name, limits, Mapping, "a mapping such as {'code': 2}")
+        for source, limit in limits.items():
+            if source not in self.weights:
+                raise SettingsError(f"{setting('mixture')}: {name} names {source}, which has no weight")
+            if not is_number(limit) or not math.isfinite(limit) or limit <= 0:
+                raise SettingsError(f"{setting('mixture')}: {name} of {source} must be above 0 and is {limit!r}")
+        self.__dict__[name] = dict(limits) or None
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share that is asked for of each source, after the temperature; they add up to 1."""
+        largest = max(self.weights.values())
+        powers = {
+            name: (weight / largest) ** (1 / self.temperature) if weight else 0.0
+            for name, weight in self.weights.items()
+        }
+        total = sum(powers.values())
+        return {name: power / total for name, power in powers.items()}
+
+    def allowance(self, name: str, num_elements: int) -> int | None:
+        """Return the most draws of a source in an epoch; None for no limit of its own.
+
+        >>> Mixture(weights={"a": 1}, max_passes={"a": 1.5}).allowance("a", 5)
+        7
+        """
+        limits = []
+        if self.max_samples and name in self.max_samples:
+            limits.append(int(self.max_samples[name]))
+        if self.max_passes and name in self.max_passes:
+            limits.append(max(1, int(self.max_passes[name] * num_elements)))
+        return min(limits) if limits else None
+
+    @property
+    def has_target(self) -> bool:
+        """True if a number of samples, tokens or packs ends an epoch."""
+        return any(getattr(self, name) is not None for name in _TARGETS)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the request for JSON: the weights, and what is not as by default."""
+        record: dict[str, Any] = {"weights": dict(self.weights)}
+        for option in fields(self)[1:]:
+            value = getattr(self, option.name)
+            if value != option.default:
+                record[option.name] = value.value if isinstance(value, Enum) else value
+        return record
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Mixture:
+        """Read a request from ``as_dict``.
+
+        Raises:
+            SettingsError: an option that this version does not know, or an impossible value.
+        """
+        foreign_names = set(record) - {option.name for option in fields(cls)}
+        if foreign_names:
+            raise SettingsError(f"{setting('mixture')}: {min(foreign_names)} is unknown to this brimful")
+        return cls(**record)
+
+
+_TARGETS = ("num_samples", "num_tokens", "num_packs")
+_CHOICES: Mapping[str, type[Enum]] = {"unit": MixUnit, "order": MixOrder, "stop": MixStop, "weighting": Weighting}
+
+
+def _chosen(kind: type[Enum], name: str, value: object) -> Enum:
+    """Return a choice; the message names the mixture, for the words are keys of its file."""
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(str(choice.value) for choice in kind)
+        raise SettingsError(f"{setting('mixture')}: {name} {value!r} is unknown: use one of {names}") from None

@@ -1,0 +1,73 @@
+"""One epoch of draws: ends, limits, and who gives out."""
+
+import numpy as np
+import pytest
+
+from brimful.errors import InvalidLengthsError
+from brimful.plan import Mixture
+from brimful.plan.policies.mixture.draw import draw
+from brimful.plan.policies.mixture.queue import Pool
+
+
+def pools(**sizes):
+    """Sources of so many samples; a list gives their tokens, which count."""
+    result = []
+    for name, size in sizes.items():
+        tokens = np.ones(size, np.int64) if isinstance(size, int) else np.array(size)
+        result.append(Pool(name, tokens, tokens, np.zeros(len(tokens), np.int64)))
+    return result
+
+
+def counts(sources, **options):
+    result = draw(sources, Mixture(**options), seed=0, epoch=0)
+    return np.bincount(result.sources, minlength=len(sources)).tolist(), result
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [4, 4]),
+        ({"stop": "all_exhausted"}, [8, 8]),
+        ({"weights": {"a": 3, "b": 1}}, [4, 1]),
+        ({"weights": {"a": 1, "b": 3}, "stop": "all_exhausted"}, [4, 10]),
+        ({"num_samples": 5}, [3, 2]),
+        ({"num_samples": 6, "max_samples": {"a": 2}}, [2, 4]),
+        ({"num_samples": 12, "max_passes": {"a": 1.5}}, [6, 6]),
+        ({"stop": "all_exhausted", "max_passes": {"a": 1}}, [4, 8]),
+        ({"num_tokens": 3}, [2, 1]),
+        ({"weights": {"a": 1, "b": 0}}, [4, 0]),
+    ],
+)
+def test_draws_of_four_and_eight_samples(options, expected):
+    """Each stopping rule, limit and target on one small example."""
+    assert counts(pools(a=4, b=8), **{"weights": {"a": 1, "b": 1}, **options})[0] == expected
+
+
+def test_who_gives_out_is_named_and_the_others_go_on():
+    """Without it a mix is another one from the middle of the run, and nobody knows."""
+    found, result = counts(pools(a=3, b=9, c=9), weights={"a": 2, "b": 1, "c": 1}, num_samples=13, max_passes={"a": 1})
+    assert found == [3, 5, 5]
+    assert result.exhausted == ("a",)
+    assert not result.is_short
+    _, result = counts(pools(a=3), weights={"a": 1}, num_samples=5, max_passes={"a": 1})
+    assert result.is_short
+
+
+def test_tokens_count_where_lengths_differ():
+    """Ten samples of 40 tokens and many of 1: half of the tokens each."""
+    found, _ = counts(pools(long=[40] * 10, short=[1] * 400), weights={"long": 1, "short": 1}, stop="all_exhausted")
+    assert found == [10, 400]
+
+
+def test_each_sample_is_drawn_once_before_any_comes_again():
+    """Without replacement, pass by pass."""
+    _, result = counts(pools(a=5, b=1), weights={"a": 5, "b": 1}, num_samples=30)
+    elements = result.elements[result.sources == 0]
+    for start in range(0, 25, 5):
+        assert sorted(elements[start : start + 5].tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_a_source_without_samples_is_refused():
+    """Without it the share that was asked for is nobody's."""
+    with pytest.raises(InvalidLengthsError, match="source b of the mixture has no sample that can be packed"):
+        draw(pools(a=3, b=0), Mixture(weights={"a": 1, "b": 1}), seed=0, epoch=0)
