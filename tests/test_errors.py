@@ -38,7 +38,7 @@ def _real() -> dict[str, tuple[str, str | None]]:
 
 def test_the_docstring_draws_every_class_with_its_parent_and_its_builtin():
     """Without it the tree that readers catch by would drift from the classes."""
-    assert len(_drawn()) == 30
+    assert len(_drawn()) == 32
     assert _drawn() == _real()
 
 
@@ -79,6 +79,18 @@ def test_every_error_pickles():
     for error_class in classes:
         again = pickle.loads(pickle.dumps(error_class("what is wrong")))
         assert (type(again), str(again)) == (error_class, "what is wrong")
+
+
+def test_a_data_loader_makes_the_error_of_its_worker_anew():
+    """PyTorch passes ``message`` by name to classes that have it; a TypeError would stand for what is wrong."""
+    torch = pytest.importorskip("torch")
+
+    class Damaged(torch.utils.data.Dataset):
+        def __getitem__(self, index):
+            raise errors.CorruptFileError("row 3 is damaged")
+
+    with pytest.raises(errors.CorruptFileError, match="row 3 is damaged"):
+        list(torch.utils.data.DataLoader(Damaged(), sampler=[0], num_workers=1))
 
 
 def test_a_missing_extra_prints_the_line_that_installs_it():
