@@ -85,7 +85,7 @@ def test_a_data_loader_makes_the_error_of_its_worker_anew():
     """PyTorch passes ``message`` by name to classes that have it; a TypeError would stand for what is wrong."""
     torch = pytest.importorskip("torch")
 
-    class Damaged(torch.utils.data.Dataset):
+    class Damaged(torch.utils.data.Dataset):  # type: ignore[name-defined]
         def __getitem__(self, index):
             raise errors.CorruptFileError("row 3 is damaged")
 

@@ -73,7 +73,7 @@ def test_trainer_acknowledges_what_it_saved_and_goes_on_from_it(tmp_path):
     assert acks.positions() == [4, 8, 12]
 
 
-class StopAt(transformers.TrainerCallback):
+class StopAt(transformers.TrainerCallback):  # type: ignore[name-defined]
     def __init__(self, step):
         self.step = step
 

@@ -154,7 +154,9 @@ def mark_completed(directory: str | os.PathLike[str], groups: list[str]) -> int:
         SettingsError: no group is named.
     """
     if not groups:
-        raise SettingsError("name the groups that train on the stream: a shard is complete once all have acknowledged it")
+        raise SettingsError(
+            "name the groups that train on the stream: a shard is complete once all have acknowledged it"
+        )
     store = open_blob_store(directory)
     frontiers = []
     for group in groups:

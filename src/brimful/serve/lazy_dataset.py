@@ -107,7 +107,10 @@ class LazyShardedDataset:
         end = self.end
         if num_packs is not None and end is not None and end > num_packs:
             logging.getLogger("brimful").warning(
-                "%s: num_packs=%d leaves out %d packs of the finished stream", self.directory, num_packs, end - num_packs
+                "%s: num_packs=%d leaves out %d packs of the finished stream",
+                self.directory,
+                num_packs,
+                end - num_packs,
             )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -224,4 +227,6 @@ class LazyShardedDataset:
         end = self.end
         length = "growing" if end is None else f"finished with {end:,}"
         declared = "" if self._num_packs is None else f", {self._num_packs:,} declared"
-        return f"LazyShardedDataset({self.directory!r}, {length}{declared}, lanes {self.lanes}, {short(self.fingerprint)})"
+        return (
+            f"LazyShardedDataset({self.directory!r}, {length}{declared}, lanes {self.lanes}, {short(self.fingerprint)})"
+        )
