@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 transformers = pytest.importorskip("transformers")
 
-from brimful import LazyShardedDataset, PackCollator  # noqa: E402
+from brimful import LazyShardedDataset, PackCollator, StreamLoader  # noqa: E402
 from brimful.blobs import open_blob_store  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.serve import remove_acknowledged  # noqa: E402
@@ -101,3 +101,63 @@ def test_other_steps_than_the_data_set_counts_are_refused(tmp_path):
     trainer.add_callback(AckCheckpoints(dataset, "run"))
     with pytest.raises(SettingsError, match=r"takes 2 packs and the data set counts lanes=4 .*lanes=2\)"):
         trainer.train()
+
+
+def test_lightning_goes_on_behind_the_steps_it_saved(tmp_path):
+    """It reads ahead by a batch: the state of the loader would leave one out, and an ack would let it go."""
+    pl = pytest.importorskip("lightning.pytorch")
+    from brimful.trainers.lightning import AckCheckpoints as LightningAcks
+    from brimful.trainers.lightning import StreamDataModule
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.seen = torch.nn.Linear(1, 1), []
+
+        def training_step(self, samples, index):
+            self.seen += samples
+            return self.layer(torch.ones(1)).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-2)
+
+    stream = toy_stream(tmp_path / "stream", [3, 3, 3, 2])
+
+    def fit(steps, lanes=2, checkpoint=None, **options):
+        def ids(packs):
+            return [int(pack.sample_ids[0]) for pack in packs if pack.num_loss_tokens]
+
+        data = StreamDataModule(StreamLoader(stream, ids, lanes=lanes, packs_per_micro_batch=1, timeout=60))
+        module = Module()
+        trainer = pl.Trainer(
+            default_root_dir=tmp_path,
+            max_steps=steps,
+            accelerator="cpu",
+            accumulate_grad_batches=2,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[
+                LightningAcks(data, "run", completed_files=True),
+                pl.callbacks.ModelCheckpoint(tmp_path / "run", every_n_train_steps=2, save_top_k=-1, filename="{step}"),
+            ],
+            **{"max_epochs": 1, **options},
+        )
+        trainer.fit(module, data, ckpt_path=checkpoint)
+        return module.seen
+
+    first = fit(5)
+    acks = Acks(open_blob_store(stream), "run")
+    assert (first, acks.positions()) == (list(range(10)), [4, 8])
+    assert remove_acknowledged(stream, ["run"], keep=1) == 2
+    assert len(list((tmp_path / "stream" / "shards").glob("*.completed"))) == 2
+    assert fit(-1, checkpoint=tmp_path / "run" / "step=4.ckpt") == [8, 9, 10]
+    assert acks.positions() == [4, 8, 12]
+    with pytest.raises(SettingsError, match="takes 2 packs .*lanes=4"):
+        fit(2, lanes=4)
+    with pytest.raises(SettingsError, match=r"a stream is served once: Trainer\(max_epochs=1\), and not 2"):
+        fit(2, max_epochs=2)
+    with pytest.raises(SettingsError, match="repeat=False"):
+        StreamDataModule(StreamLoader(stream, repeat=True))
+    with pytest.raises(SettingsError, match="no AsyncCheckpointIO"):
+        fit(2, plugins=[pl.plugins.io.AsyncCheckpointIO()])

@@ -124,6 +124,11 @@ class StreamLoader(RankLoader):
         self._epoch, self._position = int(epoch), 0
 
     @property
+    def is_repeated(self) -> bool:
+        """True if the stream begins again at its end."""
+        return self._repeat
+
+    @property
     def packs_together(self) -> int:
         """Number of packs that all ranks take in one micro-batch."""
         return self._per_micro_batch * self._dp_world_size
