@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from brimful.optional import optional
 from brimful.errors import SettingsError
+from brimful.optional import optional
 from brimful.plan.schedule import Tail
 from brimful.serve import PackLoader, StreamLoader, mark_completed
 from brimful.shards import FingerprintedPacks, Pack
