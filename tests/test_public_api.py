@@ -46,7 +46,7 @@ def instances(tmp_path_factory):
     transformers = pytest.importorskip("transformers")
 
     from brimful.demo.tokenizer import train_tokenizer
-    from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs
+    from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs, toy_stream
     from brimful.verify.report import Finding, Status
 
     home = tmp_path_factory.mktemp("home")
@@ -77,8 +77,9 @@ def instances(tmp_path_factory):
         "PackSummary": summary, "check_store": brimful.check_store(home / "packs"), "open_packs": store,
         "Pack": store[0], "PackStore": store, "PackedDataset": brimful.PackedDataset(store),
         "PackLoader": brimful.PackLoader(store, dp_world_size=2),
-        "StreamLoader": brimful.StreamLoader(home / "packs"), "StreamDataset": brimful.StreamDataset(home / "packs"),
-        "LazyShardedDataset": brimful.LazyShardedDataset(home / "packs"),
+        "StreamLoader": brimful.StreamLoader(toy_stream(home / "stream", [2, 2]), lanes=2),
+        "StreamDataset": brimful.StreamDataset(home / "stream", lanes=2),
+        "LazyShardedDataset": brimful.LazyShardedDataset(home / "stream", lanes=2),
         "TokenBudgetBatches": brimful.TokenBudgetBatches([store[0]], brimful.TokenBudget(64)),
         "EncodedSamples": brimful.EncodedSamples(source, encoder),
         "TokenBudget": brimful.TokenBudget(64, warmup=brimful.Warmup(steps=3, start=2)),
