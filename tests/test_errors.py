@@ -81,6 +81,18 @@ def test_every_error_pickles():
         assert (type(again), str(again)) == (error_class, "what is wrong")
 
 
+def test_a_data_loader_makes_the_error_of_its_worker_anew():
+    """PyTorch passes ``message`` by name to classes that have it; a TypeError would stand for what is wrong."""
+    torch = pytest.importorskip("torch")
+
+    class Damaged(torch.utils.data.Dataset):  # type: ignore[name-defined]
+        def __getitem__(self, index):
+            raise errors.CorruptFileError("row 3 is damaged")
+
+    with pytest.raises(errors.CorruptFileError, match="row 3 is damaged"):
+        list(torch.utils.data.DataLoader(Damaged(), sampler=[0], num_workers=1))
+
+
 def test_a_missing_extra_prints_the_line_that_installs_it():
     """Without it people would have to guess which extra a class belongs to."""
     error = errors.missing_extra("datasets", "huggingface", "reading x")

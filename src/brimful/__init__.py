@@ -59,6 +59,8 @@ _MODULE_OF = {
     "PackedDataset": "brimful.serve",
     "PackLoader": "brimful.serve",
     "StreamLoader": "brimful.serve",
+    "LazyShardedDataset": "brimful.serve",
+    "StreamDataset": "brimful.serve.stream_dataset",
     "TokenBudgetBatches": "brimful.serve",
     "TokenBudget": "brimful.serve",
     "SampleCount": "brimful.serve",
@@ -128,6 +130,7 @@ if TYPE_CHECKING:
     from brimful.plan.step import plan_context_parallel as plan_context_parallel
     from brimful.plan.step import plan_step as plan_step
     from brimful.plan.step import warm_up as warm_up
+    from brimful.serve import LazyShardedDataset as LazyShardedDataset
     from brimful.serve import Pack as Pack
     from brimful.serve import PackedDataset as PackedDataset
     from brimful.serve import PackLoader as PackLoader
@@ -138,6 +141,7 @@ if TYPE_CHECKING:
     from brimful.serve import TokenBudgetBatches as TokenBudgetBatches
     from brimful.serve import Warmup as Warmup
     from brimful.serve import open_packs as open_packs
+    from brimful.serve.stream_dataset import StreamDataset as StreamDataset
     from brimful.sources import Sample as Sample
     from brimful.sources import Source as Source
     from brimful.sources import open_source as open_source

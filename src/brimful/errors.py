@@ -101,6 +101,10 @@ class BrimfulError(Exception):
     (``messages.setting``), for code that puts one message into another, or shows it as flags of the command line.
     """
 
+    def __init__(self, message: object = "", *arguments: object) -> None:
+        # A DataLoader makes an error of its worker anew by this keyword, as every class with ``message`` is taken to have it.
+        super().__init__(message, *arguments)
+
     @property
     def message(self) -> str:
         """The message with its settings marked."""

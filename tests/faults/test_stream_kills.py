@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from brimful import StreamLoader
-from brimful.blobs import LocalBlobStore, open_blob_store
+from brimful.blobs import LocalBlobStore, crash_points, open_blob_store
 from brimful.shards import StreamLog
 from brimful.testing.faults import CRASH_POINTS, die_at
 from brimful.testing.toys import ToyProducer, toy_stream
@@ -70,6 +70,64 @@ def train(directory, run_dir, rank, world_size, die_after):
             loader.ack("model")
 
 
+def chunk_of(directory, number):
+    return directory / f"chunk_{number:05d}.jsonl"
+
+
+def produce_naively(directory, point, occurrence):
+    """Write chunks in place, beginning behind those that exist; the folder is the only state."""
+    if point is not None:
+        die_at(point, occurrence)
+    directory.mkdir(exist_ok=True)
+    while (num_done := len(list(directory.glob("chunk_*.jsonl")))) < len(PACKS):
+        crash_points.reach("before-write")
+        first = sum(PACKS[:num_done])
+        with chunk_of(directory, num_done).open("w") as file:
+            for sample in range(first, first + PACKS[num_done]):
+                file.write(f"{sample}\n")
+                file.flush()
+                crash_points.reach("mid-write")
+        # The points of a commit that this protocol does not have are all behind its write.
+        for name in ("before-rename", "after-rename", "before-link", "after-link"):
+            crash_points.reach(name)
+        time.sleep(0.01)
+    (directory / "done").touch()
+
+
+def train_naively(directory, run_dir, rank, world_size, die_after):
+    """Take the chunks whose number falls to this rank and that are not marked, and mark each when it is read."""
+    checkpoint = LocalBlobStore(run_dir.parent / "checkpoint")
+    step = 0 if checkpoint.size("state") is None else json.loads(checkpoint.get("state"))["packs_delivered"] // LANES
+    number = 0
+
+    def rows():
+        for chunk in itertools.count(rank, world_size):
+            path = chunk_of(directory, chunk)
+            while not (path.exists() and time.time() - path.stat().st_mtime > 0.03):
+                if (directory / "done").exists() and not path.exists():
+                    return
+                time.sleep(0.002)
+            marker = path.with_name(f"{path.name}.completed")
+            if not marker.exists():
+                samples = path.read_text().split()
+                marker.touch()
+                yield from map(int, samples)
+
+    samples = rows()
+    while batch := list(itertools.islice(samples, LANES // world_size)):
+        LocalBlobStore(run_dir).put_atomic(f"steps/{step:06d}-{rank}", json.dumps(batch).encode())
+        if number == die_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        number, step = number + 1, step + 1
+        if rank == 0 and step % 2 == 0:
+            for other in range(world_size):
+                here = run_dir / "steps" / f"{step - 1:06d}-{other}"
+                while not (here.exists() or (run_dir / f"ended-{other}").exists()):
+                    time.sleep(0.002)
+            checkpoint.put_atomic("state", json.dumps({"packs_delivered": step * LANES}).encode())
+    (run_dir / f"ended-{rank}").touch()
+
+
 def batches_of(run_dir):
     """Samples of each step that a run served whole, by step."""
     steps: dict[int, list[int]] = {}
@@ -78,21 +136,28 @@ def batches_of(run_dir):
     return {step: sorted(samples) for step, samples in steps.items()}
 
 
-def survive(folder: Path, seed: int) -> tuple[int, dict[int, list[int]]]:
+def survive(
+    folder: Path, seed: int, produce=produce, train=train, *, is_killed: bool = True
+) -> tuple[int, dict[int, list[int]]]:
     """Produce and train with kills until both are done; return the kills and the batches of what was trained in the end."""
     rng = np.random.default_rng(seed)
     directory, kills, trained = folder / "stream", 0, {}
-    ToyProducer(directory)
 
     def crash():
+        if not is_killed:
+            return None, 0
         point = CRASH_POINTS[rng.integers(len(CRASH_POINTS) - 2)] if rng.random() < 0.7 else None
         return point, int(rng.integers(1, 6))
 
+    if train is not train_naively:
+        ToyProducer(directory)
     writers = [forked(produce, directory, *crash()) for _ in range(2)]
     for run in itertools.count():
         run_dir, world_size = folder / f"run-{run}", int(rng.choice([1, 2, 4]))
         run_dir.mkdir()
-        deaths = rng.integers(0, 4, world_size) if rng.random() < 0.8 and run < 20 else [10**9] * world_size
+        deaths = (
+            rng.integers(0, 4, world_size) if is_killed and rng.random() < 0.8 and run < 20 else [10**9] * world_size
+        )
         ranks = [forked(train, directory, run_dir, rank, world_size, deaths[rank]) for rank in range(world_size)]
         codes = []
         while ranks:
@@ -146,12 +211,29 @@ def test_nothing_is_lost_or_trained_twice(tmp_path):
     assert kills > 5
 
 
+def test_the_naive_protocol_fails(tmp_path):
+    """The control: a harness that passes everything shows nothing. Chunks marked when read are lost with the process."""
+    num_failed = 0
+    for seed in range(1, 6):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        _, trained = survive(folder, seed, produce_naively, train_naively)
+        is_right = sorted(itertools.chain(*trained.values())) == list(range(sum(PACKS)))
+        # It may survive kills of its writers; a rank that is killed takes with it what it had read.
+        assert not (is_right and (folder / "run-1").exists()), seed
+        num_failed += not is_right
+    assert num_failed >= 3
+    _, trained = survive(tmp_path, 0, produce_naively, train_naively, is_killed=False)
+    assert sorted(itertools.chain(*trained.values())) == list(range(sum(PACKS))), "without kills it is right"
+
+
 @pytest.mark.chaos
 def test_many_kills(tmp_path):
-    """As many kills as BRIMFUL_KILLS says."""
+    """As many kills as BRIMFUL_KILLS says: 1,000, or all night."""
     kills, seed = 0, 1000
     while kills < int(os.environ.get("BRIMFUL_KILLS", "1000")):
         folder = tmp_path / str(seed)
         folder.mkdir()
         kills += check(folder, seed)
         seed += 1
+    print(f"{kills} kills in {seed - 1000} runs: every sample once, in the order of a run without kills")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from brimful import StreamLoader
 from brimful.blobs import open_blob_store
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
-from brimful.serve import remove_acknowledged
+from brimful.serve import mark_completed, remove_acknowledged
 from brimful.serve.acks import Acks, expired_below
 from brimful.serve.stream_order import LaneOrder, PackOrder
 from brimful.testing.toys import ToyProducer, toy_records, toy_stream
@@ -160,3 +160,23 @@ def test_a_removal_that_was_killed_goes_on(tmp_path_factory, keep, num_deleted):
     below = remove_acknowledged(directory, ["model"], keep=keep)
     assert below == expired_below(open_blob_store(directory)) == 6 - keep
     assert shards(directory) == list(range(below, 6))
+
+
+def test_completed_files_follow_from_the_acks(tmp_path):
+    """Seed 000 wrote them when a chunk was read: here training on it is durable first, for every group."""
+    toy_stream(tmp_path, [1] * 4)
+    assert mark_completed(tmp_path, ["fast", "slow"]) == 0
+    fast, slow = StreamLoader(tmp_path), StreamLoader(tmp_path)
+    step_to(fast, 3)
+    assert mark_completed(tmp_path, ["fast"]) == 0, "what was only read is not complete"
+    fast.ack("fast")
+    step_to(slow, 1)
+    slow.ack("slow")
+    assert mark_completed(tmp_path, ["fast", "slow"]) == mark_completed(tmp_path, ["fast", "slow"]) == 1
+    (marker,) = (tmp_path / "shards").glob("*.completed")
+    assert (marker.read_bytes(), marker.name[:8], marker.name[-16:]) == (b"", "00000000", ".arrow.completed")
+    assert mark_completed(tmp_path, ["fast"]) == 3
+    assert remove_acknowledged(tmp_path, ["fast"], keep=1) == 3
+    assert len(list((tmp_path / "shards").glob("*.completed"))) == 3, "they stay as a record"
+    with pytest.raises(SettingsError, match="name the groups"):
+        mark_completed(tmp_path, [])

@@ -32,7 +32,19 @@ FLAGS = {
 
 PYTHON_ONLY = frozenset(
     {
-        *("assign", "barrier", "cache_bytes", "count", "dialect", "fit", "group", "groups_share", "lanes", "mean"),
+        *(
+            "assign",
+            "barrier",
+            "beyond",
+            "cache_bytes",
+            "count",
+            "dialect",
+            "fit",
+            "group",
+            "groups_share",
+            "lanes",
+            "mean",
+        ),
         *("media_maker", "multiple_of", "normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start"),
         *("tail", "timeout", "uses"),
     }

@@ -1,8 +1,9 @@
-"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``StreamLoader``, ``TokenBudgetBatches``."""
+"""Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``StreamLoader``, ``TokenBudgetBatches``, …"""
 
-from brimful.serve.acks import remove_acknowledged
+from brimful.serve.acks import mark_completed, remove_acknowledged
 from brimful.serve.compose import BatchLedger, compose
 from brimful.serve.dataset import PackedDataset
+from brimful.serve.lazy_dataset import LazyShardedDataset
 from brimful.serve.loader import PackLoader
 from brimful.serve.pack_store import PackStore, open_packs
 from brimful.serve.stream_loader import StreamLoader
@@ -16,6 +17,7 @@ __all__ = [
     "BatchLedger",
     "Count",
     "Fit",
+    "LazyShardedDataset",
     "Pack",
     "PackLoader",
     "PackStore",
@@ -26,6 +28,7 @@ __all__ = [
     "TokenBudgetBatches",
     "Warmup",
     "compose",
+    "mark_completed",
     "open_packs",
     "remove_acknowledged",
 ]

@@ -4,6 +4,7 @@
 
     acks/<group>/<packs>.json    one for each checkpoint: the position, and the first shard that resuming from it needs
     expired.json                 shards below this number were removed
+    shards/<name>.completed      empty, for people: every group has acknowledged all packs of this shard
 
 A pack that was delivered may be lost with the process that trained on it. Only a model checkpoint makes its training
 durable, so shards are removed below the oldest checkpoint that may still be resumed from, of every group of ranks.
@@ -24,6 +25,7 @@ from brimful.messages import differences, setting
 from brimful.shards import StreamLog
 
 _EXPIRED = "expired.json"
+_COMPLETED = ".completed"
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -133,3 +135,38 @@ def remove_acknowledged(directory: str | os.PathLike[str], groups: list[str], *,
     for record in shards[: max(first, below)]:
         store.delete(record.file)
     return max(first, below)
+
+
+def mark_completed(directory: str | os.PathLike[str], groups: list[str]) -> int:
+    """Put an empty ``.completed`` file beside each shard whose packs every group has acknowledged.
+
+    They are for people and for programs that wait for such files, and follow from the acknowledgements: nothing here
+    reads them. They stay when their shards are removed.
+
+    Args:
+        directory: path or URL of the stream.
+        groups: all that train on it.
+
+    Returns:
+        Number of shards that are complete: those below it.
+
+    Raises:
+        SettingsError: no group is named.
+    """
+    if not groups:
+        raise SettingsError(
+            "name the groups that train on the stream: a shard is complete once all have acknowledged it"
+        )
+    store = open_blob_store(directory)
+    frontiers = []
+    for group in groups:
+        acks = Acks(store, group)
+        positions = acks.positions()
+        frontiers.append(acks.read(positions[-1])["frontier"] if positions else 0)
+    shards, _ = StreamLog(store).records()
+    below = min(min(frontiers), len(shards))
+    marked = {key for key in store.list("shards/") if key.endswith(_COMPLETED)}
+    for record in shards[:below]:
+        if record.file + _COMPLETED not in marked:
+            store.put_atomic(record.file + _COMPLETED, b"")
+    return below

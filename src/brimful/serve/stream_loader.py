@@ -124,39 +124,71 @@ class StreamLoader(RankLoader):
         self._epoch, self._position = int(epoch), 0
 
     @property
+    def is_repeated(self) -> bool:
+        """True if the stream begins again at its end."""
+        return self._repeat
+
+    @property
+    def packs_together(self) -> int:
+        """Number of packs that all ranks take in one micro-batch."""
+        return self._per_micro_batch * self._dp_world_size
+
+    @property
+    def packs_so_far(self) -> int:
+        """Number of packs that were seen committed."""
+        return self._log.shards[-1].cum_packs if self._log.shards else 0
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Settings that the packs were made with, of the header."""
+        return dict(self._log.header["identity"])
+
+    @property
     def seconds_waited(self) -> float:
         """Seconds that this loader has waited for shards."""
         return self._log.seconds_waited
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            if not self._has_step(self._position // self.lanes):
+            if not self.has_micro_batch(self._position):
                 # Exactly once: a run that is started again behind its last step trains no second pass unasked.
                 if not (self._repeat and self._position):
                     return
                 self.begin_epoch(self._epoch + 1)
                 continue
-            batch = self._collate(self._packs(self._position))
+            batch = self.micro_batch(self._position)
             # Counted once it is made and before it leaves: a state saved while it trains has the next packs next.
-            self._position += self._per_micro_batch * self._dp_world_size
+            self._position += self.packs_together
             yield batch
 
-    def _has_step(self, step: int) -> bool:
-        """Wait until the log shows whether the stream has a step, as it shows to every rank."""
-        is_full = self._tail is Tail.DROP
-        places = self._places(self._position)
+    def has_micro_batch(self, position: int, awaited: str | None = None) -> bool:
+        """Wait until the log shows whether the stream has the step of a position, as it shows to every rank.
+
+        Args:
+            position: packs of all ranks before the micro-batch, a multiple of ``packs_together``.
+            awaited: what a person waits for, for messages; the step if None.
+
+        Raises:
+            StreamTimeoutError: nothing came in time.
+        """
+        step, is_full = position // self.lanes, self._tail is Tail.DROP
+        places = self._places(position)
 
         def is_known() -> bool:
             # Who drops the tail waits for all lanes: a step that one rank serves and another drops would hang both.
             return self._order.num_steps(is_full=True) > step if is_full else all(map(self._order.find, places))
 
-        self._log.wait_until(is_known, f"step {step:,}")
+        self._log.wait_until(is_known, awaited or f"step {step:,}")
         return is_known() or self._order.num_steps(is_full=is_full) > step
+
+    def micro_batch(self, position: int) -> Any:
+        """Return the micro-batch of this rank at a position that ``has_micro_batch`` allows."""
+        return self._collate(self._packs(position))
 
     def _places(self, position: int) -> range:
         """Return the positions of this rank's packs in the micro-batch that begins at a position of all ranks."""
         first = position + self._dp_rank
-        return range(first, first + self._per_micro_batch * self._dp_world_size, self._dp_world_size)
+        return range(first, first + self.packs_together, self._dp_world_size)
 
     def _packs(self, position: int) -> list[Pack]:
         """Return the packs of a micro-batch; where all places are empty, one without loss."""
@@ -205,14 +237,27 @@ class StreamLoader(RankLoader):
         Raises:
             StateError: within a step, or another run has acknowledged this position with other packs behind it.
         """
-        if self._position % self.lanes:
-            raise StateError(f"ack within a step, behind {self._position} packs: a checkpoint is made at its end")
+        # A further pass needs all shards again.
+        is_last_pass = self._epoch == 0 and not self._repeat
+        self.ack_position(group, self.state_dict(), checkpoint=checkpoint, is_last_pass=is_last_pass)
+
+    def ack_position(self, group: str, state: Mapping[str, Any], *, checkpoint: str, is_last_pass: bool) -> None:
+        """Acknowledge the packs before a state, which may be behind what this loader has delivered.
+
+        Args:
+            group, checkpoint: as of ``ack``.
+            state: as ``state_dict`` returns it.
+            is_last_pass: no pack before it is asked for again; else every shard stays.
+
+        Raises:
+            StateError: as of ``ack``.
+        """
+        position = state["packs_delivered"]
+        if position % self.lanes:
+            raise StateError(f"ack within a step, behind {position} packs: a checkpoint is made at its end")
         # Shards that other ranks have left behind may be unknown to this one.
         self._log.look()
-        # A further pass needs all shards again.
-        is_only_pass = self._epoch == 0 and not self._repeat
-        frontier = self._order.frontier(self._position) if is_only_pass else 0
-        facts = {**self.state_dict(), "frontier": frontier}
+        facts = {**state, "frontier": self._order.frontier(position) if is_last_pass else 0}
         notes = {"checkpoint": checkpoint, "dp_world_size": self._dp_world_size, "skipped": self.num_skipped}
         Acks(self._store, group).write(facts, notes=notes)
 
@@ -242,7 +287,7 @@ class StreamLoader(RankLoader):
         if most is not None and position > most:
             raise StateError(f"the loader state is damaged: {position:,} of {most:,} packs delivered")
         rest = position % self.lanes
-        if rest % (self._per_micro_batch * self._dp_world_size):
+        if rest % self.packs_together:
             raise StateError(
                 f"the state was saved within a step, behind {rest} of {self.lanes} packs, and micro-batches of "
                 f"{self._per_micro_batch} × {self._dp_world_size} ranks do not meet it: save at the end of a step"

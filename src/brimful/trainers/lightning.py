@@ -1,20 +1,21 @@
-"""Lightning: packs as a data module with its place in the epoch in every checkpoint."""
+"""Lightning: packs as a data module with its place in the epoch, or in the stream, in every checkpoint."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy.typing as npt
 
+from brimful.errors import SettingsError
 from brimful.optional import optional
 from brimful.plan.schedule import Tail
-from brimful.serve import PackLoader
+from brimful.serve import PackLoader, StreamLoader, mark_completed
 from brimful.shards import FingerprintedPacks, Pack
 
 with optional("lightning", "lightning", "PackDataModule"):
     import lightning.pytorch as pl
 
-__all__ = ["PackDataModule"]
+__all__ = ["AckCheckpoints", "PackDataModule", "StreamDataModule"]
 
 
 class PackDataModule(pl.LightningDataModule):  # type: ignore[misc]  # lightning is not typed here
@@ -85,3 +86,111 @@ class _ValidationLoader:
         # Without it an iteration would continue where sanity checking or an early stop left the last one.
         self._loader.begin_epoch(0)
         return iter(self._loader)
+
+
+class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
+    """A stream for ``Trainer.fit``, with the steps that were trained in every checkpoint.
+
+    Lightning reads ahead by a batch where a loader has no length, so the loader's own state would leave it out after a
+    restart. Here the optimizer steps say where the stream goes on.
+
+    Args:
+        stream: opened for this rank, with the packs of one optimizer step as ``lanes``; without ``repeat``.
+
+    Raises:
+        SettingsError: a stream that begins again, or a training of several epochs or of other steps.
+    """
+
+    def __init__(self, stream: StreamLoader) -> None:
+        super().__init__()
+        if stream.is_repeated:
+            raise SettingsError("StreamDataModule serves a stream once: open it with repeat=False")
+        self.stream = stream
+        self._begin = stream.state_dict()
+
+    def train_dataloader(self) -> Any:
+        """Return the micro-batches of this rank from the step of the checkpoint on."""
+        if self.trainer.max_epochs != 1:
+            raise SettingsError(f"a stream is served once: Trainer(max_epochs=1), and not {self.trainer.max_epochs}")
+        per_step = self.stream.packs_together * self.trainer.accumulate_grad_batches
+        if per_step != self.stream.lanes:
+            raise SettingsError(
+                f"one step of this training takes {per_step} packs (accumulate_grad_batches "
+                f"{self.trainer.accumulate_grad_batches}) and the stream has lanes={self.stream.lanes}: they must be equal"
+            )
+        return _StreamBatches(self.stream, self._begin)
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """Return the state of the stream behind so many optimizer steps since its beginning."""
+        return {**self._begin, "epoch": 0, "packs_delivered": step * self.stream.lanes}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state_at(self.trainer.global_step)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.stream.load_state_dict(state_dict)
+        self._begin = self.stream.state_dict()
+
+
+class _StreamBatches:
+    """The batches of a stream without its state, which Lightning would save for itself."""
+
+    def __init__(self, stream: StreamLoader, begin: dict[str, Any]) -> None:
+        self._stream, self._begin = stream, begin
+
+    def __iter__(self) -> Iterator[Any]:
+        self._stream.load_state_dict(self._begin)
+        return iter(self._stream)
+
+
+class AckCheckpoints(pl.Callback):  # type: ignore[misc]
+    """Callback that acknowledges the packs of a stream once a checkpoint is written that was trained on them.
+
+    Lightning says that it saves before it has written: the steps are remembered then, and acknowledged at its next step or
+    at its end. A process that is killed between has acknowledged too little, which only keeps shards.
+
+    Args:
+        data: the stream that is trained on.
+        group: name of this training, the same when it is resumed.
+        completed_files: put ``.completed`` files beside the shards too, for trainings that have the stream to themselves.
+    """
+
+    def __init__(self, data: StreamDataModule, group: str, *, completed_files: bool = False) -> None:
+        self._data, self._group, self._completed_files = data, group, completed_files
+        self._saved_step: int | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if isinstance(trainer.strategy.checkpoint_io, _asynchronous()):
+            raise SettingsError(
+                "AckCheckpoints needs checkpoints that are written when a step ends: no AsyncCheckpointIO"
+            )
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        # Lightning writes one checkpoint after the other: an earlier one is there.
+        self._write(trainer)
+        self._saved_step = int(trainer.global_step)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        # Perhaps the checkpoint could not be written.
+        self._saved_step = None
+
+    def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
+        self._write(trainer)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._write(trainer)
+
+    def _write(self, trainer: Any) -> None:
+        step, self._saved_step = self._saved_step, None
+        if step is None or not trainer.is_global_zero:
+            return
+        stream = self._data.stream
+        stream.ack_position(self._group, self._data.state_at(step), checkpoint=f"step {step}", is_last_pass=True)
+        if self._completed_files:
+            mark_completed(stream.directory, [self._group])
+
+
+def _asynchronous() -> type:
+    from lightning.pytorch.plugins.io import AsyncCheckpointIO
+
+    return AsyncCheckpointIO  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""``Trainer`` of Transformers and trainers built on it: numbers of packing in their logs.
+"""``Trainer`` of Transformers and trainers built on it: numbers of packing in their logs, streams acknowledged when saved.
 
 For packing itself, Trainer needs a ``PackedDataset`` and a ``PackCollator`` and nothing else.
 """
@@ -14,9 +14,11 @@ import transformers
 
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
+from brimful.messages import setting
+from brimful.serve import LazyShardedDataset, mark_completed
 from brimful.trainers.refusals import check_arguments
 
-__all__ = ["PackMetrics", "log_packing"]
+__all__ = ["AckCheckpoints", "PackMetrics", "log_packing"]
 
 _COUNTS = "pack_counts"
 
@@ -127,3 +129,54 @@ class _Counting:
             sum(len(batch.no_loss) for batch in rows),
         )
         return {**inputs, _COUNTS: counts}
+
+
+class AckCheckpoints(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+    """Callback that acknowledges the packs of a stream once a checkpoint is saved that was trained on them.
+
+    ``Trainer`` calls it behind each checkpoint. One rank writes, after all ranks have written theirs. Shards may be
+    removed below what it acknowledges (``remove_acknowledged``) only if the training asks for packs in order and once:
+    ``train_sampling_strategy="sequential"``, and no more steps than the data set has.
+
+    Args:
+        dataset: that the trainer trains on; its ``lanes`` are the packs of one optimizer step, of all ranks.
+        group: name of this training, the same when it is resumed.
+        completed_files: put ``.completed`` files beside the shards too, for trainings that have the stream to themselves.
+
+    >>> import tempfile
+    >>> from brimful.testing.toys import toy_stream
+    >>> dataset = LazyShardedDataset(toy_stream(tempfile.mkdtemp(), [4, 4]), lanes=4)
+    >>> callback = AckCheckpoints(dataset, "run-1")  # trainer.add_callback(callback)
+    """
+
+    def __init__(self, dataset: LazyShardedDataset, group: str, *, completed_files: bool = False) -> None:
+        self._dataset, self._group, self._completed_files = dataset, group, completed_files
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        # Ranks that tensors are parallel over share their packs: the loader knows how many do not.
+        per_forward = getattr(objects.get("train_dataloader"), "total_batch_size", None)
+        if per_forward is None:
+            per_forward = args.train_batch_size * args.world_size
+        packs_per_step = per_forward * args.gradient_accumulation_steps
+        if packs_per_step != self._dataset.lanes:
+            raise SettingsError(
+                f"one step of this training takes {packs_per_step} packs and the data set counts "
+                f"{setting('lanes', self._dataset.lanes)} of them: open it with LazyShardedDataset(…, lanes={packs_per_step})"
+            )
+
+    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        # Ranks write parts of a checkpoint: it is whole when the last of them has come here.
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.barrier()
+        if not state.is_world_process_zero:
+            return
+        is_sequential = getattr(args, "train_sampling_strategy", None) == "sequential"
+        is_one_pass = state.max_steps * self._dataset.lanes <= len(self._dataset)
+        self._dataset.ack(
+            state.global_step,
+            self._group,
+            checkpoint=f"checkpoint-{state.global_step}",
+            in_order=is_sequential and is_one_pass,
+        )
+        if self._completed_files:
+            mark_completed(self._dataset.directory, [self._group])

@@ -1,0 +1,232 @@
+"""Map-style data set over a stream that may still grow: samplers ask for packs by number, and those to come are waited for."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, Literal, TypeAlias
+
+from brimful.checks import index_of, setting_number, whole_number
+from brimful.errors import SettingsError, UnfinishedStoreError
+from brimful.fingerprint import short
+from brimful.messages import counted, setting
+from brimful.plan import Alignment
+from brimful.serve.stream_loader import OnCorrupt, StreamLoader
+from brimful.serve.stream_order import Assignment
+from brimful.shards import Pack
+from brimful.typing import Fingerprint
+
+Beyond: TypeAlias = Literal["error", "pad", "repeat"]
+
+
+class LazyShardedDataset:
+    """Packs of a stream by number, finished or growing, for the samplers of Megatron, Transformers and PyTorch.
+
+    The number is global: every rank opens the same data set, and its sampler says which packs are its own, each of them
+    exactly once. Asking for a pack that does not exist yet waits for it. Picklable and safe to fork: each process of a
+    ``DataLoader`` follows the log and maps the shards itself.
+
+    Number ``i`` is place ``i % lanes`` of step ``i // lanes``, so batches are those of ``StreamLoader``. Places that stay
+    empty at the end give a pack without loss: the length is a multiple of ``lanes``, and with the packs of a global batch
+    as ``lanes`` no sampler drops or repeats a pack to make ranks equal.
+
+    Args:
+        directory: path or URL of the stream.
+        num_packs: declared length, a multiple of ``lanes``; that of the finished stream if None. Samplers ask for the
+            length before they begin: a stream that grows needs it, or an upper bound for trainings that end by steps.
+        lanes: packs of one global batch, of all ranks and micro-batches; those of the stream if None.
+        assign: ``lane`` or ``pack`` (``Assignment``); by lanes if the stream has several, else by packs.
+        beyond: what a number behind the end of the stream gives: ``error``; ``pad``, a pack without loss; or
+            ``repeat``, the packs from the beginning again.
+        timeout: most seconds of one wait; None waits for ever, with a warning each minute.
+        on_corrupt: ``error``, or ``skip``: a pack without loss stands for a damaged one, and is counted.
+        cache_dir, cache_bytes: as of ``open_packs``.
+        dp_rank, dp_world_size: taken for code that names them; they change nothing, as numbers are global.
+
+    Attributes:
+        lanes: as above.
+
+    Raises:
+        SettingsError: lanes that do not divide the declared length.
+
+    >>> import tempfile
+    >>> from brimful.testing.toys import toy_stream
+    >>> dataset = LazyShardedDataset(toy_stream(tempfile.mkdtemp(), [2, 1]), lanes=2)
+    >>> len(dataset), [pack.num_loss_tokens for pack in dataset]
+    (4, [3, 3, 3, 0])
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        num_packs: int | None = None,
+        lanes: int | None = None,
+        assign: Assignment | str | None = None,
+        beyond: Beyond = "error",
+        timeout: float | None = None,
+        on_corrupt: OnCorrupt = "error",
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        dp_rank: int | None = None,
+        dp_world_size: int | None = None,
+    ) -> None:
+        if beyond not in ("error", "pad", "repeat"):
+            raise SettingsError(f"{setting('beyond')} {beyond!r} is unknown: use one of error, pad, repeat")
+        self._beyond = beyond
+        self._settings: dict[str, Any] = {
+            "num_packs": num_packs,
+            "lanes": lanes,
+            "assign": assign,
+            "beyond": beyond,
+            "timeout": timeout,
+            "on_corrupt": on_corrupt,
+            "cache_dir": cache_dir,
+            "cache_bytes": cache_bytes,
+        }
+        self._loader = StreamLoader(
+            directory,
+            lanes=lanes,
+            assign=assign,
+            packs_per_micro_batch=1,
+            timeout=timeout,
+            on_corrupt=on_corrupt,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+        )
+        self.directory, self.lanes = self._loader.directory, self._loader.lanes
+        self._num_packs = None if num_packs is None else setting_number("num_packs", num_packs, minimum=1)
+        if num_packs is not None and num_packs % self.lanes:
+            raise SettingsError(
+                f"{setting('num_packs', num_packs)} is no multiple of {setting('lanes', self.lanes)}, so the last global "
+                f"batch would be cut: declare {num_packs + -num_packs % self.lanes}"
+            )
+        end = self.end
+        if num_packs is not None and end is not None and end > num_packs:
+            logging.getLogger("brimful").warning(
+                "%s: num_packs=%d leaves out %d packs of the finished stream",
+                self.directory,
+                num_packs,
+                end - num_packs,
+            )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(LazyShardedDataset, **self._settings), (self.directory,)
+
+    @property
+    def end(self) -> int | None:
+        """Number behind the last place of the stream, a multiple of ``lanes``; None while it grows."""
+        num_steps = self._loader.steps_per_epoch
+        return None if num_steps is None else num_steps * self.lanes
+
+    def __len__(self) -> int:
+        """Return the declared length, or that of the finished stream.
+
+        Raises:
+            UnfinishedStoreError: the stream grows, and no length was declared.
+        """
+        if self._num_packs is not None:
+            return self._num_packs
+        end = self.end
+        if end is None:
+            raise UnfinishedStoreError(
+                f"{self.directory} still grows ({counted(self._loader.packs_so_far, 'pack')} so far), and samplers need a "
+                f"length: declare {setting('num_packs')}, at least the steps of the training × {self.lanes}"
+            )
+        return end
+
+    def __getitem__(self, index: int) -> Pack:
+        """Return the pack of a number, and wait for it if it does not exist yet.
+
+        Raises:
+            IndexError: the stream has ended before this number, and ``beyond`` is ``error``.
+            StreamTimeoutError: the pack did not come in time.
+            CorruptFileError: its shard is damaged.
+            ShardExpiredError: its shard was removed after later checkpoints.
+        """
+        number = index_of("a pack", index)
+        if number < 0:
+            number += len(self)
+        if number < 0:
+            raise IndexError(f"there is no pack {index}: a data set of {len(self):,} begins at {-len(self)}")
+        loader = self._loader
+        if not loader.has_micro_batch(number, f"pack {number:,} of {loader.packs_so_far:,} there are"):
+            number = self._behind(number)
+        # Of places without a pack it makes one without loss.
+        packs: list[Pack] = loader.micro_batch(number)
+        return packs[0]
+
+    def _behind(self, number: int) -> int:
+        """Return the place that stands for a number behind the end."""
+        end = self.end or 0
+        if end and self._beyond == "repeat":
+            return number % end
+        if end and self._beyond == "pad":
+            return number
+        raise IndexError(
+            f"{self.directory} ended with {end:,} packs, and pack {number} was asked for: declare num_packs={end}, or let "
+            f'beyond="repeat" begin again'
+        )
+
+    def __iter__(self) -> Iterator[Pack]:
+        """Serve the packs in order, to the declared length or the end of the stream."""
+        numbers = count() if self._num_packs is None else range(self._num_packs)
+        for number in numbers:
+            # A declared length may be longer than the stream.
+            if (self._num_packs is None or self._beyond == "error") and not self._loader.has_micro_batch(number):
+                return
+            yield self[number]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
+        return [self[index] for index in indices]
+
+    @property
+    def num_skipped(self) -> int:
+        """Packs that were damaged, as this process has met them."""
+        return self._loader.num_skipped
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of the plan, or of the producer."""
+        return str(self._loader.identity["plan"])
+
+    @property
+    def alignment(self) -> Alignment:
+        """Multiples of tokens that were left room for: ``PackCollator(padding=Padding.of_alignment(…))``."""
+        return Alignment(**self._loader.identity.get("alignment", {}))
+
+    @property
+    def media_settings(self) -> dict[str, Any] | None:
+        """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text."""
+        settings: dict[str, Any] | None = self._loader.identity.get("media_settings")
+        return settings
+
+    def ack(self, step: int, group: str, *, checkpoint: str = "", in_order: bool = True) -> None:
+        """Acknowledge the steps before a checkpoint of the model that is durable; by one rank.
+
+        Args:
+            step: optimizer steps of ``lanes`` packs that the checkpoint has, from the beginning of the stream.
+            group: the ranks that train one model on this stream.
+            checkpoint: its name, for people.
+            in_order: numbers were asked for in order, each once. A sampler that shuffles may ask for any later, and one
+                that comes again for all: then every shard stays.
+
+        Raises:
+            StateError: another run has acknowledged this step with other packs behind it.
+        """
+        position = whole_number("step", step, minimum=0) * self.lanes
+        end = self.end
+        state = {**self._loader.state_dict(), "packs_delivered": position}
+        is_last_pass = in_order and self._beyond != "repeat" and (end is None or position <= end)
+        self._loader.ack_position(group, state, checkpoint=checkpoint, is_last_pass=is_last_pass)
+
+    def __repr__(self) -> str:
+        end = self.end
+        length = "growing" if end is None else f"finished with {end:,}"
+        declared = "" if self._num_packs is None else f", {self._num_packs:,} declared"
+        return (
+            f"LazyShardedDataset({self.directory!r}, {length}{declared}, lanes {self.lanes}, {short(self.fingerprint)})"
+        )

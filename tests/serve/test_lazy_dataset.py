@@ -1,0 +1,261 @@
+"""Packs of a growing stream by number: every sampler of every trainer delivers each of them exactly once."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import pickle
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from brimful import LazyShardedDataset, StreamLoader  # noqa: E402
+from brimful.blobs import open_blob_store  # noqa: E402
+from brimful.errors import (  # noqa: E402
+    CorruptFileError,
+    SettingsError,
+    ShardExpiredError,
+    StateError,
+    StreamTimeoutError,
+    UnfinishedStoreError,
+)
+from brimful.serve import remove_acknowledged  # noqa: E402
+from brimful.serve.acks import Acks  # noqa: E402
+from brimful.testing.toys import ToyProducer, toy_stream  # noqa: E402
+from tests.serve import megatron_samplers  # noqa: E402
+
+LANES = 4
+
+
+@pytest.fixture(autouse=True)
+def _no_flush(monkeypatch):
+    """Bytes need not reach the device: no power is cut here."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def sample(pack):
+    """Sample of a pack; one without loss as -1."""
+    return int(pack.sample_ids[0]) if pack.num_loss_tokens else -1
+
+
+def samples(packs):
+    return [sample(pack) for pack in packs]
+
+
+def loader_of(dataset, batches, **options):
+    return torch.utils.data.DataLoader(dataset, batch_sampler=list(batches), collate_fn=samples, **options)
+
+
+def served(ranks):
+    """Samples of all ranks, which must be equally many steps."""
+    return sorted(i for step in zip(*ranks, strict=True) for batch in step for i in batch if i >= 0)
+
+
+def is_real_there():
+    return pytest.param("real", marks=pytest.mark.skipif(megatron_samplers.real() is None, reason="megatron-bridge"))
+
+
+@pytest.mark.parametrize("kind", ["own", is_real_there()])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("assign", ["lane", "pack"])
+def test_samplers_of_megatron_deliver_each_pack_once(tmp_path, kind, world_size, assign):
+    """Seed 000: numbers of one rank read as its own lost three quarters of the rows, silently."""
+    in_order = megatron_samplers.in_order if kind == "own" else megatron_samplers.real_in_order
+    at_random = megatron_samplers.at_random if kind == "own" else megatron_samplers.real_at_random
+    packs = [3, 2, 4, 1, 2, 1]
+    dataset = LazyShardedDataset(toy_stream(tmp_path, packs), lanes=LANES, assign=assign)
+    total = len(dataset)
+    micro_batch = LANES // world_size
+    for micro in {1, micro_batch}:
+        ranks = [loader_of(dataset, in_order(total, 0, micro, rank, world_size)) for rank in range(world_size)]
+        assert served(ranks) == list(range(sum(packs)))
+        for is_sharded in (True, False):
+            ranks = [
+                loader_of(dataset, at_random(total, 0, micro, rank, world_size, is_sharded))
+                for rank in range(world_size)
+            ]
+            assert served(ranks) == list(range(sum(packs)))
+
+
+@pytest.mark.skipif(megatron_samplers.real() is None, reason="megatron-bridge is not installed")
+@given(st.integers(1, 40), st.integers(0, 9), st.integers(1, 3), st.sampled_from([1, 2, 4]), st.booleans())
+def test_the_arithmetic_written_down_is_that_of_megatron(total, steps, micro, world_size, is_sharded):
+    """What the tests above rest on where Megatron is not installed."""
+    consumed = steps * micro * world_size
+    if consumed >= total // (micro * world_size) * micro * world_size:
+        return
+    for rank in range(world_size):
+        numbers = (total, consumed, micro, rank, world_size)
+        assert list(megatron_samplers.in_order(*numbers)) == list(megatron_samplers.real_in_order(*numbers))
+        assert list(megatron_samplers.at_random(*numbers, is_sharded)) == list(
+            megatron_samplers.real_at_random(*numbers, is_sharded)
+        )
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_sampler_of_pytorch_delivers_each_pack_once(tmp_path, shuffle):
+    """DistributedSampler repeats the first packs to make ranks equal, unless the length is a multiple."""
+    packs = [3, 2, 4, 1]
+    dataset = LazyShardedDataset(toy_stream(tmp_path, packs), lanes=LANES)
+    for world_size in (1, 2, 4):
+        ranks = []
+        for rank in range(world_size):
+            sampler = torch.utils.data.DistributedSampler(dataset, world_size, rank, shuffle=shuffle)
+            ranks.append(torch.utils.data.DataLoader(dataset, sampler=sampler, collate_fn=samples, batch_size=1))
+        assert served(ranks) == list(range(sum(packs)))
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=9), st.sampled_from(["lane", "pack"]), st.data())
+def test_batches_are_those_of_the_loader_and_resume_at_every_step(tmp_path_factory, packs, assign, data):
+    """C3, C4: whatever the world size before and after the stop, and with any micro-batch."""
+    stream = toy_stream(tmp_path_factory.mktemp("stream"), packs)
+    dataset = LazyShardedDataset(stream, lanes=LANES, assign=assign)
+    whole = [sorted(i for i in samples(batch) if i >= 0) for batch in StreamLoader(stream, lanes=LANES, assign=assign)]
+    assert len(dataset) == LANES * len(whole)
+    for step in range(len(whole)):
+        world_size = data.draw(st.sampled_from([1, 2, 4]))
+        micro = data.draw(st.sampled_from([m for m in (1, 2, 4) if LANES % (m * world_size) == 0]))
+        ranks = [
+            loader_of(dataset, megatron_samplers.in_order(len(dataset), step * LANES, micro, rank, world_size))
+            for rank in range(world_size)
+        ]
+        micro_batches = [list(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
+        accumulation = LANES // (micro * world_size)
+        batches = [
+            sorted(i for part in micro_batches[begin : begin + accumulation] for i in part if i >= 0)
+            for begin in range(0, len(micro_batches), accumulation)
+        ]
+        assert batches == whole[step:]
+
+
+@pytest.mark.parametrize(("context", "num_workers"), [("fork", 2), ("spawn", 1)])
+def test_workers_follow_a_stream_that_grows(tmp_path, context, num_workers):
+    """R9: workers wait for packs that were not there when they started; nothing is shared between them."""
+    producer = ToyProducer(tmp_path, lanes=2)
+    producer.append(2)
+    dataset = LazyShardedDataset(tmp_path, num_packs=12, timeout=60)
+    assert sample(dataset[0]) == 0  # a shard is mapped before the fork
+
+    def produce():
+        for num_packs in (2, 3, 3, 1, 1):
+            time.sleep(0.02)
+            producer.append(num_packs)
+        producer.close()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    numbers = megatron_samplers.in_order(12, 0, 2, 0, 1)
+    loader = loader_of(dataset, numbers, num_workers=num_workers, multiprocessing_context=context)
+    batches = list(loader)
+    thread.join()
+    assert batches == [[0, 2], [1, 3], [4, 7], [5, 8], [6, 9], [10, 11]]
+
+
+def test_lengths(tmp_path):
+    """Samplers ask for a length before the first pack: one that the stream cannot know is refused with the way out."""
+    producer = ToyProducer(tmp_path, lanes=2)
+    producer.append(3)
+    dataset = LazyShardedDataset(tmp_path)
+    with pytest.raises(UnfinishedStoreError, match=r"still grows \(3 packs so far\).*declare num_packs, at .* × 2"):
+        len(dataset)
+    with pytest.raises(SettingsError, match=r"num_packs=5 is no multiple of lanes=2, so .*: declare 6"):
+        LazyShardedDataset(tmp_path, num_packs=5)
+    declared = LazyShardedDataset(tmp_path, num_packs=4)
+    assert len(declared) == 4
+    assert "growing, 4 declared, lanes 2" in repr(declared)
+    producer.append(3)
+    producer.close()
+    assert samples(dataset) == list(itertools.chain(*zip([0, 1, 2], [3, 4, 5], strict=True)))
+    assert len(dataset) == dataset.end == 6
+    assert sample(dataset[-1]) == 5
+    with pytest.raises(IndexError, match="there is no pack -7"):
+        dataset[-7]
+
+
+def test_a_length_that_leaves_packs_out_is_told(tmp_path, caplog):
+    """A number that was declared too small must not lose the rest in silence."""
+    stream = toy_stream(tmp_path, [3, 3], lanes=2)
+    with caplog.at_level(logging.WARNING):
+        dataset = LazyShardedDataset(stream, num_packs=4)
+    assert "num_packs=4 leaves out 2 packs" in caplog.text
+    assert samples(dataset) == [0, 3, 1, 4]
+
+
+def test_behind_the_end(tmp_path):
+    """An upper bound as length: what comes behind the end is chosen, and never a pack twice unasked."""
+    stream = toy_stream(tmp_path, [2, 1], lanes=2)
+    with pytest.raises(IndexError, match="ended with 4 packs, and pack 4 was asked for: declare num_packs=4, or let"):
+        LazyShardedDataset(stream, num_packs=8)[4]
+    assert samples(LazyShardedDataset(stream, num_packs=8)) == [0, 2, 1, -1]
+    assert samples(LazyShardedDataset(stream, num_packs=8, beyond="pad")) == [0, 2, 1, -1, -1, -1, -1, -1]
+    assert samples(LazyShardedDataset(stream, num_packs=8, beyond="repeat")) == [0, 2, 1, -1] * 2
+    assert samples(LazyShardedDataset(stream, beyond="repeat")) == [0, 2, 1, -1]
+    empty = toy_stream(tmp_path / "empty", [])
+    for beyond in ("error", "pad", "repeat"):
+        with pytest.raises(IndexError, match="ended with 0 packs"):
+            LazyShardedDataset(empty, beyond=beyond)[0]
+    with pytest.raises(SettingsError, match="beyond 'stop' is unknown: use one of error, pad, repeat"):
+        LazyShardedDataset(stream, beyond="stop")  # type: ignore[arg-type]
+
+
+def test_waiting_names_the_pack(tmp_path, caplog, monkeypatch):
+    """C6: whoever looks at a run that stands still must see for what, in workers too."""
+    ToyProducer(tmp_path, lanes=2).append(2)
+    dataset = LazyShardedDataset(tmp_path, num_packs=8, timeout=0)
+    message = r"waiting for pack 6 of 2 there are, so for log/000000000001.json \(1 shard so far\)"
+    with pytest.raises(StreamTimeoutError, match=message):
+        dataset[6]
+    with pytest.raises(StreamTimeoutError, match=message):
+        list(loader_of(dataset, [[0], [6]], num_workers=1))
+    monkeypatch.setattr("brimful.serve.follow._WARN_SECONDS", 0.0)
+    with pytest.raises(StreamTimeoutError):
+        LazyShardedDataset(tmp_path, num_packs=8, timeout=0.05)[6]
+    assert "waiting for pack 6 of 2 there are" in caplog.text
+
+
+def test_pickled_with_its_settings(tmp_path):
+    """Ray and spawned workers get the data set as bytes."""
+    dataset = LazyShardedDataset(toy_stream(tmp_path, [2, 2], lanes=2), num_packs=8, beyond="repeat", dp_rank=1)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert samples(again) == samples(dataset) == [0, 2, 1, 3] * 2
+
+
+def test_damage_is_refused_or_skipped(tmp_path):
+    """R1: through the data set as through the loader."""
+    stream = toy_stream(tmp_path, [2, 2], lanes=2)
+    (path,) = (tmp_path / "shards").glob("00000001-*")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptFileError, match="00000001-"):
+        list(LazyShardedDataset(stream))
+    dataset = LazyShardedDataset(stream, on_corrupt="skip")
+    assert samples(dataset) == [0, -1, 1, -1]
+    assert dataset.num_skipped == 2
+
+
+def test_acknowledged_steps_let_shards_go(tmp_path):
+    """C5: by steps, as trainers count; who asks in another order, or comes again, keeps everything."""
+    stream = toy_stream(tmp_path, [1] * 8, lanes=2)
+    dataset = LazyShardedDataset(stream)
+    for step in (1, 2, 3):
+        dataset.ack(step, "model")
+    acks = Acks(open_blob_store(stream), "model")
+    assert acks.positions() == [2, 4, 6]
+    loader = StreamLoader(stream)
+    list(itertools.islice(loader, 2))
+    loader.ack("model")  # the same position by the loader is the same acknowledgement
+    assert remove_acknowledged(stream, ["model"], keep=2) == 4
+    with pytest.raises(ShardExpiredError, match="shard 2 was removed"):
+        dataset[2]
+    assert sample(dataset[4]) == 4
+    dataset.ack(2, "shuffled", in_order=False)
+    LazyShardedDataset(stream, num_packs=16, beyond="repeat").ack(2, "cyclic")
+    for group in ("shuffled", "cyclic"):
+        assert Acks(open_blob_store(stream), group).read(4)["frontier"] == 0
+    with pytest.raises(StateError, match="acknowledged otherwise"):
+        LazyShardedDataset(stream, lanes=4).ack(1, "model")
