@@ -44,6 +44,13 @@ class _PictureEncoder(type(toy_chat_encoder())):  # type: ignore[misc]
     def budgets(self) -> tuple[str, ...]:
         return ("images",)
 
+    @property
+    def length_settings(self) -> dict[str, Any]:
+        return {**super().length_settings, "media": {"family": "a fixed number of tokens"}}
+
+    def sizes_of_media(self, media: Any) -> dict[str, int]:
+        return {"images": len(media)}
+
     def encode_batch(self, samples: Any) -> list[Any]:
         return [_encoded(sample) for sample in samples]
 
