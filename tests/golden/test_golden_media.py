@@ -56,6 +56,24 @@ def test_finished_stores_open(golden, store):
                 assert fingerprint_bytes(item.read()) == item.fingerprint
 
 
+@pytest.mark.parametrize(
+    ("golden", "store", "known"),
+    [
+        (FORMATS[0], "references", {}),
+        (FORMATS[1], "references", {"image": {"count": 14, "bytes": 794}}),
+        (FORMATS[1], "bytes", {"image": {"count": 14, "bytes": 794}}),
+    ],
+    indirect=["golden"],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_the_census_of_older_stores_is_what_they_say(golden, store, known):
+    """Version 2 has none, the first records of version 3 count and sum bytes; nothing is made up, or read for it."""
+    shutil.rmtree(Path(store, "shards"))
+    census = open_packs(store).media
+    assert census.as_dict()["kinds"] == known
+    assert len(census.lines()) == (2 if known else 0)
+
+
 @pytest.mark.parametrize("golden", FORMATS[1:], indirect=True)
 def test_moved_stores_are_whole(golden):
     """From version 3 on a store that is moved with its pictures finds them."""
