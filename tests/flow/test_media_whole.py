@@ -11,6 +11,7 @@ pytest.importorskip("av")
 
 from brimful import check_store, open_packs
 from brimful.encode.media_chat import MediaChatEncoder
+from brimful.encode.tokenizer import Tokenizer
 from brimful.media.families import open_family
 from brimful.measure import LengthTable
 from brimful.plan import Plan
@@ -64,36 +65,30 @@ def hearing(folder, tokenizer):
     return folder / "template.jinja"
 
 
-SETS = {
-    "exams": (exams, "multimodal/mathvision", vision, "qwen2-vl", 16_384, {}, 321, 321),
-    "captions": (at("multimodal/coco", "coco.jsonl"), "multimodal/coco", vision, "qwen2.5-vl", 2_048, {}, 43, 43),
-    "boxes": (
-        at("multimodal/coco", "coco.jsonl"),
-        "multimodal/coco",
-        vision,
-        "qwen2-vl",
-        4_096,
-        {"format": "detection"},
-        43,
-        43,
-    ),
-    "pictures and clips": (
-        at(DEMO, "mllm_demo.json", "mllm_video_demo.json"),
-        DEMO,
-        vision,
-        "qwen2.5-vl",
-        4_096,
-        {},
-        9,
-        11,
-    ),
-    "sounds": (at(DEMO, "mllm_audio_demo.json"), DEMO, hearing, "qwen2-audio", 2_048, {}, 3, 3),
-    "speech": (at("audio", "audio.jsonl"), "audio", hearing, "qwen2-audio", 2_048, {}, 29, 29),
-}
-"""Rows, place of their media, processor, family, capacity, options of the source, samples, and media."""
+COCO = "multimodal/coco"
 
-SHORT = {"exams": 6, "captions": 4, "boxes": 4, "pictures and clips": 2, "sounds": 2, "speech": 3}
-"""Samples that `make test` looks at; `make test-all` looks at all."""
+SETS = {
+    "exams": (exams, "multimodal/mathvision", vision, "qwen2-vl", 16_384, (), 321, 321),
+    "captions": (at(COCO, "coco.jsonl"), COCO, vision, "qwen2.5-vl", 2_048, (), 43, 43),
+    "boxes": (at(COCO, "coco.jsonl"), COCO, vision, "qwen2-vl", 4_096, ("--format", "detection"), 43, 43),
+    "pictures and clips": (at(DEMO, "mllm_demo.json", "mllm_video_demo.json"), DEMO, vision, "qwen2.5-vl", 4_096, (), 9, 11),
+    "sounds": (at(DEMO, "mllm_audio_demo.json"), DEMO, hearing, "qwen2-audio", 2_048, (), 3, 3),
+    "speech": (at("audio", "audio.jsonl"), "audio", hearing, "qwen2-audio", 2_048, ("--on-bad-sample", "skip"), 29, 27),
+}  # fmt: skip
+"""Rows, place of their media, processor, family, capacity, options, rows in all, and media of those that are packed."""
+
+REJECTED = {"speech": {21: "'text' is empty", 27: "'text' is empty"}}
+"""Rows that say nothing, by their index."""
+
+SHORT = [
+    ("exams", 4, "references"),
+    ("captions", 3, "bytes"),
+    ("pictures and clips", 2, "references"),
+    ("speech", 2, "bytes"),
+]
+"""What `make test` looks at; `make test-all` looks at all rows, in both forms."""
+
+WHOLE = [pytest.param(name, None, form, marks=pytest.mark.training) for name in SETS for form in ("references", "bytes")]
 
 
 @pytest.fixture(scope="module")
@@ -106,25 +101,23 @@ def processors(qwen_tokenizer, tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize("storage", ["references", "bytes"])
-@pytest.mark.parametrize(
-    ("name", "count"), [*SHORT.items(), *(pytest.param(name, None, marks=pytest.mark.training) for name in SETS)]
-)
+@pytest.mark.parametrize(("name", "count", "storage"), [*SHORT, *WHOLE])
 def test_each_sample_once_with_the_bytes_of_its_media(name, count, storage, data_dir, processors, tmp_path):
     """Tokens are those of the encoder on the row alone and of the processor on decoded media; nothing else is in the packs."""
     rows, place, maker, family, capacity, options, num_samples, num_media = SETS[name]
     processor, template = processors[maker]
     files, media_dir = rows(data_dir, tmp_path), data_dir / place
     out = tmp_path / "packs"
+    # Of a tokenizer with tokens of its own, the fast form would be compared first: for seconds, and elsewhere.
+    fast = ("--no-fast",) if count is not None and maker is hearing else ()
     limits = () if count is None else ("--max-samples", count)
-    chosen = [part for key, value in options.items() for part in (f"--{key}", value)]
     line = ["pack", *files, "-o", out, "--processor", processor, "--encoder", family, "--chat-template", template]
-    run(*line, "--media-dir", media_dir, "--max-length", capacity, "--media", storage, *limits, *chosen, "--quiet")
+    run(*line, "--media-dir", media_dir, "--max-length", capacity, "--media", storage, *limits, *options, *fast, "--quiet")
 
     store, table, plan = open_packs(out), LengthTable.open(out / "lengths.arrow"), Plan.open(out / "plan.arrow")
-    source = open_source(files, media_dir=media_dir, max_samples=count, **options)
+    source = open_source(files, media_dir=media_dir, max_samples=count, **dict(format="detection") if "detection" in options else {})
     assert len(source) == (num_samples if count is None else count)
-    encoder = MediaChatEncoder(processor, open_family(family, processor), chat_template=template)
+    encoder = MediaChatEncoder(Tokenizer(processor, fast=False), open_family(family, processor), chat_template=template)
     assert encoder.family.settings == store.media_settings
     reference = encoder.media_reference
     assert reference.obstacle == ""
@@ -147,9 +140,13 @@ def test_each_sample_once_with_the_bytes_of_its_media(name, count, storage, data
                 assert item.read() == content
                 contents.add(content)
             media += len(items)
-    assert sorted(seen) == list(range(len(source)))
+    rejected = REJECTED.get(name, {}) if count is None else {}
+    assert sorted(seen) == [index for index in range(len(source)) if index not in rejected]
+    if rejected:
+        lines = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+        assert {line["sample_id"]: line["reason"] for line in lines} == rejected
     checked = check_store(out, plan=plan)
-    assert (checked.samples, checked.media) == (len(source), media)
+    assert (checked.samples, checked.media) == (len(seen), media)
     if count is None:
         assert media == num_media
     if storage == "bytes":  # complete by itself, each content once
@@ -158,6 +155,9 @@ def test_each_sample_once_with_the_bytes_of_its_media(name, count, storage, data
         assert {item.read() for pack in moved for item in pack.media} == contents
         out = tmp_path / "moved"
     if count is None:
-        code, table_of_checks, err = outcome("verify", out, "--processor", processor, "--attention", "sdpa")
-        assert code == 0, table_of_checks + err
-        assert any(row.split()[:3] == ["media", "-", "PASS"] for row in table_of_checks.splitlines()), table_of_checks
+        result = outcome("verify", out, "--processor", processor, "--attention", "sdpa", "--json")[1]
+        findings = {finding["check"]: finding["status"] for finding in json.loads(result)["findings"]}
+        # Qwen2-Audio of Transformers ignores num_items_in_batch: found here, and no fault of the packs.
+        right = {check for check, value in findings.items() if value == "PASS"}
+        assert findings.keys() - right == ({"weights"} if family == "qwen2-audio" else set()), result
+        assert {"media", "isolation", "logits", "loss", "gradients"} <= right
