@@ -68,12 +68,12 @@ class MediaLayout:
         rows = rows[np.argsort(segments[rows], kind="stable")]
         # Equal fingerprints lie together, the first use in front; so they do in every selection from this order.
         order = np.lexsort((survey.digests[rows, 1], survey.digests[rows, 0]))
+        ordered = rows[order]
         is_first_use = np.zeros(len(survey), dtype=bool)
         for kind in np.unique(survey.kinds):
-            of_kind = rows[order]
-            of_kind = of_kind[survey.kinds[of_kind] == kind]
+            of_kind = ordered[survey.kinds[ordered] == kind]
             is_first_use[of_kind[_is_first_of_group(survey.digests[of_kind])]] = True
-        order = order[is_stored[rows[order]]]
+        order = order[is_stored[ordered]]
         is_first = _is_first_of_group(survey.digests[rows[order]])
         groups = np.cumsum(is_first) - 1
         first_of_group = order[is_first]

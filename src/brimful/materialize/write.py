@@ -239,7 +239,9 @@ def identity_of(plan: Plan, source: Source, encoder: Encoder, per_shard: int) ->
         "encoder": encoder.fingerprint,
         "train_on": encoder.label_settings.get("train_on"),
         # Of media it says what the collator has to know: MediaFeatures.of_packs.
-        **({"media_settings": encoder.length_settings["media"]} if encoder.takes_media else {}),
+        **(
+            {"media_settings": settings_of_media} if (settings_of_media := encoder.length_settings.get("media")) else {}
+        ),
         "lanes": LANES,
         "packs_per_shard": per_shard,
     }
