@@ -60,6 +60,7 @@ def store_of(rows, family, tokens, chat_template, tokenizer_folder, folder, capa
     pack_dataset(source, encoder, folder / "p", settings, num_proc=1, cache_dir=folder / "cache")
     store = open_packs(folder / "p")
     small = renumbered(list(store))
+    assert store.media_settings is not None
     model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
     return small.packs, model, MediaFeatures.of_packs(store, folder)
 
@@ -125,3 +126,14 @@ def test_pictures_in_tiles(internvl):
     collator = PackCollator(media=features)
     assert assert_packed_is_alone(model, packs, collator, features, "model.vision_tower") == 4
     assert len(packs) < 4
+
+
+@pytest.mark.parametrize("name", ["omni", "internvl"])
+def test_verify_passes_them(name, request):
+    """The tiny models of ``brimful verify packs --processor DIR``; another medium in one sample moves no other."""
+    from brimful.verify import verify_packing
+
+    packs, model, features = request.getfixturevalue(name)
+    collator = PackCollator(pad_to=sum(map(len, packs)) + 9, media=features)
+    report = verify_packing(model, collator, packs, attention="sdpa")
+    assert report.ok, str(report)

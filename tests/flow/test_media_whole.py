@@ -12,8 +12,8 @@ pytest.importorskip("av")
 from brimful import check_store, open_packs
 from brimful.encode.media_chat import MediaChatEncoder
 from brimful.encode.tokenizer import Tokenizer
-from brimful.media.families import open_family
 from brimful.measure import LengthTable
+from brimful.media.families import open_family
 from brimful.plan import Plan
 from brimful.sources import open_source
 from tests.cli.tools import outcome, run
@@ -23,8 +23,13 @@ from tests.verify.media_packs import turns
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 DEMO = "multimodal/llama_factory_demo"
-QWEN_VIDEO = {"do_sample_frames": True, "fps": 2, "min_frames": 4, "max_frames": 16}
-QWEN_VIDEO |= {"size": {"shortest_edge": 12_544, "longest_edge": 50_176}}
+QWEN_VIDEO = {
+    "do_sample_frames": True,
+    "fps": 2,
+    "min_frames": 4,
+    "max_frames": 16,
+    "size": {"shortest_edge": 12_544, "longest_edge": 50_176},
+}
 
 
 def exams(data_dir, folder):
@@ -88,7 +93,9 @@ SHORT = [
 ]
 """What `make test` looks at; `make test-all` looks at all rows, in both forms."""
 
-WHOLE = [pytest.param(name, None, form, marks=pytest.mark.training) for name in SETS for form in ("references", "bytes")]
+WHOLE = [
+    pytest.param(name, None, form, marks=pytest.mark.training) for name in SETS for form in ("references", "bytes")
+]
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +119,23 @@ def test_each_sample_once_with_the_bytes_of_its_media(name, count, storage, data
     fast = ("--no-fast",) if count is not None and maker is hearing else ()
     limits = () if count is None else ("--max-samples", count)
     line = ["pack", *files, "-o", out, "--processor", processor, "--encoder", family, "--chat-template", template]
-    run(*line, "--media-dir", media_dir, "--max-length", capacity, "--media", storage, *limits, *options, *fast, "--quiet")
+    run(
+        *line,
+        "--media-dir",
+        media_dir,
+        "--max-length",
+        capacity,
+        "--media",
+        storage,
+        *limits,
+        *options,
+        *fast,
+        "--quiet",
+    )
 
     store, table, plan = open_packs(out), LengthTable.open(out / "lengths.arrow"), Plan.open(out / "plan.arrow")
-    source = open_source(files, media_dir=media_dir, max_samples=count, **dict(format="detection") if "detection" in options else {})
+    row_format = "detection" if "detection" in options else None
+    source = open_source(files, media_dir=media_dir, max_samples=count, format=row_format)
     assert len(source) == (num_samples if count is None else count)
     encoder = MediaChatEncoder(Tokenizer(processor, fast=False), open_family(family, processor), chat_template=template)
     assert encoder.family.settings == store.media_settings

@@ -36,9 +36,7 @@ class MediaContainer:
         """Return the medium at a range of the bytes."""
         # Not by the constructor, which takes three times as long for a frozen class.
         medium = object.__new__(Medium)
-        path, data = self.path, None
-        facts = dict(kind=kind, name=name, path=path, offset=offset, size=size, data=data, container=self)  # noqa: C408
-        object.__setattr__(medium, "__dict__", facts)
+        vars(medium).update(kind=kind, name=name, path=self.path, offset=offset, size=size, data=None, container=self)
         return medium
 
     def read(self, offset: int, size: int) -> bytes:
@@ -48,8 +46,7 @@ class MediaContainer:
             BadMediumError: the file is gone, cannot be read, or ends before.
         """
         try:
-            # By position: the descriptor is shared with forked processes, and a mapped file that is cut would kill them.
-            content = os.pread(self._descriptor, size, offset) if self._descriptor else self._first_read(offset, size)
+            content = self._read(offset, size)
         except OSError as error:
             reason = "is missing" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
             raise BadMediumError(f"its file {self.path} {reason}: write the packs again") from error
@@ -64,11 +61,12 @@ class MediaContainer:
             f"bytes {medium.offset:,} … {end:,} of {self.path} are not those that were written: write the packs again"
         )
 
-    def _first_read(self, offset: int, size: int) -> bytes:
-        """Open the file and read of it; behind a URL every reading is a first one."""
+    def _read(self, offset: int, size: int) -> bytes:
         if self._local_path is None:
             return self.store.get_range(self.key, offset, offset + size)
-        self._descriptor = os.open(self._local_path, os.O_RDONLY)
+        if self._descriptor is None:
+            self._descriptor = os.open(self._local_path, os.O_RDONLY)
+        # By position: the descriptor is shared with forked processes, and a mapped file that is cut would kill them.
         return os.pread(self._descriptor, size, offset)
 
     def __reduce__(self) -> tuple[object, ...]:

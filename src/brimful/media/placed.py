@@ -60,10 +60,9 @@ class PlacedMedium:
         Raises:
             BadMediumError: it is gone, or was changed since.
         """
-        medium, container = self.medium, self.medium.container
-        # The way of every medium of a store: without the steps between.
-        content = medium.read() if container is None else container.read(medium.offset, medium.num_bytes)
+        content = self.medium.read()
         if self.fingerprint and fingerprint_bytes(content) != self.fingerprint:
+            container = self.medium.container
             raise BadMediumError(CHANGED if container is None else container.damage(self.medium))
         return content
 

@@ -100,18 +100,19 @@ class MediaFiles:
         Raises:
             CorruptFileError: its container is missing or has another size than was committed.
         """
-        shard = place.get("container")
-        if shard is None:
+        if "container" not in place:
             path = os.path.join(self.root, place["path"])  # an absolute path stays
             return Medium(kind, name, path, place["offset"], place["size"])
-        container = self._containers.get(shard) or self._container(shard)
+        container = self._container(place["container"])
         return container.medium(kind, name, place["offset"], place["size"])
 
     def _container(self, shard: int) -> MediaContainer:
-        container = self._containers[shard] = self._open(shard)
-        # Media that are still held keep their file open; it closes with the last of them.
-        if len(self._containers) > _MAX_CONTAINERS:
-            self._containers.pop(next(iter(self._containers)))
+        container = self._containers.get(shard)
+        if container is None:
+            container = self._containers[shard] = self._open(shard)
+            # Media that are still held keep their file open; it closes with the last of them.
+            if len(self._containers) > _MAX_CONTAINERS:
+                self._containers.pop(next(iter(self._containers)))
         return container
 
     def _open(self, shard: int) -> MediaContainer:

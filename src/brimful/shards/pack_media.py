@@ -88,12 +88,7 @@ def media_from_json(text: bytes, resolve: Resolve) -> tuple[PlacedMedium, ...]:
         CorruptFileError: no such JSON, or a file of the store that is not whole.
     """
     try:
-        return tuple(
-            [
-                placed_from_values(values, resolve(_KINDS[values["kind"]], values["name"], values))
-                for values in _parse(text)
-            ]
-        )
+        return tuple(_from_values(values, resolve) for values in _parse(text))
     except (ValueError, TypeError, KeyError, IndexError) as error:
         if isinstance(error, CorruptFileError):
             raise
@@ -119,6 +114,11 @@ def _fast_loads() -> Callable[[bytes], Any] | None:
     except ImportError:
         return None
     return orjson.loads
+
+
+def _from_values(values: dict[str, Any], resolve: Resolve) -> PlacedMedium:
+    medium = resolve(_KINDS[values["kind"]], values["name"], values)
+    return placed_from_values(values, medium)
 
 
 def from_row_blobs(blobs: Sequence[bytes]) -> Resolve:

@@ -131,16 +131,22 @@ def _qwen_audio(transformers: Any, audio: Mapping[str, Any], text: dict[str, Any
     return transformers.Qwen2AudioForConditionalGeneration(config)
 
 
-def _qwen_omni(
-    transformers: Any, settings: Mapping[str, Any], text: dict[str, Any], tokens: dict[str, int]
-) -> Any:
+def _qwen_omni(transformers: Any, settings: Mapping[str, Any], text: dict[str, Any], tokens: dict[str, int]) -> Any:
     """Return the part of Qwen2.5-Omni that reads: both towers and the language model, without the one that speaks."""
     image = settings["image"]
     tower = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
-    vision = {"depth": 2, "num_heads": 2, "hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 64}
+    vision: dict[str, Any] = {
+        "depth": 2,
+        "num_heads": 2,
+        "hidden_size": 32,
+        "out_hidden_size": 48,
+        "intermediate_size": 64,
+    }
     vision |= {"patch_size": image["patch_size"], "spatial_merge_size": image["merge_size"]}
     vision |= {"temporal_patch_size": image["temporal_patch_size"], "fullatt_block_indexes": [1]}
-    unused = int(text["vocab_size"])  # ids that begin a medium, by which the model finds media where positions are not given
+    unused = int(
+        text["vocab_size"]
+    )  # ids that begin a medium, by which the model finds media where positions are not given
     config = transformers.Qwen2_5OmniThinkerConfig(
         audio_config={**tower, "num_mel_bins": 128, "output_dim": 48},
         vision_config=vision,
