@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import io
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,13 @@ class _PictureEncoder(type(toy_chat_encoder())):  # type: ignore[misc]
     @property
     def budgets(self) -> tuple[str, ...]:
         return ("images",)
+
+    @property
+    def length_settings(self) -> dict[str, Any]:
+        return {**super().length_settings, "media": {"family": "a fixed number of tokens"}}
+
+    def sizes_of_media(self, media: Any) -> dict[str, int]:
+        return {"images": len(media)}
 
     def encode_batch(self, samples: Any) -> list[Any]:
         return [_encoded(sample) for sample in samples]
@@ -111,10 +120,26 @@ def _reading(home: Path, count: int, num_bytes: int, repetitions: int) -> list[R
         return total
 
     assert ours() == peer() == count * num_bytes, "not the same bytes"
-    seconds = in_turn({"ours": ours, "peer": peer}, repetitions=repetitions)
-    rates = {name: count * num_bytes / 1e6 / time for name, time in seconds.items()}
+    processor: dict[str, list[float]] = {"ours": [], "peer": []}
+
+    def timed(name: str, function: Any) -> Any:
+        def call() -> None:
+            start = time.process_time()
+            function()
+            processor[name].append(time.process_time() - start)
+
+        return call
+
+    seconds = in_turn({"ours": timed("ours", ours), "peer": timed("peer", peer)}, repetitions=repetitions)
+    megabytes = count * num_bytes / 1e6
     title = f"read {count:,} pictures of {num_bytes / 1e3:,.0f} kB in {len(packs):,} packs, at random"
-    return [Row(title, "MB/s", rates["ours"], "bare Arrow file, memory map", rates["peer"], aim=0.5)]
+    on_the_clock = {name: megabytes / value for name, value in seconds.items()}
+    # The first round is not counted, as on the clock; of a machine that others use too, this is the number that holds.
+    of_processor = {name: megabytes / statistics.median(values[1:]) for name, values in processor.items()}
+    return [
+        Row(title, "MB/s", on_the_clock["ours"], "bare Arrow file, memory map", on_the_clock["peer"], aim=0.5),
+        Row("the same, by processor time", "MB/s", of_processor["ours"], "as above", of_processor["peer"], aim=0.5),
+    ]
 
 
 _PEAK = """

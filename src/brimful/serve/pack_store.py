@@ -2,11 +2,10 @@
 
 import abc
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, overload
-
-import numpy as np
 
 from brimful.blobs import open_blob_store
 from brimful.checks import path_of, position, positions
@@ -95,7 +94,7 @@ class PackStore(IndexedPacks):
                 f"{counted(num_packs, 'pack')} so far; run the command that writes it again"
             )
         # Shard i holds the packs below _ends[i] that no earlier shard holds.
-        self._ends = np.array([record.cum_packs for record in self._records], dtype=np.int64)
+        self._ends = [record.cum_packs for record in self._records]
         self._given_root = None if media_root is None else path_of("media_root", media_root)
         self.media_root = self._given_root or recorded_root(self._store, self.notes)
         media = MediaFiles(self._store, self._records, self.media_root)
@@ -110,7 +109,7 @@ class PackStore(IndexedPacks):
         return MediaCensus.of(self._records, directory=self.directory, root=self.media_root)
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return self._ends[-1] if self._ends else 0
 
     @property
     def num_tokens(self) -> int:
@@ -148,9 +147,8 @@ class PackStore(IndexedPacks):
         return str(self.identity["plan"])
 
     def _pack(self, index: int) -> Pack:
-        shard = int(np.searchsorted(self._ends, index, side="right"))
-        first = int(self._ends[shard]) - self._records[shard].packs
-        return self._files.pack(self._records[shard], index - first)
+        record = self._records[bisect_right(self._ends, index)]
+        return self._files.pack(record, index - record.cum_packs + record.packs)
 
     def __repr__(self) -> str:
         return (

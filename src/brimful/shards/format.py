@@ -134,28 +134,35 @@ class _BatchViews:
     def __init__(self, batch: Any) -> None:
         # A flipped bit may lie in the offsets and buffer sizes: validate before any column is touched.
         batch.validate(full=True)
+        # Offsets are numbers of Python: views are cut by them faster than by those of NumPy.
         self.ids, self.id_offsets = _list_views(batch.column("input_ids"))
         self.lengths, self.segment_offsets = _list_views(batch.column("lengths"))
         self.sample_ids, _ = _list_views(batch.column("sample_ids"))
         self.starts, _ = _list_views(batch.column("starts"))
-        masks = batch.column("loss_mask")
-        _, offsets, data = masks.buffers()
-        self.mask_offsets = np.frombuffer(offsets, dtype=np.int32, count=len(masks) + 1)
-        self.bits = np.frombuffer(data, dtype=np.uint8)
+        self.bits, self.mask_offsets = _text_views(batch.column("loss_mask"))
         self.checksums = to_numpy(batch.column("checksum"))
-        self.media = batch.column("media") if "media" in batch.schema.names else None
+        self.media = _text_views(batch.column("media")) if "media" in batch.schema.names else None
         self.blobs = batch.column("blobs") if "blobs" in batch.schema.names else None
 
     def media_of(self, row: int) -> tuple[bytes, list[bytes]] | None:
         """Return the media of a pack as they are stored, and bytes in its row; None in a shard without media."""
         if self.media is None:
             return None
-        return self.media[row].as_py(), [] if self.blobs is None else self.blobs[row].as_py()
+        data, offsets = self.media
+        # A copy, which is checked and then parsed: the mapped file may change in between.
+        return data[offsets[row] : offsets[row + 1]].tobytes(), [] if self.blobs is None else self.blobs[row].as_py()
 
 
-def _list_views(column: Any) -> tuple[_Array, _Array]:
-    """Return the values and the offsets of a list column, without a copy."""
-    return to_numpy(column.values), to_numpy(column.offsets)
+def _text_views(column: Any) -> tuple[_Array, list[int]]:
+    """Return the bytes of a binary column, without a copy, and its offsets."""
+    _, offsets, data = column.buffers()
+    content = np.empty(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
+    return content, np.frombuffer(offsets, dtype=np.int32, count=len(column) + 1).tolist()
+
+
+def _list_views(column: Any) -> tuple[_Array, list[int]]:
+    """Return the values of a list column, without a copy, and its offsets."""
+    return to_numpy(column.values), to_numpy(column.offsets).tolist()
 
 
 class ShardReader:
@@ -234,7 +241,7 @@ class ShardReader:
             raise CorruptFileError(f"{self.path}: row {row} has other bytes than were written: write the shard again")
         # Summed in int32 at once: every read comes through here.
         cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
-        np.cumsum(lengths, out=cu_seqlens[1:])
+        lengths.cumsum(out=cu_seqlens[1:])
         mask = np.unpackbits(bits, count=len(ids), bitorder="little").view(np.bool_)
         return Pack(ids, mask, cu_seqlens, sample_ids, starts, () if media is None else self._placed(*media))
 

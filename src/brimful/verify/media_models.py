@@ -1,5 +1,6 @@
 """Tiny random models of the families with media, for the packs of a processor's settings."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,8 +63,12 @@ def tiny_media_model(
             model = _qwen_vl(transformers, family, settings["image"], text, tokens, tokens_per_second)
         elif family == "qwen2-audio":
             model = _qwen_audio(transformers, settings["audio"], text, tokens["audio_token_id"])
+        elif family == "qwen2.5-omni":
+            model = _qwen_omni(transformers, settings, text, tokens)
         elif family == "llava":
             model = _llava(transformers, settings["image"], text, tokens["image_token_id"])
+        elif family == "internvl":
+            model = _internvl(transformers, settings["image"], text, tokens["image_token_id"])
         else:
             raise SettingsError(
                 f"there is no small model of {family}: name a model of your own by {setting('model', 'DIR')}"
@@ -124,6 +129,47 @@ def _qwen_audio(transformers: Any, audio: Mapping[str, Any], text: dict[str, Any
         audio_token_index=token,
     )
     return transformers.Qwen2AudioForConditionalGeneration(config)
+
+
+def _qwen_omni(transformers: Any, settings: Mapping[str, Any], text: dict[str, Any], tokens: dict[str, int]) -> Any:
+    """Return the part of Qwen2.5-Omni that reads: both towers and the language model, without the one that speaks."""
+    image = settings["image"]
+    tower = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
+    vision: dict[str, Any] = {
+        "depth": 2,
+        "num_heads": 2,
+        "hidden_size": 32,
+        "out_hidden_size": 48,
+        "intermediate_size": 64,
+    }
+    vision |= {"patch_size": image["patch_size"], "spatial_merge_size": image["merge_size"]}
+    vision |= {"temporal_patch_size": image["temporal_patch_size"], "fullatt_block_indexes": [1]}
+    unused = int(
+        text["vocab_size"]
+    )  # ids that begin a medium, by which the model finds media where positions are not given
+    config = transformers.Qwen2_5OmniThinkerConfig(
+        audio_config={**tower, "num_mel_bins": 128, "output_dim": 48},
+        vision_config=vision,
+        text_config={**text, **_MROPE},
+        **{f"{kind}_token_index": tokens[f"{kind}_token_id"] for kind in ("audio", "image", "video")},
+        **{f"{kind}_start_token_id": unused + number for number, kind in enumerate(("audio", "vision"))},
+    )
+    return transformers.Qwen2_5OmniThinkerForConditionalGeneration(config)
+
+
+def _internvl(transformers: Any, image: Mapping[str, Any], text: dict[str, Any], token: int) -> Any:
+    # Four patches are one token; no file of the processor says how large a patch is, and tiles and tokens leave one size.
+    width, height = int(image["width"]), int(image["height"])
+    patch = math.isqrt(width * height // (4 * int(image["image_seq_length"])))
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.InternVLConfig(
+        vision_config={**vision, "image_size": [height, width], "patch_size": [patch, patch]},
+        text_config={**text, "model_type": "qwen2"},
+        image_token_id=token,
+        image_seq_length=image["image_seq_length"],
+        tie_word_embeddings=False,
+    )
+    return transformers.InternVLForConditionalGeneration(config)
 
 
 def _llava(transformers: Any, image: Mapping[str, Any], text: dict[str, Any], token: int) -> Any:
