@@ -52,6 +52,7 @@ class Channel(abc.ABC):
 
     def answered(self, nonce: str) -> None:
         """Take a question back."""
+        return
 
     def clone(self) -> Channel:
         """Return the channel for another thread."""
