@@ -23,8 +23,8 @@ QUICK = Waiting(poll_seconds=0.02, beat_seconds=0.05, stale_seconds=1.0, arrive_
 class Build:
     """The plan of an epoch: a hundred packs, after ``seconds``; ``fault`` is called before it is there."""
 
-    def __init__(self, directory, seconds=0.0, fault=None):
-        self.directory, self.seconds, self.fault = Path(directory), seconds, fault
+    def __init__(self, directory, seconds=0.0, fault=None, capacity=128):
+        self.directory, self.seconds, self.fault, self.capacity = Path(directory), seconds, fault, capacity
         self.epochs = []
 
     def __call__(self, epoch, progress):
@@ -38,7 +38,7 @@ class Build:
         name = f"plans/{epoch}.arrow"
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        plan_packs(LENGTHS, capacity=128, epoch=epoch).save(path)
+        plan_packs(LENGTHS, capacity=self.capacity, epoch=epoch).save(path)
         return BuiltPlan(Plan.open(path), fingerprint_of("plans of a test"), (published(self.directory, name),))
 
 
