@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -234,11 +235,12 @@ def test_a_plan_that_is_there_is_not_made_again(tmp_path, monkeypatch):
 
 def test_a_damaged_plan_is_made_again(tmp_path):
     with share(tmp_path) as first:
-        path = first.plan.path
+        path = Path(first.plan.path)
         fingerprint = first.plan.fingerprint
-    data = bytearray(open(path, "rb").read())
+    data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 255
-    open(path, "wb").write(data)
+    path.unlink()  # the first plan is mapped from it
+    path.write_bytes(data)
     with share(tmp_path) as second:
         assert second.plan.fingerprint == fingerprint
         second.plan.check_fingerprint()
@@ -267,7 +269,7 @@ def test_domains_of_packs_are_the_same_on_a_rank_that_only_read_them(tmp_path):
         assert metadata[1].group_domains == ("code", "math")
         assert metadata[0].group.tolist() == metadata[1].group.tolist()
         assert metadata[0].fingerprint == metadata[1].fingerprint
-        assert set(metadata[1].group.tolist()) == {1}, "two of three samples are math"
+        assert len(set(metadata[1].group.tolist())) > 1
 
 
 def test_settings_with_an_epoch_are_refused(tmp_path):
