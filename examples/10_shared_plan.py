@@ -20,16 +20,20 @@ RANKS = 2
 
 
 def train(folder: str) -> None:
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous")
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
     chats, encoder = make_chats(limit=400), ChatEncoder(AutoTokenizer.from_pretrained(f"{folder}/tokenizer"))
     settings = PlanSettings(capacity=512, overflow="drop")
     with shared_plan(chats, encoder, settings, directory=f"{folder}/shared", cache_dir=folder, num_epochs=2) as shared:
-        rank, world_size = distributed.get_rank(), distributed.get_world_size()
         loader = PackLoader(shared.dataset(), dp_rank=rank, dp_world_size=world_size)
         for epoch in range(2):
             # Packs without a target of the loss keep a rank in step at the end of an epoch.
             mine = [
-                sample for packs in loader for pack in packs if pack.loss_mask.any() for sample in pack.sample_ids.tolist()
+                sample
+                for packs in loader
+                for pack in packs
+                if pack.loss_mask.any()
+                for sample in pack.sample_ids.tolist()
             ]
             ranks: list[tuple[str, list[int]]] = [("", [])] * world_size
             distributed.all_gather_object(ranks, (shared.plan.fingerprint, mine))

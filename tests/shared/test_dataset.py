@@ -17,9 +17,7 @@ CHATS = [{"prompt": f"{number}+{number}?", "completion": str(2 * number)} for nu
 @pytest.fixture
 def shared(tmp_path):
     settings = PlanSettings(capacity=64)
-    with shared_plan(
-        CHATS, toy_chat_encoder(), settings, directory=tmp_path, ahead=False, progress=Progress()
-    ) as plan:
+    with shared_plan(CHATS, toy_chat_encoder(), settings, directory=tmp_path, ahead=False, progress=Progress()) as plan:
         yield plan
 
 
@@ -65,7 +63,9 @@ def test_a_state_goes_on_in_the_plan_of_its_epoch(shared, tmp_path):
     batches = iter(stopped)
     head = ids_of(next(batches) for _ in range(4))
     state = stopped.state_dict()
-    with shared_plan(CHATS, toy_chat_encoder(), PlanSettings(capacity=64), directory=tmp_path, ahead=False, progress=Progress()) as later:
+    with shared_plan(
+        CHATS, toy_chat_encoder(), PlanSettings(capacity=64), directory=tmp_path, ahead=False, progress=Progress()
+    ) as later:
         resumed = PackLoader(later.dataset(), first_of)
         resumed.load_state_dict(state)
         assert head + ids_of(resumed) == whole[2]

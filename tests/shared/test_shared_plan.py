@@ -61,7 +61,11 @@ def test_every_rank_has_the_plan_of_rank_0_and_it_was_built_once(tmp_path):
             [segment.sample_id for segment in plans[0].plan.pack(i)] for i in range(3)
         ]
         assert metadata.lengths.tolist() == plans[0].plan.pack_tokens.tolist()
-        assert (len(metadata), set(metadata.group.tolist()), metadata.group_domains) == (len(plans[0].plan), {0}, ("all",))
+        assert (len(metadata), set(metadata.group.tolist()), metadata.group_domains) == (
+            len(plans[0].plan),
+            {0},
+            ("all",),
+        )
 
 
 def test_a_build_longer_than_every_waiting_time_is_waited_for(tmp_path):
@@ -283,7 +287,9 @@ def test_half_a_document_is_no_document(tmp_path):
 
     whole = BuilderStatus("s", 1, "host", 1).to_json()
     assert BuilderStatus.of_json(whole) == BuilderStatus("s", 1, "host", 1)
-    assert [BuilderStatus.of_json(data) for data in (whole[:20], b"", b"[]", json.dumps({"beat": 1}).encode())] == [None] * 4
+    assert [BuilderStatus.of_json(data) for data in (whole[:20], b"", b"[]", json.dumps({"beat": 1}).encode())] == [
+        None
+    ] * 4
 
 
 def test_a_plan_opens_without_reading_its_arrays(tmp_path):
