@@ -216,7 +216,7 @@ def test_two_jobs_of_one_name_do_not_mix(tmp_path):
     from brimful.shared import open_channel as module
 
     module._calls.clear()  # the second job is another process, which counts from 0
-    with pytest.raises(SettingsError, match="in use by another job of that name .* give each its own job"):
+    with pytest.raises(SettingsError, match=r"in use by another job of that name .* give each its own job"):
         open_channel(Ranks(0, 2), tmp_path, name="first job", **options)
     builder.close()
     other = open_channel(Ranks(0, 2), tmp_path, name="first job", **{**options, "job": "other"})
