@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,7 @@ def die(_epoch):
 
 def in_threads(*functions):
     """Results of functions that run at the same time, one for each rank; an error is a result."""
-    results = [None] * len(functions)
+    results: list[Any] = [None] * len(functions)
 
     def run(number):
         try:

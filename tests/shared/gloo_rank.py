@@ -1,6 +1,6 @@
 """One rank of ``test_processes``: every case in one process, since starting PyTorch costs more than all of them.
 
-python -m tests.shared.gloo_rank FOLDER RANK WORLD
+python -m tests.shared.gloo_rank FOLDER RANK WORLD PORT
 """
 
 from __future__ import annotations
@@ -93,10 +93,8 @@ def main():
     (folder / f"here {rank}").touch()
     while len(list(folder.glob("here *"))) < world_size:
         time.sleep(0.02)
-    store = distributed.FileStore(str(folder / "store"), world_size)
-    if len(sys.argv) > 4:
-        port = int(sys.argv[4])
-        store = distributed.TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)
+    port = int(sys.argv[4])
+    store = distributed.TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)  # type: ignore[attr-defined]
     timeout = datetime.timedelta(seconds=TIMEOUT_SECONDS)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
     (folder / f"rank {rank}.json").write_text(json.dumps(dict(cases(folder, rank))))

@@ -11,6 +11,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,6 +170,7 @@ def test_what_an_earlier_job_left_is_not_believed(tmp_path):
 KILLED = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from brimful.shared import Ranks, SharedPlan
 from brimful.shared.folder_channel import FolderChannel
 from tests.shared.builds import QUICK, Build, die
@@ -210,7 +212,7 @@ def test_a_directory_that_is_not_shared_is_named_where_no_store_carries_the_plan
 
 def test_two_jobs_of_one_name_do_not_mix(tmp_path):
     """Two builders in one folder would answer each other's followers."""
-    options = {"store": None, "job": "same", "waiting": QUICK}
+    options: dict[str, Any] = {"store": None, "job": "same", "waiting": QUICK}
     channel = open_channel(Ranks(0, 2), tmp_path, name="first job", **options)
     builder = Builder(Build(tmp_path), channel, Ranks(0, 2), tmp_path, progress=Progress(), beat_seconds=0.05)
     from brimful.shared import open_channel as module
