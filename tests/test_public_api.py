@@ -18,7 +18,7 @@ NAMES = [
     "measure_lengths", "LengthTable", "plan_packs", "plan_with", "PlanSettings", "Plan", "Overflow", "CostModel", "schedule_packs",
     "plan_step", "StepPlan", "plan_context_parallel", "ContextParallelPlan", "warm_up",
     "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "open_packs", "Pack", "PackStore",
-    "PackedDataset", "PackLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
+    "PackedDataset", "PackLoader", "StreamLoader", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
     "shared_plan", "SharedPlan", "SharedPackedDataset", "broadcast_plan",
     "PackedBatch",
     "Padding", "PackCollator", "Normaliser", "per_sample_loss", "collator_for", "choose_attention",
@@ -47,7 +47,7 @@ def instances(tmp_path_factory):
     transformers = pytest.importorskip("transformers")
 
     from brimful.demo.tokenizer import train_tokenizer
-    from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs
+    from brimful.testing.toys import toy_chat_encoder, toy_pack, toy_packs, toy_stream
     from brimful.verify.report import Finding, Status
 
     home = tmp_path_factory.mktemp("home")
@@ -80,6 +80,7 @@ def instances(tmp_path_factory):
         "PackSummary": summary, "check_store": brimful.check_store(home / "packs"), "open_packs": store,
         "Pack": store[0], "PackStore": store, "PackedDataset": brimful.PackedDataset(store),
         "PackLoader": brimful.PackLoader(store, dp_world_size=2),
+        "StreamLoader": brimful.StreamLoader(toy_stream(home / "stream", [2, 2]), lanes=2),
         "TokenBudgetBatches": brimful.TokenBudgetBatches([store[0]], brimful.TokenBudget(64)),
         "shared_plan": ranks, "SharedPlan": ranks, "SharedPackedDataset": ranks.dataset(),
         "EncodedSamples": brimful.EncodedSamples(source, encoder),

@@ -15,6 +15,7 @@ IGNORE_INDEX = -100
 Fingerprint: TypeAlias = str
 """32 hexadecimal digits that identify ordered contents and settings."""
 
+Int8Array: TypeAlias = npt.NDArray[np.int8]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 AnyIntArray: TypeAlias = npt.NDArray[np.integer[Any]]

@@ -15,7 +15,7 @@ from tests.materialize.stores import tree
 
 
 def job(directory, home):
-    rows = [chat("ab", *[f"p{n % 9}.png"] * (n % 2), *[picture(20 + n % 5)] * (n % 3 == 0)) for n in range(40)]
+    rows = [chat("ab", *[f"p{n % 9}.png"] * (n % 2), *[picture(20 + n % 5)] * (n % 3 == 0)) for n in range(80)]
     source = open_source(rows, media=True, media_dir=home / "data")
     settings = PlanSettings(capacity=64)
     options = {"shard_bytes": 4 * 64 * 2, "num_proc": 1, "cache_dir": home / "cache"}
@@ -43,5 +43,5 @@ def test_killed_at_every_point_the_same_call_finishes(tmp_path, point):
     job(tmp_path / "killed", tmp_path)
     assert tree(tmp_path / "killed") == tree(tmp_path / "whole")
     plan = Plan.open(tmp_path / "killed" / "plan.arrow")
-    assert check_store(tmp_path / "killed", plan=plan).media == 20 + 14
+    assert check_store(tmp_path / "killed", plan=plan).media == 40 + 27
     assert not (tmp_path / "killed" / "tmp").exists()

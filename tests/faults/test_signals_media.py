@@ -24,7 +24,8 @@ from itertools import count
 from brimful.__main__ import main
 from tests.faults.stalls import stall, stalling
 
-import brimful.cli.pack as command, brimful.materialize.write as write
+import brimful.cli.pack as command
+from brimful.materialize.media import ShardMediaWriter
 from brimful.media.families import Qwen2VL
 command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 12)
 
@@ -37,7 +38,7 @@ def stalling_in(function, stage, occurrence):
     return stalled
 
 Qwen2VL.image = stalling_in(Qwen2VL.image, "measuring", 5)
-write.media_of_packs = stalling_in(write.media_of_packs, "writing", 2)
+ShardMediaWriter.packs = stalling_in(ShardMediaWriter.packs, "writing", 2)
 
 if __name__ == "__main__":
     main()

@@ -61,7 +61,7 @@ def test_no_example_is_left_out() -> None:
 def test_pack_your_chats(tmp_path) -> None:
     out = run("01_pack_your_chats.py", tmp_path)
     samples, dropped = re.search(r"^samples +(\d+) in memory", out, re.M), re.search(r"^dropped +(\d+)", out, re.M)
-    checked = re.search(r"StoreCheck\(.*samples=(\d+)\)", out)
+    checked = re.search(r"StoreCheck\(.*samples=(\d+)", out)
     assert samples
     assert dropped
     assert checked

@@ -59,7 +59,7 @@ def test_a_medium_that_cannot_be_decoded_stops_by_name(broken, qwen_tokenizer):
     """The default: nobody trains on less than he thinks."""
     collator = PackCollator(media=MediaFeatures.of_packs(open_packs(broken), qwen_tokenizer))
     pack = next(pack for pack in open_packs(broken) if 3 in pack.sample_ids)
-    with pytest.raises(CollateError, match=r"sample 3, image '3.png': was changed .*on_bad_medium=\"no_loss\""):
+    with pytest.raises(CollateError, match=r"sample 3, image '3.png': has 100 bytes and .* cut short.*on_bad_medium=\"no_loss\""):
         collator([pack])
 
 
@@ -96,10 +96,10 @@ def test_or_its_sample_is_trained_without_loss(broken, qwen_tokenizer, tmp_path)
             assert features.num_bad_media == epoch + 1
     ours = [warning for warning in caught if "trained without loss" in str(warning.message)]
     assert len(ours) == 1
-    assert "sample 3, image '3.png': was changed since it was packed" in str(ours[0].message)
+    assert "sample 3, image '3.png': has 100 bytes and 28,376 are due: the file was cut short" in str(ours[0].message)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["sample_id"] for line in lines] == [3, 3]
-    assert "was changed" in lines[0]["reason"]
+    assert "cut short" in lines[0]["reason"]
     with pytest.raises(SettingsError, match=r'on_bad_medium="skip" is none of error, no_loss'):
         MediaFeatures.of_packs(packs, qwen_tokenizer, on_bad_medium="skip")  # type: ignore[arg-type]
 

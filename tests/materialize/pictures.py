@@ -45,6 +45,9 @@ class PictureEncoder(type(toy_chat_encoder())):
     def budgets(self):
         return ("patches", "images")
 
+    def sizes_of_media(self, media):
+        return {"patches": sum(item.num_patches for item in media), "images": len(media)}
+
     def encode_batch(self, samples):
         type(self).num_encoded += len(samples)
         return [self._with_media(sample) for sample in samples]

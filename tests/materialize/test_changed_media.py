@@ -1,48 +1,98 @@
-"""Media that change behind their rows: the error says how to go on, and that way works."""
+"""Media that change behind their rows: one error says how to go on, and that way works."""
 
-from __future__ import annotations
-
-import shutil
-from pathlib import Path
+import re
 
 import pytest
 
-from tests.cli.tools import refused, run
+from brimful import measure_lengths, pack_dataset, plan_packs, write_packs
+from brimful.errors import BadSampleError, LengthChangedError
+from brimful.progress import Progress
+from brimful.serve import open_packs
+from brimful.sources import open_source
+from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
+
+CAPACITY = 64
 
 
 @pytest.fixture
-def home(media_home: Path, tmp_path: Path) -> Path:
-    """A copy of the drawn chats whose pictures may be changed, measured already."""
-    shutil.copytree(media_home, tmp_path / "home", ignore=shutil.ignore_patterns("packs", "cache"))
-    run(*command(tmp_path / "home", "first", "cache"))
-    return tmp_path / "home"
+def home(tmp_path):
+    write_pictures(tmp_path / "data", range(3))
+    return tmp_path
 
 
-def command(home: Path, out: str, cache: str) -> list[object]:
-    options = [
-        "--processor",
-        home / "processor",
-        "--max-length",
-        512,
-        "--num-proc",
-        1,
-        "--quiet",
-        "--on-bad-sample",
-        "skip",
-    ]
-    return ["pack", home / "chats.jsonl", "-o", home / out, "--cache-dir", home / cache, *options]
+def source_in(home):
+    return open_source([chat("a", f"p{number}.png") for number in range(3)], media=True, media_dir=home / "data")
 
 
-@pytest.mark.parametrize("change", ["gone", "larger"])
-def test_a_picture_that_changed_since_it_was_measured_has_a_way_out(home: Path, change: str) -> None:
-    """Without it the same command fails for ever: lengths are found again by their rows, which are as they were."""
-    picture = home / "pictures" / "0002_0.png"
-    picture.unlink()
-    if change == "larger":
-        from PIL import Image
+def pack(home, directory, **options):
+    options = {"capacity": CAPACITY, "num_proc": 1, "cache_dir": home / "cache", **options}
+    return pack_dataset(source_in(home), PictureEncoder(), home / directory, **options)
 
-        Image.new("RGB", (224, 223)).save(picture)
-    line = refused(*command(home, "second", "cache"))
-    assert "chats.jsonl:3 (sample 2)" in line
-    assert line.endswith("bring it back, or measure anew, with another -o and another --cache-dir")
-    run(*command(home, "third", "other-cache"))
+
+def change(home, how):
+    path = home / "data" / "p2.png"
+    path.unlink() if how == "gone" else path.write_bytes(picture(2, size=43))
+
+
+class _ChangeAt(Progress):
+    """Changes a picture as a stage begins."""
+
+    def __init__(self, home, how, stage):
+        super().__init__()
+        self._home, self._how, self._stage = home, how, stage
+
+    def _opened(self, record):
+        if record.name == self._stage:
+            change(self._home, self._how)
+
+
+@pytest.mark.parametrize("how", ["gone", "larger"])
+def test_a_job_measures_media_anew(home, how):
+    """Without it the same command fails for ever: rows are as they were, and only name their media."""
+    pack(home, "first")
+    change(home, how)
+    if how == "gone":
+        with pytest.raises(BadSampleError, match=r"\(sample 2\): there is no such file, looked for at") as caught:
+            pack(home, "second")
+        assert "measured" not in str(caught.value), "it is the first thing that anybody knows of it"
+    assert pack(home, "third", on_bad_sample="skip").table.rejected_ids.tolist() == [2] * (how == "gone")
+    if how == "larger":
+        (length,) = {
+            item.length for one in open_packs(home / "third") for item in one.media if "p2" in item.medium.name
+        }
+        assert length == 1 + 43 % 7
+
+
+@pytest.mark.parametrize("stage", ["media", "write"])
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("gone", "there is no such file, looked for at '[^']*'"), ("larger", "was changed while it was packed")],
+)
+def test_a_picture_that_changes_while_its_job_runs(home, how, reason, stage):
+    """One error with the row, the medium and one way out, in whichever stage it is found; and that way works."""
+    options = {"media_storage": "bytes", "on_bad_sample": "skip"}
+    with pytest.raises(BadSampleError) as caught:
+        pack(home, "packs", progress=_ChangeAt(home, how, stage), **options)
+    assert re.fullmatch(
+        rf"memory\[2\] \(sample 2\): image 'p2.png': {reason}; it could be read when it was measured: bring it back, or run "
+        r"the job again, with another directory if this one holds packs already",
+        str(caught.value),
+    ), str(caught.value)
+    pack(home, "other", **options)
+
+
+def test_lengths_from_elsewhere_are_measured_anew(home):
+    """Without it lengths come from the cache again, and fit as little as before."""
+
+    def write(directory, cache):
+        source = source_in(home)
+        table = measure_lengths(source, PictureEncoder(), cache_dir=home / cache, num_proc=1)
+        plan = plan_packs(table, capacity=CAPACITY)
+        return write_packs(plan, source, PictureEncoder(), home / directory, cache_dir=home / cache, num_proc=1)
+
+    measure_lengths(source_in(home), PictureEncoder(), cache_dir=home / "cache", num_proc=1)
+    change(home, "larger")
+    way_out = r"If a picture or sound was changed: .* measure anew, with another directory.* and another cache_dir"
+    with pytest.raises(LengthChangedError, match=way_out):
+        write("packs", "cache")
+    assert write("other", "other-cache") == 1

@@ -13,12 +13,16 @@ from brimful.ragged import offsets_of
 
 
 def survey_of(media, in_row=()):
-    """A survey of samples whose media are letters; a letter takes as many bytes as its place in the alphabet."""
+    """A survey of samples whose media are letters; a letter takes as many bytes as its place in the alphabet.
+
+    A capital is the same content as its small letter, as another kind.
+    """
     letters = [letter for sample in media for letter in sample]
-    sizes = np.array([ord(letter) - 96 for letter in letters], dtype=np.int64)
-    digests = np.array([(0, ord(letter)) for letter in letters], dtype=np.uint64).reshape(-1, 2)
+    sizes = np.array([ord(letter.lower()) - 96 for letter in letters], dtype=np.int64)
+    digests = np.array([(0, ord(letter.lower())) for letter in letters], dtype=np.uint64).reshape(-1, 2)
+    kinds = np.array([letter.isupper() for letter in letters], dtype=np.int8)
     stamps = np.array([0 if letter in in_row else 7 for letter in letters], dtype=np.int64)
-    return MediaSurvey(offsets_of([len(sample) for sample in media]), digests, sizes, stamps)
+    return MediaSurvey(offsets_of([len(sample) for sample in media]), digests, sizes, stamps, kinds)
 
 
 def plan_of(*packs):
@@ -53,6 +57,18 @@ def test_references_store_only_what_is_in_no_file():
     assert (layout.num_stored, layout.num_references) == (1, 1)
 
 
+@pytest.mark.parametrize(("storage", "num_stored"), [("bytes", 3), ("references", 1)])
+def test_distinct_media_are_counted_where_they_are_used_first(storage, num_stored):
+    """Stored or not; a film whose sound is a medium too is one of each kind, and its bytes are stored once."""
+    survey = survey_of(["ab", "ca", "Aa", "d"], in_row="b")
+    layout = MediaLayout.of(plan_of([1], [0, 2]), survey, MediaStorage(storage))
+    assert layout.is_first_use.tolist() == [False, True, True, True, True, False, False]
+    assert layout.num_stored == num_stored
+    placed = layout.placed(1)
+    samples = [np.array([1]), np.array([0, 2])]
+    assert [int(placed.of_samples(shard, ids).is_first_use.sum()) for shard, ids in enumerate(samples)] == [2, 2]
+
+
 def test_media_of_dropped_samples_are_not_stored():
     """Sample 1 is in no pack."""
     layout = MediaLayout.of(plan_of([0, 2]), survey_of(["a", "b", "a"]), MediaStorage.BYTES)
@@ -67,7 +83,7 @@ def test_a_container_keeps_its_size(monkeypatch):
 
 
 @given(
-    st.lists(st.text("abcdefg", max_size=4), min_size=1, max_size=12).flatmap(
+    st.lists(st.text("abcdeABC", max_size=4), min_size=1, max_size=12).flatmap(
         lambda media: st.tuples(
             st.just(media), st.permutations(range(len(media))), st.integers(1, 4), st.integers(1, 3)
         )
@@ -76,6 +92,7 @@ def test_a_container_keeps_its_size(monkeypatch):
 def test_every_distinct_medium_is_stored_once(case):
     """Law: of equal bytes one copy; every use finds it; new ones come in the order of packs, none over another."""
     media, order, samples_a_pack, packs_a_shard = case
+    contents, num_distinct = "".join(media).lower(), 0
     packs = [order[begin : begin + samples_a_pack] for begin in range(0, len(order), samples_a_pack)]
     survey, plan = survey_of(media), plan_of(*packs)
     placed = MediaLayout.of(plan, survey, MediaStorage.BYTES).placed(packs_a_shard)
@@ -83,8 +100,9 @@ def test_every_distinct_medium_is_stored_once(case):
     for shard, begin in enumerate(range(0, len(packs), packs_a_shard)):
         samples = [sample for pack in packs[begin : begin + packs_a_shard] for sample in pack]
         facts, end = placed.of_samples(shard, np.array(samples)), 0
+        num_distinct += int(facts.is_first_use.sum())
         for sample in samples:
-            for row, letter in zip(facts.rows_of(sample), media[sample], strict=True):
+            for row, letter in zip(facts.rows_of(sample), media[sample].lower(), strict=True):
                 uses.append((letter, facts.stored_at(row)))
                 if facts.is_new[row]:
                     assert letter not in new
@@ -92,7 +110,8 @@ def test_every_distinct_medium_is_stored_once(case):
                     assert new[letter].shard == shard
                     assert new[letter].offset == end + 512
                     end = new[letter].offset + 512
-    assert set(new) == set("".join(media))
+    assert set(new) == set(contents)
+    assert num_distinct == len(set("".join(media)))
     assert all(place == new[letter] for letter, place in uses)
 
 

@@ -5,6 +5,7 @@ import pickle
 import shutil
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from brimful.errors import (
 from brimful.media import BadMediumError
 from brimful.plan import PlanSettings
 from brimful.progress import Progress
+from brimful.shards import KindCount
 from brimful.sources import open_source
 from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.materialize.stores import tree
@@ -290,7 +292,7 @@ def test_texts_are_written_as_before(home):
     st.booleans(),
 )
 def test_round_trip(tmp_path_factory, samples, storage, is_in_rows):
-    """Law: any chats with any pictures come back with their bytes, and equal pictures are stored once."""
+    """Law: any chats with any pictures come back with their bytes, equal ones are stored once, and the log counts them."""
     home = tmp_path_factory.mktemp("round")
     write_pictures(home, range(7))
     data = [
@@ -312,3 +314,11 @@ def test_round_trip(tmp_path_factory, samples, storage, is_in_rows):
     assert bytes_by_sample(packs) == expected
     distinct = {number for _, numbers in samples for number in numbers}
     assert packs.media.num_stored == (len(distinct) if is_in_rows or storage == "bytes" else 0)
+    items = [item for pack in packs for item in pack.media]
+    census = packs.media.kinds.get("image", KindCount())
+    assert (census.count, census.distinct) == (len(items), len({item.fingerprint for item in items}))
+    sums = [(len(item.read()), item.num_tokens, item.num_patches, item.num_frames) for item in items]
+    assert [census.bytes, census.tokens, census.patches, census.frames] == np.sum([[0] * 4, *sums], axis=0).tolist()
+    assert (0 if census.largest is None else census.largest.tokens) == max(
+        (tokens for _, tokens, *_ in sums), default=0
+    )

@@ -1,45 +1,84 @@
-"""Census of media: each is counted as often as it is packed, and once as a content."""
+"""Census of media: each is counted as often as it is packed, and once as a content; the log is all that is read."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brimful.media import MediaKind, Medium, PlacedMedium
-from brimful.shards import MediaCensus, media_census
-from brimful.testing.toys import toy_pack
+from brimful.shards import KindCount, KindCounter, LargestMedium, MediaCensus, ShardRecord
 
 
-def placed(name: str, content: bytes, tokens: int, kind: MediaKind = MediaKind.IMAGE) -> PlacedMedium:
-    medium = Medium(kind, name, data=content)
-    return PlacedMedium(medium, 0, tokens, tokens, num_patches=4 * tokens, fingerprint=medium.fingerprint())
+def placed(name: str, tokens: int, kind: MediaKind = MediaKind.IMAGE) -> PlacedMedium:
+    return PlacedMedium(Medium(kind, name, size=10 * tokens), 0, tokens, tokens, num_patches=4 * tokens, num_frames=1)
 
 
-def test_media_are_counted_by_kind_and_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it five captions of one picture are five pictures, or one."""
-    monkeypatch.setattr(media_census, "_BUFFER", 2)  # the counts go through the array, too
-    packs = [
-        replace(toy_pack([9]), media=(placed("a", b"1", 3), placed("b", b"2", 7), placed("c", b"3", 2))),
-        replace(toy_pack([9]), media=(placed("d", b"1", 3), placed("s", b"1", 5, MediaKind.AUDIO))),
-        toy_pack([9]),
-    ]
-    census = MediaCensus.of(packs)
+def counted(*tokens: int) -> KindCount:
+    """A shard with media of so many tokens, of sample 100 and the next; every other one is new."""
+    counter = KindCounter()
+    for number, size in enumerate(tokens):
+        counter.add(placed(f"p{number}", size), 100 + number, is_first=number % 2 == 0)
+    return counter.total()
+
+
+def record(**items: dict[str, Any]) -> ShardRecord:
+    return ShardRecord(0, "shards/0", 1, "", 1, 1, 1, 1, "me", media={"items": items})
+
+
+def test_a_shard_counts_its_media() -> None:
+    """Without it nobody knows which picture is too large; of equals it is the first."""
+    assert counted(3, 7, 7) == KindCount(3, 170, 2, 17, 68, 3, 0, LargestMedium("p1", 101, 7, 28))
+
+
+@given(st.lists(st.integers(1, 9), max_size=8), st.integers(0, 8))
+def test_shards_sum_to_their_store(tokens: list[int], cut: int) -> None:
+    """Law: a shard that is cut in two counts what both of them count; records are JSON between."""
+    cut -= cut % 2  # every other medium is new, in both parts
+    counter = KindCounter()
+    for number, size in enumerate(tokens[cut:], cut):
+        counter.add(placed(f"p{number}", size), 100 + number, is_first=number % 2 == 0)
+    parts = [counted(*tokens[:cut]), counter.total()]
+    records = [record(image=json.loads(json.dumps(part.as_dict()))) for part in parts]
+    assert MediaCensus.of(records).kinds == {"image": counted(*tokens)}
+
+
+def test_kinds_have_their_order_and_their_lines() -> None:
+    """Without it a store of pictures and sounds is shown as one of either."""
+    sounds = KindCount(1, 50, 1, 5, mel_frames=500, largest=LargestMedium("s", 9, 5, 0))
+    census = MediaCensus.of([record(audio=sounds.as_dict(), image=counted(3, 7).as_dict()), record()])
     assert list(census.kinds) == ["image", "audio"]
-    pictures = census.kinds["image"]
-    assert (pictures.number, pictures.distinct, pictures.tokens, pictures.patches) == (4, 3, 15, 60)
-    assert (pictures.largest, pictures.largest_sample, pictures.largest_tokens) == ("b", 0, 7)
-    assert MediaCensus.from_dict(json.loads(json.dumps(census.as_dict()))) == census
+    assert census.lines() == [
+        "media          2 pictures (1 distinct), 1 sound (1 distinct), 40 patches, 500 columns of spectrograms, 150 bytes",
+        "largest        picture 'p1' of sample 101: 7 tokens, 28 patches",
+        "largest        sound 's' of sample 9: 5 tokens",
+        "media in       files by absolute paths",
+    ]
+
+
+@pytest.mark.parametrize("old_first", [True, False])
+def test_records_of_earlier_versions_say_what_they_know(old_first: bool) -> None:
+    """Half of a sum would pass for the whole."""
+    records = [record(image={"count": 2, "bytes": 90}), record(image=counted(3).as_dict())]
+    census = MediaCensus.of(records if old_first else records[::-1])
+    assert census.kinds["image"].as_dict() == {"count": 3, "bytes": 120}
+    assert census.lines() == ["media          3 pictures, 120 bytes", "media in       files by absolute paths"]
 
 
 def test_packs_of_text_have_no_line() -> None:
     """Without it every summary of texts speaks of media."""
-    assert MediaCensus.of([toy_pack([3])]).lines() == []
+    texts = ShardRecord(0, "shards/0", 1, "", 1, 1, 1, 1, "me")
+    assert (MediaCensus.of([texts]).lines(), MediaCensus.of([]).kinds) == ([], {})
 
 
 def test_a_name_that_is_no_unicode_can_be_written() -> None:
-    """Without it a file name in Latin-1 ends the job at its summary."""
-    census = MediaCensus.of([replace(toy_pack([9]), media=(placed("\udce9", b"", 3),))])
-    assert "\\udce9" in "\n".join(census.lines())
-    "\n".join(census.lines()).encode()
+    """Without it a file name in Latin-1 ends the job at its summary; nor does a data URL fill the log."""
+    counter = KindCounter()
+    counter.add(placed("\udce9" + 500 * "x", 3), 0, is_first=True)
+    census = MediaCensus.of([record(image=counter.total().as_dict())])
+    text = "\n".join(census.lines())
+    assert "\\udce9" in text
+    assert len(text.encode()) < 500

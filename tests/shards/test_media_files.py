@@ -11,8 +11,8 @@ from brimful.errors import CorruptFileError
 from brimful.media import BadMediumError, MediaKind
 from brimful.shards import (
     ContainerWriter,
+    MediaCensus,
     MediaFiles,
-    MediaTotals,
     ShardRecord,
     container_ends,
     padded,
@@ -53,7 +53,9 @@ def test_a_medium_is_read_by_its_range(tmp_path):
     medium = MediaFiles(store, records, "").resolve(MediaKind.IMAGE, "a", place)
     assert medium.read() == b"defg"
     assert (tmp_path / "media/0.tar").read_bytes()[medium.offset :][: medium.size] == b"defg"
-    assert MediaTotals.of(records).counts == {"image": 2}
+    census = MediaCensus.of(records, directory="d")
+    assert (census.kinds["image"].count, census.num_stored, census.containers) == (2, 2, 1)
+    assert census.lines()[-1] == "media in       2 distinct in 1 file of d/media (3.07 kB)"
 
 
 def test_containers_behind_a_url_are_read_by_range(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """``brimful inspect``: everything that brimful writes introduces itself."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import asdict
 
 import click
@@ -11,9 +10,8 @@ from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.decoder import decoder_of
 from brimful.cli.options import json_option
 from brimful.cli.terminal import show, show_lines
-from brimful.errors import CorruptFileError, NotAPackStoreError, SettingsError, SourceNotFoundError
+from brimful.errors import NotAPackStoreError, SettingsError, SourceNotFoundError
 from brimful.materialize import check_store
-from brimful.materialize.summary import saved_census
 from brimful.measure import LengthTable
 from brimful.messages import counted
 from brimful.plan import Plan
@@ -24,8 +22,7 @@ from brimful.report.text.lengths import describe_lengths
 from brimful.report.text.pack import pack_as_dict, show_pack
 from brimful.report.text.plan import describe_plan
 from brimful.report.text.store import describe_store
-from brimful.serve import PackStore, open_packs
-from brimful.shards import MediaCensus, Pack
+from brimful.serve import open_packs
 
 
 @click.command(cls=GroupedCommand)
@@ -126,13 +123,10 @@ def _show_store(
             "fill_ratio": packs.fill_ratio,
             "identity": packs.identity,
             "notes": packs.notes,
-            **({"media": {**asdict(packs.media), "root": packs.media_root}} if packs.media.counts else {}),
+            **({"media": packs.media.as_dict()} if packs.media.kinds else {}),
             **({} if plan is None else plan.ledger.as_dict()),
         }
-        media = _census(packs, as_json)
-        if media.kinds:
-            data["media"] = media.as_dict()
-        lines = [*describe_store(packs, plan), *media.lines()]
+        lines = describe_store(packs, plan)
     else:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")
@@ -157,25 +151,3 @@ def _show_store(
             f"{f' and {result.media:,} media' if result.media else ''} agree with {reference}"
         ]
     show(lambda: data, lambda: lines, as_json)
-
-
-def _census(packs: PackStore, as_json: bool) -> MediaCensus:
-    """Return the media of a store: as its summary counted them, else its packs are read."""
-    try:
-        if not packs.has_media:
-            return MediaCensus({})
-    except CorruptFileError:
-        # The store is described by its log alone; a shard that is gone is what --check and --pack name.
-        return MediaCensus({})
-    saved = None if is_remote(packs.directory) else saved_census(packs.directory, packs.fingerprint)
-    if saved is not None:
-        return saved
-    progress = make_progress("json" if as_json else "auto")
-
-    def read() -> Iterator[Pack]:
-        for pack in packs:
-            yield pack
-            progress.advance(1)
-
-    with progress.stage("count media", total=len(packs), unit="packs"):
-        return MediaCensus.of(read())

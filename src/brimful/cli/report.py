@@ -22,7 +22,7 @@ from brimful.report.analysis.shown_packs import ShownPack, show_packs
 from brimful.report.html.page import DATA_ID, render_page
 from brimful.report.text.facts import describe_facts
 from brimful.serve import open_packs
-from brimful.shards import StreamLog
+from brimful.shards import MediaCensus, StreamLog, recorded_root
 from brimful.typing import AnyIntArray
 
 
@@ -57,8 +57,9 @@ def report(path: str, output: str | None, as_json: bool, capacity: int | None, *
     sources = _sources(options["sources"], options["source_names"], table)
     # Packs are shown on the page alone, and only those with media: texts are what `brimful inspect` shows.
     shown = _shown(path, plan) if output is not None and capacity is None else []
+    media = _media(path) if capacity is None else None
     title = os.path.basename(os.path.normpath(path))
-    facts = gather_facts(title, table=table, plan=plan, run=run, sources=sources, shown=shown)
+    facts = gather_facts(title, table=table, plan=plan, run=run, sources=sources, shown=shown, media=media)
     if output is not None:
         with atomic_file(output) as file:
             file.write(render_page(facts).encode())
@@ -102,6 +103,18 @@ def _shown(path: str, plan: Plan | None) -> list[ShownPack]:
         return []
     budgets = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
     return show_packs(packs, budgets=budgets, decode=decoder_of(None, packs))
+
+
+def _media(path: str) -> MediaCensus | None:
+    """Return the media of the packs of a directory; None if it has no packs, or packs of texts."""
+    if not os.path.exists(os.path.join(path, "stream.json")):
+        return None
+    store = open_blob_store(path)
+    log = StreamLog(store)
+    header = log.header()
+    if "media" not in header["identity"]:
+        return None
+    return MediaCensus.of(log.records()[0], directory=path, root=recorded_root(store, header["notes"]))
 
 
 def _check_together(path: str, table: LengthTable | None, plan: Plan) -> None:

@@ -1,18 +1,40 @@
-"""Media that changed between measuring and writing, and how their samples are measured anew."""
+"""Media that changed between measuring and writing: the error names the way out, once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from brimful.errors import BadSampleError, LengthChangedError
 from brimful.messages import setting
 
 
-def explain_changed_media(error: BadSampleError | LengthChangedError) -> BadSampleError | LengthChangedError:
-    """Return an error of writing packs with the way out: lengths are kept by rows, and a row only names its media.
+@contextmanager
+def explained_changes_of_media(*, is_measured_now: bool) -> Iterator[None]:
+    """Add the way out to errors of media that cannot be read any more, or are others than were measured.
 
-    >>> print(explain_changed_media(BadSampleError("image 'a.png': is empty", sample_id=3, where="a.jsonl:4")))
-    a.jsonl:4 (sample 3): image 'a.png': is empty; it could be read when it was measured: bring it back, or measure \
-anew, with another directory and another cache_dir
+    Lengths that were measured earlier are found again by rows, and a row only names its media.
+
+    Args:
+        is_measured_now: true if the job that packs has measured too, and would do it again; false for lengths from
+            elsewhere.
+
+    >>> with explained_changes_of_media(is_measured_now=True):
+    ...     raise BadSampleError("image 'a.png': is empty", sample_id=3, where="a.jsonl:4")
+    Traceback (most recent call last):
+    brimful.errors.BadSampleError: a.jsonl:4 (sample 3): image 'a.png': is empty; it could be read when it was measured: \
+bring it back, or run the job again, with another directory if this one holds packs already
     """
-    way_out = f"bring it back, or measure anew, with another {setting('directory')} and another {setting('cache_dir')}"
-    if isinstance(error, BadSampleError):
-        reason = f"{error.reason}; it could be read when it was measured: {way_out}"
-        return BadSampleError(reason, sample_id=error.sample_id, where=error.where)
-    return LengthChangedError(f"{error.message}. If a picture or sound was changed: {way_out}")
+    directory = setting("directory")
+    anew = (
+        f"run the job again, with another {directory} if this one holds packs already"
+        if is_measured_now
+        else f"measure anew, with another {directory} and another {setting('cache_dir')}"
+    )
+    try:
+        yield
+    except BadSampleError as error:
+        reason = f"{error.reason}; it could be read when it was measured: bring it back, or {anew}"
+        raise BadSampleError(reason, sample_id=error.sample_id, where=error.where) from error
+    except LengthChangedError as error:
+        raise LengthChangedError(
+            f"{error.message}. If a picture or sound was changed: bring it back, or {anew}"
+        ) from error

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from brimful.encode.encoder import Encoder
 from brimful.errors import (
     BadSampleError,
     CorruptFileError,
-    LengthChangedError,
     NotAPackStoreError,
     NoTargetError,
     OversizedSampleError,
@@ -28,13 +27,13 @@ from brimful.errors import (
     StoreMismatchError,
 )
 from brimful.fingerprint import fingerprint_array
-from brimful.materialize.changed_media import explain_changed_media
+from brimful.materialize.changed_media import explained_changes_of_media
 from brimful.materialize.dropped import write_dropped
 from brimful.materialize.home import JobHome
 from brimful.materialize.media_layout import MediaLayout
 from brimful.materialize.media_survey import survey_media
 from brimful.materialize.oversized_media import check_media_fit, remedy_of
-from brimful.materialize.summary import PackSummary, saved_census
+from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import SHARD_BYTES, claim_store, expect_media, write_packs
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import OnBadSample, measure_and_keep
@@ -46,7 +45,7 @@ from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups
 from brimful.progress import Progress
-from brimful.shards import MediaCensus, Pack, ShardReader, StreamLog
+from brimful.shards import MediaCensus, StreamLog, recorded_root
 from brimful.sources.open import open_source
 from brimful.sources.source import Source
 from brimful.sources.text_files import TextFiles
@@ -158,7 +157,9 @@ def pack_dataset(
         check_media_fit(table, settings, source, encoder)
         survey = None
         if encoder.takes_media and not is_finished:
-            survey = survey_media(source, table.tokens > 0, cache_dir=cache_dir, num_proc=num_proc, progress=progress)
+            with explained_changes_of_media(is_measured_now=True):
+                is_packable = table.tokens > 0
+                survey = survey_media(source, is_packable, cache_dir=cache_dir, num_proc=num_proc, progress=progress)
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home.path("tmp/plan")):
             is_claimed = log.is_begun()
@@ -177,28 +178,24 @@ def pack_dataset(
             if saved_plan is None and is_claimed:
                 plan.save(plan_path)
                 home.publish(plan_path.name)
-        try:
-            num_written = write_packs(
-                plan,
-                source,
-                encoder,
-                directory,
-                encoded=measurement.encoded,
-                shard_bytes=shard_bytes,
-                num_proc=num_proc,
-                notes=notes,
-                media_storage=storage,
-                media_survey=survey,
-                cache_dir=cache_dir,
-                progress=progress,
-            )
-        except (BadSampleError, LengthChangedError) as error:
-            if not encoder.takes_media:
-                raise
-            raise explain_changed_media(error) from error
+        num_written = write_packs(
+            plan,
+            source,
+            encoder,
+            directory,
+            encoded=measurement.encoded,
+            shard_bytes=shard_bytes,
+            num_proc=num_proc,
+            notes=notes,
+            media_storage=storage,
+            media_survey=survey,
+            cache_dir=cache_dir,
+            progress=progress,
+        )
         write_dropped(home.path("dropped.jsonl"), plan, table, source)
         home.publish("lengths.arrow", "rejects.jsonl", "dropped.jsonl")
-        media = _count_media(store, log, plan, progress) if encoder.takes_media else MediaCensus({})
+        records, _ = log.records()
+        root = recorded_root(store, log.header()["notes"])
         seconds = {stage.name: round(stage.seconds, 2) for stage in progress.stages}
         summary = PackSummary(
             source=source.title,
@@ -209,9 +206,9 @@ def pack_dataset(
             capacity=settings.capacity,
             plan=plan,
             table=table,
-            shards=len(log.records()[0]),
+            shards=len(records),
             seconds=seconds if num_written or not is_finished else {},
-            media=media,
+            media=MediaCensus.of(records, directory=os.fspath(directory), root=root),
         )
         store.put_atomic("summary.json", json.dumps(summary.as_dict(), indent=1).encode())
     return summary
@@ -274,27 +271,6 @@ def _make_plan(
             f"{split}a larger {setting('capacity')}{hint}"
         )
     return plan
-
-
-def _count_media(store: Any, log: StreamLog, plan: Plan, progress: Progress) -> MediaCensus:
-    """Return the census of the packs: that of the last summary if it is of these packs, else they are read once."""
-    saved = saved_census(store.directory, plan.fingerprint)
-    if saved is not None:
-        return saved
-    records, end = log.records()
-    assert end is not None
-
-    def packs() -> Iterator[Pack]:
-        for record in records:
-            path = store.local_path(record.file)
-            assert path is not None
-            reader = ShardReader(path, size=record.bytes)
-            for row in range(record.packs):
-                yield reader.pack(row)
-            progress.advance(record.packs)
-
-    with progress.stage("count media", total=end.packs, unit="packs"):
-        return MediaCensus.of(packs())
 
 
 def _saved_plan(path: Path, log: StreamLog, table: LengthTable) -> Plan | None:

@@ -1,6 +1,5 @@
 """Media of the packs of a shard: placed in their packs, and their bytes in the container of the shard that uses them first."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -14,12 +13,10 @@ from brimful.materialize.media_layout import ShardMedia
 from brimful.media import BadMediumError, PlacedMedium, media_of_segment
 from brimful.messages import setting
 from brimful.ragged import offsets_of
-from brimful.shards import ContainerWriter, PackMedium, container_key
+from brimful.shards import ContainerWriter, KindCounter, PackMedium, container_key
 from brimful.typing import Int64Array, Lengths, Offsets
 
-_CHANGED = (
-    "was changed while it was packed: run the command again, in another directory if this one holds packs already"
-)
+_CHANGED = "was changed while it was packed"
 
 
 class ShardMediaWriter:
@@ -38,8 +35,7 @@ class ShardMediaWriter:
         self._blob: Blob | None = None
         self._container: ContainerWriter | None = None
         self._written: set[int] = set()
-        self._counts: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
+        self._counts: dict[str, KindCounter] = {}
 
     def __enter__(self) -> "ShardMediaWriter":
         return self
@@ -86,9 +82,6 @@ class ShardMediaWriter:
                     segment=segment - first,
                     offset=places[segment] - places[first],
                 )
-            for medium in pack:
-                self._counts[medium.item.medium.kind.value] += 1
-                self._bytes[medium.item.medium.kind.value] += medium.item.medium.num_bytes
             packs.append(pack)
         return packs
 
@@ -101,7 +94,10 @@ class ShardMediaWriter:
             try:
                 placed = media_of_segment([kept.item], start=start, length=length, segment=segment, offset=offset)
                 for item in placed:
-                    yield PackMedium(facts.described(row, item), facts.stored_at(row))
+                    described = facts.described(row, item)
+                    counter = self._counts.setdefault(described.medium.kind.value, KindCounter())
+                    counter.add(described, sample_id, is_first=bool(facts.is_first_use[row]))
+                    yield PackMedium(described, facts.stored_at(row))
             except BadMediumError as error:
                 raise OversizedSampleError(
                     f"{self._samples.source.where(sample_id)} (sample {sample_id}): {error}; choose "
@@ -147,9 +143,7 @@ class ShardMediaWriter:
     def publish(self) -> dict[str, Any] | None:
         """Publish the container, and return the entry of the log on the media of the shard; None without any."""
         facts: dict[str, Any] = {
-            "items": {
-                kind: {"count": count, "bytes": self._bytes[kind]} for kind, count in sorted(self._counts.items())
-            }
+            "items": {kind: counter.total().as_dict() for kind, counter in sorted(self._counts.items())}
         }
         if self._container is not None and self._blob is not None:
             self._container.close()

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from brimful.fingerprint import fingerprint_array, fingerprint_of
-from brimful.materialize.media_survey import MediaSurvey, fingerprint_of_digest
+from brimful.materialize.media_survey import Digests, MediaSurvey, fingerprint_of_digest
 from brimful.media import PlacedMedium
 from brimful.media.storage import MediaStorage
 from brimful.plan import Plan
@@ -33,6 +33,8 @@ class MediaLayout:
             in the order in which packs use them.
         stored_index: ``int64[num_media]``, index into ``first_uses`` of the medium with the same bytes; -1 for references.
         first_packs: ``int64[num_stored]``, pack that uses it first.
+        is_first_use: ``bool[num_media]``, true for the first use, in the order of packs, of each content as each kind: stored
+            or not. So many are distinct.
     """
 
     survey: MediaSurvey
@@ -41,6 +43,7 @@ class MediaLayout:
     first_uses: Int64Array
     stored_index: Int64Array
     first_packs: Int64Array
+    is_first_use: BoolArray
 
     @classmethod
     def of(cls, plan: Plan, survey: MediaSurvey, storage: MediaStorage) -> "MediaLayout":
@@ -60,15 +63,18 @@ class MediaLayout:
         segments = np.repeat(first_segments, np.diff(survey.offsets))
         is_used = segments >= 0
         is_stored = is_used if storage is MediaStorage.BYTES else is_used & survey.is_in_row
-        # Occurrences in the order of packs: a stable sort keeps the order of media within a sample.
-        rows = np.flatnonzero(is_stored)
+        # Uses in the order of packs: a stable sort keeps the order of media within a sample.
+        rows = np.flatnonzero(is_used)
         rows = rows[np.argsort(segments[rows], kind="stable")]
-        digests = survey.digests[rows]
-        # Equal fingerprints lie together, the first use in front.
-        order = np.lexsort((digests[:, 1], digests[:, 0]))
-        ordered = digests[order]
-        is_first = np.ones(len(order), dtype=bool)
-        is_first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        # Equal fingerprints lie together, the first use in front; so they do in every selection from this order.
+        order = np.lexsort((survey.digests[rows, 1], survey.digests[rows, 0]))
+        ordered = rows[order]
+        is_first_use = np.zeros(len(survey), dtype=bool)
+        for kind in np.unique(survey.kinds):
+            of_kind = ordered[survey.kinds[ordered] == kind]
+            is_first_use[of_kind[_is_first_of_group(survey.digests[of_kind])]] = True
+        order = order[is_stored[ordered]]
+        is_first = _is_first_of_group(survey.digests[rows[order]])
         groups = np.cumsum(is_first) - 1
         first_of_group = order[is_first]
         # Groups get the numbers of their first uses in the order of packs.
@@ -79,7 +85,7 @@ class MediaLayout:
         stored_index[rows[order]] = group_rank[groups]
         first_uses = rows[first_of_group[by_use]]
         first_packs = np.searchsorted(plan.offsets, segments[first_uses], side="right") - 1
-        return cls(survey, storage, is_used, first_uses, stored_index, first_packs)
+        return cls(survey, storage, is_used, first_uses, stored_index, first_packs, is_first_use)
 
     @property
     def num_stored(self) -> int:
@@ -157,7 +163,15 @@ class PlacedLayout:
             containers,
             positions,
             is_first & (containers == shard),
+            layout.is_first_use[rows],
         )
+
+
+def _is_first_of_group(digests: Digests) -> BoolArray:
+    """Return ``bool[len(digests)]``, true where another fingerprint begins; equal ones lie together."""
+    is_first = np.ones(len(digests), dtype=bool)
+    is_first[1:] = (digests[1:] != digests[:-1]).any(axis=1)
+    return is_first
 
 
 @dataclass(frozen=True)
@@ -171,16 +185,18 @@ class ShardMedia:
         containers: shard whose container holds each medium; -1 for a reference.
         positions: first byte there.
         is_new: true where the container of this shard gets the bytes, from this occurrence.
+        is_first_use: as of ``MediaLayout``.
     """
 
     indices: dict[int, int]
     offsets: list[int]
-    digests: "np.ndarray[tuple[int, int], np.dtype[np.uint64]]"
+    digests: Digests
     sizes: Int64Array
     stamps: Int64Array
     containers: Int64Array
     positions: Int64Array
     is_new: BoolArray
+    is_first_use: BoolArray
 
     def rows_of(self, sample_id: int) -> range:
         """Return the rows of a sample's media."""

@@ -19,13 +19,13 @@ from brimful.cache import cache_dir as default_cache_dir
 from brimful.errors import BadSampleError, BrimfulError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short_digest
-from brimful.media import BadMediumError, Medium
+from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.progress import Progress
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.sources.source import Source
 from brimful.tables import open_table, write_table
-from brimful.typing import BoolArray, Fingerprint, Int64Array, Offsets
+from brimful.typing import BoolArray, Fingerprint, Int8Array, Int64Array, Offsets
 
 Digests = npt.NDArray[np.uint64]
 """``uint64[num_media, 2]``: the two halves of fingerprints."""
@@ -42,6 +42,8 @@ _SETTLED_SECONDS = 2.0
 _COLUMNS = ("place", "stamp", "size", "high", "low")
 """Columns of what is remembered: digest of path and range, state, bytes, and the halves of the fingerprint."""
 
+_KIND_NUMBERS = {kind: number for number, kind in enumerate(MediaKind)}
+
 _Row: TypeAlias = tuple[int, int, int, int]
 """Facts of one medium: the columns behind the first."""
 
@@ -55,12 +57,14 @@ class MediaSurvey:
         digests: ``uint64[num_media, 2]``, fingerprints of their bytes.
         sizes: ``int64[num_media]``, bytes.
         stamps: ``int64[num_media]``, state of the file that they were read from; 0 for bytes that came with the row.
+        kinds: ``int8[num_media]``, index of their kind among ``MediaKind``.
     """
 
     offsets: Offsets
     digests: Digests
     sizes: Int64Array
     stamps: Int64Array
+    kinds: Int8Array
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -99,6 +103,7 @@ class _Facts:
     digests: Digests
     sizes: Int64Array
     stamps: Int64Array
+    kinds: Int8Array
 
 
 def survey_media(
@@ -153,12 +158,15 @@ def _joined(facts: Sequence[_Facts]) -> MediaSurvey:
         np.concatenate([block.digests for block in facts]),
         np.concatenate([block.sizes for block in facts]),
         np.concatenate([block.stamps for block in facts]),
+        np.concatenate([block.kinds for block in facts]),
     )
 
 
 def _no_media(num_rows: int) -> _Facts:
     none = np.empty(0, dtype=np.int64)
-    return _Facts(np.zeros(num_rows, dtype=np.int64), np.empty((0, 2), dtype=np.uint64), none, none)
+    return _Facts(
+        np.zeros(num_rows, dtype=np.int64), np.empty((0, 2), dtype=np.uint64), none, none, np.empty(0, dtype=np.int8)
+    )
 
 
 def _survey_block(source: Source, block: _Block) -> _Facts:
@@ -167,11 +175,13 @@ def _survey_block(source: Source, block: _Block) -> _Facts:
     counts = np.zeros(block.stop - block.start, dtype=np.int64)
     readings: dict[int, Future[tuple[_Row, bool]]] = {}
     rows: list[_Row | int] = []
+    kinds: list[int] = []
     pool = ThreadPoolExecutor(_THREADS)
     try:
         for sample in _wanted(source, block):
             counts[sample.sample_id - block.start] = len(sample.media)
             for medium in sample.media:
+                kinds.append(_KIND_NUMBERS[medium.kind])
                 if not medium.path:
                     rows.append(_row_of(medium, stamp=0))
                     continue
@@ -191,6 +201,7 @@ def _survey_block(source: Source, block: _Block) -> _Facts:
         np.array([row[2:] for row in table], dtype=np.uint64).reshape(-1, 2),
         np.array([row[1] for row in table], dtype=np.int64),
         np.array([row[0] for row in table], dtype=np.int64),
+        np.array(kinds, dtype=np.int8),
     )
 
 
@@ -212,7 +223,7 @@ def _read(source: Source, sample_id: int, medium: Medium, known: _Row | None) ->
             return known, True
         row = _row_of(medium, stamp)
         if medium.stamp() != stamp:
-            raise BadMediumError("was changed while it was being read: run the command again")
+            raise BadMediumError("was changed while it was being read")
         is_settled = medium.seconds_since_change() > _SETTLED_SECONDS
     except BadMediumError as error:
         raise BadSampleError(

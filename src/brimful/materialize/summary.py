@@ -1,7 +1,5 @@
 """Summary of a job: lines for people, JSON for machines."""
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +43,7 @@ class PackSummary:
     unit: str = ""
     first_rejected: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
-    media: MediaCensus = field(default_factory=lambda: MediaCensus({}))
+    media: MediaCensus = field(default_factory=MediaCensus)
 
     def lines(self) -> list[str]:
         """Return the summary as lines, with settings marked."""
@@ -187,15 +185,3 @@ def _drop_reasons(plan: Plan) -> str:
         number = "" if count is None or len(counts) == 1 else f"{count:,} "
         reasons.append(number + drop_reason(name))
     return "; ".join(reasons)
-
-
-def saved_census(directory: str | os.PathLike[str], plan_fingerprint: str) -> MediaCensus | None:
-    """Return the census in the summary of a finished job; None without one, or if it is of other packs."""
-    try:
-        with open(os.path.join(directory, "summary.json"), encoding="utf-8") as file:
-            summary = json.load(file)
-        if summary["plan_fingerprint"] == plan_fingerprint:
-            return MediaCensus.from_dict(summary["media"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    return None

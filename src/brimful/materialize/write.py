@@ -22,6 +22,7 @@ from brimful.encode.token_runs import KeptMedium, StoredSamples, mask_as_complem
 from brimful.errors import BadSampleError, PlanMismatchError, StoreFullError, StoreMismatchError
 from brimful.execute import available_cores, run_tasks
 from brimful.fingerprint import short
+from brimful.materialize.changed_media import explained_changes_of_media
 from brimful.materialize.media import ShardMediaWriter
 from brimful.materialize.media_layout import MediaLayout, PlacedLayout, ShardMedia
 from brimful.materialize.media_survey import MediaSurvey, survey_media
@@ -164,7 +165,11 @@ def write_packs(
     plan.check_fingerprint()
     progress = progress or Progress()
     store = open_blob_store(directory)
-    with store.used():
+    with ExitStack() as stack:
+        stack.enter_context(store.used())
+        if encoder.takes_media:
+            # Tokens that measuring kept are of the media as they were when this job began.
+            stack.enter_context(explained_changes_of_media(is_measured_now=encoded is not None))
         log = StreamLog(store)
         layout = None
         if encoder.takes_media:
@@ -234,7 +239,9 @@ def identity_of(plan: Plan, source: Source, encoder: Encoder, per_shard: int) ->
         "encoder": encoder.fingerprint,
         "train_on": encoder.label_settings.get("train_on"),
         # Of media it says what the collator has to know: MediaFeatures.of_packs.
-        **({"media_settings": encoder.length_settings["media"]} if encoder.takes_media else {}),
+        **(
+            {"media_settings": settings_of_media} if (settings_of_media := encoder.length_settings.get("media")) else {}
+        ),
         "lanes": LANES,
         "packs_per_shard": per_shard,
     }

@@ -15,7 +15,7 @@ from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.plan import Alignment
 from brimful.serve.shard_files import ShardFiles
-from brimful.shards import MediaFiles, MediaTotals, Pack, StreamLog, recorded_root
+from brimful.shards import MediaCensus, MediaFiles, Pack, StreamLog, recorded_root
 from brimful.typing import Fingerprint
 
 
@@ -105,9 +105,9 @@ class PackStore(IndexedPacks):
         return partial(PackStore, media_root=self._given_root, **self._cache), (self.directory,)
 
     @property
-    def media(self) -> MediaTotals:
-        """Media of all packs, by kind, and what of them the store holds itself."""
-        return MediaTotals.of(self._records)
+    def media(self) -> MediaCensus:
+        """Media of all packs, by kind, and what of them the store holds itself; from the log alone."""
+        return MediaCensus.of(self._records, directory=self.directory, root=self.media_root)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0

@@ -2,11 +2,10 @@
 
 from brimful.shards.format import BATCH_ROWS, ShardReader, ShardWriter
 from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
-from brimful.shards.media_census import KindCount, MediaCensus
+from brimful.shards.media_census import KindCount, KindCounter, LargestMedium, MediaCensus
 from brimful.shards.media_files import (
     ContainerWriter,
     MediaFiles,
-    MediaTotals,
     container_ends,
     container_key,
     padded,
@@ -23,9 +22,10 @@ __all__ = [
     "EndRecord",
     "FingerprintedPacks",
     "KindCount",
+    "KindCounter",
+    "LargestMedium",
     "MediaCensus",
     "MediaFiles",
-    "MediaTotals",
     "Pack",
     "PackMedium",
     "PackRows",

@@ -52,8 +52,8 @@ class ShardRecord:
         cum_packs, cum_tokens: in this and all earlier shards.
         producer_id: host, process id and random digits of the writer.
         state: position of the producer after it, for streams that grow; None in a planned store.
-        media: number and bytes of the media of its packs, and the file with those that no earlier shard brought
-            (``materialize/media_record.py``); None without any.
+        media: counts of the media of its packs (``shards/media_census.py``), and the file with those that no earlier shard
+            brought (``shards/media_files.py``); None without any.
     """
 
     seq: int

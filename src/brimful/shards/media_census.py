@@ -1,137 +1,238 @@
-"""Census of the media in packs: how many of each kind, how many distinct, and the largest."""
+"""Census of the media in packs, from the log alone: how many of each kind, how many distinct, the largest, and what is stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
 from brimful.media import MediaKind, PlacedMedium
-from brimful.messages import counted
-from brimful.shards.pack import Pack
+from brimful.messages import counted, size_of
+from brimful.shards.log import ShardRecord
 
 _NOUNS = {MediaKind.IMAGE: "picture", MediaKind.VIDEO: "video", MediaKind.AUDIO: "sound"}
-_BUFFER = 1 << 16
-"""Fingerprints that are kept as Python's numbers; more are sorted into an array, of 8 bytes for each distinct medium."""
+
+_NAME_CHARACTERS = 200
+"""Most characters of a name in a record: a name may be a whole data URL."""
+
+
+_SUMS = ("distinct", "tokens", "patches", "frames", "mel_frames")
+"""Sums that records of earlier versions lack."""
+
+
+@dataclass(frozen=True)
+class LargestMedium:
+    """The medium with most tokens.
+
+    Attributes:
+        name: of it, abridged; what is no Unicode is escaped.
+        sample: its sample.
+        tokens, patches: of it.
+    """
+
+    name: str
+    sample: int
+    tokens: int
+    patches: int
 
 
 @dataclass(frozen=True)
 class KindCount:
-    """The media of one kind in some packs.
+    """The media of one kind in a shard, or in a store. Records of earlier versions lack what is None.
 
     Attributes:
-        number: media, each as often as it is packed.
-        distinct: different contents among them.
+        count, bytes: of media, each as often as it is packed.
+        distinct: different contents among them; of a shard, those that no earlier pack of the store has.
         tokens, patches, frames, mel_frames: sums over them.
-        largest: name of the one with most tokens, its sample, and its tokens and patches.
+        largest: the first with most tokens.
     """
 
-    number: int
-    distinct: int
-    tokens: int
-    patches: int
-    frames: int
-    mel_frames: int
-    largest: str
-    largest_sample: int
-    largest_tokens: int
-    largest_patches: int
+    count: int = 0
+    bytes: int = 0
+    distinct: int | None = 0
+    tokens: int | None = 0
+    patches: int | None = 0
+    frames: int | None = 0
+    mel_frames: int | None = 0
+    largest: LargestMedium | None = None
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> KindCount:
+        """Return the counts of the record of a shard."""
+        largest = values.get("largest")
+        known = {**dict.fromkeys(_SUMS), **{name: values[name] for name in _SUMS if name in values}}
+        return cls(
+            values["count"],
+            values["bytes"],
+            **known,
+            largest=None if largest is None else LargestMedium(**largest),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts for JSON; what is not known is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __add__(self, later: KindCount) -> KindCount:
+        """Return the counts of two parts of a store; what one of them does not know is not known of both."""
+        return KindCount(
+            self.count + later.count,
+            self.bytes + later.bytes,
+            _sum(self.distinct, later.distinct),
+            _sum(self.tokens, later.tokens),
+            _sum(self.patches, later.patches),
+            _sum(self.frames, later.frames),
+            _sum(self.mel_frames, later.mel_frames),
+            self._larger(later),
+        )
+
+    def _larger(self, later: KindCount) -> LargestMedium | None:
+        if not self.count or not later.count:
+            return self.largest or later.largest
+        if self.largest is None or later.largest is None:
+            return None
+        return max(self.largest, later.largest, key=lambda medium: medium.tokens)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+class KindCounter:
+    """Counter of the media of one kind while the packs of a shard go by."""
+
+    def __init__(self) -> None:
+        self._count = self._bytes = self._distinct = 0
+        self._tokens = self._patches = self._frames = self._mel_frames = 0
+        self._largest: tuple[PlacedMedium, int] | None = None
+
+    def add(self, item: PlacedMedium, sample_id: int, *, is_first: bool) -> None:
+        """Count a medium.
+
+        Args:
+            item: the medium.
+            sample_id: its sample.
+            is_first: true if no earlier pack of the store has the same content, as the same kind.
+        """
+        self._count += 1
+        self._bytes += item.medium.num_bytes
+        self._distinct += is_first
+        self._tokens += item.num_tokens
+        self._patches += item.num_patches
+        self._frames += item.num_frames
+        self._mel_frames += item.num_mel_frames
+        if self._largest is None or item.num_tokens > self._largest[0].num_tokens:
+            self._largest = item, sample_id
+
+    def total(self) -> KindCount:
+        """Return the counts so far."""
+        largest = None
+        if self._largest is not None:
+            item, sample_id = self._largest
+            name = item.medium.name[:_NAME_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+            largest = LargestMedium(name, sample_id, item.num_tokens, item.num_patches)
+        return KindCount(
+            self._count, self._bytes, self._distinct,
+            self._tokens, self._patches, self._frames, self._mel_frames, largest,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class MediaCensus:
-    """The media in some packs, by kind; a kind that none is of is left out.
+    """The media of a store, by kind, and what of them it holds itself. A kind that none is of is left out.
 
-    >>> from brimful.media import Medium
-    >>> from brimful.testing.toys import toy_pack
-    >>> from dataclasses import replace
-    >>> picture = PlacedMedium(Medium(MediaKind.IMAGE, "a.png"), 0, 4, num_tokens=4, num_patches=16, fingerprint="0a")
-    >>> census = MediaCensus.of([replace(toy_pack([5]), media=(picture,)), replace(toy_pack([5]), media=(picture,))])
-    >>> print("\\n".join(census.lines()))
-    media          2 pictures (1 distinct), 32 patches
+    Attributes:
+        kinds: counts by kind.
+        num_stored: distinct media whose bytes the store holds.
+        containers: files that hold them.
+        stored_bytes: size of these files.
+        directory: of the packs.
+        root: directory that references begin at; empty without any.
+
+    >>> pictures = KindCount(2, 180, 1, tokens=8, patches=32, largest=LargestMedium("a.png", 0, 4, 16))
+    >>> facts = {"items": {"image": pictures.as_dict()}}
+    >>> record = ShardRecord(0, "shards/0.arrow", 1, "", 1, 8, 1, 8, "host-1", media=facts)
+    >>> print("\\n".join(MediaCensus.of([record], root="/data").lines()))
+    media          2 pictures (1 distinct), 32 patches, 180 bytes
     largest        picture 'a.png' of sample 0: 4 tokens, 16 patches
+    media in       files in /data
     """
 
-    kinds: dict[str, KindCount]
+    kinds: dict[str, KindCount] = field(default_factory=dict)
+    num_stored: int = 0
+    containers: int = 0
+    stored_bytes: int = 0
+    directory: str = ""
+    root: str = ""
 
     @classmethod
-    def of(cls, packs: Iterable[Pack]) -> MediaCensus:
-        """Count the media of packs, which are read one after the other.
+    def of(cls, records: Iterable[ShardRecord], *, directory: str = "", root: str = "") -> MediaCensus:
+        """Sum the records of all shards; no pack is read.
 
-        Raises:
-            CorruptFileError: as reading the packs does.
+        Args:
+            records: the log.
+            directory, root: as above.
         """
-        counters: dict[MediaKind, _Counter] = {}
-        for pack in packs:
-            for item in pack.media:
-                counters.setdefault(item.medium.kind, _Counter()).add(item, int(pack.sample_ids[item.segment]))
-        return cls({kind.value: counters[kind].count() for kind in MediaKind if kind in counters})
-
-    @classmethod
-    def from_dict(cls, kinds: dict[str, Any]) -> MediaCensus:
-        """Return the census that ``as_dict`` gave."""
-        return cls({kind: KindCount(**count) for kind, count in kinds.items()})
+        kinds: dict[str, KindCount] = {}
+        stored: list[dict[str, Any]] = []
+        for facts in (record.media for record in records if record.media is not None):
+            for kind, values in facts["items"].items():
+                kinds[kind] = kinds.get(kind, KindCount()) + KindCount.from_dict(values)
+            if facts.get("file") is not None:
+                stored.append(facts)
+        return cls(
+            {kind.value: kinds[kind.value] for kind in MediaKind if kind.value in kinds},
+            sum(facts["stored"] for facts in stored),
+            len(stored),
+            sum(facts["bytes"] for facts in stored),
+            directory,
+            root,
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts for JSON, by kind."""
-        return {kind: asdict(count) for kind, count in self.kinds.items()}
+        """Return the census for JSON."""
+        return {
+            "kinds": {kind: count.as_dict() for kind, count in self.kinds.items()},
+            "stored": {"distinct": self.num_stored, "containers": self.containers, "bytes": self.stored_bytes},
+            "root": self.root,
+        }
 
     def lines(self) -> list[str]:
         """Return the census as lines; none without media."""
         if not self.kinds:
             return []
-        names = {kind: _NOUNS[MediaKind(kind)] for kind in self.kinds}
+        counts = {_NOUNS[MediaKind(kind)]: count for kind, count in self.kinds.items()}
         numbers = [
-            f"{counted(count.number, names[kind])} ({count.distinct:,} distinct)" for kind, count in self.kinds.items()
+            counted(count.count, noun) + ("" if count.distinct is None else f" ({count.distinct:,} distinct)")
+            for noun, count in counts.items()
         ]
+        video = self.kinds.get(MediaKind.VIDEO.value, KindCount())
         sums = {
-            "patches": sum(count.patches for count in self.kinds.values()),
-            "frames": sum(count.frames for kind, count in self.kinds.items() if kind == MediaKind.VIDEO.value),
-            "columns of spectrograms": sum(count.mel_frames for count in self.kinds.values()),
+            "patches": _total([count.patches for count in counts.values()]),
+            "frames": _total([video.frames]),  # a picture is one
+            "columns of spectrograms": _total([count.mel_frames for count in counts.values()]),
         }
         parts = [*numbers, *(f"{total:,} {name}" for name, total in sums.items() if total)]
+        parts.append(size_of(sum(count.bytes for count in counts.values())))
         largest = [
-            f"largest        {names[kind]} {count.largest!r} of sample {count.largest_sample}: "
-            f"{count.largest_tokens:,} tokens"
-            + (f", {count.largest_patches:,} patches" if count.largest_patches else "")
-            for kind, count in self.kinds.items()
+            f"largest        {noun} {medium.name!r} of sample {medium.sample}: {medium.tokens:,} tokens"
+            + (f", {medium.patches:,} patches" if medium.patches else "")
+            for noun, medium in ((noun, count.largest) for noun, count in counts.items())
+            if medium is not None
         ]
-        return [f"media          {', '.join(parts)}", *largest]
+        return [f"media          {', '.join(parts)}", *largest, f"media in       {'; '.join(self.places())}"]
+
+    def places(self) -> list[str]:
+        """Return where the bytes are, in words."""
+        places = []
+        if self.num_stored:
+            stored = f"{self.num_stored:,} distinct in {counted(self.containers, 'file')} of {self.directory}/media"
+            places.append(f"{stored} ({size_of(self.stored_bytes)})")
+        if self.root:
+            places.append(f"files in {self.root}")
+        return places or ["files by absolute paths"]
 
 
-class _Counter:
-    """Counts of one kind while packs go by."""
-
-    def __init__(self) -> None:
-        self._sums = np.zeros(5, dtype=np.int64)
-        self._largest: tuple[PlacedMedium, int] | None = None
-        self._recent: set[int] = set()
-        self._distinct = np.empty(0, dtype=np.uint64)
-
-    def add(self, item: PlacedMedium, sample_id: int) -> None:
-        """Count one medium of a sample."""
-        self._sums += (1, item.num_tokens, item.num_patches, item.num_frames, item.num_mel_frames)
-        if self._largest is None or item.num_tokens > self._largest[0].num_tokens:
-            self._largest = item, sample_id
-        # 64 of the 128 bits: of a billion media about 0.03 would be counted too few.
-        self._recent.add(int(item.fingerprint[:16] or "0", 16))
-        if len(self._recent) >= _BUFFER:
-            self._sort_in()
-
-    def _sort_in(self) -> None:
-        recent = np.fromiter(self._recent, dtype=np.uint64, count=len(self._recent))
-        self._distinct = np.union1d(self._distinct, recent)
-        self._recent.clear()
-
-    def count(self) -> KindCount:
-        """Return the counts."""
-        self._sort_in()
-        assert self._largest is not None
-        item, sample_id = self._largest
-        number, tokens, patches, frames, mel_frames = self._sums.tolist()
-        return KindCount(
-            number, len(self._distinct), tokens, patches, frames, mel_frames,
-            item.medium.name[:200].encode("utf-8", "backslashreplace").decode(), sample_id, item.num_tokens, item.num_patches,
-        )  # fmt: skip
+def _total(sums: Sequence[int | None]) -> int:
+    """Return a sum over kinds; 0 if one is not known."""
+    known = [number for number in sums if number is not None]
+    return sum(known) if len(known) == len(sums) else 0

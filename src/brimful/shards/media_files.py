@@ -2,9 +2,7 @@
 
 import os
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -133,47 +131,6 @@ class MediaFiles:
                 f"{container.path} has {size:,} bytes and was committed with {facts['bytes']:,}: write it again"
             )
         return container
-
-
-@dataclass(frozen=True)
-class MediaTotals:
-    """Media of all packs of a store, from its log alone.
-
-    Attributes:
-        counts, sizes: number and bytes of the media in packs, by kind; one that is in two packs counts twice.
-        num_stored: distinct media whose bytes the store holds.
-        containers: files that hold them.
-        stored_bytes: size of these files.
-    """
-
-    counts: Mapping[str, int]
-    sizes: Mapping[str, int]
-    num_stored: int
-    containers: int
-    stored_bytes: int
-
-    @classmethod
-    def of(cls, records: Sequence[ShardRecord]) -> "MediaTotals":
-        """Sum the records of all shards.
-
-        >>> MediaTotals.of([]).counts
-        {}
-        """
-        facts = [record.media for record in records if record.media is not None]
-        counts: Counter[str] = Counter()
-        sizes: Counter[str] = Counter()
-        for shard in facts:
-            for kind, item in shard["items"].items():
-                counts[kind] += item["count"]
-                sizes[kind] += item["bytes"]
-        with_file = [shard for shard in facts if shard.get("file") is not None]
-        return cls(
-            dict(counts),
-            dict(sizes),
-            sum(shard["stored"] for shard in with_file),
-            len(with_file),
-            sum(shard["bytes"] for shard in with_file),
-        )
 
 
 def recorded_root(store: BlobStore, notes: dict[str, Any]) -> str:

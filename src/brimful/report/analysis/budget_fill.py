@@ -10,6 +10,9 @@ from brimful.measure import LengthTable
 from brimful.messages import percent
 from brimful.plan import Plan
 
+_FOR_COSTS = ("patch_blocks",)
+"""Columns that only models of cost read: shown if somebody limits them."""
+
 
 @dataclass(frozen=True)
 class BudgetFill:
@@ -63,7 +66,11 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
         return []
     limits = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
     columns = {name: column for name, column in table.budgets.items() if name not in ("tokens", "loss_tokens")}
-    used = {name: column for name, column in columns.items() if name in limits or int(column.max(initial=0)) > 0}
+    used = {
+        name: column
+        for name, column in columns.items()
+        if name in limits or (name not in _FOR_COSTS and int(column.max(initial=0)) > 0)
+    }
     if not used:
         return []
     sums = {"tokens": np.asarray(plan.pack_tokens, dtype=np.int64)}

@@ -18,6 +18,7 @@ from brimful.report.analysis.rank_balance import RankBalance, measure_rank_balan
 from brimful.report.analysis.shown_packs import ShownPack
 from brimful.report.analysis.source_shares import SourceShare, source_shares, sources_of_table
 from brimful.report.analysis.training_run import TrainingRun
+from brimful.shards import MediaCensus
 from brimful.typing import AnyIntArray
 
 _MAX_REJECTS = 20
@@ -40,6 +41,7 @@ class Facts:
         work: cost on ranks and steps.
         budgets: fill in each budget, if there is more than tokens.
         shown: some packs as they are.
+        media: those in the packs.
     """
 
     title: str
@@ -54,6 +56,7 @@ class Facts:
     work: RankBalance | None
     budgets: list[BudgetFill] = field(default_factory=list)
     shown: list[ShownPack] = field(default_factory=list)
+    media: MediaCensus = field(default_factory=MediaCensus)
 
     @property
     def rejects(self) -> Sequence[Sequence[Any]]:
@@ -74,6 +77,7 @@ class Facts:
             "shares": None if self.shares is None else [asdict(share) for share in self.shares],
             "work": None if self.work is None else asdict(self.work),
             **({"budgets": [asdict(fill) for fill in self.budgets]} if self.budgets else {}),
+            **({"media": self.media.as_dict()} if self.media.kinds else {}),
             **({"shown": [pack.as_dict() for pack in self.shown]} if self.shown else {}),
         }
 
@@ -86,6 +90,7 @@ def gather_facts(
     run: TrainingRun,
     sources: tuple[AnyIntArray, Sequence[str]] | None = None,
     shown: Sequence[ShownPack] = (),
+    media: MediaCensus | None = None,
 ) -> Facts:
     """Compute the numbers of a report.
 
@@ -98,6 +103,7 @@ def gather_facts(
         run: the training run.
         sources: ``int[num_samples]`` and names; if None, those that the table names (``sources_of_table``).
         shown: packs to show as they are (``show_packs``).
+        media: those in the packs of a store.
 
     Raises:
         PlanMismatchError: a table of another number of samples than the plan's.
@@ -151,4 +157,5 @@ def gather_facts(
         work=work,
         budgets=[] if plan is None else measure_budget_fill(plan, table),
         shown=list(shown),
+        media=media or MediaCensus(),
     )

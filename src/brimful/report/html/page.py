@@ -10,6 +10,7 @@ from brimful.fingerprint import short
 from brimful.messages import counted
 from brimful.report.analysis.facts import Facts
 from brimful.report.html.chart_sections import capacity_section, lengths_section, packs_section, work_section
+from brimful.report.html.media_section import media_section
 from brimful.report.html.pack_section import budgets_section, shown_packs_section
 from brimful.report.html.sections import advice_section, ledger_section, shares_section, summary_tiles
 
@@ -41,6 +42,8 @@ def render_page(facts: Facts) -> str:
         parts.append(packs_section(plan_facts))
     if facts.budgets:
         parts.append(budgets_section(facts.budgets))
+    if facts.media.kinds:
+        parts.append(media_section(facts.media))
     if facts.shown:
         parts.append(shown_packs_section(facts.shown))
     if facts.sweep:

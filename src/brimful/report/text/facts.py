@@ -22,6 +22,7 @@ def describe_facts(facts: Facts) -> list[str]:
             lines.append(
                 f"               segments of a pack are alike: {setting('mix', True)} exchanges them, at no cost in fill"
             )
+    lines += facts.media.lines()
     lines += [f"budget         {fill.describe()}" for fill in facts.budgets]
     if facts.shares:
         tokens = max(1, sum(share.tokens for share in facts.shares))

@@ -1,7 +1,7 @@
 """A pack store as lines."""
 
 from brimful.fingerprint import short
-from brimful.messages import counted, size_of
+from brimful.messages import counted
 from brimful.plan import Plan
 from brimful.report.text.plan import describe_plan
 from brimful.serve import PackStore
@@ -24,7 +24,7 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
         lines += [line for line in describe_plan(plan) if line.startswith(_PLAN_LABELS)]
     if not packs.alignment.is_none:
         lines.append(f"alignment      segments to {packs.alignment.segment}, rows to {packs.alignment.total} tokens")
-    lines += _media_lines(packs)
+    lines += packs.media.lines()
     # Path and fingerprint of the tokenizer are one line.
     notes = dict(packs.notes)
     notes.pop("media_root", None)
@@ -33,18 +33,3 @@ def describe_store(packs: PackStore, plan: Plan | None = None) -> list[str]:
         notes["tokenizer"] = f"{notes.get('tokenizer') or 'given'}, {short(str(fingerprint))}"
     lines += [f"{name:<15}{value}" for name, value in notes.items()]
     return lines
-
-
-def _media_lines(packs: PackStore) -> list[str]:
-    """Return lines on the media of the packs: how many, how large, and where their bytes are."""
-    media = packs.media
-    if not media.counts:
-        return []
-    kinds = [f"{count:,} of kind {kind} ({size_of(media.sizes[kind])})" for kind, count in media.counts.items()]
-    places = []
-    if media.num_stored:
-        stored = f"{media.num_stored:,} distinct in {counted(media.containers, 'file')} of {packs.directory}/media"
-        places.append(f"{stored} ({size_of(media.stored_bytes)})")
-    if packs.media_root:
-        places.append(f"files in {packs.media_root}")
-    return [f"media          {', '.join(kinds)}", f"media in       {'; '.join(places) or 'files by absolute paths'}"]
