@@ -59,7 +59,9 @@ def test_a_medium_that_cannot_be_decoded_stops_by_name(broken, qwen_tokenizer):
     """The default: nobody trains on less than he thinks."""
     collator = PackCollator(media=MediaFeatures.of_packs(open_packs(broken), qwen_tokenizer))
     pack = next(pack for pack in open_packs(broken) if 3 in pack.sample_ids)
-    with pytest.raises(CollateError, match=r"sample 3, image '3.png': has 100 bytes and .* cut short.*on_bad_medium=\"no_loss\""):
+    with pytest.raises(
+        CollateError, match=r"sample 3, image '3.png': has 100 bytes and .* cut short.*on_bad_medium=\"no_loss\""
+    ):
         collator([pack])
 
 

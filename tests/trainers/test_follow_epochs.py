@@ -18,7 +18,7 @@ pytest.importorskip("accelerate")
 CHATS = [{"prompt": f"{number}+{number}?", "completion": str(2 * number)} for number in range(6)]
 
 
-class Counter(torch.nn.Module):
+class Counter(torch.nn.Module):  # type: ignore[name-defined]
     """A model that keeps what it was given and learns one number."""
 
     def __init__(self):
