@@ -19,6 +19,7 @@ NAMES = [
     "plan_step", "StepPlan", "plan_context_parallel", "ContextParallelPlan", "warm_up",
     "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "open_packs", "Pack", "PackStore",
     "PackedDataset", "PackLoader", "StreamLoader", "LazyShardedDataset", "StreamDataset", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
+    "shared_plan", "SharedPlan", "SharedPackedDataset", "broadcast_plan",
     "PackedBatch",
     "Padding", "PackCollator", "SampleColumn", "pack_step", "restore_tokens", "split_for_context_parallel", "Normaliser", "per_sample_loss", "collator_for", "choose_attention",
     "evaluate_samples", "one_by_one", "export_packs", "check_export", "verify_packing", "verify_context_parallel", "VerifyReport", "BrimfulError", "__version__",
@@ -62,6 +63,8 @@ def instances(tmp_path_factory):
         model = transformers.LlamaForCausalLM(config)
     step = brimful.plan_step([3, 3, 5, 6, 1, 1], capacity=7, dp_world_size=2)
     shared = brimful.plan_context_parallel([16, 4, 4, 3, 1], max_tokens_per_rank=8, world_size=4)
+    ranks = brimful.shared_plan(source, encoder, plan.settings, directory=home / "shared", cache_dir=home, num_epochs=1)
+    ranks.close()
     passed = tuple(Finding(check, Status.PASS, attention="sdpa") for check in ("isolation", "loss", "training"))
     return {
         "open_source": source, "Source": source, "Sample": source[0],
@@ -81,6 +84,7 @@ def instances(tmp_path_factory):
         "StreamDataset": brimful.StreamDataset(home / "stream", lanes=2),
         "LazyShardedDataset": brimful.LazyShardedDataset(home / "stream", lanes=2),
         "TokenBudgetBatches": brimful.TokenBudgetBatches([store[0]], brimful.TokenBudget(64)),
+        "shared_plan": ranks, "SharedPlan": ranks, "SharedPackedDataset": ranks.dataset(),
         "EncodedSamples": brimful.EncodedSamples(source, encoder),
         "TokenBudget": brimful.TokenBudget(64, warmup=brimful.Warmup(steps=3, start=2)),
         "SampleCount": brimful.SampleCount(2), "Warmup": brimful.Warmup(steps=3),
@@ -111,6 +115,7 @@ NO_OBJECTS = {
     "per_sample_loss",
     "evaluate_samples",
     "verify_packing",
+    "broadcast_plan",
     "__version__",
 }
 """Functions that give numbers and arrays, or an object that stands under its own name."""
@@ -152,7 +157,9 @@ def test_objects_show_their_counts(name, shown, instances):
     assert repr(instances[name]).startswith(shown)
 
 
-@pytest.mark.parametrize("name", ["Plan", "PackStore", "PackedDataset", "LengthTable", "one_by_one"])
+@pytest.mark.parametrize(
+    "name", ["Plan", "PackStore", "PackedDataset", "SharedPackedDataset", "LengthTable", "one_by_one"]
+)
 def test_sequences_are_indexed_as_lists_are(name, instances):
     """From both ends; what lies outside is an IndexError, which ends a loop over a sequence."""
     rows = instances[name]

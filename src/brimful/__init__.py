@@ -65,6 +65,10 @@ _MODULE_OF = {
     "TokenBudget": "brimful.serve",
     "SampleCount": "brimful.serve",
     "Warmup": "brimful.serve",
+    "shared_plan": "brimful.shared",
+    "SharedPlan": "brimful.shared",
+    "SharedPackedDataset": "brimful.shared",
+    "broadcast_plan": "brimful.shared",
     "PackedBatch": "brimful.collate",
     "Padding": "brimful.collate",
     "PackCollator": "brimful.collate.torch",
@@ -142,6 +146,10 @@ if TYPE_CHECKING:
     from brimful.serve import Warmup as Warmup
     from brimful.serve import open_packs as open_packs
     from brimful.serve.stream_dataset import StreamDataset as StreamDataset
+    from brimful.shared import SharedPackedDataset as SharedPackedDataset
+    from brimful.shared import SharedPlan as SharedPlan
+    from brimful.shared import broadcast_plan as broadcast_plan
+    from brimful.shared import shared_plan as shared_plan
     from brimful.sources import Sample as Sample
     from brimful.sources import Source as Source
     from brimful.sources import open_source as open_source

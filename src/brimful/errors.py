@@ -22,7 +22,8 @@
     │   ├── InvalidLengthsError (ValueError)   negative, fractional, too many, none at all
     │   ├── OversizedSampleError (ValueError)  a length above the capacity, and no overflow policy
     │   ├── NoTargetError (ValueError)         samples that teach nothing, and no policy for them
-    │   └── PlanMismatchError (ValueError)     a plan made from other lengths
+    │   ├── PlanMismatchError (ValueError)     a plan made from other lengths
+    │   └── BuildFailedError (RuntimeError)    rank 0 could not plan: its error, seen from another rank
     ├── StoreError
     │   ├── NotAPackStoreError (FileNotFoundError)
     │   ├── StoreMismatchError (ValueError)    the directory holds packs of another job
@@ -78,6 +79,7 @@ __all__ = [
     "OversizedSampleError",
     "NoTargetError",
     "PlanMismatchError",
+    "BuildFailedError",
     "StoreError",
     "NotAPackStoreError",
     "StoreMismatchError",
@@ -231,6 +233,27 @@ class NoTargetError(PlanError, ValueError):
 
 class PlanMismatchError(PlanError, ValueError):
     """The plan was made from other lengths than these."""
+
+
+class BuildFailedError(PlanError, RuntimeError):
+    """Rank 0 could not plan, and this is another rank, which has waited for it.
+
+    Attributes:
+        error_class: name of the class of the error on rank 0.
+        build_traceback: its traceback, as Python prints it.
+    """
+
+    def __init__(self, reason: str, *, error_class: str = "", build_traceback: str = "") -> None:
+        super().__init__(reason)
+        self.error_class = error_class
+        self.build_traceback = build_traceback
+        # Python 3.11 and later print notes below the error, wherever it ends.
+        if build_traceback and hasattr(self, "add_note"):
+            self.add_note(f"On rank 0:\n{build_traceback}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        keywords = {"error_class": self.error_class, "build_traceback": self.build_traceback}
+        return partial(BuildFailedError, **keywords), (self.message,)
 
 
 class StoreError(BrimfulError):

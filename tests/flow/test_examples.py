@@ -54,6 +54,7 @@ def test_no_example_is_left_out() -> None:
         "07_torchtitan_loader.py",
         "08_ms_swift_plugin.py",
         "09_veomni_collator.py",
+        "10_shared_plan.py",
     ], "a new example needs a test here"
 
 
@@ -92,6 +93,7 @@ def test_training_lowers_the_loss(name, tmp_path) -> None:
         ("06_lightning.py", "lightning", r"^stopped after 3 and continued: the same losses$"),
         ("07_torchtitan_loader.py", "torch", r"^resumed with the batch that comes next"),
         ("08_ms_swift_plugin.py", "swift", r"^loss "),
+        ("10_shared_plan.py", "torch", r"^epoch 1: one plan on both ranks, every sample once$"),
         ("09_veomni_collator.py", "transformers", r"^loss of the step (\d+\.\d+), of its samples one by one \1$"),
     ],
 )

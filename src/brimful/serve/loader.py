@@ -119,6 +119,10 @@ class PackLoader(RankLoader):
         self._dataset = dataset
         self._seed = seed
         self._costs = None if costs is None else np.asarray(costs)
+        if self._costs is not None and getattr(dataset, "replans", False):
+            raise SettingsError(
+                "costs are of the packs of one epoch, and this data set plans again for each: replan=False"
+            )
         if self._costs is not None:
             quantise_parts(self._costs, len(dataset))  # refuses costs that are none
         self._num_delivered = 0  # micro-batches of this epoch
@@ -143,6 +147,9 @@ class PackLoader(RankLoader):
         self._epoch, self._num_delivered = int(epoch), 0
 
     def __iter__(self) -> Iterator[Any]:
+        # Packs that are planned anew for each epoch go to it first, together on all ranks.
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(self._epoch)
         # int64[steps, ranks, micro-batches, packs]: the same array on every rank, -1 for no pack.
         schedule = schedule_packs(
             len(self._dataset),

@@ -18,7 +18,7 @@ from brimful.messages import setting
 from brimful.serve import LazyShardedDataset, mark_completed
 from brimful.trainers.refusals import check_arguments
 
-__all__ = ["AckCheckpoints", "PackMetrics", "log_packing"]
+__all__ = ["AckCheckpoints", "PackMetrics", "follow_epochs", "log_packing"]
 
 _COUNTS = "pack_counts"
 
@@ -53,6 +53,34 @@ def log_packing(trainer: Any) -> PackMetrics:
     # The first of the callbacks, so that those that report have the numbers.
     trainer.callback_handler.callbacks.insert(0, metrics)
     return metrics
+
+
+def follow_epochs(trainer: Any) -> None:
+    """Let a ``SharedPackedDataset`` go to the plan of each epoch with a ``Trainer``; also where a run is resumed.
+
+    Trainer tells epochs to samplers, and to data sets in some settings alone: this tells the data set in all of them.
+
+    Raises:
+        SettingsError: the trainer's data set has one plan for all epochs.
+    """
+    dataset = trainer.train_dataset
+    if not hasattr(dataset, "set_epoch"):
+        raise SettingsError(
+            f"follow_epochs needs a data set that changes with the epoch, and the trainer has {type(dataset).__name__}: "
+            f"pass train_dataset=shared_plan(…).dataset()"
+        )
+    trainer.callback_handler.callbacks.insert(0, _Epochs(dataset))
+
+
+class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+    """Callback that tells the data set its epoch before the first batch is asked for."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        # Trainer counts epochs in fractions of their steps; in the middle of one it is resumed at its beginning.
+        self._dataset.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
 
 class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here

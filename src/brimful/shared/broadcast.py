@@ -1,0 +1,90 @@
+"""A plan through a collective, for code that expects one: its file as tensors of bytes, never pickled lists."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.checks import check_type
+from brimful.errors import CorruptFileError, SettingsError
+from brimful.messages import setting
+from brimful.optional import optional
+from brimful.plan import Plan
+from brimful.shared.ranks import process_group
+
+_CHUNK_BYTES = 64 << 20
+"""Bytes of one broadcast: bounds the memory beside the plan, also that of a GPU."""
+
+
+def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Plan:
+    """Send a plan from one rank to all others of a process group; a collective that every rank calls.
+
+    It is open only while the plan is sent: make the plan before, and mind that ranks that wait for it wait in the
+    collective, where the group's timeout counts. ``shared_plan`` has no such limit.
+
+    Args:
+        plan: on ``src``; None elsewhere.
+        src: global rank that has it.
+        group: process group; the default one if None. gloo sends from memory, NCCL from the current GPU.
+
+    Returns:
+        The plan, held against its fingerprint; on ``src`` the one that was given.
+
+    Raises:
+        SettingsError: no process group, or ``src`` has no plan: then all ranks raise.
+        CorruptFileError: what came is not what was sent.
+    """
+    distributed = process_group()
+    if distributed is None:
+        raise SettingsError("broadcast_plan needs torch.distributed.init_process_group before it")
+    with optional("torch", "torch", "broadcast_plan"):
+        import torch
+
+    is_source = distributed.get_rank() == src
+    device = "cuda" if "nccl" in str(distributed.get_backend(group)) else "cpu"
+
+    def send(tensor: Any) -> Any:
+        tensor = tensor.to(device)
+        distributed.broadcast(tensor, src=src, group=group)
+        return tensor.cpu()
+
+    with tempfile.TemporaryDirectory(prefix="brimful-") as folder:
+        path = Path(folder) / "plan.arrow"
+        num_bytes = -1
+        if is_source and isinstance(plan, Plan):
+            _saved(plan, path)
+            num_bytes = os.path.getsize(path)
+        # The size goes first, also that of nothing: a rank that raised alone would leave the others in a collective.
+        num_bytes = int(send(torch.tensor([num_bytes], dtype=torch.int64))[0])
+        if num_bytes < 0:
+            check_type("plan", plan, (Plan, type(None)), "a Plan")
+            raise SettingsError(f"rank {src} has no {setting('plan')} to send")
+        if is_source:
+            file = np.memmap(path, dtype=np.uint8, mode="r")
+            for start in range(0, num_bytes, _CHUNK_BYTES):
+                send(torch.from_numpy(file[start : start + _CHUNK_BYTES].copy()))
+            assert plan is not None
+            return plan
+        with open(path, "wb") as opened:
+            for start in range(0, num_bytes, _CHUNK_BYTES):
+                piece = torch.empty(min(_CHUNK_BYTES, num_bytes - start), dtype=torch.uint8)
+                opened.write(send(piece).numpy().data)
+        received = Plan.open(path)
+        # Mapped before the folder goes: on POSIX the mapping keeps the bytes.
+        try:
+            received.check_fingerprint()
+        except CorruptFileError as error:
+            raise CorruptFileError(f"the plan that rank {src} sent arrived damaged") from error
+        received.path = None
+        return received
+
+
+def _saved(plan: Plan, path: Path) -> None:
+    """Save a plan without changing what it says of its own file."""
+    own_path = plan.path
+    plan.save(path)
+    plan.path = own_path

@@ -1,0 +1,126 @@
+"""Metadata of packs as trainers expect it: indices, lengths, group and names of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import SettingsError
+from brimful.fingerprint import fingerprint_array, fingerprint_of
+from brimful.messages import setting
+from brimful.plan import Plan
+from brimful.tables import Ragged, open_table, write_table
+from brimful.typing import Fingerprint, Int32Array, Int64Array
+
+_KIND = "domains of packs"
+_CELLS = 1 << 22
+"""Packs × domains that are summed at a time: bounds the memory, whatever the size of the plan."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackMetadata:
+    """Facts on every pack, identical on every rank, and views of the plan where they can be.
+
+    Attributes:
+        indices: the sample ids of each pack, ``int[num_segments]`` in rows; ``indices.row(7)``.
+        group: ``int32[num_packs]``, number of the domain that has most tokens in the pack; the lowest of several.
+        group_domains: name of each domain by number.
+    """
+
+    plan: Plan
+    group: Int32Array
+    group_domains: tuple[str, ...]
+
+    @property
+    def indices(self) -> Ragged:
+        """Sample ids of each pack, in order."""
+        return Ragged(self.plan.sample_ids, self.plan.offsets)
+
+    @property
+    def lengths(self) -> Int64Array:
+        """``int64[num_packs]``: tokens of each pack."""
+        return self.plan.pack_tokens
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of plan, groups and names: equal on all ranks."""
+        return fingerprint_of([self.plan.fingerprint, fingerprint_array(self.group), list(self.group_domains)])
+
+    def __len__(self) -> int:
+        return self.plan.num_packs
+
+    def __repr__(self) -> str:
+        return f"PackMetadata({self.plan.num_packs:,} packs, domains {', '.join(self.group_domains)})"
+
+
+@dataclass(frozen=True)
+class Domains:
+    """Domain of each sample: numbers, and the names in order of the alphabet."""
+
+    codes: Int32Array
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, domains: Sequence[str], num_samples: int) -> Domains:
+        """Number the names.
+
+        Raises:
+            SettingsError: another number of names than of samples.
+        """
+        if len(domains) != num_samples:
+            raise SettingsError(
+                f"{setting('domains')} has {len(domains):,} names for {num_samples:,} samples: give one for each"
+            )
+        names = tuple(sorted(set(domains)))
+        numbers = {name: number for number, name in enumerate(names)}
+        return cls(np.fromiter((numbers[name] for name in domains), dtype=np.int32, count=num_samples), names)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of numbers and names."""
+        return fingerprint_of([fingerprint_array(self.codes), list(self.names)])
+
+
+def group_of_packs(plan: Plan, domains: Domains) -> Int32Array:
+    """Return the domain with most tokens in each pack, ``int32[num_packs]``; the lowest number of several.
+
+    >>> from brimful import plan_packs
+    >>> plan = plan_packs([3, 2, 2, 4], capacity=7, algorithm="next_fit")
+    >>> group_of_packs(plan, Domains.of(["web", "code", "code", "web"], 4)).tolist()
+    [0, 1]
+    """
+    num_domains = len(domains.names)
+    group = np.zeros(plan.num_packs, dtype=np.int32)
+    packs_at_once = max(1, _CELLS // max(1, num_domains))
+    for first in range(0, plan.num_packs, packs_at_once):
+        offsets = plan.offsets[first : first + packs_at_once + 1]
+        rows = slice(int(offsets[0]), int(offsets[-1]))
+        num_packs = len(offsets) - 1
+        packs = np.repeat(np.arange(num_packs), np.diff(offsets))
+        cells = packs * num_domains + domains.codes[plan.sample_ids[rows]]
+        tokens = np.bincount(cells, weights=plan.lengths[rows], minlength=num_packs * num_domains)
+        group[first : first + num_packs] = tokens.reshape(num_packs, num_domains).argmax(axis=1)
+    return group
+
+
+def save_groups(path: Path, group: Int32Array, names: Sequence[str]) -> None:
+    """Write groups and names as one file, atomically."""
+    write_table(path, {"group": group}, {"kind": _KIND, "names": list(names)})
+
+
+def open_metadata(plan: Plan, path: Path | None) -> PackMetadata:
+    """Map the groups of a plan; without a file all packs are of one domain.
+
+    Raises:
+        CorruptFileError: the file is damaged.
+    """
+    if path is None:
+        return PackMetadata(plan, np.broadcast_to(np.zeros(1, dtype=np.int32), (plan.num_packs,)), ("all",))
+    table = open_table(path)
+    names: list[Any] = table.description["names"]
+    return PackMetadata(plan, table.flat("group"), tuple(map(str, names)))

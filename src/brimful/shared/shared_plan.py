@@ -1,0 +1,283 @@
+"""One plan for all ranks: rank 0 makes it, the others wait without a collective and map its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from brimful.cache import cache_dir as default_cache_dir
+from brimful.checks import check_type, setting_number
+from brimful.errors import SettingsError
+from brimful.fingerprint import short
+from brimful.measure import LengthTable
+from brimful.measure.filters import Filter
+from brimful.measure.job import OnBadSample
+from brimful.messages import setting
+from brimful.plan import Plan, PlanSettings
+from brimful.progress import Progress, make_progress
+from brimful.shared.builder import Builder, BuildPlan
+from brimful.shared.channel import Channel
+from brimful.shared.domains import PackMetadata, open_metadata
+from brimful.shared.follower import Follower
+from brimful.shared.open_channel import open_channel
+from brimful.shared.ranks import Ranks, find_ranks
+from brimful.shared.source_plans import SourcePlans
+from brimful.shared.status import PublishedFile
+from brimful.shared.waiting import Waiting
+from brimful.typing import AnyIntArray, Fingerprint
+
+if TYPE_CHECKING:
+    from brimful.shared.dataset import SharedPackedDataset
+
+
+def shared_plan(
+    source: Any,
+    encoder: Any,
+    settings: PlanSettings,
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    name: str = "train",
+    groups: AnyIntArray | Sequence[int] | None = None,
+    domains: Sequence[str] | None = None,
+    lengths: LengthTable | None = None,
+    epoch: int = 0,
+    replan: bool = True,
+    ahead: bool = True,
+    num_epochs: int | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    store: Any = None,
+    job: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    num_proc: int | None = None,
+    on_bad_sample: OnBadSample = "error",
+    filters: Sequence[Filter | str] | None = None,
+    waiting: Waiting | None = None,
+    progress: Progress | None = None,
+) -> SharedPlan:
+    """Return the same plan on every rank; rank 0 alone measures and plans.
+
+    Every rank calls it with the same arguments. No collective is open meanwhile, so a build may take longer than the
+    timeout of the process group. The others look at a document of rank 0, say how far it is, and map the file of the
+    plan; where they do not see that file, it is sent once to each node through the store of the process group. An error
+    of rank 0 is raised everywhere within seconds, and so is its death.
+
+    Args:
+        source: the samples, or anything that ``open_source`` takes. Followers do not touch it.
+        encoder: turns them into tokens; or a tokenizer, or its name.
+        settings: of the plan; its ``epoch`` must be left at 0.
+        directory: for plans, on a file system that all nodes see where there is one; ``shared`` in the cache if None.
+            Later jobs find the plans there, and jobs that want the same one make it once.
+        name: of this plan among those of one job, for messages.
+        groups: as of ``plan_packs``.
+        domains: name of the domain of each sample, for ``SharedPlan.metadata``.
+        lengths: measured before; only rank 0 needs them.
+        epoch: the first to be served; that of the checkpoint where a run goes on.
+        replan: plan again for each epoch, with other companions. False keeps membership for ever, and only the order of
+            the loader changes.
+        ahead: plan the next epoch in the background while one is served.
+        num_epochs: epochs of the run, so that none is planned that nobody asks for.
+        rank, world_size: of this process; found by ``find_ranks`` if None.
+        store: a ``torch.distributed`` store for the documents; that of the process group if None, else files.
+        job: name of the job where there is no process group and several jobs share ``directory``; from the launcher if None.
+        cache_dir, num_proc, on_bad_sample, filters: as of ``measure_lengths``.
+        waiting: seconds (``Waiting``).
+        progress: of rank 0's work, and of what followers say; lines or a bar on stderr if None.
+
+    Raises:
+        BuildFailedError: rank 0 failed, and this is another rank; names the class of its error, with its traceback.
+        TaskFailedError: rank 0 died, or did not come.
+        SettingsError: arguments that contradict each other, or a directory that another job is using.
+        BrimfulError: on rank 0, as of ``measure_lengths`` and ``plan_packs``.
+
+    >>> import tempfile
+    >>> from brimful import PlanSettings, open_source
+    >>> from brimful.progress import Progress
+    >>> from brimful.testing.toys import toy_chat_encoder
+    >>> chats = [{"prompt": "1+1?", "completion": "2"}, {"prompt": "2+2?", "completion": "4"}]
+    >>> folder = tempfile.mkdtemp()
+    >>> settings = PlanSettings(capacity=64)
+    >>> with shared_plan(chats, toy_chat_encoder(), settings, directory=folder, ahead=False, progress=Progress()) as plan:
+    ...     plan.epoch, plan.plan.num_packs, sorted(plan.metadata.indices.row(0).tolist())
+    (0, 1, [0, 1])
+    """
+    check_type("settings", settings, PlanSettings, "a PlanSettings")
+    if settings.epoch:
+        raise SettingsError(
+            f"{setting('epoch', settings.epoch)} of the settings is set for each epoch anew: leave it out there, and give "
+            f"{setting('epoch')} to shared_plan"
+        )
+    folder = default_cache_dir(cache_dir) / "shared" if directory is None else Path(directory)
+    ranks = find_ranks(rank, world_size)
+    build = SourcePlans(
+        source,
+        encoder,
+        settings,
+        folder,
+        groups=groups,
+        domains=domains,
+        lengths=lengths,
+        measure_options={
+            "cache_dir": cache_dir,
+            "num_proc": num_proc,
+            "on_bad_sample": on_bad_sample,
+            "filters": filters,
+        },
+    )
+    waiting = waiting or Waiting()
+    channel = open_channel(ranks, folder, store=store, job=job, name=name, waiting=waiting)
+    if progress is None:
+        progress = make_progress("auto") if ranks.speaks else Progress()
+    shared = SharedPlan(
+        build,
+        channel,
+        ranks,
+        folder,
+        epoch=setting_number("epoch", epoch, minimum=0),
+        replan=replan,
+        ahead=ahead,
+        num_epochs=num_epochs,
+        waiting=waiting,
+        progress=progress,
+    )
+    shared.samples = (source, encoder)
+    return shared
+
+
+class SharedPlan:
+    """Plan of the epoch that is served, the same on every rank. ``shared_plan`` makes it.
+
+    Args:
+        build: makes the plan of an epoch; called on rank 0.
+        channel: between the ranks; None for one process.
+        directory: that the files of plans are below.
+        epoch, replan, ahead, num_epochs, waiting, progress: as of ``shared_plan``.
+
+    Attributes:
+        ranks: this process and the others.
+        samples: source and encoder, for ``dataset``; None if they were not given.
+    """
+
+    def __init__(
+        self,
+        build: BuildPlan,
+        channel: Channel | None,
+        ranks: Ranks,
+        directory: Path,
+        *,
+        epoch: int = 0,
+        replan: bool = True,
+        ahead: bool = True,
+        num_epochs: int | None = None,
+        waiting: Waiting | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.ranks, self.replans = ranks, replan
+        self.samples: tuple[Any, Any] | None = None
+        self._directory, self._ahead, self._num_epochs = directory, ahead, num_epochs
+        waiting, progress = waiting or Waiting(), progress or Progress()
+        self._follower: Follower | None = None
+        self._builder: Builder | None = None
+        if ranks.is_builder:
+            self._builder = Builder(
+                build, channel, ranks, directory, progress=progress, beat_seconds=waiting.beat_seconds
+            )
+        else:
+            assert channel is not None, "a follower has a channel"
+            self._follower = Follower(channel, ranks, directory, progress=progress, waiting=waiting)
+        self._epoch: int | None = None
+        try:
+            self.set_epoch(epoch)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the epoch, mapped from its file."""
+        return self._plan
+
+    @property
+    def epoch(self) -> int:
+        """Epoch that the plan is for."""
+        assert self._epoch is not None
+        return self._epoch
+
+    @property
+    def identity(self) -> Fingerprint:
+        """Fingerprint of everything that decides the plans of all epochs: for states that outlive an epoch."""
+        return self._identity
+
+    @property
+    def metadata(self) -> PackMetadata:
+        """Metadata of the packs: ``indices``, ``lengths``, ``group``, ``group_domains``; equal on every rank."""
+        further = self._files[1:]
+        return open_metadata(self._plan, self._directory / further[0].path if further else None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the plan of an epoch; every rank calls it, between two epochs.
+
+        On rank 0 the plan is ready if it was made ahead; the others wait for it, without a collective. The plan that is
+        served stays until the next one is here.
+
+        Raises:
+            BrimfulError: as of ``shared_plan``; the old plan is still there.
+        """
+        epoch = setting_number("epoch", epoch, minimum=0)
+        if epoch == self._epoch:
+            return
+        if self._epoch is None or self.replans:
+            self._go_to(epoch if self.replans else 0)
+        self._epoch = epoch
+        following = epoch + 1
+        if (
+            self._builder is not None
+            and self._ahead
+            and self.replans
+            and following < (self._num_epochs or following + 1)
+        ):
+            self._builder.prepare(following)
+
+    def dataset(self) -> SharedPackedDataset:
+        """Return the packs of the plan as a map-style data set for trainers, which follows ``set_epoch``.
+
+        Raises:
+            SettingsError: the plan was made without source and encoder.
+        """
+        from brimful.shared.dataset import SharedPackedDataset
+
+        if self.samples is None:
+            raise SettingsError("this plan was made without samples: use SharedPackedDataset(source, encoder, shared)")
+        return SharedPackedDataset(*self.samples, self)
+
+    def close(self) -> None:
+        """End the signs of life of rank 0: whoever waits for it afterwards gets an error."""
+        if self._builder is not None:
+            self._builder.close()
+
+    def __enter__(self) -> SharedPlan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _go_to(self, epoch: int) -> None:
+        if self._builder is not None:
+            built = self._builder.get(epoch)
+            self._plan, self._identity = built.plan, built.identity
+            self._files: tuple[PublishedFile, ...] = built.files
+        else:
+            assert self._follower is not None
+            self._plan, status = self._follower.get(epoch)
+            self._identity, self._files = status.identity, status.files
+
+    def __repr__(self) -> str:
+        return (
+            f"SharedPlan(epoch {self._epoch}, {self._plan.num_packs:,} packs, rank {self.ranks.rank} of "
+            f"{self.ranks.world_size}, {short(self._plan.fingerprint)})"
+        )

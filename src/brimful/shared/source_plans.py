@@ -1,0 +1,120 @@
+"""Plans of a source, epoch by epoch: measured once, planned once, and kept under what decides them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.cache import exclusive
+from brimful.encode.choose import as_encoder
+from brimful.errors import BrimfulError, SettingsError
+from brimful.fingerprint import fingerprint_array, fingerprint_of
+from brimful.measure import LengthTable, measure_lengths
+from brimful.messages import setting
+from brimful.plan import Plan, PlanSettings, plan_with
+from brimful.plan.policies.budgets import DERIVED
+from brimful.progress import Progress
+from brimful.shared.builder import BuiltPlan
+from brimful.shared.domains import Domains, group_of_packs, save_groups
+from brimful.shared.plan_files import published
+from brimful.sources.open import open_source
+from brimful.typing import AnyIntArray, Fingerprint
+
+_VERSION = 1
+"""Version in every name of a plan: one that another brimful might make otherwise is not found."""
+
+_LOSS_TOKENS = "loss_tokens"
+
+
+class SourcePlans:
+    """Function of an epoch that gives its plan; called in the builder alone.
+
+    ::
+
+        plans/<fingerprint>.arrow           the plan: lengths, settings, epoch and groups decide the name
+        plans/<fingerprint>.domains.arrow   the domain of each pack, if domains were given
+
+    A plan that is there is not made again, by a later job or by another one at the same time, which waits for it.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        encoder: Any,
+        settings: PlanSettings,
+        directory: Path,
+        *,
+        groups: AnyIntArray | Sequence[int] | None,
+        domains: Sequence[str] | None,
+        lengths: LengthTable | None,
+        measure_options: Mapping[str, Any],
+    ) -> None:
+        self._source, self._encoder, self._settings, self._directory = source, encoder, settings, directory
+        self._groups, self._domain_names = groups, domains
+        self._table = lengths
+        self._domains: Domains | None = None
+        self._measure_options = measure_options
+
+    def __call__(self, epoch: int, progress: Progress) -> BuiltPlan:
+        table = self._lengths(progress)
+        settings = replace(self._settings, epoch=epoch)
+        identity = self._identity(table)
+        name = fingerprint_of([identity, epoch])
+        plan_path, groups_path = f"plans/{name}.arrow", f"plans/{name}.domains.arrow"
+        path = self._directory / plan_path
+        with exclusive(path), progress.stage("plan", total=1, unit="plan"):
+            plan = _kept(path, settings)
+            if plan is None:
+                plan_with(table, settings, groups=self._groups).save(path)
+                plan = Plan.open(path)
+            if self._domains is not None and not os.path.exists(self._directory / groups_path):
+                save_groups(self._directory / groups_path, group_of_packs(plan, self._domains), self._domains.names)
+            progress.advance(1)
+        paths = [plan_path] if self._domains is None else [plan_path, groups_path]
+        return BuiltPlan(plan, identity, tuple(published(self._directory, each) for each in paths))
+
+    def _lengths(self, progress: Progress) -> LengthTable:
+        if self._table is None:
+            source = open_source(self._source, cache_dir=self._measure_options.get("cache_dir"))
+            encoder = as_encoder(source, self._encoder)
+            budgets = self._settings.budgets or {}
+            for name in budgets:
+                if name not in (*DERIVED, _LOSS_TOKENS, *encoder.budgets):
+                    known = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
+                    raise SettingsError(f"{setting('budgets')}: {name!r} is unknown: packing can measure {known}")
+            measured = ("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in budgets else ("tokens",)
+            self._table = measure_lengths(source, encoder, budgets=measured, progress=progress, **self._measure_options)
+        if self._domain_names is not None and self._domains is None:
+            self._domains = Domains.of(self._domain_names, len(self._table))
+        return self._table
+
+    def _identity(self, table: LengthTable) -> Fingerprint:
+        """Return the fingerprint of everything that decides the plans, but for the epoch."""
+        settings = replace(self._settings, epoch=0)
+        parts = {
+            "version": _VERSION,
+            "lengths": table.fingerprint,
+            "targets": None if table.targets is None else fingerprint_array(table.targets.counts),
+            "settings": settings.as_dict(),
+            "time_limit": settings.time_limit,
+            "groups": None if self._groups is None else fingerprint_array(np.asarray(self._groups)),
+            "domains": None if self._domains is None else self._domains.fingerprint,
+        }
+        return fingerprint_of(parts)
+
+
+def _kept(path: Path, settings: PlanSettings) -> Plan | None:
+    """Return the plan of these settings that lies here, whole; None if there is none."""
+    if not path.exists():
+        return None
+    try:
+        plan = Plan.open(path)
+        plan.check_fingerprint()
+    except BrimfulError:
+        return None  # damaged: it is made again
+    return plan if plan.settings.as_dict() == settings.as_dict() else None

@@ -1,0 +1,107 @@
+"""One rank of ``test_processes``: every case in one process, since starting PyTorch costs more than all of them.
+
+python -m tests.shared.gloo_rank FOLDER RANK WORLD PORT
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as distributed
+
+from brimful import LengthTable, PlanSettings, broadcast_plan, plan_packs, shared_plan
+from brimful.errors import BrimfulError
+from brimful.progress import Progress
+from brimful.shared import SharedPlan, find_ranks
+from brimful.shared.open_channel import open_channel
+from brimful.testing.toys import toy_chat_encoder
+from tests.shared.builds import LENGTHS, QUICK, Build
+
+TIMEOUT_SECONDS = 4.0
+"""Of every collective; the slow build takes longer."""
+
+
+def cases(folder, rank):
+    """Name of each case and what this rank saw."""
+    ranks = find_ranks()
+    yield "ranks", [ranks.rank, ranks.world_size]
+
+    def shared(name, build, directory, **options):
+        channel = open_channel(ranks, directory, store=None, job=None, name=name, waiting=QUICK)
+        return SharedPlan(build, channel, ranks, directory, waiting=QUICK, **options)
+
+    build = Build(folder, seconds=TIMEOUT_SECONDS + 1.0)
+    with shared("slow", build, folder, ahead=False) as plan:
+        total = torch.ones(1)
+        distributed.all_reduce(total)
+        yield "slow", [plan.plan.fingerprint, int(total), build.epochs]
+
+    own = folder / f"node {rank // 2}"  # two ranks on each of the nodes, which see no file of each other
+    with shared("copies", Build(own), own, ahead=False) as plan:
+        distributed.barrier()
+        plan.plan.check_fingerprint()
+        yield "copies", [plan.plan.fingerprint, plan.plan.path]
+
+    build = Build(folder / "epochs", seconds=0.1)
+    with shared("epochs", build, folder / "epochs", num_epochs=4) as plan:
+        seen = []
+        for epoch in range(4):
+            plan.set_epoch(epoch)
+            seen.append([plan.plan.fingerprint, plan.plan.settings.epoch])
+            for _ in range(5):  # training: collectives and builds at the same time
+                distributed.all_reduce(torch.ones(1000))
+            time.sleep(0.02 * rank)  # slow ranks
+        yield "epochs", [seen, build.epochs]
+
+    def fault(epoch):
+        raise ValueError("row 7 is malformed")
+
+    begin = time.monotonic()
+    try:
+        shared("fault", Build(folder, fault=fault), folder)
+    except (ValueError, BrimfulError) as error:
+        yield "fault", [type(error).__name__, str(error), time.monotonic() - begin < 5]
+    distributed.barrier()
+
+    lengths = LengthTable({"tokens": LENGTHS.astype(np.int32)}) if rank == 0 else None
+    options = {"lengths": lengths, "directory": folder / "one call", "waiting": QUICK, "progress": Progress()}
+    with shared_plan(None, toy_chat_encoder(), PlanSettings(capacity=128), ahead=False, **options) as plan:
+        yield "one call", [plan.plan.fingerprint, plan.metadata.fingerprint, plan.identity]
+        distributed.barrier()
+
+    plan = plan_packs(LENGTHS, capacity=128, epoch=9) if rank == 1 else None
+    sent = broadcast_plan(plan, src=1)
+    yield "broadcast", [sent.fingerprint, [segment.sample_id for segment in sent.pack(5)]]
+    try:
+        broadcast_plan(None, src=0)
+    except BrimfulError as error:
+        yield "broadcast of nothing", str(error)
+    distributed.barrier()
+
+
+def main():
+    folder, rank, world_size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    torch.set_num_threads(1)
+    # Everybody is here before the short timeout begins to count.
+    (folder / f"here {rank}").touch()
+    while len(list(folder.glob("here *"))) < world_size:
+        time.sleep(0.02)
+    port = int(sys.argv[4])
+    store = distributed.TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)  # type: ignore[attr-defined]
+    timeout = datetime.timedelta(seconds=TIMEOUT_SECONDS)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    (folder / f"rank {rank}.json").write_text(json.dumps(dict(cases(folder, rank))))
+    distributed.barrier()
+    # Gloo's threads sometimes abort a process that takes its interpreter down while they live.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Four real processes with gloo on the loopback: what threads cannot show."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.shared.builds import expected
+
+pytest.importorskip("torch")
+WORLD = 4
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """What each rank saw in each case, over the TCP store that every job has."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tests.shared.gloo_rank", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(WORLD), str(port)], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(WORLD)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * WORLD, "\n".join(errors)
+    return [json.loads((folder / f"rank {rank}.json").read_text()) for rank in range(WORLD)]
+
+
+def test_ranks_come_from_the_process_group(seen):
+    assert [rank["ranks"] for rank in seen] == [[number, WORLD] for number in range(WORLD)]
+
+
+def test_a_build_longer_than_the_timeout_of_collectives_hurts_none(seen):
+    """The hang that everybody knows: the others wait in a barrier for rank 0, which still tokenises."""
+    assert [rank["slow"][:2] for rank in seen] == [[expected(0), WORLD]] * WORLD
+    assert [rank["slow"][2] for rank in seen] == [[0], [], [], []]
+
+
+def test_nodes_without_a_shared_file_system_get_one_copy_each_through_the_store(seen):
+    fingerprints, paths = zip(*[rank["copies"] for rank in seen], strict=True)
+    assert set(fingerprints) == {expected(0)}
+    assert paths[0] == paths[1] != paths[2] == paths[3]
+
+
+def test_epochs_change_together_while_collectives_run(seen):
+    assert [rank["epochs"][0] for rank in seen] == [[[expected(epoch), epoch] for epoch in range(4)]] * WORLD
+    assert [rank["epochs"][1] for rank in seen] == [[0, 1, 2, 3], [], [], []]
+
+
+def test_an_error_reaches_every_process_in_seconds(seen):
+    assert [rank["fault"][0] for rank in seen] == ["ValueError"] + ["BuildFailedError"] * (WORLD - 1)
+    assert all("row 7 is malformed" in rank["fault"][1] and rank["fault"][2] for rank in seen)
+
+
+def test_one_call_gives_equal_metadata_and_states_everywhere(seen):
+    assert len({tuple(rank["one call"]) for rank in seen}) == 1
+    assert seen[0]["one call"][0] == expected(0)
+
+
+def test_a_broadcast_plan_is_the_same_everywhere(seen):
+    assert [rank["broadcast"] for rank in seen] == [seen[1]["broadcast"]] * WORLD
+    assert seen[0]["broadcast"][0] == expected(9)
+    assert {rank["broadcast of nothing"] for rank in seen} == {"rank 0 has no plan to send"}

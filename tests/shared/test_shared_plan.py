@@ -1,0 +1,302 @@
+"""One builder, many ranks: equal plans, epochs that change together, errors that reach everybody."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brimful import Plan, PlanSettings, shared_plan
+from brimful.errors import BuildFailedError, SettingsError, TaskFailedError
+from brimful.progress import Progress, make_progress
+from brimful.shared import Ranks, SharedPlan, Waiting
+from brimful.shared.builder import Builder
+from brimful.shared.folder_channel import FolderChannel
+from brimful.shared.open_channel import open_channel
+from brimful.testing.toys import toy_chat_encoder
+from tests.shared.builds import QUICK, Build, expected, in_threads
+
+CHATS = [{"prompt": f"{number}+{number}?", "completion": str(2 * number)} for number in range(40)]
+WORLD = 4
+
+
+def make(rank, build, folder, *, world_size=WORLD, channel=None, directory=None, **options):
+    """The plan of one rank, over a channel of files unless another is given."""
+    channel = channel or FolderChannel(folder / "jobs")
+    options = {"waiting": QUICK, **options}
+    return SharedPlan(build, channel, Ranks(rank, world_size), directory or folder, **options)
+
+
+def make_all(build, folder, world_size=WORLD, **options):
+    functions = [partial(make, rank, build, folder, world_size=world_size, **options) for rank in range(world_size)]
+    return in_threads(*functions)
+
+
+def closed(plans):
+    stack = contextlib.ExitStack()
+    for plan in plans:
+        if isinstance(plan, SharedPlan):
+            stack.callback(plan.close)
+    return stack
+
+
+def test_every_rank_has_the_plan_of_rank_0_and_it_was_built_once(tmp_path):
+    """Without it each rank of 512 would measure, or they would train on different packs."""
+    build = Build(tmp_path, seconds=0.2)
+    plans = make_all(build, tmp_path, ahead=False)
+    with closed(plans):
+        assert [plan.plan.fingerprint for plan in plans] == [expected(0)] * WORLD
+        assert [plan.metadata.fingerprint for plan in plans] == [plans[0].metadata.fingerprint] * WORLD
+        assert build.epochs == [0]
+        metadata = plans[3].metadata
+        assert [metadata.indices.row(i).tolist() for i in range(3)] == [
+            [segment.sample_id for segment in plans[0].plan.pack(i)] for i in range(3)
+        ]
+        assert metadata.lengths.tolist() == plans[0].plan.pack_tokens.tolist()
+        assert (len(metadata), set(metadata.group.tolist()), metadata.group_domains) == (
+            len(plans[0].plan),
+            {0},
+            ("all",),
+        )
+
+
+def test_a_build_longer_than_every_waiting_time_is_waited_for(tmp_path):
+    """What ends a wait is silence, not length: no timeout of any length would be right for every data set."""
+    plans = make_all(Build(tmp_path, seconds=1.5), tmp_path, ahead=False)  # stale_seconds is 1
+    with closed(plans):
+        assert [plan.plan.fingerprint for plan in plans] == [expected(0)] * WORLD
+
+
+def test_followers_say_stage_share_and_remaining_time(tmp_path, monkeypatch):
+    """An hour of silence on every rank but one is taken for a hang, and killed."""
+    monkeypatch.setattr("brimful.shared.follower._SAY_SECONDS", 0.1)
+    stream = io.StringIO()
+    plans = in_threads(
+        lambda: make(0, Build(tmp_path, seconds=0.6), tmp_path, world_size=2, ahead=False),
+        lambda: make(1, None, tmp_path, world_size=2, progress=make_progress("lines", stream)),
+    )
+    with closed(plans):
+        lines = [line for line in stream.getvalue().splitlines() if "measure" in line]
+        assert lines
+        assert all(line.startswith("rank 1 waits for the plan of epoch 0 by rank 0 (") for line in lines)
+        assert any("/10 rows (" in line and " %), ETA 0:00" in line for line in lines), lines
+
+
+def test_an_error_of_rank_0_is_raised_everywhere_with_its_class_and_traceback(tmp_path):
+    """A follower that only times out sends people to the wrong log."""
+
+    def fault(epoch):
+        raise ZeroDivisionError("row 7\nhas no tokens")
+
+    results = make_all(Build(tmp_path, fault=fault), tmp_path)
+    assert isinstance(results[0], ZeroDivisionError)
+    for rank, error in enumerate(results[1:], start=1):
+        assert isinstance(error, BuildFailedError)
+        assert str(error) == f"rank {rank}: rank 0 could not plan epoch 0: ZeroDivisionError: row 7 has no tokens"
+        assert error.error_class == "ZeroDivisionError"
+        assert "in fault" in error.build_traceback
+
+
+def test_all_ranks_change_epochs_together_and_each_is_built_once_ahead(tmp_path):
+    """A stale plan on one rank trains samples twice, and nobody sees it."""
+    build = Build(tmp_path, seconds=0.1)
+    plans = make_all(build, tmp_path, num_epochs=4)
+    with closed(plans):
+        for epoch in range(1, 4):
+            while len(build.epochs) <= epoch:  # built while the last one is served, before anybody asks
+                time.sleep(0.01)
+            assert [plan.epoch for plan in plans] == [epoch - 1] * WORLD
+            in_threads(*[partial(plan.set_epoch, epoch) for plan in plans])
+            assert [plan.plan.fingerprint for plan in plans] == [expected(epoch)] * WORLD
+            assert [plan.plan.settings.epoch for plan in plans] == [epoch] * WORLD
+        plans[2].set_epoch(3)
+        assert build.epochs == [0, 1, 2, 3]
+        assert len({plan.identity for plan in plans}) == 1
+
+
+def test_membership_that_is_kept_is_never_built_again(tmp_path):
+    build = Build(tmp_path)
+    plans = make_all(build, tmp_path, replan=False)
+    with closed(plans):
+        in_threads(*[partial(plan.set_epoch, 7) for plan in plans])
+        assert [(plan.epoch, plan.plan.fingerprint) for plan in plans] == [(7, expected(0))] * WORLD
+        assert build.epochs == [0]
+
+
+def test_an_error_of_a_later_epoch_leaves_the_plan_that_is_served(tmp_path):
+    """It is made in the background: its error must not vanish with a thread, nor take the epoch that trains."""
+
+    def fault(epoch):
+        if epoch == 1:
+            raise MemoryError("no room")
+
+    plans = make_all(Build(tmp_path, fault=fault), tmp_path)
+    with closed(plans):
+        errors = in_threads(*[partial(plan.set_epoch, 1) for plan in plans])
+        assert [type(error) for error in errors] == [MemoryError] + [BuildFailedError] * (WORLD - 1)
+        assert [(plan.epoch, plan.plan.fingerprint) for plan in plans] == [(0, expected(0))] * WORLD
+
+
+def test_a_run_that_goes_on_in_epoch_5_builds_that_one_alone(tmp_path):
+    build = Build(tmp_path)
+    plans = make_all(build, tmp_path, epoch=5, num_epochs=6)
+    with closed(plans):
+        assert build.epochs == [5]
+        assert [plan.plan.fingerprint for plan in plans] == [expected(5)] * WORLD
+
+
+def test_what_an_earlier_job_left_is_not_believed(tmp_path):
+    """Followers that start first would train on the old plan, with rank 0 on the new one."""
+    with closed(make_all(Build(tmp_path), tmp_path, ahead=False)):
+        pass
+    later = Build(tmp_path, capacity=200)
+    plans = in_threads(
+        lambda: [time.sleep(0.3), make(0, later, tmp_path, world_size=2, ahead=False)][1],
+        lambda: make(1, None, tmp_path, world_size=2),
+    )
+    with closed(plans):
+        assert [plan.plan.capacity for plan in plans] == [200, 200]
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from typing import Any
+from brimful.shared import Ranks, SharedPlan
+from brimful.shared.folder_channel import FolderChannel
+from tests.shared.builds import QUICK, Build, die
+folder, fault = Path(sys.argv[1]), {"die": die, "stop": lambda _: time.sleep(600)}[sys.argv[2]]
+SharedPlan(Build(folder, 0.3, fault), FolderChannel(folder / "jobs"), Ranks(0, 2), folder, waiting=QUICK)
+"""
+
+
+def test_a_rank_0_that_is_killed_is_missed_at_once(tmp_path):
+    """SIGKILL, as the kernel sends when memory runs out: no handler runs, and nothing is told."""
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path), "die"])
+    with pytest.raises(TaskFailedError, match=r"rank 1: rank 0 \(.*\) is gone, in measure \d+/10 rows .*has ended"):
+        make(1, None, tmp_path, world_size=2, waiting=Waiting(poll_seconds=0.02, arrive_seconds=30))
+    process.wait()
+
+
+def test_a_rank_0_whose_signs_stop_is_missed_after_the_time(tmp_path):
+    """On another machine only silence tells: here the process lives, and its thread of beats is stopped."""
+    channel = FolderChannel(tmp_path / "jobs")
+    builder = Builder(Build(tmp_path), channel, Ranks(0, 2), tmp_path, progress=Progress(), beat_seconds=0.05)
+    threading.Timer(0.3, builder.close).start()
+    with pytest.raises(TaskFailedError, match="no sign of it for 1 s"):
+        make(1, None, tmp_path, world_size=2)
+
+
+def test_a_rank_0_that_never_comes_is_named(tmp_path):
+    with pytest.raises(TaskFailedError, match="has not begun to plan"):
+        make(1, None, tmp_path, world_size=2, waiting=Waiting(poll_seconds=0.02, arrive_seconds=0.2))
+
+
+def test_a_directory_that_is_not_shared_is_named_where_no_store_carries_the_plan(tmp_path):
+    results = in_threads(
+        lambda: make(0, Build(tmp_path), tmp_path, world_size=2, ahead=False),
+        lambda: make(1, None, tmp_path, world_size=2, directory=tmp_path / "elsewhere"),
+    )
+    with closed(results), pytest.raises(SettingsError, match="directory must be one that all nodes share"):
+        raise results[1]
+
+
+def test_two_jobs_of_one_name_do_not_mix(tmp_path):
+    """Two builders in one folder would answer each other's followers."""
+    options: dict[str, Any] = {"store": None, "job": "same", "waiting": QUICK}
+    channel = open_channel(Ranks(0, 2), tmp_path, name="first job", **options)
+    builder = Builder(Build(tmp_path), channel, Ranks(0, 2), tmp_path, progress=Progress(), beat_seconds=0.05)
+    from brimful.shared import open_channel as module
+
+    module._calls.clear()  # the second job is another process, which counts from 0
+    with pytest.raises(SettingsError, match=r"in use by another job of that name .* give each its own job"):
+        open_channel(Ranks(0, 2), tmp_path, name="first job", **options)
+    builder.close()
+    other = open_channel(Ranks(0, 2), tmp_path, name="first job", **{**options, "job": "other"})
+    assert isinstance(other, FolderChannel)
+
+
+def share(folder, **options):
+    defaults = {"directory": folder, "progress": Progress(), "waiting": QUICK, "ahead": False}
+    return shared_plan(CHATS, toy_chat_encoder(), PlanSettings(capacity=64), **{**defaults, **options})
+
+
+def test_a_plan_that_is_there_is_not_made_again(tmp_path, monkeypatch):
+    """A sweep of eight jobs on one data set plans once; so does a job that starts again."""
+    with share(tmp_path) as first:
+        pass
+    monkeypatch.setattr("brimful.shared.source_plans.plan_with", lambda *_, **__: pytest.fail("planned again"))
+    with share(tmp_path) as second:
+        assert second.plan.fingerprint == first.plan.fingerprint
+
+
+def test_a_damaged_plan_is_made_again(tmp_path):
+    with share(tmp_path) as first:
+        path = Path(first.plan.path)
+        fingerprint = first.plan.fingerprint
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.unlink()  # the first plan is mapped from it
+    path.write_bytes(data)
+    with share(tmp_path) as second:
+        assert second.plan.fingerprint == fingerprint
+        second.plan.check_fingerprint()
+
+
+def test_the_name_of_a_plan_follows_everything_that_decides_it(tmp_path):
+    """A name that leaves something out gives a job the plan of another."""
+    names = set()
+    for options in ({}, {"epoch": 1}, {"groups": [0, 0] + [-1] * 38}, {"domains": ["a", "b"] * 20}):
+        with share(tmp_path, **options) as shared:
+            names.add(shared.plan.path)
+    assert len(names) == 4
+
+
+def test_domains_of_packs_are_the_same_on_a_rank_that_only_read_them(tmp_path):
+    domains = ["math" if number % 3 else "code" for number in range(40)]
+    from brimful.shared import open_channel as module
+
+    def rank_of_two(rank):
+        module._calls.clear()  # each rank is a process of its own, which counts its calls from 0
+        return share(tmp_path, rank=rank, world_size=2, job="x", domains=domains if rank == 0 else None)
+
+    plans = [rank_of_two(0), rank_of_two(1)]
+    with closed(plans):
+        metadata = [plan.metadata for plan in plans]
+        assert metadata[1].group_domains == ("code", "math")
+        assert metadata[0].group.tolist() == metadata[1].group.tolist()
+        assert metadata[0].fingerprint == metadata[1].fingerprint
+        assert len(set(metadata[1].group.tolist())) > 1
+
+
+def test_settings_with_an_epoch_are_refused(tmp_path):
+    with pytest.raises(SettingsError, match="leave it out there"):
+        shared_plan(CHATS, toy_chat_encoder(), PlanSettings(capacity=64, epoch=2), directory=tmp_path)
+
+
+def test_half_a_document_is_no_document(tmp_path):
+    """Some file systems show a file before all of its bytes."""
+    from brimful.shared.status import BuilderStatus
+
+    whole = BuilderStatus("s", 1, "host", 1).to_json()
+    assert BuilderStatus.of_json(whole) == BuilderStatus("s", 1, "host", 1)
+    assert [BuilderStatus.of_json(data) for data in (whole[:20], b"", b"[]", json.dumps({"beat": 1}).encode())] == [
+        None
+    ] * 4
+
+
+def test_a_plan_opens_without_reading_its_arrays(tmp_path):
+    """Ranks map the file: what was checked by name may lie on a server, and be a gigabyte."""
+    plans = make_all(Build(tmp_path), tmp_path, world_size=2, ahead=False)
+    with closed(plans):
+        assert isinstance(plans[1].plan, Plan)
+        assert not plans[1].plan.sample_ids.flags.owndata
