@@ -27,12 +27,13 @@ FLAGS = {
     "family": "--encoder",
     "config": "--subset",
     "media_storage": "--media",
+    "trainings": "--training",
 }
 """Flags whose names differ from their arguments by more than hyphens."""
 
 PYTHON_ONLY = frozenset(
     {
-        *("assign", "barrier", "cache_bytes", "count", "dialect", "fit", "group", "groups_share", "lanes", "mean"),
+        *("assign", "barrier", "cache_bytes", "count", "dialect", "fit", "group", "groups_share", "mean"),
         *("media_maker", "multiple_of", "normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start"),
         *("tail", "timeout"),
     }

@@ -38,27 +38,27 @@ class BackPressure:
 
     Args:
         store: of the stream.
-        high_water: shards that may be ahead of what all groups have acknowledged; None for any number. Once it is reached
+        high_water: shards that may be ahead of what all trainings have acknowledged; None for any number. Once it is reached
             a producer waits until a quarter of them is trained.
-        groups: names under which trainings acknowledge; one that has not yet done so needs every shard.
+        trainings: names under which they acknowledge; one that has not yet done so needs every shard.
         min_free_bytes: bytes of the disk that stay free.
         clock: measures the pauses between two looks.
 
     Raises:
-        SettingsError: a number of shards without groups: nothing would ever count as trained.
+        SettingsError: a number of shards without trainings: nothing would ever count as trained.
     """
 
     def __init__(
-        self, store: BlobStore, *, high_water: int | None, groups: Sequence[str], min_free_bytes: int, clock: Clock
+        self, store: BlobStore, *, high_water: int | None, trainings: Sequence[str], min_free_bytes: int, clock: Clock
     ) -> None:
         if high_water is not None:
             setting_number("high_water", high_water, minimum=1)
-            if not groups:
+            if not trainings:
                 raise SettingsError(
                     f"{setting('high_water', high_water)} counts shards that no training has acknowledged: name the "
-                    f"trainings by {setting('groups')}"
+                    f"trainings by {setting('trainings')}"
                 )
-        self._store, self._high_water, self._groups, self._clock = store, high_water, list(groups), clock
+        self._store, self._high_water, self._trainings, self._clock = store, high_water, list(trainings), clock
         self._min_free_bytes = setting_number("min_free_bytes", min_free_bytes, minimum=0)
         self._next_look, self._next_warning = -float("inf"), -float("inf")
         self._is_full = False
@@ -83,7 +83,7 @@ class BackPressure:
     def _water(self, num_shards: int) -> str:
         if self._high_water is None:
             return ""
-        self._trained = min(map(self._frontier, self._groups))
+        self._trained = min(map(self._frontier, self._trainings))
         level = num_shards - self._trained
         # Filled to the mark it stays full until there is room for a while, so that it does not stop at every shard.
         limit = self._high_water - (max(1, self._high_water // 4) - 1 if self._is_full else 0)

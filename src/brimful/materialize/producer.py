@@ -14,7 +14,7 @@ import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from brimful.encode.encoder import Encoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import (
     BadSampleError,
+    CorruptFileError,
     EncodersDifferError,
     NoTargetError,
     SettingsError,
@@ -65,6 +66,9 @@ _BATCH = 256
 
 _FIRST_WAIT, _MAX_WAIT = 0.02, 1.0
 """Seconds between two looks at a source from which nothing comes."""
+
+_LATE_ATTEMPTS = 12
+"""Looks for a file that a record names before it is taken for lost: half a minute, as network mounts may need."""
 
 _KEPT_CARRY_OVERS = 2
 """Records whose carry-over stays: another process may be reading the last but one."""
@@ -132,8 +136,8 @@ class PackingProducer:
         packs_per_shard: packs of one shard; as many as 64 MiB hold if None.
         max_age: seconds without a new shard after which all samples leave, however full their packs are; None for never.
         lanes: groups of shards that readers divide among them: the packs of a global batch. Of the first producer.
-        high_water: shards that may be ahead of training, which ``groups`` names (``BackPressure``).
-        groups: trainings that acknowledge (``StreamLoader.ack``).
+        high_water: shards that may be ahead of training, which ``trainings`` names (``BackPressure``).
+        trainings: names under which they acknowledge (``StreamLoader.ack``).
         min_free_bytes: bytes that stay free on the disk of the stream.
         encoder_options: arguments of ``encoder_for`` beside a tokenizer.
         notes: for people; kept in the header.
@@ -175,7 +179,7 @@ class PackingProducer:
         max_age: float | None = None,
         lanes: int = 1,
         high_water: int | None = None,
-        groups: Sequence[str] = (),
+        trainings: Sequence[str] = (),
         min_free_bytes: int = 0,
         encoder_options: Mapping[str, Any] | None = None,
         notes: Mapping[str, Any] | None = None,
@@ -213,7 +217,7 @@ class PackingProducer:
         self._log, self._producers = StreamLog(self._store), Producers(self._store)
         self._clock, self._on_shard = clock or Clock(), on_shard
         self._pressure = BackPressure(
-            self._store, high_water=high_water, groups=groups, min_free_bytes=min_free_bytes, clock=self._clock
+            self._store, high_water=high_water, trainings=trainings, min_free_bytes=min_free_bytes, clock=self._clock
         )
         self._given_encoder, self._encoder_options = encoder, dict(encoder_options or {})
         self._encoder: Encoder | None = None
@@ -222,7 +226,8 @@ class PackingProducer:
         self._feed: Feed = open_feed(
             source, format=format, fields=fields, ignore=ignore, prompt=prompt, cache_dir=cache_dir
         )
-        self.name, self._notes = producer, {**(notes or {}), "brimful": __version__}
+        self.name = producer
+        self._notes: dict[str, Any] = {**(notes or {}), "brimful": __version__}
         self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._registration: Registration | None = None
         self._records: list[ShardRecord] = []
@@ -362,8 +367,8 @@ class PackingProducer:
             options = {**self._encoder_options, "mode": mode}
             # Only a mode that is yet to be found asks the source for its formats.
             source: Any = None
-            tokenizer = None if self._given_encoder is None else Tokenizer.of(self._given_encoder)
-            self._encoder = _of_texts(encoder_for(source, tokenizer, **options))
+            given = None if self._given_encoder is None else Tokenizer.of(self._given_encoder)
+            self._encoder = _of_texts(encoder_for(source, given, **options))
             settings: dict[str, Any] = {"mode": mode.value}
         else:
             settings = {"mode": known.settings.get("mode", "encoder") if known is not None else "encoder"}
@@ -380,6 +385,9 @@ class PackingProducer:
             "train_on": self._encoder.label_settings.get("train_on"),
         }
         if not self._log.is_begun():
+            tokenizer = getattr(self._encoder, "tokenizer", None)
+            if tokenizer is not None:
+                self._notes |= {"tokenizer": tokenizer.place, "tokenizer_fingerprint": tokenizer.fingerprint}
             try:
                 # A stream has no plan; its own random name keeps states of other streams away.
                 self._log.begin({**identity, "plan": uuid.uuid4().hex, "lanes": self._lanes}, self._notes)
@@ -412,21 +420,22 @@ class PackingProducer:
 
     def _adopt(self) -> None:
         """Go on behind the last record of this producer."""
-        while True:
+        for attempt in count():
             end = self._look()
             own = [record.state for record in self._records if self._is_own(record)]
             self._clear()
             try:
                 if own:
                     self._load(own[-1])
-            except FileNotFoundError:
-                # Another process of this name has committed two more records since; they are in the log by now.
-                num_records = len(self._records)
-                self._look()
-                if len(self._records) == num_records:
-                    raise
-                continue
-            break
+                break
+            except FileNotFoundError as error:
+                # Another process of this name has committed more records since, or a network mount shows the file late.
+                if attempt == _LATE_ATTEMPTS:
+                    raise CorruptFileError(
+                        f"{self.directory}: {own[-1]['carry_over']['file']} is missing: what producer {self.name} has "
+                        f"taken and not packed is lost; begin the stream again"
+                    ) from error
+                self._clock.sleep(min(_FIRST_WAIT * 2**attempt, 5.0))
         if end is not None and not self._producers.is_closed(self._own):
             raise StoreMismatchError(
                 f"{self.directory} has ended with {counted(len(self._records), 'shard')}: nothing can follow. Choose "
@@ -482,35 +491,38 @@ class PackingProducer:
         encoded = [sample if isinstance(sample, BadSampleError) else next(results) for sample in samples]
         self._compare(samples, encoded)
         first_id = self._own.first_sample_id + self._counts["samples_read"]
-        sample_ids, lengths = [], []
+        kept: dict[int, EncodedSample] = {}
+        num_malformed = num_without_target = 0
         for sample_id, result in enumerate(encoded, first_id):
             if isinstance(result, EncodedSample) and not len(result):
                 result = BadSampleError("has no tokens", sample_id=sample_id)
             if isinstance(result, BadSampleError):
                 self._refuse(result)
-                continue
-            if self._no_target is not NoTarget.KEEP and not self._has_target(result.loss_mask):
-                if self._no_target is NoTarget.ERROR:
-                    raise NoTargetError(
-                        f"sample {sample_id} of {self._feed.title} has no target of the loss; choose "
-                        f"{setting('no_target', 'drop')} or {setting('no_target', 'keep')}",
-                        sample_id=sample_id,
-                    )
-                self._counts["without_target"] += 1
-                continue
-            sample_ids.append(sample_id)
-            lengths.append(len(result))
+                num_malformed += 1
+            elif self._no_target is NoTarget.KEEP or self._has_target(result.loss_mask):
+                kept[sample_id] = result
+            elif self._no_target is NoTarget.DROP:
+                num_without_target += 1
+            else:
+                raise NoTargetError(
+                    f"sample {sample_id} of {self._feed.title} has no target of the loss; choose "
+                    f"{setting('no_target', 'drop')} or {setting('no_target', 'keep')}",
+                    sample_id=sample_id,
+                )
+        lengths = np.array([len(sample) for sample in kept.values()], dtype=np.int32)
+        packs = self._planner.add(np.array(list(kept), dtype=np.int64), lengths)
+        for sample_id, sample in kept.items():
             # One that is too long and dropped never leaves the planner.
-            if len(result) <= self.capacity or self._overflow is not Overflow.DROP:
-                self._waiting.add(sample_id, result.input_ids, result.loss_mask)
+            if len(sample) <= self.capacity or self._overflow is not Overflow.DROP:
+                self._waiting.add(sample_id, sample.input_ids, sample.loss_mask)
         self._counts["samples_read"] += len(samples)
-        packs = self._planner.add(np.array(sample_ids, dtype=np.int64), np.array(lengths, dtype=np.int32))
+        self._counts["malformed"] += num_malformed
+        self._counts["without_target"] += num_without_target
         self._ready += self._waiting.take(packs)
 
     def _refuse(self, error: BadSampleError) -> None:
         if self._on_bad_sample == "error":
             raise error
-        self._counts["malformed"] += 1
         self._num_shown += 1
         if self._num_shown <= _ERRORS_SHOWN:
             logging.getLogger("brimful").warning("left out: %s", error)

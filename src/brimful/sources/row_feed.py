@@ -94,10 +94,15 @@ class RowFeed(Feed):
 
     def cursor(self) -> Cursor:
         count = self._position - self._first
-        check = _check_of(self._rows[count - 1]) if count else self._check
+        # Until the rows up to the position have come again, all that is known is what was committed.
+        check = self._expected_check
+        if check is None:
+            check = _check_of(self._rows[count - 1]) if count else self._check
         return {"rows": self._position, "check": check or "", "format": self._format}
 
     def settle(self) -> None:
+        if self._expected_check is not None:
+            return
         self._check = self.cursor()["check"] or None
         del self._rows[: self._position - self._first]
         self._first = self._position
