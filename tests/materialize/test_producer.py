@@ -25,7 +25,6 @@ from brimful.materialize.registered import SAMPLES_OF_PRODUCER
 from brimful.serve.acks import Acks
 from brimful.shards import EndRecord
 from brimful.testing.faults import LateStore, full_disk
-from brimful.testing.toys import toy_chat_encoder
 from tests.materialize.streams import (
     HandClock,
     append,
@@ -43,7 +42,7 @@ LENGTHS = [7, 6, 4, 2, 5, 3, 5, 8, 9, 2, 2, 10, 3, 3, 4]
 @pytest.fixture(autouse=True, scope="module")
 def _no_flush():
     """Nothing here cuts the power: a thousand commits need not reach the device."""
-    with mock.patch.object(os, "fsync", lambda _: None):
+    with mock.patch.object(os, "fsync", return_value=None):
         yield
 
 
@@ -211,9 +210,9 @@ def test_nothing_follows_the_end(tmp_path):
 def test_other_settings_are_refused(tmp_path):
     """P3: by name, before anything is written."""
     producer(texts(LENGTHS), tmp_path).step()
-    with pytest.raises(StoreMismatchError, match="algorithm .best_fit_decreasing there, next_fit here."):
+    with pytest.raises(StoreMismatchError, match=r"algorithm .best_fit_decreasing there, next_fit here."):
         producer(texts(LENGTHS), tmp_path, algorithm="next_fit").step()
-    with pytest.raises(StoreMismatchError, match="capacity .10 there, 12 now."):
+    with pytest.raises(StoreMismatchError, match=r"capacity .10 there, 12 now."):
         producer(texts(LENGTHS), tmp_path, capacity=12, producer="other").step()
     with pytest.raises(SettingsError, match="producer"):
         producer(texts(LENGTHS), tmp_path, producer="a/b").step()
@@ -264,7 +263,11 @@ def test_bad_and_oversized_samples_are_counted_by_reason(tmp_path):
 
 @pytest.mark.parametrize(
     ("row", "error"),
-    [({"text": "refuse me"}, BadSampleError), ({"text": "b"}, NoTargetError), ({"text": "c" * 11}, OversizedSampleError)],
+    [
+        ({"text": "refuse me"}, BadSampleError),
+        ({"text": "b"}, NoTargetError),
+        ({"text": "c" * 11}, OversizedSampleError),
+    ],
 )
 def test_policies_stop_by_default_and_what_is_committed_stays(tmp_path, row, error):
     """The same producer, asked again, meets the same sample: none is passed over in silence."""
@@ -275,7 +278,9 @@ def test_policies_stop_by_default_and_what_is_committed_stays(tmp_path, row, err
     for _ in range(2):
         with pytest.raises(error):
             one.close()
-    producer(source, tmp_path / "out", producer="other", on_bad_sample="skip", no_target="keep", overflow="split").close()
+    producer(
+        source, tmp_path / "out", producer="other", on_bad_sample="skip", no_target="keep", overflow="split"
+    ).close()
     assert {sample - SAMPLES_OF_PRODUCER for sample in samples_of(tmp_path / "out")} >= set(range(len(LENGTHS)))
 
 
@@ -361,4 +366,3 @@ def test_24_hours_of_arrival(tmp_path):
     assert np.abs(places).max() < 16 * 4 * 10
     assert longest_wait <= 5 * 3600
     assert statistics.fill_ratio > 0.8
-

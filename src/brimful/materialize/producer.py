@@ -360,6 +360,8 @@ class PackingProducer:
     def _begin(self, *, close: bool) -> bool:
         """Claim the stream and register, once it is known how samples are encoded; return false until then."""
         known = self._producers.named(self.name)
+        if known is None and self._look() is not None:
+            raise self._ended()
         if self._encoder is None:
             mode = self._mode(known, close=close)
             if mode is None:
@@ -436,15 +438,30 @@ class PackingProducer:
                         f"taken and not packed is lost; begin the stream again"
                     ) from error
                 self._clock.sleep(min(_FIRST_WAIT * 2**attempt, 5.0))
-        if end is not None and not self._producers.is_closed(self._own):
-            raise StoreMismatchError(
-                f"{self.directory} has ended with {counted(len(self._records), 'shard')}: nothing can follow. Choose "
-                f"another {setting('directory')}"
-            )
+        if end is not None:
+            self._check_closed()
         self._feed.seek([state["cursor"] for state in own])
         self._is_current = True
         if self._producers.is_closed(self._own):
             self._end()
+
+    def _check_closed(self) -> None:
+        """Refuse to go on behind the end of the stream, unless this producer was closed in front of it.
+
+        Raises:
+            StoreMismatchError: it was not.
+        """
+        for attempt in range(_LATE_ATTEMPTS):
+            if self._producers.is_closed(self._own):
+                return
+            self._clock.sleep(min(_FIRST_WAIT * 2**attempt, 5.0))
+        raise self._ended()
+
+    def _ended(self) -> StoreMismatchError:
+        return StoreMismatchError(
+            f"{self.directory} has ended with {counted(len(self._records), 'shard')}: nothing can follow. Choose "
+            f"another {setting('directory')}"
+        )
 
     def _look(self) -> EndRecord | None:
         """Read the records that came since."""
@@ -662,11 +679,8 @@ class PackingProducer:
             self._clock.sleep(_FIRST_WAIT)
         if any(map(self._is_own, self._records[num_known:])):
             return True
-        if end is not None and not self._producers.is_closed(self._own):
-            raise StoreMismatchError(
-                f"{self.directory} has ended with {counted(len(self._records), 'shard')}: nothing can follow. Choose "
-                f"another {setting('directory')}"
-            )
+        if end is not None:
+            self._check_closed()
         return end is not None
 
     def _remove_carry_over(self) -> None:
