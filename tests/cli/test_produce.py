@@ -73,7 +73,9 @@ def test_a_signal_loses_nothing(tmp_path: Path, tokenizer: str, signum: int, cod
     out = tmp_path / "out"
     command = ["produce", str(tmp_path / "in"), "-o", str(out), "--tokenizer", tokenizer, "--max-length", "64"]
     command += ["--lookahead", "4", "--packs-per-shard", "1"]
-    process = subprocess.Popen([sys.executable, "-m", "brimful", *command], stderr=subprocess.PIPE, env=dict(os.environ))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "brimful", *command], stderr=subprocess.PIPE, env=dict(os.environ)
+    )
     while not (out / "log" / "000000000000.json").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)

@@ -80,7 +80,10 @@ def test_a_cursor_says_what_changed_and_leads_back(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda path: path.write_text('{"text": "other 1"}\n{"text": "a2"}\n{"text": "new"}\n'), "changed in front of byte"),
+        (
+            lambda path: path.write_text('{"text": "other 1"}\n{"text": "a2"}\n{"text": "new"}\n'),
+            "changed in front of byte",
+        ),
         (lambda path: path.write_text(""), "has 0 bytes and had 15"),
     ],
 )

@@ -39,7 +39,9 @@ _window_options = grouped(
     overflow_option,
     choice_option("--no-target", NoTarget, "What becomes of samples without a target of the loss."),
     value_option("--lookahead", "SAMPLES", "Samples that are packed together.", type=int, default=1024),
-    choice_option("--algorithm", LOOKAHEAD_ALGORITHMS, "How to pack them.", default="best_fit_decreasing"),
+    value_option(
+        "--algorithm", "NAME", f"How to pack them: {', '.join(LOOKAHEAD_ALGORITHMS)}.", default="best_fit_decreasing"
+    ),
     value_option("--min-fill", "SHARE", "Packs below it wait for better company.", type=float, default=1.0),
 )
 

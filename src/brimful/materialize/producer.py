@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from brimful import __version__
 from brimful.arguments import CAPACITY_NAMES, understands
 from brimful.blobs import crash_points, open_blob_store
 from brimful.checks import choice_of, is_number, path_of, setting_number
@@ -227,7 +226,7 @@ class PackingProducer:
             source, format=format, fields=fields, ignore=ignore, prompt=prompt, cache_dir=cache_dir
         )
         self.name = producer
-        self._notes: dict[str, Any] = {**(notes or {}), "brimful": __version__}
+        self._notes = dict(notes or {})
         self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._registration: Registration | None = None
         self._records: list[ShardRecord] = []

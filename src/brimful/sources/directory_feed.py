@@ -93,10 +93,14 @@ class DirectoryFeed(Feed):
 
     def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
         samples: list[Sample | BadSampleError] = []
-        has_moved = False
-        if not self._queue:
-            self._queue = deque(self._unread_names())
-        while self._queue and len(samples) < most:
+        has_moved = is_listed = False
+        while len(samples) < most:
+            if not self._queue:
+                # Nothing has come only if a listing of now says so: other files may have come beside those of the last.
+                if samples or is_listed:
+                    break
+                self._queue, is_listed = deque(self._unread_names()), True
+                continue
             name = self._queue[0]
             take = self._take_lines if arrival_of(name) == "lines" else self._take_rows
             progress = self._files.setdefault(name, _Progress())
