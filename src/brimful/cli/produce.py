@@ -10,7 +10,7 @@ from brimful.cli.arguments import encoder_settings, field_names, required
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
 from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.flags import in_flags
-from brimful.cli.options import bad_sample_option, capacity_option, encoder_options, json_option, overflow_option
+from brimful.cli.options import capacity_option, encoder_options, json_option, overflow_option
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError
 from brimful.materialize.producer import PackingProducer, ProducerStatistics
@@ -30,7 +30,7 @@ _row_options = grouped(
     value_option("--field", "NAME=KEY", "A field of the format under another key.", "fields", multiple=True),
     value_option("--ignore", "NAME", "A column or mark that may be left out.", multiple=True),
     value_option("--prompt", "TEXT", "What the user says in captions, boxes and transcripts."),
-    bad_sample_option,
+    choice_option("--on-bad-sample", ["error", "skip"], "A malformed row stops the job, or is counted and shown."),
 )
 
 _window_options = grouped(
