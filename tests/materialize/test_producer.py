@@ -366,3 +366,14 @@ def test_24_hours_of_arrival(tmp_path):
     assert np.abs(places).max() < 16 * 4 * 10
     assert longest_wait <= 5 * 3600
     assert statistics.fill_ratio > 0.8
+
+
+@pytest.mark.parametrize("stop_after", range(2, 6))
+def test_a_tail_is_divided_alike_after_a_stop(tmp_path, stop_after):
+    """The division goes on where it was: the next producer must not take whole shards again."""
+    settings = {"lanes": 4, "packs_per_shard": 4, "lookahead": 16}
+    one = producer(texts([10] * 9), tmp_path, **settings)
+    for _ in range(stop_after):
+        one.step(close=True)
+    whole(tmp_path, [10] * 9, **settings)
+    assert [len(shard) for shard in shards_of(tmp_path)] == [3, 2, 2, 2]
