@@ -59,7 +59,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     Progress is a bar on a terminal and lines elsewhere; JSON with ``--json``, nothing with ``--quiet``.
     """
     refuse_as_data(data)
-    names_of_fields = dict(pairs("--field", options["fields"], ".+", "NAME=KEY, such as messages=dialogue"))
+    names_of_fields = field_names(options)
     settings = {
         "format": options["format_name"],
         "fields": names_of_fields or None,
@@ -78,8 +78,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
         options["tokenizer"] or options.get("processor"),
         media=_family(options),
         compare_media=options.get("compare_media", True),
-        template_kwargs=_template_arguments(options["template_args"]),
-        **{name: options[name] for name in _ENCODER_OPTIONS},
+        **encoder_settings(options),
     )
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
     if source.detected:
@@ -122,6 +121,17 @@ _FAMILY_OPTIONS = (
 _MEDIA_PLACE_OPTIONS = ("media_dir", "media_outside")
 _SOURCE_OPTIONS = ("ignore", "prompt", "text_unit", "split", "config", "max_samples", "cache_dir")
 """Options that are arguments of the same name."""
+
+
+def field_names(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys of rows that ``--field`` names."""
+    return dict(pairs("--field", options["fields"], ".+", "NAME=KEY, such as messages=dialogue"))
+
+
+def encoder_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``encoder_for`` that options of the group Encoding give, but the tokenizer."""
+    settings = {name: options[name] for name in _ENCODER_OPTIONS}
+    return {"template_kwargs": _template_arguments(options["template_args"]), **settings}
 
 
 def _family(options: Mapping[str, Any]) -> Family | None:

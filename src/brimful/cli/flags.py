@@ -27,24 +27,14 @@ FLAGS = {
     "family": "--encoder",
     "config": "--subset",
     "media_storage": "--media",
+    "trainings": "--training",
 }
 """Flags whose names differ from their arguments by more than hyphens."""
 
 PYTHON_ONLY = frozenset(
     {
-        *(
-            "assign",
-            "barrier",
-            "beyond",
-            "cache_bytes",
-            "count",
-            "dialect",
-            "fit",
-            "group",
-            "groups_share",
-            "lanes",
-            "mean",
-        ),
+        *("assign", "barrier", "beyond", "cache_bytes", "count", "dialect", "fit", "group", "groups_share", "layout"),
+        *("mean", "place", "segment_multiple_of"),
         *("media_maker", "multiple_of", "normaliser", "on_bad_medium", "on_corrupt", "pad_to", "position_start"),
         *("tail", "timeout", "uses"),
     }

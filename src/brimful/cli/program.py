@@ -21,6 +21,7 @@ _COMMANDS = {
     "measure": "exact lengths of all samples",
     "plan": "decide which samples share which pack",
     "write": "write the packs of a plan",
+    "produce": "append packs to a stream while the data still arrives",
     "export": "packs in the layout of another project: energon, webdataset, megatron, …",
     "verify": "is packing right? isolation and parity, on your model",
     "inspect": "show a length table, a plan, a pack store, one pack with its text, or where one sample is",

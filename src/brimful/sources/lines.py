@@ -162,10 +162,10 @@ class JsonLines(_Lines):
     """One JSON object a line; blank lines are passed over."""
 
     def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
-        return partial(_json_row, parser_for(data))
+        return partial(json_row, parser_for(data))
 
 
-def _json_row(parse: Callable[[bytes], Any], line: bytes) -> Any:
+def json_row(parse: Callable[[bytes], Any], line: bytes) -> Any:
     """Return the object or text of a line, or the error that says why it cannot be read."""
     try:
         value = parse(line)

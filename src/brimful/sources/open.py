@@ -250,6 +250,18 @@ def _kind(name: str) -> str | None:
     return None if kind in ("parquet", "tar") and base != name.lower() else kind
 
 
+def arrival_of(name: str) -> Literal["lines", "whole"] | None:
+    """Return the way in which a data file arrives: line by line, or whole; None for a file that is none of ours.
+
+    >>> arrival_of("a.jsonl"), arrival_of("a.jsonl.gz"), arrival_of("README")
+    ('lines', 'whole', None)
+    """
+    kind = _kind(name)
+    if kind is None or name.lower().endswith(_PACKED_TARS):
+        return None
+    return "lines" if kind == "lines" and not name.lower().endswith(_COMPRESSED) else "whole"
+
+
 def _plain(path: str, options: _Options) -> str:
     """Return the path of the file, or of an unpacked copy of it."""
     needs_copy = is_remote(path) or path.lower().endswith(_COMPRESSED)

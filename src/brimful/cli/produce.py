@@ -1,0 +1,125 @@
+"""``brimful produce``: packs while the data still arrives."""
+
+import logging
+import time
+from typing import Any
+
+import click
+
+from brimful.cli.arguments import encoder_settings, field_names, required
+from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
+from brimful.cli.config import SourceArgument, config_option
+from brimful.cli.flags import in_flags
+from brimful.cli.options import capacity_option, encoder_options, json_option, overflow_option
+from brimful.cli.terminal import show
+from brimful.errors import SettingsError
+from brimful.materialize.producer import PackingProducer, ProducerStatistics
+from brimful.plan import NoTarget
+from brimful.plan.stream.lookahead import LOOKAHEAD_ALGORITHMS
+from brimful.progress import Progress, make_progress
+from brimful.sources.formats import FORMATS
+
+_LINE_SECONDS = 10.0
+"""Seconds between two lines of progress."""
+
+_row_options = grouped(
+    "Source",
+    value_option(
+        "--format", "NAME", f"What rows look like: {', '.join(FORMATS)}. Detected if not given.", "format_name"
+    ),
+    value_option("--field", "NAME=KEY", "A field of the format under another key.", "fields", multiple=True),
+    value_option("--ignore", "NAME", "A column or mark that may be left out.", multiple=True),
+    value_option("--prompt", "TEXT", "What the user says in captions, boxes and transcripts."),
+    choice_option("--on-bad-sample", ["error", "skip"], "A malformed row stops the job, or is counted and shown."),
+)
+
+_window_options = grouped(
+    "Packing",
+    capacity_option,
+    overflow_option,
+    choice_option("--no-target", NoTarget, "What becomes of samples without a target of the loss."),
+    value_option("--lookahead", "SAMPLES", "Samples that are packed together.", type=int, default=1024),
+    value_option(
+        "--algorithm", "NAME", f"How to pack them: {', '.join(LOOKAHEAD_ALGORITHMS)}.", default="best_fit_decreasing"
+    ),
+    value_option("--min-fill", "SHARE", "Packs below it wait for better company.", type=float, default=1.0),
+)
+
+_stream_options = grouped(
+    "Stream",
+    value_option("-o", "DIR", "Directory or URL of the stream.", "--output"),
+    value_option("--producer", "NAME", "Name of this producer: one for each source of a stream.", default="producer"),
+    click.option("--close", is_flag=True, help="End the stream where the source ends."),
+    value_option("--packs-per-shard", "N", "Packs of one shard (default: 64 MiB).", type=int),
+    value_option("--max-age", "SECONDS", "Without a shard for so long, all samples leave, however full.", type=float),
+    value_option("--lanes", "N", "Packs of the global batch that is trained.", type=int, default=1),
+    value_option("--high-water", "SHARDS", "Shards that may be ahead of every --training.", type=int),
+    value_option("--training", "NAME", "A training that acknowledges.", "trainings", multiple=True),
+    value_option("--min-free-bytes", "BYTES", "Bytes of the disk that stay free.", type=int, default=0),
+)
+
+
+class _Warnings(logging.Handler):
+    """Shows warnings of the package as lines of progress."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(logging.WARNING)
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one warning."""
+        self._progress.say(in_flags(record.getMessage()))
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("source", nargs=-1, required=True, cls=SourceArgument)
+@_row_options
+@encoder_options
+@_window_options
+@_stream_options
+@grouped("Output", json_option, click.option("--quiet", is_flag=True, help="No progress."))
+@config_option
+def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None:
+    """Append packs to a stream while SOURCE still arrives.
+
+    SOURCE is a directory that fills, a file of JSON lines that grows, another data file, or - for JSON lines on standard
+    input. Lines of .jsonl are taken as they are appended; other files must be complete when they get their name. Stopped
+    at any point, the same command goes on; standard input is then to be given from its beginning.
+    """
+    directory = required(output, "-o", "name the directory of the stream")
+    why = "say how many tokens a pack may hold (the sequence length you train with)"
+    capacity = required(options["capacity"], "--max-length", why)
+    if len(source) > 1:
+        raise SettingsError("one producer has one source: start one for each, with --producer names of their own")
+    progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
+    last_line = time.monotonic()
+
+    def tell(statistics: ProducerStatistics) -> None:
+        nonlocal last_line
+        if time.monotonic() - last_line >= _LINE_SECONDS:
+            last_line = time.monotonic()
+            progress.say(str(statistics))
+
+    names = (
+        *("producer", "lookahead", "algorithm", "min_fill", "overflow", "no_target", "on_bad_sample", "max_age"),
+        *("packs_per_shard", "lanes", "high_water", "trainings", "min_free_bytes", "ignore", "prompt"),
+    )
+    producer = PackingProducer(
+        source[0],
+        options["tokenizer"],
+        directory,
+        capacity=capacity,
+        encoder_options=encoder_settings(options),
+        notes={"source": source[0]},
+        format=options["format_name"],
+        fields=field_names(options) or None,
+        on_shard=tell,
+        **{name: options[name] for name in names},
+    )
+    handler = _Warnings(progress)
+    logging.getLogger("brimful").addHandler(handler)
+    try:
+        statistics = producer.run(close=options["close"])
+    finally:
+        logging.getLogger("brimful").removeHandler(handler)
+    show(lambda: {"directory": directory, **statistics.as_dict()}, lambda: [str(statistics)], options["as_json"])

@@ -1,0 +1,174 @@
+"""Tokens that a producer has taken from its source and not yet committed: packs that are ready, and segments that wait.
+
+They lie in a file of the format of shards, which the next record names by its hash: packs first, then one row for each
+segment in the order of the window. So a producer that was stopped goes on without its source being read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from brimful.blobs import Blob, BlobStore
+from brimful.errors import CorruptFileError
+from brimful.fingerprint import fingerprint_bytes
+from brimful.plan.stream.packs import StreamPacks
+from brimful.ragged import offsets_of
+from brimful.shards import BATCH_ROWS, PackRows, ShardReader, ShardWriter
+from brimful.typing import Lengths, LossMask, SampleIds, TokenIds
+
+
+@dataclass(frozen=True)
+class ReadyPack:
+    """A pack that only waits for its shard.
+
+    Attributes:
+        input_ids: ``int32[num_tokens]``.
+        loss_mask: ``bool[num_tokens]``.
+        lengths, sample_ids, starts: of its segments, as of ``PackRows``.
+    """
+
+    input_ids: TokenIds
+    loss_mask: LossMask
+    lengths: Lengths
+    sample_ids: SampleIds
+    starts: Lengths
+
+
+@dataclass
+class _Tokens:
+    """Tokens of one sample that waits, from its token ``start`` on, and how many of them have left."""
+
+    start: int
+    input_ids: TokenIds
+    loss_mask: LossMask
+    num_left: int = 0
+
+
+class WaitingSamples:
+    """Tokens of the samples in the window of a planner, by sample id.
+
+    >>> waiting = WaitingSamples(splits=False)
+    >>> waiting.add(7, np.array([5, 6], np.int32), np.array([True, True]))
+    >>> one = np.array([0, 1]), np.array([7]), np.array([0], np.int32), np.array([2], np.int32)
+    >>> waiting.take(StreamPacks(*one))[0].input_ids.tolist(), len(waiting)
+    ([5, 6], 0)
+    """
+
+    def __init__(self, *, splits: bool) -> None:
+        self._splits = splits
+        self._samples: dict[int, list[_Tokens]] = {}
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._samples)
+
+    def add(self, sample_id: int, input_ids: TokenIds, loss_mask: LossMask, start: int = 0) -> None:
+        """Keep the tokens of a sample, or of a part of one that begins at a token."""
+        self._samples.setdefault(sample_id, []).append(_Tokens(start, input_ids, loss_mask))
+
+    def segment(self, sample_id: int, start: int, length: int) -> tuple[TokenIds, LossMask]:
+        """Return tokens and mask of a segment, which stays."""
+        tokens = self._part(sample_id, start)
+        place = slice(start - tokens.start, start - tokens.start + length)
+        return tokens.input_ids[place], tokens.loss_mask[place]
+
+    def _part(self, sample_id: int, start: int) -> _Tokens:
+        parts = self._samples[sample_id]
+        return next(part for part in parts if part.start <= start < part.start + len(part.input_ids))
+
+    def take(self, packs: StreamPacks) -> list[ReadyPack]:
+        """Return the packs that left the planner with their tokens; samples go with their last segment."""
+        ready = []
+        for sample_ids, starts, lengths in packs:
+            ids, masks = [], []
+            for sample_id, start, length in zip(sample_ids.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+                tokens, mask = self.segment(sample_id, start, length)
+                ids.append(tokens)
+                masks.append(mask)
+                self._drop(sample_id, start, length)
+            ready.append(ReadyPack(np.concatenate(ids), np.concatenate(masks), lengths, sample_ids, starts))
+        return ready
+
+    def _drop(self, sample_id: int, start: int, length: int) -> None:
+        parts = self._samples[sample_id]
+        part = self._part(sample_id, start)
+        part.num_left += length
+        # What a policy has cut off a sample never leaves; only a split sample leaves by parts.
+        if not self._splits or part.num_left == len(part.input_ids):
+            parts.remove(part)
+        if not parts:
+            del self._samples[sample_id]
+
+
+def write_packs_to(blob: Blob, packs: Sequence[ReadyPack]) -> None:
+    """Write packs as a shard."""
+    writer = ShardWriter(blob)
+    for begin in range(0, len(packs), BATCH_ROWS):
+        batch = packs[begin : begin + BATCH_ROWS]
+        writer.add(
+            PackRows(
+                np.concatenate([pack.input_ids for pack in batch]),
+                np.concatenate([pack.loss_mask for pack in batch]),
+                np.concatenate([pack.lengths for pack in batch]),
+                np.concatenate([pack.sample_ids for pack in batch]),
+                np.concatenate([pack.starts for pack in batch]),
+                offsets_of([len(pack.lengths) for pack in batch]),
+            )
+        )
+    writer.close()
+
+
+def save_carry_over(
+    store: BlobStore, folder: str, seq: int, ready: Sequence[ReadyPack], segments: Sequence[ReadyPack]
+) -> dict[str, Any] | None:
+    """Publish what is carried over behind a record, and return what the record says of it; None if it is nothing."""
+    if not ready and not segments:
+        return None
+    with store.blob(f"{folder}/{seq:08d}") as blob:
+        write_packs_to(blob, [*ready, *segments])
+        key = f"{folder}/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
+        blob.publish(key)
+    return {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128, "ready": len(ready), "waiting": len(segments)}
+
+
+def load_carry_over(store: BlobStore, facts: dict[str, Any]) -> tuple[list[ReadyPack], list[ReadyPack]]:
+    """Return the packs that were ready and the segments that waited.
+
+    Raises:
+        FileNotFoundError: a later record was committed since, and the file is gone.
+        CorruptFileError: it is damaged.
+    """
+    with _opened(store, facts) as reader:
+        rows = [reader.pack(row) for row in range(facts["ready"] + facts["waiting"])]
+    packs = [
+        ReadyPack(
+            # Copies: the file is removed when the next records are there, and views would keep it mapped.
+            np.array(row.input_ids),
+            np.array(row.loss_mask),
+            np.diff(row.cu_seqlens).astype(np.int32),
+            np.array(row.sample_ids),
+            np.array(row.starts),
+        )
+        for row in rows
+    ]
+    return packs[: facts["ready"]], packs[facts["ready"] :]
+
+
+@contextlib.contextmanager
+def _opened(store: BlobStore, facts: dict[str, Any]) -> Iterator[ShardReader]:
+    """Open the file; behind a URL a copy of it, which goes with the block."""
+    data = store.get(facts["file"])
+    if fingerprint_bytes(data) != facts["xxh3_128"]:
+        raise CorruptFileError(f"{store.url}/{facts['file']} has other bytes than were committed")
+    with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
+        file.write(data)
+        file.flush()
+        yield ShardReader(file.name, size=facts["bytes"])

@@ -1,0 +1,108 @@
+"""Producers of one stream: each has a name, a number for its sample ids, and settings that it keeps.
+
+::
+
+    producers/000000.json           name and settings of producer 0; its sample ids begin at 0
+    producers/000000-closed.json    it has nothing more: once all have that, the stream ends
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from brimful.blobs import BlobStore
+from brimful.errors import CorruptFileError, SettingsError, StoreMismatchError
+from brimful.messages import differences, setting
+
+SAMPLES_OF_PRODUCER = 1 << 44
+"""Sample ids of each producer: number ``n`` has those from ``n`` times this on."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Registration:
+    """One producer of a stream.
+
+    Attributes:
+        number: from 0, in the order in which they came.
+        name: of the producer.
+        settings: by which it packs.
+    """
+
+    number: int
+    name: str
+    settings: dict[str, Any]
+
+    @property
+    def first_sample_id(self) -> int:
+        """``sample_id`` of its first sample."""
+        return self.number * SAMPLES_OF_PRODUCER
+
+
+class Producers:
+    """All producers of one stream."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+
+    def all(self) -> list[Registration]:
+        """Return those that are registered, by number."""
+        known: list[Registration] = []
+        # By name, and not by a listing: one that is old could show some of them, and a name would be given twice.
+        while (producer := self._read(len(known))) is not None:
+            known.append(producer)
+        return known
+
+    def named(self, name: str) -> Registration | None:
+        """Return the producer of that name, if it is registered."""
+        return next((producer for producer in self.all() if producer.name == name), None)
+
+    def register(self, name: str, settings: dict[str, Any]) -> Registration:
+        """Return the registration of a producer, made now if it is new here.
+
+        Raises:
+            SettingsError: no name that a file can have.
+            StoreMismatchError: it is registered with other settings; names the differences.
+        """
+        if not _NAME.fullmatch(name):
+            raise SettingsError(f"{setting('producer', name)} must be of letters, digits, dots, dashes and underscores")
+        while True:
+            known = self.all()
+            same = next((producer for producer in known if producer.name == name), None)
+            if same is not None:
+                text = differences(same.settings, settings, settings, show=str)
+                if text:
+                    raise StoreMismatchError(
+                        f"{self._store.url}: producer {name} was begun otherwise: "
+                        f"{text.replace(' in the state', ' there')}. Go on with the same settings, or choose another "
+                        f"{setting('producer')} for another source"
+                    )
+                return same
+            # Of two that come at once one has this number, and the other looks again.
+            self._store.put_if_absent(
+                f"producers/{len(known):06d}.json", json.dumps({"producer": name, "settings": settings}).encode()
+            )
+
+    def close(self, producer: Registration, counts: dict[str, Any]) -> None:
+        """Note that a producer has nothing more."""
+        self._store.put_if_absent(f"producers/{producer.number:06d}-closed.json", json.dumps(counts).encode())
+
+    def is_closed(self, producer: Registration) -> bool:
+        """Return true if a producer has nothing more."""
+        return self._store.size(f"producers/{producer.number:06d}-closed.json") is not None
+
+    def _read(self, number: int) -> Registration | None:
+        key = f"producers/{number:06d}.json"
+        try:
+            data = self._store.get(key)
+        except FileNotFoundError:
+            return None
+        try:
+            values = json.loads(data)
+            return Registration(number, values["producer"], values["settings"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptFileError(f"{self._store.url}/{key} is damaged: {error!r}") from error

@@ -1,0 +1,254 @@
+"""Files of a directory as they arrive: JSON lines that grow, and others that are complete when they have their name."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import BadSampleError, SourceError
+from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.sources.fast_json import parser_for
+from brimful.sources.feed import Cursor, Feed, RowOptions, numbered, row_of_line, sample_of
+from brimful.sources.open import arrival_of, open_source
+from brimful.sources.reading import Reading
+from brimful.sources.rows import MAX_ROW_BYTES, oversized
+from brimful.sources.sample import Sample
+from brimful.sources.source import Source
+
+_CHECKED_BYTES = 4096
+"""Bytes in front of a position that must be the same when reading goes on behind it."""
+
+_PIECE_BYTES = 1 << 20
+"""Bytes of a growing file that are read at once."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass
+class _Progress:
+    """Position in one file, as a cursor holds it.
+
+    Attributes:
+        rows: taken so far.
+        bytes: of lines, those that were taken; of a whole file its size.
+        check: fingerprint of bytes that must be the same when reading goes on.
+        format: name of the format of its rows, once it is known.
+        is_done: the whole file was taken.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    check: str = ""
+    format: str | None = None
+    is_done: bool = False
+
+
+@dataclass
+class _GrowingFile:
+    """A file of lines that was looked into by this process: its last bytes in front of the position, and its reading."""
+
+    tail: bytes
+    reading: Reading | None = None
+
+
+class DirectoryFeed(Feed):
+    """Samples of the files of a directory and of the folders below it, in the order of their arrival.
+
+    Files that are there together come in the order of their names, one after the other; a file that was begun is first
+    read as far as it goes. Lines of ``.jsonl`` are taken once they have their end, so the file may grow; every other
+    file must be complete when it gets its name: write it as ``.name`` and rename it. Hidden files are passed over. A name
+    is read once.
+
+    Args:
+        directory: searched whenever all that was found is taken.
+        options: of the rows.
+        only: name of the one file that is read; all if None.
+        cache_dir: directory of line indexes and catalogues of whole files.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        options: RowOptions,
+        *,
+        only: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._directory, self._options, self._only, self._cache = Path(directory), options, only, cache_dir
+        self.title = str(self._directory if only is None else self._directory / only)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._files: dict[str, _Progress] = {}
+        self._unsettled: dict[str, None] = {}
+        self._current = ""
+        self._queue: deque[str] = deque()
+        self._growing: dict[str, _GrowingFile] = {}
+        self._source: tuple[str, Source] | None = None
+        self.is_ended = False
+
+    def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
+        samples: list[Sample | BadSampleError] = []
+        has_moved = is_listed = False
+        while len(samples) < most:
+            if not self._queue:
+                # Nothing has come only if a listing of now says so: other files may have come beside those of the last.
+                if samples or is_listed:
+                    break
+                self._queue, is_listed = deque(self._unread_names()), True
+                continue
+            name = self._queue[0]
+            take = self._take_lines if arrival_of(name) == "lines" else self._take_rows
+            progress = self._files.setdefault(name, _Progress())
+            place = progress.rows, progress.bytes, progress.is_done
+            samples += take(name, progress, most - len(samples), first_id + len(samples), is_last)
+            is_moved = (progress.rows, progress.bytes, progress.is_done) != place
+            if is_moved:
+                has_moved = True
+                self._unsettled[name] = None
+                self._current = name
+            if progress.is_done or not is_moved:
+                self._queue.popleft()
+        self.is_ended = is_last and not has_moved and not self._queue
+        return samples
+
+    def _unread_names(self) -> list[str]:
+        """Return the names of files that have, or may have, something unread: the one that was begun, then by name."""
+        names = []
+        for name, size in sorted(self._sizes()):
+            progress = self._files.get(name)
+            if progress is None:
+                names.append(name)
+            elif size < progress.bytes or (progress.is_done and size != progress.bytes):
+                raise SourceError(
+                    f"{self._directory / name} has {size:,} bytes and had {progress.bytes:,} when it was read: files may "
+                    f"grow by lines of .jsonl, and no other change; give new rows a new name"
+                )
+            elif size > progress.bytes or (arrival_of(name) == "whole" and not progress.is_done):
+                names.append(name)
+        if self._current in names:
+            names.remove(self._current)
+            names.insert(0, self._current)
+        return names
+
+    def _sizes(self) -> list[tuple[str, int]]:
+        """Return names and sizes of all data files."""
+        if self._only is not None:
+            return [(self._only, os.path.getsize(self._directory / self._only))]
+        sizes, folders = [], [""]
+        while folders:
+            folder = folders.pop()
+            with os.scandir(self._directory / folder) as entries:
+                for entry in entries:
+                    name = f"{folder}{entry.name}"
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir():
+                        folders.append(f"{name}/")
+                    elif arrival_of(entry.name) is not None:
+                        sizes.append((name, entry.stat().st_size))
+        return sizes
+
+    def _take_rows(
+        self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
+    ) -> list[Sample | BadSampleError]:
+        """Take rows of a file that is complete."""
+        source = self._opened(name, progress)
+        stop = min(progress.rows + most, len(source))
+        samples = [numbered(sample, first_id + index) for index, sample in enumerate(source.read(progress.rows, stop))]
+        progress.rows, progress.is_done = stop, stop == len(source)
+        if progress.is_done:
+            self._source = None
+        return samples
+
+    def _opened(self, name: str, progress: _Progress) -> Source:
+        """Return the source of a whole file; one that was begun must be the same as then."""
+        if self._source is None or self._source[0] != name:
+            path = self._directory / name
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - _CHECKED_BYTES))
+                check = fingerprint_of([size, fingerprint_bytes(file.read())])
+            if progress.check not in ("", check):
+                raise SourceError(f"{path} was changed after its first {progress.rows:,} rows were taken")
+            options = self._options
+            source = open_source(
+                str(path),
+                format=options.format,
+                fields=options.fields,
+                ignore=options.ignore,
+                prompt=options.prompt,
+                cache_dir=self._cache,
+            )
+            progress.bytes, progress.check, progress.format = size, check, source.format_name
+            self._source = (name, source)
+        return self._source[1]
+
+    def _take_lines(
+        self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
+    ) -> list[Sample | BadSampleError]:
+        """Take lines of a file that may grow; the last one without its end only if nothing more will come."""
+        path = self._directory / name
+        with open(path, "rb") as file:
+            growing = self._growing.get(name)
+            if growing is None:
+                file.seek(max(0, progress.bytes - _CHECKED_BYTES))
+                tail = file.read(min(progress.bytes, _CHECKED_BYTES))
+                if progress.check not in ("", fingerprint_bytes(tail)):
+                    raise SourceError(
+                        f"{path} was changed in front of byte {progress.bytes:,}, up to which it was read"
+                    )
+                growing = self._growing[name] = _GrowingFile(tail)
+            file.seek(progress.bytes)
+            data = file.read(_PIECE_BYTES)
+            while b"\n" not in data and len(data) <= MAX_ROW_BYTES and (piece := file.read(len(data))):
+                data += piece
+            is_end = is_last and not file.read(1)
+        if b"\n" not in data and len(data) > MAX_ROW_BYTES:
+            raise SourceError(f"{path}: row {progress.rows}: {oversized()}")
+        lines = data.split(b"\n")
+        # What stands behind the last end of a line is half a line, or nothing.
+        rest = lines.pop()
+        ends = [line + b"\n" for line in lines] + ([rest] if is_end and rest else [])
+        rows: list[Any] = []
+        parse, num_bytes = parser_for(data), 0
+        for line in ends:
+            if len(rows) == most:
+                break
+            text = line.removeprefix(_BOM) if progress.bytes + num_bytes == 0 else line
+            num_bytes += len(line)
+            if text.strip():
+                rows.append(row_of_line(text, parse))
+        if rows and growing.reading is None:
+            growing.reading = self._options.reading(rows, str(path), progress.format)
+            progress.format = None if growing.reading is None else growing.reading.format.name
+        samples = [
+            sample_of(row, first_id + index, growing.reading, f"{path}: row {progress.rows + index}")
+            for index, row in enumerate(rows)
+        ]
+        growing.tail = (growing.tail + data[:num_bytes])[-_CHECKED_BYTES:]
+        progress.rows += len(rows)
+        progress.bytes += num_bytes
+        progress.check = fingerprint_bytes(growing.tail)
+        return samples
+
+    def cursor(self) -> Cursor:
+        return {"current": self._current, "files": {name: asdict(self._files[name]) for name in self._unsettled}}
+
+    def settle(self) -> None:
+        self._unsettled.clear()
+
+    def seek(self, cursors: Sequence[Cursor]) -> None:
+        self._begin()
+        for cursor in cursors:
+            self._current = cursor["current"]
+            self._files.update({name: _Progress(**values) for name, values in cursor["files"].items()})
+        for name, progress in self._files.items():
+            if progress.rows and not progress.is_done and not (self._directory / name).exists():
+                kind = "lines" if arrival_of(name) == "lines" else "rows"
+                if kind == "rows":
+                    raise SourceError(f"{self._directory / name} was removed after its first {progress.rows:,} rows")

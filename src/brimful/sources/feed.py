@@ -1,0 +1,131 @@
+"""Rows in the order of their arrival: the contract between a place that fills and whoever takes from it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from brimful.errors import BadSampleError, UnknownFormatError
+from brimful.sources.formats import RowFormat, detect, format_named
+from brimful.sources.lines import json_row
+from brimful.sources.reading import Reading
+from brimful.sources.sample import MalformedRowError, Sample
+
+Cursor: TypeAlias = Mapping[str, Any]
+"""Position of a feed as JSON: what has changed in it since the last one that was settled."""
+
+_ROWS_FOR_DETECTION = 16
+"""Rows by which a format is detected, if so many have come."""
+
+
+class Feed(abc.ABC):
+    """Samples in the order of their arrival, from a position that a record of a log can hold.
+
+    ``poll`` takes what has come; ``cursor`` is the position behind it, relative to the last one that was settled;
+    ``settle`` says that a cursor is committed; ``seek`` goes to where a list of committed cursors leads.
+
+    Attributes:
+        title: name for messages.
+        is_ended: true once nothing can come any more.
+    """
+
+    title: str
+    is_ended: bool = False
+
+    @abc.abstractmethod
+    def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
+        """Take at most so many samples of those that have come, numbered from an id on; none if none has.
+
+        Args:
+            most: samples to take.
+            first_id: ``sample_id`` of the first.
+            is_last: nothing more will come: a line without an end is one, and the feed ends where there is no more.
+        """
+
+    @abc.abstractmethod
+    def cursor(self) -> Cursor:
+        """Return the position behind the samples that were taken, as the change since the last settled one."""
+
+    @abc.abstractmethod
+    def settle(self) -> None:
+        """Note that the cursor of now is committed: the next one is relative to it."""
+
+    @abc.abstractmethod
+    def seek(self, cursors: Sequence[Cursor]) -> None:
+        """Go to the position of these committed cursors, all in their order; to the beginning if there are none.
+
+        Raises:
+            SourceError: the source has changed in front of that position, or cannot go back to it.
+        """
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Options of ``open_source`` that decide how a row of a feed is read.
+
+    Attributes:
+        format: name of the rows' format; detected for each file if None.
+        fields: keys of the rows, by the format's own names.
+        ignore: columns and marks that may be left out though they say something.
+        prompt: turn of the user for formats that write one.
+    """
+
+    format: str | None = None
+    fields: Mapping[str, str] | None = None
+    ignore: tuple[str, ...] = ()
+    prompt: str | None = None
+
+    def reading(self, rows: Sequence[Any], title: str, known_format: str | None = None) -> Reading | None:
+        """Return the reading of rows by the first of them; None while none of them can be read.
+
+        Raises:
+            UnknownFormatError: they have no format that brimful knows.
+        """
+        name = self.format or known_format
+        if name is not None:
+            return self._of(format_named(name, self.fields, self.prompt))
+        readable = [row for row in rows[:_ROWS_FOR_DETECTION] if not isinstance(row, MalformedRowError)]
+        if not readable:
+            return None
+        try:
+            return self._of(detect(readable, self.fields, self.prompt))
+        except UnknownFormatError as error:
+            raise UnknownFormatError(f"{title}: {error.message}") from error
+
+    def _of(self, row_format: RowFormat) -> Reading:
+        return Reading(row_format, frozenset(self.ignore), None)
+
+
+def sample_of(row: Any, sample_id: int, reading: Reading | None, where: str) -> Sample | BadSampleError:
+    """Return the sample of a row, or the error that names its place."""
+    if isinstance(row, Sample):
+        return replace(row, sample_id=sample_id)
+    try:
+        if isinstance(row, MalformedRowError):
+            raise row
+        # Without a row that could be read there is no format; then this one was malformed, and is raised above.
+        assert reading is not None
+        return reading.sample(sample_id, row)
+    except MalformedRowError as error:
+        reason = str(error)
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        name = reading.format.name if reading is not None else "?"
+        reason = f"cannot be read as format {name} ({type(error).__name__}: {error})"
+    return BadSampleError(reason, sample_id=sample_id, where=where)
+
+
+def row_of_line(line: bytes, parse: Callable[[bytes], Any]) -> Any:
+    """Return the row of a line of JSON, or the error that says why it cannot be read."""
+    try:
+        return json_row(parse, line)
+    except UnicodeDecodeError as error:
+        return MalformedRowError(f"invalid UTF-8 at byte {error.start} of the line ({error.reason})")
+
+
+def numbered(sample: Sample | BadSampleError, sample_id: int) -> Sample | BadSampleError:
+    """Return a sample, or its error, under its number in the feed."""
+    if isinstance(sample, Sample):
+        return replace(sample, sample_id=sample_id)
+    return BadSampleError(sample.reason, sample_id=sample_id, where=sample.where)

@@ -1,0 +1,63 @@
+"""The entrance for data that still arrives: ``open_feed`` turns a path or an iterable into a ``Feed``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from brimful.errors import SettingsError, SourceNotFoundError
+from brimful.sources.directory_feed import DirectoryFeed
+from brimful.sources.feed import Feed, RowOptions
+from brimful.sources.open import STANDARD_INPUT, arrival_of
+from brimful.sources.row_feed import IteratorFeed, PipeFeed
+
+
+def open_feed(
+    data: Any,
+    *,
+    format: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+    prompt: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> Feed:
+    """Open data that still arrives.
+
+    ======================  ====================================================================
+    a directory             its files as they arrive (``DirectoryFeed``)
+    ``data.jsonl``          its lines as they are appended
+    another data file       its rows
+    ``-``                   JSON lines from standard input
+    an iterable             its rows; None for a moment at which there is none yet
+    ======================  ====================================================================
+
+    Args:
+        data: any of the above; a ``Feed`` is returned as it is.
+        format, fields, ignore, prompt, cache_dir: as of ``open_source``.
+
+    Raises:
+        SourceNotFoundError: no such file or directory.
+        SettingsError: a value that nothing can arrive from.
+
+    >>> open_feed([{"text": "a"}]).title
+    'list of rows'
+    """
+    if isinstance(data, Feed):
+        return data
+    options = RowOptions(format, fields, (ignore,) if isinstance(ignore, str) else tuple(ignore), prompt)
+    if isinstance(data, (str, os.PathLike)):
+        path = os.fspath(data)
+        if path == STANDARD_INPUT:
+            return PipeFeed(sys.stdin.fileno(), "standard input", options)
+        if os.path.isdir(path):
+            return DirectoryFeed(path, options, cache_dir=cache_dir)
+        if not os.path.isfile(path):
+            raise SourceNotFoundError(f"{path}: no such file or directory; what arrives is followed on this machine")
+        if arrival_of(path) is None:
+            raise SettingsError(f"{path} is no JSON lines, JSON, Parquet, tar or text")
+        return DirectoryFeed(os.path.dirname(path) or ".", options, only=os.path.basename(path), cache_dir=cache_dir)
+    if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, Mapping)):
+        return IteratorFeed(data, options)
+    raise SettingsError(f"what arrives is a path, '-' or an iterable of rows, not {type(data).__name__}")

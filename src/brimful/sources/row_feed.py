@@ -1,0 +1,189 @@
+"""Rows that come one behind the other and cannot be asked for again: an iterator, or standard input.
+
+A run that is started again is given them from the beginning, and passes over those that are committed.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import select
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from brimful.errors import BadSampleError, SourceError
+from brimful.fingerprint import fingerprint_of
+from brimful.sources.fast_json import parser_for
+from brimful.sources.feed import Cursor, Feed, RowOptions, row_of_line, sample_of
+from brimful.sources.reading import Reading
+from brimful.sources.rows import MAX_ROW_BYTES, oversized
+from brimful.sources.sample import MalformedRowError, Sample
+from brimful.typing import Fingerprint
+
+_PIECE_BYTES = 1 << 20
+"""Bytes that are read of a pipe at once."""
+
+
+class RowFeed(Feed):
+    """Rows in one sequence; those behind the last settled position are kept, so that it can go back there."""
+
+    def __init__(self, title: str, options: RowOptions) -> None:
+        self.title, self._options = title, options
+        self._rows: list[Any] = []  # from row number `_first` on
+        self._first = self._position = 0
+        self._reading: Reading | None = None
+        self._check: Fingerprint | None = None  # of the row in front of `_first`, where it is known
+        self._expected_check: Fingerprint | None = None
+        self._format: str | None = None
+        self._is_exhausted = False
+
+    @abc.abstractmethod
+    def _read(self, most: int) -> list[Any]:
+        """Return rows that have come, about so many; none if none has, or at the end, which is noted."""
+
+    def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
+        if not self._pass_committed(most):
+            return []
+        self._read_until(self._position + most)
+        begin = self._position - self._first
+        rows = self._rows[begin : begin + most]
+        if not rows:
+            self.is_ended = self._is_exhausted
+            return []
+        # Formats are of the rows that came first: a cursor names it, so that it stays.
+        if self._reading is None and not all(isinstance(row, Sample) for row in rows):
+            self._reading = self._options.reading(rows, self.title, self._format)
+            self._format = None if self._reading is None else self._reading.format.name
+        self._position += len(rows)
+        return [
+            sample_of(row, first_id + index, self._reading, f"{self.title}: row {self._first + begin + index}")
+            for index, row in enumerate(rows)
+        ]
+
+    def _read_until(self, end: int) -> None:
+        while self._first + len(self._rows) < end and not self._is_exhausted:
+            rows = self._read(end - self._first - len(self._rows))
+            if not rows:
+                return
+            self._rows += rows
+
+    def _pass_committed(self, most: int) -> bool:
+        """Read past the rows that are committed already; return false while they have not come."""
+        while self._first < self._position and self._expected_check is not None:
+            if not self._rows:
+                self._read_until(self._first + most)
+            if not self._rows and not self._is_exhausted:
+                return False
+            count = min(len(self._rows), self._position - self._first)
+            if count:
+                self._check = _check_of(self._rows[count - 1])
+            self._first += count
+            del self._rows[:count]
+            if self._first < self._position and self._is_exhausted and not self._rows:
+                raise SourceError(
+                    f"{self.title} has {self._first:,} rows and {self._position:,} of it are committed: give it from "
+                    f"its beginning again"
+                )
+        if self._expected_check not in (None, "", self._check):
+            raise SourceError(
+                f"{self.title}: row {self._position - 1} is another than was committed: give the same rows again, from "
+                f"their beginning"
+            )
+        self._expected_check = None
+        return True
+
+    def cursor(self) -> Cursor:
+        count = self._position - self._first
+        # Until the rows up to the position have come again, all that is known is what was committed.
+        check = self._expected_check
+        if check is None:
+            check = _check_of(self._rows[count - 1]) if count else self._check
+        return {"rows": self._position, "check": check or "", "format": self._format}
+
+    def settle(self) -> None:
+        if self._expected_check is not None:
+            return
+        self._check = self.cursor()["check"] or None
+        del self._rows[: self._position - self._first]
+        self._first = self._position
+
+    def seek(self, cursors: Sequence[Cursor]) -> None:
+        last: Cursor = cursors[-1] if cursors else {"rows": 0, "check": "", "format": None}
+        if last["rows"] < self._first:
+            raise SourceError(f"{self.title} cannot go back to row {last['rows']:,}: give it from its beginning again")
+        self._position, self._format = int(last["rows"]), last["format"]
+        if self._format is not None:
+            self._reading = self._options.reading([], self.title, self._format)
+        self._expected_check, self.is_ended = str(last["check"]), False
+
+
+def _check_of(row: Any) -> Fingerprint | None:
+    """Return the fingerprint of a row by which it is known again; None for a value that JSON cannot hold."""
+    try:
+        return fingerprint_of(str(row) if isinstance(row, (Sample, MalformedRowError)) else row)
+    except (TypeError, ValueError):
+        return None
+
+
+class IteratorFeed(RowFeed):
+    """Rows of an iterable, each an object, a text or a ``Sample``; None says that nothing has come yet.
+
+    >>> feed = IteratorFeed([{"text": "a"}, None, {"text": "b"}], RowOptions())
+    >>> [[sample.text for sample in feed.poll(9, 0)] for _ in range(3)], feed.is_ended
+    ([['a'], ['b'], []], True)
+    """
+
+    def __init__(self, rows: Iterable[Any], options: RowOptions) -> None:
+        super().__init__(f"{type(rows).__name__} of rows", options)
+        self._iterator = iter(rows)
+
+    def _read(self, most: int) -> list[Any]:
+        rows: list[Any] = []
+        while len(rows) < most:
+            try:
+                row = next(self._iterator)
+            except StopIteration:
+                self._is_exhausted = True
+                break
+            if row is None:
+                # Those in front of it are taken now, and what is behind it when it is asked for again.
+                self._pause()
+                break
+            rows.append(row)
+        return rows
+
+    def _pause(self) -> None:
+        """Note that the iterator has nothing; the next call asks again."""
+
+    def _read_until(self, end: int) -> None:
+        # One reading, not several: after None the iterator is asked again by the next poll.
+        if self._first + len(self._rows) < end and not self._is_exhausted:
+            self._rows += self._read(end - self._first - len(self._rows))
+
+
+class PipeFeed(RowFeed):
+    """JSON lines of a pipe, as they come; never waits for them.
+
+    Args:
+        descriptor: of the pipe, such as that of standard input.
+        title: name for messages.
+        options: of the rows.
+    """
+
+    def __init__(self, descriptor: int, title: str, options: RowOptions) -> None:
+        super().__init__(title, options)
+        self._descriptor, self._rest = descriptor, b""
+
+    def _read(self, most: int) -> list[Any]:
+        if not select.select([self._descriptor], [], [], 0)[0]:
+            return []
+        data = os.read(self._descriptor, _PIECE_BYTES)
+        self._is_exhausted = not data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._is_exhausted:
+            # The last line needs no end.
+            lines, self._rest = [*lines, self._rest], b""
+        elif len(self._rest) > MAX_ROW_BYTES:
+            raise SourceError(f"{self.title}: {oversized()}")
+        parse = parser_for(data)
+        return [row_of_line(line, parse) for line in lines if line.strip()]

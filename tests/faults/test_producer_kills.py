@@ -1,0 +1,123 @@
+"""A producer that is killed at every labelled point, and two real processes of one name that are killed at random."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+
+import numpy as np
+import pytest
+
+from brimful.testing.faults import CRASH_POINTS, die_at
+from tests.materialize.streams import append, hashes_of, producer, samples_of, texts
+
+LENGTHS = np.random.default_rng(3).integers(2, 11, 60).tolist()
+
+
+def forked(function, *arguments):
+    """Run a function in a process of its own, which ends with it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            function(*arguments)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(code)
+    return pid
+
+
+def ended(pid):
+    """The exit code of a process: 0, or that of SIGKILL."""
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    return code
+
+
+def produce(source, stream, name, point, occurrence):
+    """Follow a source to its end, or to a crash. The end is where another process has put a file."""
+    if point is not None:
+        die_at(point, occurrence)
+    one = producer(source, stream, producer=name)
+    while not (source / "done").exists():
+        if not one.step():
+            time.sleep(0.002)
+    one.close()
+
+
+def expected(folder):
+    producer(texts(LENGTHS), folder).close()
+    return hashes_of(folder)
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+def test_killed_at_every_point(tmp_path, point):
+    """P1: at the first, a middle and a late passing of each point; the stream is that of one run, byte for byte."""
+    hashes = expected(tmp_path / "whole")
+    kills = 0
+    for occurrence in (1, 6, 13):
+        source, stream = tmp_path / f"in-{occurrence}", tmp_path / f"out-{occurrence}"
+        source.mkdir()
+        append(source / "a.jsonl", texts(LENGTHS))
+        (source / "done").touch()
+        kills += ended(forked(produce, source, stream, "one", point, occurrence)) != 0
+        assert ended(forked(produce, source, stream, "one", None, 0)) == 0
+        assert hashes_of(stream) == hashes
+    assert kills >= 2
+
+
+def survive(folder, seed):
+    """Two processes of each of two names feed one stream while rows arrive; kills until all is done. Return the kills."""
+    rng = np.random.default_rng(seed)
+    stream, names = folder / "out", ("web", "books")
+    running, kills = {}, 0
+
+    def start(name):
+        point = CRASH_POINTS[rng.integers(len(CRASH_POINTS))] if rng.random() < 0.8 else None
+        running[forked(produce, folder / name, stream, name, point, int(rng.integers(1, 8)))] = name
+
+    for name in names:
+        (folder / name).mkdir()
+        start(name)
+        start(name)
+    for begin in range(0, len(LENGTHS), 6):
+        for name in names:
+            append(folder / name / f"{begin // 24}.jsonl", texts(LENGTHS)[begin : begin + 6])
+        time.sleep(0.01)
+    for name in names:
+        (folder / name / "done").touch()
+    while running:
+        pid, status = os.wait()
+        name = running.pop(pid)
+        code = os.waitstatus_to_exitcode(status)
+        assert code in (0, -signal.SIGKILL), code
+        if code:
+            kills += 1
+            start(name)
+    samples = samples_of(stream)
+    ids = [sample for number in range(2) for sample in range(number << 44, (number << 44) + len(LENGTHS))]
+    assert sorted(samples) == ids, "lost or twice"
+    return kills
+
+
+def test_two_processes_of_two_names(tmp_path):
+    """P1, P2: nothing is lost and nothing comes twice, whoever is first with a record."""
+    kills = 0
+    for seed in range(2):
+        (tmp_path / str(seed)).mkdir()
+        kills += survive(tmp_path / str(seed), seed)
+    assert kills > 4
+
+
+@pytest.mark.chaos
+def test_many_kills_of_producers(tmp_path):
+    """As many kills as BRIMFUL_KILLS says."""
+    kills, seed = 0, 1000
+    while kills < int(os.environ.get("BRIMFUL_KILLS", "1000")):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        kills += survive(folder, seed)
+        seed += 1
