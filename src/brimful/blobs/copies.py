@@ -193,8 +193,8 @@ class LocalCopies:
             hasher.update(piece)
             view = memoryview(piece)
             while view:
-                written = os.pwrite(descriptor, view, position)
-                view, position = view[written:], position + written
+                num_bytes = os.pwrite(descriptor, view, position)
+                view, position = view[num_bytes:], position + num_bytes
         if hasher.hexdigest() != xxh3_128:
             raise CorruptFileError(
                 f"{self.store.url}/{key} has other bytes than were committed: their hash is {hasher.hexdigest()} and was "
@@ -203,9 +203,9 @@ class LocalCopies:
 
     def _pieces(self, key: str, size: int) -> Iterator[bytes]:
         """Return the bytes of a blob in order, with several requests on their way."""
-        found = self.store.size(key)
-        if found != size:
-            state = "is missing" if found is None else f"has {found:,} bytes"
+        present_size = self.store.size(key)
+        if present_size != size:
+            state = "is missing" if present_size is None else f"has {present_size:,} bytes"
             raise CorruptFileError(
                 f"{self.store.url}/{key} {state} and was committed with {size:,} bytes: write it again"
             )
@@ -216,15 +216,15 @@ class LocalCopies:
 
         def submit() -> None:
             for start in starts:
-                waiting.append(threads.submit(self.store.get_range, key, start, min(start + _PART_BYTES, size)))
+                waiting_items.append(threads.submit(self.store.get_range, key, start, min(start + _PART_BYTES, size)))
                 return
 
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            waiting: list[Future[bytes]] = []
+            waiting_items: list[Future[bytes]] = []
             for _ in range(_REQUESTS_AT_ONCE):
                 submit()
-            while waiting:
-                piece = waiting.pop(0).result()
+            while waiting_items:
+                piece = waiting_items.pop(0).result()
                 submit()
                 yield piece
 

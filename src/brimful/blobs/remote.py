@@ -120,9 +120,9 @@ class FsspecBlobStore(BlobStore):
                     self._fs.pipe_file(self._path(key), data, mode="create")
             except Exception as error:
                 # Servers also answer by errors of other classes that the name exists.
-                found = self._found(key) if isinstance(error, OSError) or is_passing(error) else None
-                if found is not None:
-                    return found == data
+                content = self._found(key) if isinstance(error, OSError) or is_passing(error) else None
+                if content is not None:
+                    return content == data
                 if isinstance(error, FileExistsError):
                     raise ShortReadError(f"{key} exists and cannot be read yet") from error
                 raise
@@ -199,10 +199,10 @@ class FsspecBlobStore(BlobStore):
             return self._fs.ls(self._path(folder), detail=True)
 
         try:
-            found = self.retries.call(f"list {prefix}", entries)
+            listing = self.retries.call(f"list {prefix}", entries)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(f"{folder}/{entry['name'].rsplit('/', 1)[-1]}" for entry in found if entry["type"] == "file")
+        return sorted(f"{folder}/{entry['name'].rsplit('/', 1)[-1]}" for entry in listing if entry["type"] == "file")
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -162,11 +162,11 @@ class MediaFeatures:
             items = [item for item in pack.media if item.medium.kind is kind]
             features = []
             for item in items:
-                made = self._made(pack, item)
-                if made is None:
+                result = self._made(pack, item)
+                if result is None:
                     no_loss.add(item.segment)
-                    made = self._makers[kind].blank(item)
-                features.append(made)
+                    result = self._makers[kind].blank(item)
+                features.append(result)
             if items:
                 arrays = {name: np.concatenate([one[name] for one in features]) for name in features[0]}
                 media.append(Media(kind.value, np.array([item.segment for item in items], dtype=np.int32), arrays))
@@ -200,10 +200,10 @@ class MediaFeatures:
         """Count a medium that cannot be decoded, warn of the first, and write each to the log."""
         self.num_bad_media += 1
         if self.num_bad_media == 1:
-            more = f"; all are in {self._bad_media_log}" if self._bad_media_log else ""
+            num_more = f"; all are in {self._bad_media_log}" if self._bad_media_log else ""
             warnings.warn(
                 f"{_place(pack, item)}: {reason}: it is trained without loss, and so is the sample of each further "
-                f"medium that cannot be decoded{more}",
+                f"medium that cannot be decoded{num_more}",
                 RuntimeWarning,
                 stacklevel=4,
             )

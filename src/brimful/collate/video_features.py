@@ -104,8 +104,8 @@ def _resized(frame: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray
     tensor = torch.from_numpy(np.ascontiguousarray(frame.transpose(2, 0, 1)))[None]
     if tuple(tensor.shape[-2:]) != size:
         tensor = torch.nn.functional.interpolate(tensor, size, mode="bicubic", antialias=True)
-    resized: npt.NDArray[np.uint8] = tensor[0].numpy()
-    return resized
+    resized_frames: npt.NDArray[np.uint8] = tensor[0].numpy()
+    return resized_frames
 
 
 def _joined(patches: npt.NDArray[Any], frames_of_grid: int) -> npt.NDArray[Any]:

@@ -90,12 +90,12 @@ def _one(scene: Scene) -> list[tuple[str, str]]:
 
 
 def _several(scenes: list[Scene]) -> list[tuple[str, str]]:
-    shown = " ".join(f"Picture {number} shows {scene.thing}." for number, scene in enumerate(scenes[:-1], 1))
+    shown_items = " ".join(f"Picture {number} shows {scene.thing}." for number, scene in enumerate(scenes[:-1], 1))
     colours = [scene.colour for scene in scenes]
     answer = "all of one colour" if len(set(colours)) == 1 else f"not of one colour: {', '.join(colours)}"
     # The last picture stands in the second turn: media are in several turns of one chat.
     return [
-        (f"{'<image>' * (len(scenes) - 1)}\nWhat do you see?", shown),
+        (f"{'<image>' * (len(scenes) - 1)}\nWhat do you see?", shown_items),
         ("And with this one: <image> are they of one colour?", f"They are {answer}."),
     ]
 
@@ -103,10 +103,10 @@ def _several(scenes: list[Scene]) -> list[tuple[str, str]]:
 def _long(scene: Scene) -> list[tuple[str, str]]:
     things = "digits" if scene.shape == "digit" else f"{scene.shape}s"
     orientation = "wide" if scene.width > scene.height else "high" if scene.height > scene.width else "square"
-    counting = " ".join(f"One more is {number}." for number in range(1, scene.copies + 1))
+    counting_chat = " ".join(f"One more is {number}." for number in range(1, scene.copies + 1))
     return [
         ("Look at this.<image>", f"I see {scene.thing}."),
-        (f"How many {things} are there?", f"I count from the left. {counting} So there are {scene.copies}."),
+        (f"How many {things} are there?", f"I count from the left. {counting_chat} So there are {scene.copies}."),
         ("Is the picture wide or high?", f"It has {scene.width} by {scene.height} pixels, so it is {orientation}."),
     ]
 

@@ -65,9 +65,9 @@ def compare_media_training(
 
     dataset = PackedDataset(directory)
     features = MediaFeatures(processor, "qwen2-vl")
-    chosen = list(islice(steps_of(dataset, packs_per_step), steps))
+    choice = list(islice(steps_of(dataset, packs_per_step), steps))
     # A pack is known by its samples: loaders give new objects.
-    by_samples = {tuple(pack.sample_ids.tolist()): pack for step in [*chosen, [dataset[0]]] for pack in step}
+    by_samples = {tuple(pack.sample_ids.tolist()): pack for step in [*choice, [dataset[0]]] for pack in step}
     extras = {key: features(pack) for key, pack in by_samples.items()}
 
     def extras_of(pack: Pack) -> Any:
@@ -91,7 +91,7 @@ def compare_media_training(
             # The first step of a process is slow in any layout: a model of its own warms up, and is not counted.
             make_training(_make_model(processor, dataset), layout, TrainingRun("warm-up"))([dataset[0]], 0)
             trainings.append(make_training(_make_model(processor, dataset), layout, run))
-        take_turns(trainings, chosen)
+        take_turns(trainings, choice)
     return packed, padded
 
 
@@ -150,13 +150,13 @@ def _samples(pack: Pack, extras: Any) -> Iterator[_Sample]:
     # Pixels of all pictures stand one behind the other; those of one are as many as its grid has patches.
     ends = np.append(0, np.cumsum(grids.prod(axis=1)))
     for segment, (start, end) in enumerate(pairwise(pack.cu_seqlens.tolist())):
-        own = np.flatnonzero(owners == segment).tolist()
+        indices = np.flatnonzero(owners == segment).tolist()
         yield _Sample(
             pack.input_ids[start:end],
             labels[start:end],
             extras.rope_positions[:, start:end],
-            [pixels[ends[index] : ends[index + 1]] for index in own],
-            [grids[index] for index in own],
+            [pixels[ends[index] : ends[index + 1]] for index in indices],
+            [grids[index] for index in indices],
         )
 
 

@@ -90,15 +90,15 @@ def run_multimodal_demo(
     say(f"Everything goes to {home}. Nothing is downloaded.")
 
     show_title(say, 1, "Pictures and tones: drawn from a seed, with chats about them and texts between")
-    made = make_media_chats(num_chats=num_chats, num_tones=num_tones)
-    num_bytes = write_media_chats(made, home)
-    say(f"pictures/      {sum(len(chat.get('images', ())) for chat in made.chats):,} pictures in {num_chats:,} chats")
+    result = make_media_chats(num_chats=num_chats, num_tones=num_tones)
+    num_bytes = write_media_chats(result, home)
+    say(f"pictures/      {sum(len(chat.get('images', ())) for chat in result.chats):,} pictures in {num_chats:,} chats")
     say(f"tones/         {num_tones:,} tones; {num_bytes / 1e6:.1f} MB in all. Two of the rows:")
-    for row in (made.chats[3], made.tones[0]):
+    for row in (result.chats[3], result.tones[0]):
         say(f"               {json.dumps(row)[:160]} …")
 
     show_title(say, 2, "A tokenizer with marks for media, and the settings of two processors")
-    texts = [turn["content"] for row in (*made.chats, *made.tones) for turn in row["messages"]]
+    texts = [turn["content"] for row in (*result.chats, *result.tones) for turn in row["messages"]]
     write_processors(texts, home)
     say("processor/     of Qwen2-VL: patches of 14 pixels, four of them a token")
     say("sounds/        of Qwen2-Audio: spectrograms, 25 tokens a second")
@@ -155,8 +155,8 @@ def _claim(home: Path, mark: Mapping[str, Any]) -> Path:
     if home.exists() and not home.is_dir():
         raise SettingsError(f"{setting('directory', str(home))} is a file: name a new directory for the demo")
     if home.exists() and any(home.iterdir()):
-        own = home / _MARK
-        if not own.is_file() or own.read_text(encoding="utf-8") != text:
+        mark_file = home / _MARK
+        if not mark_file.is_file() or mark_file.read_text(encoding="utf-8") != text:
             raise SettingsError(
                 f"{setting('directory', str(home))}: there are files already, and not of this demo; name a new directory"
             )
@@ -216,9 +216,9 @@ def _write(path: Path, content: bytes) -> None:
 
 def _readable_pack(packs: PackStore) -> int:
     """Return the pack of fewest segments that has pictures and a segment without."""
-    mixed = [
+    mixture_of_packs = [
         (pack.num_segments, index)
         for index, pack in enumerate(packs)
         if 0 < len({item.segment for item in pack.media}) < pack.num_segments
     ]
-    return min(mixed, default=(0, 0))[1]
+    return min(mixture_of_packs, default=(0, 0))[1]

@@ -106,10 +106,10 @@ def check_augmentation(
             name = f"{name} (transform {number})"
         num_changed[name] = 0
         for sample, sizes in probes:
-            others = [transform(sample) for _ in range(draws)]
-            num_changed[name] += any(other != sample for other in others)
-            for other in others:
-                _compare(source, encoder, name, sample, other, sizes)
+            other_items = [transform(sample) for _ in range(draws)]
+            num_changed[name] += any(other_item != sample for other_item in other_items)
+            for other_item in other_items:
+                _compare(source, encoder, name, sample, other_item, sizes)
     return num_changed
 
 
@@ -129,8 +129,8 @@ def _probes(source: Source, encoder: Encoder, number: int) -> Iterator[tuple[Sam
 
 
 def _sizes(encoder: Encoder, sample: Sample) -> Mapping[str, int]:
-    encoded = encoder.encode(sample)
-    return {"tokens": len(encoded), **encoder.sizes_of_media(encoded.media)}
+    encoded_items = encoder.encode(sample)
+    return {"tokens": len(encoded_items), **encoder.sizes_of_media(encoded_items.media)}
 
 
 def _compare(source: Source, encoder: Encoder, name: str, sample: Sample, other: Any, sizes: Mapping[str, int]) -> None:

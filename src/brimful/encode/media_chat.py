@@ -101,15 +101,15 @@ class MediaChatEncoder(ChatEncoder):
         """Return messages whose contents are texts, with the placeholders that the template writes for media."""
         messages = sample.messages or ()
         for kind in {medium.kind for medium in sample.media} - self.family.placeholders.keys():
-            known = ", ".join(known.value for known in self.family.placeholders)
+            known_items = ", ".join(known_items.value for known_items in self.family.placeholders)
             raise BadSampleError(
-                f"holds {kind.value}, which {self.family.name} does not know (it knows {known})",
+                f"holds {kind.value}, which {self.family.name} does not know (it knows {known_items})",
                 sample_id=sample.sample_id,
             )
         shape = tuple((message["role"], _kinds_of_parts(message)) for message in messages)
         texts: list[str] = examined(self._written, shape, lambda: self._write_placeholders(messages, sample.tools))
-        written = iter(texts)
-        return [_as_text(message, written) for message in messages]
+        placeholder_texts = iter(texts)
+        return [_as_text(message, placeholder_texts) for message in messages]
 
     @cached_property
     def _written(self) -> dict[Hashable, list[str]]:
@@ -124,23 +124,25 @@ class MediaChatEncoder(ChatEncoder):
         """
         render = self._chat_template.by_reference
         marks: list[str] = []
-        marked = [{**message, "content": _between_marks(message, marks)} for message in messages]
+        marked_items = [{**message, "content": _between_marks(message, marks)} for message in messages]
         try:
-            text = render(marked, tools)
-            written = [_between(text, before, behind) for before, behind in zip(marks[::2], marks[1::2], strict=True)]
-            texts = iter(written)
+            text = render(marked_items, tools)
+            placeholder_texts = [
+                _between(text, before, behind) for before, behind in zip(marks[::2], marks[1::2], strict=True)
+            ]
+            texts = iter(placeholder_texts)
             is_same = render([_as_text(message, texts) for message in messages], tools) == render(messages, tools)
         except Exception as error:  # templates raise exceptions of any class
             raise SettingsError(f"the chat template cannot write media ({error}): {_TEMPLATE_OF_MODEL}") from error
         tokens = [placeholder.token for placeholder in self.family.placeholders.values()]
-        if any(sum(map(placeholder_text.count, tokens)) != 1 for placeholder_text in written):
+        if any(sum(map(text.count, tokens)) != 1 for text in placeholder_texts):
             raise SettingsError(f"the chat template writes no {' or '.join(tokens)} for a medium: {_TEMPLATE_OF_MODEL}")
         if not is_same:
             raise SettingsError(
                 "the chat template writes a text otherwise beside media, so that they cannot be told apart: "
                 f"{_TEMPLATE_OF_MODEL}"
             )
-        return written
+        return placeholder_texts
 
     @cached_property
     def _token_ids(self) -> dict[int, MediaKind]:

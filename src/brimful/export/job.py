@@ -210,10 +210,10 @@ def _packs_of(context: _Context, layout: Layout, shard: int) -> Iterator[tuple[i
 
 def _refuse_media(packs: FingerprintedPacks, layout: Layout, index: int, pack: Pack) -> None:
     if pack.media and not layout.takes_media:
-        first, *others = [name for name, other in LAYOUTS.items() if other.takes_media]
+        first, *other_items = [name for name, other_item in LAYOUTS.items() if other_item.takes_media]
         raise SettingsError(
             f"{_title(packs)}: pack {index} has media, which {layout.name} has no place for: choose "
-            f"{setting('to', first)}, or {', '.join(others)}"
+            f"{setting('to', first)}, or {', '.join(other_items)}"
         )
 
 

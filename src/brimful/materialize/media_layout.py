@@ -68,12 +68,12 @@ class MediaLayout:
         rows = rows[np.argsort(segments[rows], kind="stable")]
         # Equal fingerprints lie together, the first use in front; so they do in every selection from this order.
         order = np.lexsort((survey.digests[rows, 1], survey.digests[rows, 0]))
-        ordered = rows[order]
+        ordered_digests = rows[order]
         is_first_use = np.zeros(len(survey), dtype=bool)
         for kind in np.unique(survey.kinds):
-            of_kind = ordered[survey.kinds[ordered] == kind]
+            of_kind = ordered_digests[survey.kinds[ordered_digests] == kind]
             is_first_use[of_kind[_is_first_of_group(survey.digests[of_kind])]] = True
-        order = order[is_stored[ordered]]
+        order = order[is_stored[ordered_digests]]
         is_first = _is_first_of_group(survey.digests[rows[order]])
         groups = np.cumsum(is_first) - 1
         first_of_group = order[is_first]
@@ -148,12 +148,15 @@ class PlacedLayout:
         counts = survey.offsets[sample_ids + 1] - survey.offsets[sample_ids]
         offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
         rows = np.repeat(survey.offsets[sample_ids] - offsets[:-1], counts) + np.arange(offsets[-1])
-        stored = layout.stored_index[rows]
-        is_stored = stored >= 0
+        stored_items = layout.stored_index[rows]
+        is_stored = stored_items >= 0
         containers, positions = np.full(len(rows), -1, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
-        containers[is_stored], positions[is_stored] = self.shards[stored[is_stored]], self.positions[stored[is_stored]]
+        containers[is_stored], positions[is_stored] = (
+            self.shards[stored_items[is_stored]],
+            self.positions[stored_items[is_stored]],
+        )
         is_first = np.zeros(len(rows), dtype=bool)
-        is_first[is_stored] = layout.first_uses[stored[is_stored]] == rows[is_stored]
+        is_first[is_stored] = layout.first_uses[stored_items[is_stored]] == rows[is_stored]
         return ShardMedia(
             {sample_id: index for index, sample_id in enumerate(sample_ids.tolist())},
             offsets.tolist(),

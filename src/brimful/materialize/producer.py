@@ -106,10 +106,10 @@ class ProducerStatistics:
         return {**asdict(self), "fill_ratio": self.fill_ratio}
 
     def __str__(self) -> str:
-        dropped = "".join(f", {number:,} {reason}" for reason, number in self.dropped.items() if number)
+        num_dropped = "".join(f", {number:,} {reason}" for reason, number in self.dropped.items() if number)
         return (
             f"{counted(self.samples_read, 'sample')} read, {self.samples_packed:,} packed, {self.samples_waiting:,} "
-            f"waiting{dropped}; {counted(self.packs, 'pack')} in {counted(self.shards, 'shard')}, "
+            f"waiting{num_dropped}; {counted(self.packs, 'pack')} in {counted(self.shards, 'shard')}, "
             f"{self.tokens:,} tokens, {percent(self.fill_ratio)} full"
         )
 
@@ -249,18 +249,18 @@ class PackingProducer:
         """Account of this producer until now, with that of the processes before it."""
         ledger = self._planner.ledger
         # A sample that was split waits while one of its segments does.
-        waiting = set(self._waiting).union(*(pack.sample_ids.tolist() for pack in self._ready))
-        dropped = {
+        waiting_items = set(self._waiting).union(*(pack.sample_ids.tolist() for pack in self._ready))
+        num_dropped = {
             "malformed": self._counts["malformed"],
             "without_target": self._counts["without_target"],
             "oversized": ledger.samples_dropped,
         }
-        read = self._counts["samples_read"]
+        num_read = self._counts["samples_read"]
         return ProducerStatistics(
-            samples_read=read,
-            samples_packed=read - len(waiting) - sum(dropped.values()),
-            samples_waiting=len(waiting),
-            dropped=dropped,
+            samples_read=num_read,
+            samples_packed=num_read - len(waiting_items) - sum(num_dropped.values()),
+            samples_waiting=len(waiting_items),
+            dropped=num_dropped,
             **{name: self._counts[name] for name in ("packs", "tokens", "shards")},
             capacity=self.capacity,
         )
@@ -319,8 +319,8 @@ class PackingProducer:
         is_closing = close and self._is_closing
         if len(self._ready) >= self._per_shard and not is_closing:
             return self._commit(self._per_shard)
-        now = self._clock.now()
-        if self._max_age is not None and self._oldest is not None and now - self._oldest >= self._max_age:
+        time_now = self._clock.now()
+        if self._max_age is not None and self._oldest is not None and time_now - self._oldest >= self._max_age:
             self._is_emptied = True
         if self._is_emptied and not is_closing:
             self._empty_window()
@@ -331,7 +331,7 @@ class PackingProducer:
             first_id = self._own.first_sample_id + self._counts["samples_read"]
             samples = self._feed.poll(_BATCH, first_id, is_last=close)
             if samples:
-                self._oldest = now if self._oldest is None else self._oldest
+                self._oldest = time_now if self._oldest is None else self._oldest
                 self._take(samples)
                 return True
             if not (close and self._feed.is_ended):
@@ -358,21 +358,21 @@ class PackingProducer:
 
     def _begin(self, *, close: bool) -> bool:
         """Claim the stream and register, once it is known how samples are encoded; return false until then."""
-        known = self._producers.named(self.name)
-        if known is None and self._look() is not None:
+        known_items = self._producers.named(self.name)
+        if known_items is None and self._look() is not None:
             raise self._ended()
         if self._encoder is None:
-            mode = self._mode(known, close=close)
+            mode = self._mode(known_items, close=close)
             if mode is None:
                 return False
             options = {**self._encoder_options, "mode": mode}
             # Only a mode that is yet to be found asks the source for its formats.
             source: Any = None
-            given = None if self._given_encoder is None else Tokenizer.of(self._given_encoder)
-            self._encoder = _of_texts(encoder_for(source, given, **options))
+            given_value = None if self._given_encoder is None else Tokenizer.of(self._given_encoder)
+            self._encoder = _of_texts(encoder_for(source, given_value, **options))
             settings: dict[str, Any] = {"mode": mode.value}
         else:
-            settings = {"mode": known.settings.get("mode", "encoder") if known is not None else "encoder"}
+            settings = {"mode": known_items.settings.get("mode", "encoder") if known_items is not None else "encoder"}
         settings |= {
             **self._window,
             "packs_per_shard": self._per_shard,
@@ -423,23 +423,23 @@ class PackingProducer:
         """Go on behind the last record of this producer."""
         for attempt in count():
             end = self._look()
-            own = [record.state for record in self._records if self._is_own(record)]
+            own_states = [record.state for record in self._records if self._is_own(record)]
             self._clear()
             try:
-                if own:
-                    self._load(own[-1])
+                if own_states:
+                    self._load(own_states[-1])
                 break
             except FileNotFoundError as error:
                 # Another process of this name has committed more records since, or a network mount shows the file late.
                 if attempt == _LATE_ATTEMPTS:
                     raise CorruptFileError(
-                        f"{self.directory}: {own[-1]['carry_over']['file']} is missing: what producer {self.name} has "
+                        f"{self.directory}: {own_states[-1]['carry_over']['file']} is missing: what producer {self.name} has "
                         f"taken and not packed is lost; begin the stream again"
                     ) from error
                 self._clock.sleep(min(_FIRST_WAIT * 2**attempt, 5.0))
         if end is not None:
             self._check_closed()
-        self._feed.seek([state["cursor"] for state in own])
+        self._feed.seek([state["cursor"] for state in own_states])
         self._is_current = True
         if self._producers.is_closed(self._own):
             self._end()
@@ -479,9 +479,9 @@ class PackingProducer:
                 f"{self.directory}: producer {self.name} has state of version {state.get('version')!r}; this brimful "
                 f"reads {_VERSION}"
             )
-        carried = state["carry_over"]
-        ready, segments = ([], []) if carried is None else load_carry_over(self._store, carried)
-        self._ready, self._counts = ready, dict(state["counts"])
+        carried_items = state["carry_over"]
+        ready_items, segments = ([], []) if carried_items is None else load_carry_over(self._store, carried_items)
+        self._ready, self._counts = ready_items, dict(state["counts"])
         starts = [int(segment.starts[0]) for segment in segments]
         self._planner.load_state_dict(
             {
@@ -494,7 +494,7 @@ class PackingProducer:
         for segment, start in zip(segments, starts, strict=True):
             self._waiting.add(int(segment.sample_ids[0]), segment.input_ids, segment.loss_mask, start)
         self._is_closing = bool(state["is_closing"])
-        if ready or segments:
+        if ready_items or segments:
             self._oldest = self._clock.now()
 
     # Samples: encoded, judged, and put into the window.
@@ -504,19 +504,19 @@ class PackingProducer:
         assert self._encoder is not None
         readable = [sample for sample in samples if isinstance(sample, Sample)]
         results = iter(self._encoder.encode_batch(readable))
-        encoded = [sample if isinstance(sample, BadSampleError) else next(results) for sample in samples]
-        self._compare(samples, encoded)
+        encoded_items = [sample if isinstance(sample, BadSampleError) else next(results) for sample in samples]
+        self._compare(samples, encoded_items)
         first_id = self._own.first_sample_id + self._counts["samples_read"]
-        kept: dict[int, EncodedSample] = {}
+        kept_items: dict[int, EncodedSample] = {}
         num_malformed = num_without_target = 0
-        for sample_id, result in enumerate(encoded, first_id):
+        for sample_id, result in enumerate(encoded_items, first_id):
             if isinstance(result, EncodedSample) and not len(result):
                 result = BadSampleError("has no tokens", sample_id=sample_id)
             if isinstance(result, BadSampleError):
                 self._refuse(result)
                 num_malformed += 1
             elif self._no_target is NoTarget.KEEP or self._has_target(result.loss_mask):
-                kept[sample_id] = result
+                kept_items[sample_id] = result
             elif self._no_target is NoTarget.DROP:
                 num_without_target += 1
             else:
@@ -525,9 +525,9 @@ class PackingProducer:
                     f"{setting('no_target', 'drop')} or {setting('no_target', 'keep')}",
                     sample_id=sample_id,
                 )
-        lengths = np.array([len(sample) for sample in kept.values()], dtype=np.int32)
-        packs = self._planner.add(np.array(list(kept), dtype=np.int64), lengths)
-        for sample_id, sample in kept.items():
+        lengths = np.array([len(sample) for sample in kept_items.values()], dtype=np.int32)
+        packs = self._planner.add(np.array(list(kept_items), dtype=np.int64), lengths)
+        for sample_id, sample in kept_items.items():
             # One that is too long and dropped never leaves the planner.
             if len(sample) <= self.capacity or self._overflow is not Overflow.DROP:
                 self._waiting.add(sample_id, sample.input_ids, sample.loss_mask)
@@ -586,7 +586,7 @@ class PackingProducer:
 
         If another process was first, its record is adopted: of its own name wholly, of another only its number.
         """
-        packs, rest = self._ready[:num_packs], self._ready[num_packs:]
+        packs, remainder = self._ready[:num_packs], self._ready[num_packs:]
         folder = f"carry/{self._own.number:06d}"
         window = self._planner.state_dict()
         segments = [
@@ -610,7 +610,7 @@ class PackingProducer:
             "tokens": self._counts["tokens"] + num_tokens,
             "shards": self._counts["shards"] + 1,
         }
-        carried = save_carry_over(self._store, folder, len(self._records), rest, segments)
+        carried_items = save_carry_over(self._store, folder, len(self._records), remainder, segments)
         state = {
             "version": _VERSION,
             "producer": self.name,
@@ -620,7 +620,7 @@ class PackingProducer:
             "window": {
                 name: value for name, value in window.items() if name not in ("sample_ids", "starts", "lengths")
             },
-            "carry_over": carried,
+            "carry_over": carried_items,
             "is_closing": self._is_closing,
         }
         while True:
@@ -633,7 +633,7 @@ class PackingProducer:
         crash_points.reach("after-commit")
         self._records.append(record)
         self._feed.settle()
-        self._ready, self._counts = rest, counts
+        self._ready, self._counts = remainder, counts
         if not self._ready and not len(self._waiting):
             self._oldest = None
         elif self._oldest is not None and not self._is_emptied:
@@ -684,10 +684,10 @@ class PackingProducer:
 
     def _remove_carry_over(self) -> None:
         """Remove the carry-over of a record that nobody goes on from."""
-        own = (record.state["carry_over"] for record in reversed(self._records) if self._is_own(record))
-        carried = next(islice(own, _KEPT_CARRY_OVERS, None), None)
-        if carried is not None:
-            self._store.delete(carried["file"])
+        own_states = (record.state["carry_over"] for record in reversed(self._records) if self._is_own(record))
+        carried_items = next(islice(own_states, _KEPT_CARRY_OVERS, None), None)
+        if carried_items is not None:
+            self._store.delete(carried_items["file"])
 
     def _end(self) -> None:
         """Close this producer, and the stream if all others are closed too."""

@@ -126,15 +126,15 @@ def remove_acknowledged(directory: str | os.PathLike[str], groups: list[str], *,
         acks = Acks(store, group)
         retained = acks.positions()[-keep:]
         frontiers.append(acks.read(retained[0])["frontier"] if len(retained) == keep else 0)
-    first, below = expired_below(store), min(frontiers)
+    first, first_needed = expired_below(store), min(frontiers)
     shards, _ = StreamLog(store).records()
-    below = min(below, len(shards))
-    if below > first:
+    first_needed = min(first_needed, len(shards))
+    if first_needed > first:
         # Said before it is done: who misses a shard then knows that it was no accident.
-        store.put_atomic(_EXPIRED, json.dumps({"below": below}).encode())
-    for record in shards[: max(first, below)]:
+        store.put_atomic(_EXPIRED, json.dumps({"below": first_needed}).encode())
+    for record in shards[: max(first, first_needed)]:
         store.delete(record.file)
-    return max(first, below)
+    return max(first, first_needed)
 
 
 def mark_completed(directory: str | os.PathLike[str], groups: list[str]) -> int:
@@ -164,9 +164,9 @@ def mark_completed(directory: str | os.PathLike[str], groups: list[str]) -> int:
         positions = acks.positions()
         frontiers.append(acks.read(positions[-1])["frontier"] if positions else 0)
     shards, _ = StreamLog(store).records()
-    below = min(min(frontiers), len(shards))
-    marked = {key for key in store.list("shards/") if key.endswith(_COMPLETED)}
-    for record in shards[:below]:
-        if record.file + _COMPLETED not in marked:
+    first_needed = min(min(frontiers), len(shards))
+    marked_items = {key for key in store.list("shards/") if key.endswith(_COMPLETED)}
+    for record in shards[:first_needed]:
+        if record.file + _COMPLETED not in marked_items:
             store.put_atomic(record.file + _COMPLETED, b"")
-    return below
+    return first_needed

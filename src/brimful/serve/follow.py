@@ -73,25 +73,25 @@ class FollowedLog:
             if len(self.shards) > num_known or self.end is not None:
                 wait = _FIRST_WAIT
                 continue
-            now = time.monotonic()
-            if self._timeout is not None and now - begin >= self._timeout:
-                self.seconds_waited += now - begin
+            time_now = time.monotonic()
+            if self._timeout is not None and time_now - begin >= self._timeout:
+                self.seconds_waited += time_now - begin
                 raise StreamTimeoutError(
-                    f"{self._waiting(action)} for {now - begin:,.0f} s: is its producer running? Wait longer with "
+                    f"{self._waiting(action)} for {time_now - begin:,.0f} s: is its producer running? Wait longer with "
                     f"{setting('timeout')}, or close the stream"
                 )
-            if now - last_warning >= _WARN_SECONDS:
-                last_warning = now
-                logging.getLogger("brimful").warning("%s for %.0f s", self._waiting(action), now - begin)
+            if time_now - last_warning >= _WARN_SECONDS:
+                last_warning = time_now
+                logging.getLogger("brimful").warning("%s for %.0f s", self._waiting(action), time_now - begin)
             # Ranks that began to wait together must not look together.
             jitter = 0.75 + os.urandom(1)[0] / 512
             pause = wait * jitter
             if self._timeout is not None:
-                pause = min(pause, max(begin + self._timeout - now, 0.001))
+                pause = min(pause, max(begin + self._timeout - time_now, 0.001))
             time.sleep(pause)
             wait = min(2 * wait, _MAX_WAIT)
         self.seconds_waited += time.monotonic() - begin
 
     def _waiting(self, action: str) -> str:
-        seen = counted(len(self.shards), "shard")
-        return f"{self._log.store.url}: waiting for {action}, so for log/{len(self.shards):012d}.json ({seen} so far)"
+        seen_items = counted(len(self.shards), "shard")
+        return f"{self._log.store.url}: waiting for {action}, so for log/{len(self.shards):012d}.json ({seen_items} so far)"

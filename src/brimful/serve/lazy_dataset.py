@@ -226,7 +226,5 @@ class LazyShardedDataset:
     def __repr__(self) -> str:
         end = self.end
         length = "growing" if end is None else f"finished with {end:,}"
-        declared = "" if self._num_packs is None else f", {self._num_packs:,} declared"
-        return (
-            f"LazyShardedDataset({self.directory!r}, {length}{declared}, lanes {self.lanes}, {short(self.fingerprint)})"
-        )
+        declared_length = "" if self._num_packs is None else f", {self._num_packs:,} declared"
+        return f"LazyShardedDataset({self.directory!r}, {length}{declared_length}, lanes {self.lanes}, {short(self.fingerprint)})"

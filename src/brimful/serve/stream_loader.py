@@ -192,9 +192,9 @@ class StreamLoader(RankLoader):
 
     def _packs(self, position: int) -> list[Pack]:
         """Return the packs of a micro-batch; where all places are empty, one without loss."""
-        found = [place for place in map(self._order.find, self._places(position)) if place is not None]
+        places = [place for place in map(self._order.find, self._places(position)) if place is not None]
         packs = []
-        for record, row in found:
+        for record, row in places:
             try:
                 packs.append(self._files.pack(record, row))
             except CorruptFileError as error:
@@ -207,10 +207,10 @@ class StreamLoader(RankLoader):
 
     def _refuse_expired(self, seq: int) -> None:
         """Refuse a shard that was removed on purpose: skipping it would train on holes."""
-        below = expired_below(self._store)
-        if seq < below:
+        first_present = expired_below(self._store)
+        if seq < first_present:
             raise ShardExpiredError(
-                f"{self.directory}: shard {seq} was removed, as all below {below}, after later checkpoints were "
+                f"{self.directory}: shard {seq} was removed, as all below {first_present}, after later checkpoints were "
                 f"acknowledged: resume from one of those, or let remove_acknowledged keep more"
             )
 
@@ -277,8 +277,8 @@ class StreamLoader(RankLoader):
             StateError: the state is of another stream or order, or of a part of a step that these ranks cannot take up.
         """
         check_type("state", state, Mapping, "what state_dict returned")
-        own = self._identity()
-        check_state(state, own, own)
+        identity = self._identity()
+        check_state(state, identity, identity)
         values: list[Any] = [state.get("epoch"), state.get("packs_delivered")]
         epoch, position = values
         most = None if self.steps_per_epoch is None else self.steps_per_epoch * self.lanes
@@ -286,10 +286,10 @@ class StreamLoader(RankLoader):
             raise StateError(f"the loader state is damaged: epoch {epoch!r}, {position!r} packs delivered")
         if most is not None and position > most:
             raise StateError(f"the loader state is damaged: {position:,} of {most:,} packs delivered")
-        rest = position % self.lanes
-        if rest % self.packs_together:
+        remainder = position % self.lanes
+        if remainder % self.packs_together:
             raise StateError(
-                f"the state was saved within a step, behind {rest} of {self.lanes} packs, and micro-batches of "
+                f"the state was saved within a step, behind {remainder} of {self.lanes} packs, and micro-batches of "
                 f"{self._per_micro_batch} × {self._dp_world_size} ranks do not meet it: save at the end of a step"
             )
         self._epoch, self._position = int(epoch), int(position)

@@ -60,11 +60,11 @@ class KindCount:
     def from_dict(cls, values: dict[str, Any]) -> KindCount:
         """Return the counts of the record of a shard."""
         largest = values.get("largest")
-        known = {**dict.fromkeys(_SUMS), **{name: values[name] for name in _SUMS if name in values}}
+        known_items = {**dict.fromkeys(_SUMS), **{name: values[name] for name in _SUMS if name in values}}
         return cls(
             values["count"],
             values["bytes"],
-            **known,
+            **known_items,
             largest=None if largest is None else LargestMedium(**largest),
         )
 
@@ -173,17 +173,17 @@ class MediaCensus:
             directory, root: as above.
         """
         kinds: dict[str, KindCount] = {}
-        stored: list[dict[str, Any]] = []
+        stored_items: list[dict[str, Any]] = []
         for facts in (record.media for record in records if record.media is not None):
             for kind, values in facts["items"].items():
                 kinds[kind] = kinds.get(kind, KindCount()) + KindCount.from_dict(values)
             if facts.get("file") is not None:
-                stored.append(facts)
+                stored_items.append(facts)
         return cls(
             {kind.value: kinds[kind.value] for kind in MediaKind if kind.value in kinds},
-            sum(facts["stored"] for facts in stored),
-            len(stored),
-            sum(facts["bytes"] for facts in stored),
+            sum(facts["stored"] for facts in stored_items),
+            len(stored_items),
+            sum(facts["bytes"] for facts in stored_items),
             directory,
             root,
         )
@@ -225,8 +225,10 @@ class MediaCensus:
         """Return where the bytes are, in words."""
         places = []
         if self.num_stored:
-            stored = f"{self.num_stored:,} distinct in {counted(self.containers, 'file')} of {self.directory}/media"
-            places.append(f"{stored} ({size_of(self.stored_bytes)})")
+            stored_items = (
+                f"{self.num_stored:,} distinct in {counted(self.containers, 'file')} of {self.directory}/media"
+            )
+            places.append(f"{stored_items} ({size_of(self.stored_bytes)})")
         if self.root:
             places.append(f"files in {self.root}")
         return places or ["files by absolute paths"]
@@ -234,5 +236,5 @@ class MediaCensus:
 
 def _total(sums: Sequence[int | None]) -> int:
     """Return a sum over kinds; 0 if one is not known."""
-    known = [number for number in sums if number is not None]
-    return sum(known) if len(known) == len(sums) else 0
+    known_items = [number for number in sums if number is not None]
+    return sum(known_items) if len(known_items) == len(sums) else 0

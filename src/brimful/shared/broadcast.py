@@ -69,18 +69,18 @@ def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Pla
                 send(torch.from_numpy(file[start : start + _CHUNK_BYTES].copy()))
             assert plan is not None
             return plan
-        with open(path, "wb") as opened:
+        with open(path, "wb") as opened_file:
             for start in range(0, num_bytes, _CHUNK_BYTES):
                 piece = torch.empty(min(_CHUNK_BYTES, num_bytes - start), dtype=torch.uint8)
-                opened.write(send(piece).numpy().data)
-        received = Plan.open(path)
+                opened_file.write(send(piece).numpy().data)
+        received_bytes = Plan.open(path)
         # Mapped before the folder goes: on POSIX the mapping keeps the bytes.
         try:
-            received.check_fingerprint()
+            received_bytes.check_fingerprint()
         except CorruptFileError as error:
             raise CorruptFileError(f"the plan that rank {src} sent arrived damaged") from error
-        received.path = None
-        return received
+        received_bytes.path = None
+        return received_bytes
 
 
 def _saved(plan: Plan, path: Path) -> None:

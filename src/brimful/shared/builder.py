@@ -97,14 +97,14 @@ class Builder:
         with self._building:
             if epoch not in self._plans:
                 self._plans[epoch] = self._built(epoch)
-            built = self._plans[epoch]
-        if isinstance(built, BaseException):
+            built_plan = self._plans[epoch]
+        if isinstance(built_plan, BaseException):
             self._linger(epoch)
-            raise built
+            raise built_plan
         # Plans are mapped files; those of epochs gone by are let go.
-        for other in [other for other in self._plans if other < epoch - 1]:
-            del self._plans[other]
-        return built
+        for other_item in [other_item for other_item in self._plans if other_item < epoch - 1]:
+            del self._plans[other_item]
+        return built_plan
 
     def prepare(self, epoch: int) -> None:
         """Begin to build the plan of an epoch in the background, unless it was begun before."""
@@ -128,17 +128,17 @@ class Builder:
         progress = ReportedProgress(self._progress)
         self._running = (epoch, progress)
         try:
-            built = self._build(epoch, progress)
+            built_plan = self._build(epoch, progress)
         except BaseException as error:  # Ctrl-C too: the others must not wait for what will not come
             self._running = None
             self._tell(epoch, _failure(error))
             return error
         self._running = None
         status = EpochStatus(
-            Phase.READY, fingerprint=built.plan.fingerprint, identity=built.identity, files=built.files
+            Phase.READY, fingerprint=built_plan.plan.fingerprint, identity=built_plan.identity, files=built_plan.files
         )
         self._tell(epoch, status)
-        return built
+        return built_plan
 
     def _tell(self, epoch: int, status: EpochStatus) -> None:
         with self._publishing:
@@ -156,9 +156,9 @@ class Builder:
         with self._publishing:
             self._status = replace(self._status, beat=self._status.beat + 1, answers=self._channel.asked())
             status = self._status
-            running = self._running
-            if running is not None:
-                epoch, progress = running
+            is_running = self._running
+            if is_running is not None:
+                epoch, progress = is_running
                 status = replace(status, epochs={**status.epochs, epoch: progress.status()})
             self._channel.put(STATUS, status.to_json())
 

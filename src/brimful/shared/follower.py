@@ -143,24 +143,24 @@ class _Watch:
             TaskFailedError: no beat for too long.
         """
         status = self._follower.read()
-        now = time.monotonic()
+        time_now = time.monotonic()
         self._polls += 1
         if status is not None and status.beat != self._beat:
-            self._beat, self._last_beat, self._polls, self._builder = status.beat, now, 0, status
-        self._check_alive(now - self._last_beat)
+            self._beat, self._last_beat, self._polls, self._builder = status.beat, time_now, 0, status
+        self._check_alive(time_now - self._last_beat)
         return None if status is None else status.epochs.get(self._epoch)
 
     def pause(self, status: EpochStatus | None) -> None:
         """Sleep until the next look, and say a line now and then."""
-        follower, now = self._follower, time.monotonic()
-        if now - self._last_line >= _SAY_SECONDS:
-            self._last_line = now
+        follower, time_now = self._follower, time.monotonic()
+        if time_now - self._last_line >= _SAY_SECONDS:
+            self._last_line = time_now
             place = "" if self._builder is None else f" ({self._builder.host}, process {self._builder.pid})"
-            doing = (
+            activity = (
                 "has not come yet" if self._builder is None else "has not begun" if status is None else status.text()
             )
             follower.progress.say(
-                f"rank {follower.ranks.rank} waits for the plan of epoch {self._epoch} by rank 0{place}: {doing}"
+                f"rank {follower.ranks.rank} waits for the plan of epoch {self._epoch} by rank 0{place}: {activity}"
             )
         time.sleep(follower.waiting.poll_seconds)
 
@@ -184,9 +184,9 @@ class _Watch:
         if is_gone or silence > follower.waiting.stale_seconds:
             reason = "its process has ended" if is_gone else f"no sign of it for {silence:.0f} s"
             state = builder.epochs.get(self._epoch)
-            doing = "" if state is None else f", in {state.text()}"
+            activity = "" if state is None else f", in {state.text()}"
             raise TaskFailedError(
-                f"rank {follower.ranks.rank}: rank 0 ({builder.host}, process {builder.pid}) is gone{doing}: {reason}. "
+                f"rank {follower.ranks.rank}: rank 0 ({builder.host}, process {builder.pid}) is gone{activity}: {reason}. "
                 f"Most often memory ran out (dmesg tells); what it measured is kept: start the job again"
             )
 

@@ -232,14 +232,14 @@ class SharedPlan:
         if self._epoch is None or self.replans:
             self._go_to(epoch if self.replans else 0)
         self._epoch = epoch
-        following = epoch + 1
+        next_item = epoch + 1
         if (
             self._builder is not None
             and self._ahead
             and self.replans
-            and following < (self._num_epochs or following + 1)
+            and next_item < (self._num_epochs or next_item + 1)
         ):
-            self._builder.prepare(following)
+            self._builder.prepare(next_item)
 
     def dataset(self) -> SharedPackedDataset:
         """Return the packs of the plan as a map-style data set for trainers, which follows ``set_epoch``.
@@ -268,9 +268,9 @@ class SharedPlan:
 
     def _go_to(self, epoch: int) -> None:
         if self._builder is not None:
-            built = self._builder.get(epoch)
-            self._plan, self._identity = built.plan, built.identity
-            self._files: tuple[PublishedFile, ...] = built.files
+            built_plan = self._builder.get(epoch)
+            self._plan, self._identity = built_plan.plan, built_plan.identity
+            self._files: tuple[PublishedFile, ...] = built_plan.files
         else:
             assert self._follower is not None
             self._plan, status = self._follower.get(epoch)

@@ -85,10 +85,12 @@ class SourcePlans:
             budgets = self._settings.budgets or {}
             for name in budgets:
                 if name not in (*DERIVED, _LOSS_TOKENS, *encoder.budgets):
-                    known = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
-                    raise SettingsError(f"{setting('budgets')}: {name!r} is unknown: packing can measure {known}")
-            measured = ("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in budgets else ("tokens",)
-            self._table = measure_lengths(source, encoder, budgets=measured, progress=progress, **self._measure_options)
+                    known_items = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
+                    raise SettingsError(f"{setting('budgets')}: {name!r} is unknown: packing can measure {known_items}")
+            measurement = ("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in budgets else ("tokens",)
+            self._table = measure_lengths(
+                source, encoder, budgets=measurement, progress=progress, **self._measure_options
+            )
         if self._domain_names is not None and self._domains is None:
             self._domains = Domains.of(self._domain_names, len(self._table))
         return self._table

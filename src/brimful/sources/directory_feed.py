@@ -194,15 +194,15 @@ class DirectoryFeed(Feed):
         """Take lines of a file that may grow; the last one without its end only if nothing more will come."""
         path = self._directory / name
         with open(path, "rb") as file:
-            growing = self._growing.get(name)
-            if growing is None:
+            growing_file = self._growing.get(name)
+            if growing_file is None:
                 file.seek(max(0, progress.bytes - _CHECKED_BYTES))
                 tail = file.read(min(progress.bytes, _CHECKED_BYTES))
                 if progress.check not in ("", fingerprint_bytes(tail)):
                     raise SourceError(
                         f"{path} was changed in front of byte {progress.bytes:,}, up to which it was read"
                     )
-                growing = self._growing[name] = _GrowingFile(tail)
+                growing_file = self._growing[name] = _GrowingFile(tail)
             file.seek(progress.bytes)
             data = file.read(_PIECE_BYTES)
             while b"\n" not in data and len(data) <= MAX_ROW_BYTES and (piece := file.read(len(data))):
@@ -212,8 +212,8 @@ class DirectoryFeed(Feed):
             raise SourceError(f"{path}: row {progress.rows}: {oversized()}")
         lines = data.split(b"\n")
         # What stands behind the last end of a line is half a line, or nothing.
-        rest = lines.pop()
-        ends = [line + b"\n" for line in lines] + ([rest] if is_end and rest else [])
+        remainder = lines.pop()
+        ends = [line + b"\n" for line in lines] + ([remainder] if is_end and remainder else [])
         rows: list[Any] = []
         parse, num_bytes = parser_for(data), 0
         for line in ends:
@@ -223,17 +223,17 @@ class DirectoryFeed(Feed):
             num_bytes += len(line)
             if text.strip():
                 rows.append(row_of_line(text, parse))
-        if rows and growing.reading is None:
-            growing.reading = self._options.reading(rows, str(path), progress.format)
-            progress.format = None if growing.reading is None else growing.reading.format.name
+        if rows and growing_file.reading is None:
+            growing_file.reading = self._options.reading(rows, str(path), progress.format)
+            progress.format = None if growing_file.reading is None else growing_file.reading.format.name
         samples = [
-            sample_of(row, first_id + index, growing.reading, f"{path}: row {progress.rows + index}")
+            sample_of(row, first_id + index, growing_file.reading, f"{path}: row {progress.rows + index}")
             for index, row in enumerate(rows)
         ]
-        growing.tail = (growing.tail + data[:num_bytes])[-_CHECKED_BYTES:]
+        growing_file.tail = (growing_file.tail + data[:num_bytes])[-_CHECKED_BYTES:]
         progress.rows += len(rows)
         progress.bytes += num_bytes
-        progress.check = fingerprint_bytes(growing.tail)
+        progress.check = fingerprint_bytes(growing_file.tail)
         return samples
 
     def cursor(self) -> Cursor:

@@ -200,14 +200,14 @@ def _begins_like_array(path: str) -> bool:
 
 def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
     """Yield the lines of all rows in order; those that did not change are taken from an earlier catalogue."""
-    known = _known_lines(earlier)
-    candidate = next(known, None)
+    known_items = _known_lines(earlier)
+    candidate = next(known_items, None)
     for stem, file, size, time in zip(
         listing.stems, listing.files, listing.sizes.tolist(), listing.times.tolist(), strict=True
     ):
         # Both are in the order of names: what lies before this name in the earlier one was deleted since.
         while candidate is not None and candidate[0]["name"] < stem:
-            candidate = next(known, None)
+            candidate = next(known_items, None)
         if candidate is not None and candidate[0]["name"] == stem and candidate[2:] == (size, time):
             entry, line, *_ = candidate
             has_same_media = entry.get("media", {}) == listing.sizes_of(entry.get("media", {}))
@@ -247,14 +247,14 @@ def _entry(listing: _Listing, stem: str, file: str, stamp: tuple[int, int]) -> d
         column = COLUMN_OF_KIND[kind]
         row[column] = [*row.get(column, ()), name]
     # Two pictures of one name: which is the row's is not said, and nothing is guessed.
-    crowded = next(
+    crowded_folders = next(
         (names for names in (row.get(column, ()) for column in COLUMN_OF_KIND.values()) if len(names) > 1), None
     )
-    if crowded is not None and pair:
-        listed = ", ".join(map(shown, crowded))
+    if crowded_folders is not None and pair:
+        listed = ", ".join(map(shown, crowded_folders))
         return {"name": stem, "media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair, "error": (
             f"several media have its name ({listed}): name those that belong to it in the row, as in "
-            f'"images": [{json.dumps(crowded[0], ensure_ascii=False)}]'
+            f'"images": [{json.dumps(crowded_folders[0], ensure_ascii=False)}]'
         )}  # fmt: skip
     return {"name": stem, "media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair, "row": row}
 

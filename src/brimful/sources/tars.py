@@ -215,14 +215,14 @@ def _rows_of(members: Sequence[_Member]) -> Iterator[tuple[str, list[_Member]]]:
     [('a', 2), ('b.1', 2), ('b.2', 1)]
     """
     for key, group in groupby(members, lambda member: member.key):
-        together = list(group)
-        stems = [member.stem for member in together if member.ending == "json"]
+        group_of_rows = list(group)
+        stems = [member.stem for member in group_of_rows if member.ending == "json"]
         if len(stems) < 2:
-            yield key, together
+            yield key, group_of_rows
             continue
         # Dots belong to the names here: a member goes to the row of its own name, or is a row by itself.
         by_stem: dict[str, list[_Member]] = {stem: [] for stem in stems}
-        for member in together:
+        for member in group_of_rows:
             by_stem.setdefault(member.stem, []).append(member)
         yield from by_stem.items()
 
@@ -290,9 +290,9 @@ def _resolved(
     if not isinstance(name, str) or name.startswith("data:") or "://" in name[:16]:
         return value
     # Among the row's own members by name or part; then in the whole tar, from the folder of the JSON member on.
-    own = [member for member in group if name in (member.name, member.part, posixpath.basename(member.name))]
+    own_members = [member for member in group if name in (member.name, member.part, posixpath.basename(member.name))]
     paths = [posixpath.normpath(posixpath.join(folder, name)), name]
-    candidates = [*own, *(by_name[path] for path in paths if path in by_name)]
+    candidates = [*own_members, *(by_name[path] for path in paths if path in by_name)]
     if not candidates:
         raise MalformedRowError(f"it names {shown(name)[:200]!r}, and the tar has no such member")
     _check(candidates[:1], allow_outside)

@@ -113,10 +113,12 @@ def _qwen_vl(
             "deepstack_visual_indexes": [0],
         },
     }
-    own = towers[family]
+    tower = towers[family]
     name = {"qwen2-vl": "Qwen2VL", "qwen2.5-vl": "Qwen2_5_VL", "qwen3-vl": "Qwen3VL"}[family]
-    known = {key: tokens[key] for key in ("image_token_id", "video_token_id")}
-    config = getattr(transformers, f"{name}Config")(text_config={**text, **_MROPE}, vision_config=vision | own, **known)
+    known_items = {key: tokens[key] for key in ("image_token_id", "video_token_id")}
+    config = getattr(transformers, f"{name}Config")(
+        text_config={**text, **_MROPE}, vision_config=vision | tower, **known_items
+    )
     return getattr(transformers, f"{name}ForConditionalGeneration")(config)
 
 

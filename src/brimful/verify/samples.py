@@ -100,12 +100,12 @@ def few_with_media(packs: Iterable[Pack], *, max_tokens: int) -> list[Pack]:
     # In turn one with media and one without; those with media first, as they are what is asked about.
     candidates = [row for pair in zip_longest(with_media, without) for row in pair if row is not None]
     first = with_media[:2] if len(with_media) > 1 else candidates[:2]
-    chosen, room = list(first), max_tokens - sum(row[1] for row in first)
+    choice, room = list(first), max_tokens - sum(row[1] for row in first)
     for row in candidates:
-        if row not in first and row[1] <= room and len(chosen) < _MAX_SAMPLES:
-            chosen.append(row)
+        if row not in first and row[1] <= room and len(choice) < _MAX_SAMPLES:
+            choice.append(row)
             room -= row[1]
-    return [_pack_of(part) for part in (chosen[::_NUM_PACKS], chosen[1::_NUM_PACKS])]
+    return [_pack_of(part) for part in (choice[::_NUM_PACKS], choice[1::_NUM_PACKS])]
 
 
 def _pack_of(rows: list[tuple[bool, int, Pack, int]]) -> Pack:
@@ -115,8 +115,8 @@ def _pack_of(rows: list[tuple[bool, int, Pack, int]]) -> Pack:
         start, stop = int(pack.cu_seqlens[segment]), int(pack.cu_seqlens[segment + 1])
         ids.append(np.array(pack.input_ids[start:stop]))
         masks.append(np.array(pack.loss_mask[start:stop]))
-        own = [item for item in pack.media if item.segment == segment]
-        media.append([replace(item, start=item.start - start, segment=0) for item in own])
+        segment_media = [item for item in pack.media if item.segment == segment]
+        media.append([replace(item, start=item.start - start, segment=0) for item in segment_media])
     sample_ids = [int(pack.sample_ids[segment]) for _, _, pack, segment in rows]
     starts = [int(pack.starts[segment]) for _, _, pack, segment in rows]
     return assemble_pack(ids, masks, sample_ids, starts, media)
@@ -144,14 +144,14 @@ def renumbered(packs: Sequence[Pack]) -> SmallPacks:
     >>> renumbered([pack]).packs[0].input_ids.tolist()
     [4, 3, 4]
     """
-    known = np.unique(np.concatenate([pack.input_ids for pack in packs]))
+    known_items = np.unique(np.concatenate([pack.input_ids for pack in packs]))
     num_tokens = sum(len(pack) for pack in packs)
     small = [
-        replace(pack, input_ids=(np.searchsorted(known, pack.input_ids) + _NUM_SPECIAL).astype(np.int32))
+        replace(pack, input_ids=(np.searchsorted(known_items, pack.input_ids) + _NUM_SPECIAL).astype(np.int32))
         for pack in packs
     ]
     token_ids = {
         item.medium.kind: int(pack.input_ids[item.start + item.runs[0]]) for pack in small for item in pack.media
     }
-    vocab = _NUM_SPECIAL + len(known) + num_tokens + len(MediaKind)
+    vocab = _NUM_SPECIAL + len(known_items) + num_tokens + len(MediaKind)
     return SmallPacks(small, -(-vocab // 64) * 64, token_ids)

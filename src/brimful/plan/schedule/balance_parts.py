@@ -159,9 +159,9 @@ class _Barriers:
         parts = np.arange(loads.shape[1])
         self.slowest[barrier] = first + rows.start
         self.times[rows] = self.times_without[rows] = loads[first, parts]
-        rest = loads.copy()
-        rest[first, parts] = 0
-        self.times_without[rows][first, parts] = rest.max(axis=0)
+        remainder = loads.copy()
+        remainder[first, parts] = 0
+        self.times_without[rows][first, parts] = remainder.max(axis=0)
 
     def exchange(self, one: int, other: int) -> None:
         """Exchange the bundles of two places of different barriers."""
@@ -207,6 +207,6 @@ def _exchange_slowest(state: _Barriers, barrier: int, place: int) -> None:
     there = np.maximum(state.times_without, state.loads[place]).sum(axis=1) - state.times.sum(axis=1)
     change = here + there
     change[barrier * state.ranks : (barrier + 1) * state.ranks] = 0
-    other = int(change.argmin())
-    if change[other] < 0:
-        state.exchange(place, other)
+    other_item = int(change.argmin())
+    if change[other_item] < 0:
+        state.exchange(place, other_item)

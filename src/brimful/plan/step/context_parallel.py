@@ -173,14 +173,14 @@ def plan_context_parallel(
     _refuse_oversized(tokens, capacity, ranks)
     order = np.argsort(-tokens, kind="stable")
     num_samples = len(tokens)
-    falling = np.maximum.accumulate(items.weights[order][::-1])[::-1]
+    falling_order = np.maximum.accumulate(items.weights[order][::-1])[::-1]
     # A low level may leave a last micro-batch of a few short samples, to be shared by more ranks than they have tokens.
     for more_slack in sorted({slack, max(slack, _MORE_SLACK), 1.0}):
         micro_batch, group, degree = (np.zeros(num_samples, dtype=np.int64) for _ in range(3))
         sizes = (num_samples + 1, num_samples, num_samples, ranks, ranks, ranks)
         scratch = [np.zeros(size, dtype=np.int64) for size in sizes]
         number = run_loop(
-            _fill_micro_batches, num_samples, tokens[order], falling, capacity, ranks, float(more_slack),
+            _fill_micro_batches, num_samples, tokens[order], falling_order, capacity, ranks, float(more_slack),
             results=(np.arange(num_samples), *scratch, micro_batch, group, degree),
         )  # fmt: skip
         if bool((degree <= tokens[order]).all()):
@@ -195,12 +195,12 @@ def _refuse_oversized(tokens: Int64Array, capacity: int, ranks: int) -> None:
     room = capacity if ranks == 1 else capacity // 2 * 2 * ranks
     rows = np.flatnonzero(tokens > room)
     if len(rows):
-        needed = -(-int(tokens.max()) // ranks)
-        needed = needed if ranks == 1 else needed + needed % 2
+        tokens_needed = -(-int(tokens.max()) // ranks)
+        tokens_needed = tokens_needed if ranks == 1 else tokens_needed + tokens_needed % 2
         raise OversizedSampleError(
             f"{len(rows):,} of {len(tokens):,} samples are longer than the {room:,} tokens that {counted(ranks, 'rank')} hold "
             f"together: sample {examples_of(rows, tokens[rows])}. Cut or leave them out before, use more ranks, or "
-            f"max_tokens_per_rank={needed}"
+            f"max_tokens_per_rank={tokens_needed}"
         )
 
 

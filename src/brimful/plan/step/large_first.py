@@ -38,7 +38,7 @@ def deal_large_first(
     """
     rank_of = np.full(len(sizes), -1, dtype=np.int64)
     loads = np.zeros(num_ranks, dtype=np.int64)
-    used = np.zeros((num_ranks, sizes.shape[1]), dtype=np.int64)
+    sums = np.zeros((num_ranks, sizes.shape[1]), dtype=np.int64)
     by_large = np.argsort(-large_weights, kind="stable")
     by_large = by_large[large_weights[by_large] > 0]
     remaining_groups = np.flatnonzero(large_weights == 0)
@@ -49,13 +49,13 @@ def deal_large_first(
         heapify(ranks)
         for group in groups.tolist():
             full = []
-            while ranks and bool((used[ranks[0][1]] + sizes[group] > room).any()):
+            while ranks and bool((sums[ranks[0][1]] + sizes[group] > room).any()):
                 full.append(heappop(ranks))
             if not ranks:
                 return None
             load, rank = heappop(ranks)
             rank_of[group] = rank
-            used[rank] += sizes[group]
+            sums[rank] += sizes[group]
             loads[rank] += weights[group]
             for entry in (*full, (load + int(keys[group]), rank)):
                 heappush(ranks, entry)

@@ -138,7 +138,7 @@ class _Search:
         capacities = self._items.budgets.capacities
         if self._is_grouped_by_rank:
             return self._bins_within_ranks(micro_batches)
-        placed = spread(
+        placement = spread(
             self._sizes,
             self._weights,
             capacities,
@@ -146,10 +146,10 @@ class _Search:
             micro_batches=micro_batches,
             is_step_barrier=self._is_step_barrier,
         )
-        if placed is None:
+        if placement is None:
             return None
-        bin_of = np.empty(len(placed), dtype=np.int64)
-        bin_of[self._order] = placed
+        bin_of = np.empty(len(placement), dtype=np.int64)
+        bin_of[self._order] = placement
         return bin_of if self._items.groups is None else samples_of(self._items.groups, bin_of)
 
     def _bins_within_ranks(self, micro_batches: int) -> Int64Array | None:
@@ -193,7 +193,7 @@ class _Search:
     def _bins_of_ranks(self, rank_of: Int64Array, by_size: Int64Array, micro_batches: int) -> Int64Array | None:
         """Return the micro-batch of each sample where its rank is given; None if a rank has no room for its samples."""
         items = self._items
-        placed = spread_within_ranks(
+        placement = spread_within_ranks(
             items.sizes[by_size],
             items.weights[by_size],
             items.budgets.capacities,
@@ -201,10 +201,10 @@ class _Search:
             num_ranks=self._ranks,
             micro_batches=micro_batches,
         )
-        if placed is None:
+        if placement is None:
             return None
-        bin_of = np.empty(len(placed), dtype=np.int64)
-        bin_of[by_size] = placed
+        bin_of = np.empty(len(placement), dtype=np.int64)
+        bin_of[by_size] = placement
         return bin_of
 
     def _ranks_by_large_samples(self, micro_batches: int) -> Int64Array | None:
@@ -237,7 +237,7 @@ class _Search:
             InvalidLengthsError: names both numbers, and the settings that they follow from.
         """
         num_samples, num_items = len(self._items.sizes), len(self._sizes)
-        needed = self._ranks * micro_batches
+        num_needed = self._ranks * micro_batches
         ways_out = f"fewer ranks, more samples, a larger {setting('capacity')}"
         ways_out += f", or {setting('multiple_of', 1)}" if multiple > 1 else ""
         if self._is_grouped_by_rank:
@@ -245,17 +245,17 @@ class _Search:
                 raise InvalidLengthsError(
                     f"{counted(num_items, 'group')} cannot give each of {counted(self._ranks, 'rank')} one: use {ways_out}"
                 )
-            if num_samples < needed or self._is_starved:
+            if num_samples < num_needed or self._is_starved:
                 largest = description_of_group(self._items, int(self._order[0]))
                 raise InvalidLengthsError(
                     f"{counted(self._ranks, 'rank')} of {micro_batches:,} micro-batches, with room for {largest}, need "
-                    f"{needed:,} samples, evenly divided, and the groups leave a rank with fewer: use {ways_out}"
+                    f"{num_needed:,} samples, evenly divided, and the groups leave a rank with fewer: use {ways_out}"
                 )
-        elif num_items < needed:
+        elif num_items < num_needed:
             noun = "sample" if self._items.groups is None else "group"
             raise InvalidLengthsError(
                 f"{counted(num_items, noun)} cannot fill {counted(self._ranks, 'rank')} of {micro_batches:,} "
-                f"micro-batches ({needed:,}), and none may be empty: use {ways_out}"
+                f"micro-batches ({num_needed:,}), and none may be empty: use {ways_out}"
             )
 
 
@@ -265,8 +265,8 @@ def _least_micro_batches(items: StepItems, ranks: int, share: GroupsShare) -> in
     totals = items.sizes.sum(axis=0)
     # Two items above half a capacity never share a micro-batch.
     num_large = int((items.sizes > capacities // 2).sum(axis=0).max())
-    needed = max(int((-(-totals // capacities)).max()), num_large)
-    least = -(-needed // ranks)
+    num_needed = max(int((-(-totals // capacities)).max()), num_large)
+    least = -(-num_needed // ranks)
     if items.groups is not None and share is GroupsShare.RANK:
         least = max(least, int((-(-items.groups.sizes // capacities)).max()))
     return least

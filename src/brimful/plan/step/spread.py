@@ -139,8 +139,10 @@ def _in_levels(
 ) -> Int64Array | None:
     """Fill slices to their level, and the other ones by least load; None if an item has no room."""
     # Costs that do not fall with the lengths are raised to the next one that does: a level then holds a little less.
-    falling = np.maximum.accumulate(weights[::-1])[::-1]
-    bin_of, slices = fill_levels(lengths, falling, capacity=capacity, num_ranks=num_ranks, micro_batches=micro_batches)
+    falling_order = np.maximum.accumulate(weights[::-1])[::-1]
+    bin_of, slices = fill_levels(
+        lengths, falling_order, capacity=capacity, num_ranks=num_ranks, micro_batches=micro_batches
+    )
     if slices == 0:
         return fill_least_loaded(
             lengths, weights, capacity=capacity, num_units=num_ranks * micro_batches, bins_per_unit=1
@@ -150,16 +152,16 @@ def _in_levels(
         return bin_of
     if slices == micro_batches:
         return None
-    others = fill_least_loaded(
+    other_items = fill_least_loaded(
         lengths[items],
         weights[items],
         capacity=capacity,
         num_units=num_ranks * (micro_batches - slices),
         bins_per_unit=1,
     )
-    if others is None:
+    if other_items is None:
         return None
-    bin_of[items] = others + num_ranks * slices
+    bin_of[items] = other_items + num_ranks * slices
     return bin_of
 
 
@@ -195,21 +197,21 @@ def _scan_bins(
     bin_of: Int64Array,
 ) -> bool:
     """Write the bin of each item; false if one has no room. To be compiled."""
-    used = np.zeros((num_units * bins_per_unit, len(capacities)), dtype=np.int64)
+    sums = np.zeros((num_units * bins_per_unit, len(capacities)), dtype=np.int64)
     loads = np.zeros(num_units, dtype=np.int64)
     for item in range(len(sizes)):
         best = -1
-        for place in range(len(used)):
+        for place in range(len(sums)):
             unit = place // bins_per_unit
             if best >= 0:
                 best_unit = best // bins_per_unit
                 if loads[unit] > loads[best_unit]:
                     continue
-                if loads[unit] == loads[best_unit] and used[place, 0] >= used[best, 0]:
+                if loads[unit] == loads[best_unit] and sums[place, 0] >= sums[best, 0]:
                     continue
             has_room = True
             for column in range(len(capacities)):
-                if used[place, column] + sizes[item, column] > capacities[column]:
+                if sums[place, column] + sizes[item, column] > capacities[column]:
                     has_room = False
                     break
             if has_room:
@@ -217,7 +219,7 @@ def _scan_bins(
         if best < 0:
             return False
         for column in range(len(capacities)):
-            used[best, column] += sizes[item, column]
+            sums[best, column] += sizes[item, column]
         loads[best // bins_per_unit] += weights[item]
         bin_of[item] = best
     return True
@@ -232,15 +234,15 @@ def _scan_bins_in_numpy(
     bin_of: Int64Array,
 ) -> bool:
     """Write the same in NumPy, all bins of an item at once."""
-    used = np.zeros((num_units * bins_per_unit, len(capacities)), dtype=np.int64)
+    sums = np.zeros((num_units * bins_per_unit, len(capacities)), dtype=np.int64)
     loads = np.zeros(num_units * bins_per_unit, dtype=np.int64)  # of the unit of each bin
     for item, size in enumerate(sizes):
-        places = np.flatnonzero((used + size <= capacities).all(axis=1))
+        places = np.flatnonzero((sums + size <= capacities).all(axis=1))
         if len(places) == 0:
             return False
         places = places[loads[places] == loads[places].min()]
-        best = int(places[np.argmin(used[places, 0])])
-        used[best] += size
+        best = int(places[np.argmin(sums[places, 0])])
+        sums[best] += size
         first = best // bins_per_unit * bins_per_unit
         loads[first : first + bins_per_unit] += weights[item]
         bin_of[item] = best
@@ -280,9 +282,9 @@ def spread_within_ranks(
             micro_batches=micro_batches,
         )
     while True:
-        placed = _spread_rest(sizes, weights, capacities, rank_of, slice_of, slices, num_ranks, micro_batches)
-        if placed is not None or slices == 0:
-            return placed
+        placement = _spread_rest(sizes, weights, capacities, rank_of, slice_of, slices, num_ranks, micro_batches)
+        if placement is not None or slices == 0:
+            return placement
         # What the levels left has no room: with half of them there may be some.
         slices //= 2
         slice_of[slice_of >= slices] = -1
@@ -325,8 +327,8 @@ def _spread_rest(
 
 def _falling(weights: Int64Array) -> Int64Array:
     """Return weights that do not rise along the items: each is raised to the most of those behind it."""
-    falling: Int64Array = np.maximum.accumulate(weights[::-1])[::-1]
-    return falling
+    falling_order: Int64Array = np.maximum.accumulate(weights[::-1])[::-1]
+    return falling_order
 
 
 def ranks_of_groups(

@@ -89,12 +89,12 @@ def prepare_step_items(
     # Sums of weights, times a number of micro-batches, are compared in 64 bits.
     excess = max(0, 31 - (62 - 2 * len(tokens).bit_length()))
     weights = np.maximum(quantise(costs, len(tokens)) >> excess, 1)
-    grouped = None
+    grouping = None
     if groups is not None:
         ids = as_groups(groups, num_samples=len(tokens), policy=Overflow.ERROR)
-        grouped = group_items(sizes, ids)
+        grouping = group_items(sizes, ids)
     has_own_costs = cost is not None and not isinstance(cost, CostModel)
-    return StepItems(limits, sizes, costs, weights, grouped, has_own_costs)
+    return StepItems(limits, sizes, costs, weights, grouping, has_own_costs)
 
 
 def _costs(
@@ -130,12 +130,12 @@ def refuse_large_groups(items: StepItems) -> None:
     large = np.flatnonzero(exceeded[:, column])
     group, name = int(large[0]), items.budgets.names[column]
     members = groups.members[groups.offsets[group] : groups.offsets[group + 1]]
-    others = f"; so do {len(large) - 1:,} more" if len(large) > 1 else ""
+    other_items = f"; so do {len(large) - 1:,} more" if len(large) > 1 else ""
     larger = items.budgets.larger(column, int(groups.sizes[large, column].max()))
     raise OversizedSampleError(
         f"group {int(groups.names[group])}, samples {examples_of(members, items.sizes[members, column])}, takes "
         f"{int(groups.sizes[group, column]):,} {name} and exceeds the capacity of "
-        f"{int(items.budgets.capacities[column]):,}{others}. Choose {setting('groups_share', 'rank')}, or {larger}"
+        f"{int(items.budgets.capacities[column]):,}{other_items}. Choose {setting('groups_share', 'rank')}, or {larger}"
     )
 
 

@@ -66,15 +66,15 @@ def measure_budget_fill(plan: Plan, table: LengthTable | None) -> list[BudgetFil
         return []
     limits = {"tokens": plan.capacity, **(plan.settings.budgets or {})}
     columns = {name: column for name, column in table.budgets.items() if name not in ("tokens", "loss_tokens")}
-    used = {
+    columns = {
         name: column
         for name, column in columns.items()
         if name in limits or (name not in _FOR_COSTS and int(column.max(initial=0)) > 0)
     }
-    if not used:
+    if not columns:
         return []
     sums = {"tokens": np.asarray(plan.pack_tokens, dtype=np.int64)}
-    for name, column in used.items():
+    for name, column in columns.items():
         sums[name] = np.add.reduceat(column[plan.sample_ids].astype(np.int64), plan.offsets[:-1])
     return [
         BudgetFill(name, limits.get(name), int(of.sum()), int(of.min()), float(of.mean()), int(of.max()))

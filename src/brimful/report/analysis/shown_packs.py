@@ -115,7 +115,9 @@ class ShownPack:
         return {
             "pack": self.index,
             "tokens": self.tokens,
-            "budgets": {name: {"used": used, "capacity": capacity} for name, (used, capacity) in self.budgets.items()},
+            "budgets": {
+                name: {"used": amount, "capacity": capacity} for name, (amount, capacity) in self.budgets.items()
+            },
             "media": [asdict(facts) for facts in media],
         }
 
@@ -142,14 +144,14 @@ def show_packs(
     ranked = sorted((index for index in indices if weights[index]), key=lambda index: (-weights[index], index))
     if not ranked:
         return []
-    chosen = dict.fromkeys((ranked[0], ranked[len(ranked) // 2], ranked[-1]))
-    shown: list[ShownPack] = []
+    choice = dict.fromkeys((ranked[0], ranked[len(ranked) // 2], ranked[-1]))
+    shown_items: list[ShownPack] = []
     num_drawn = 0
-    for index in sorted(list(chosen)[:_PACKS]):
+    for index in sorted(list(choice)[:_PACKS]):
         pack = _show(packs[index], index, budgets, decode, _MEDIA - num_drawn)
         num_drawn += sum(isinstance(part, ShownMedium) for segment in pack.segments for part in segment.parts)
-        shown.append(pack)
-    return shown
+        shown_items.append(pack)
+    return shown_items
 
 
 def _show(
@@ -168,7 +170,7 @@ def _show(
     return ShownPack(
         index=index,
         tokens=len(pack),
-        budgets={name: (used, budgets[name]) for name, used in uses.items() if name in budgets},
+        budgets={name: (amount, budgets[name]) for name, amount in uses.items() if name in budgets},
         strip=_strip(pack, capacity),
         boundaries=tuple(edge / capacity for edge in edges[1:-1]),
         segments=tuple(segments),

@@ -68,16 +68,16 @@ def _box(item: Any, size: tuple[float, float], name: str) -> dict[str, Any]:
     box_key = next((key for key in (*_CORNER_AND_SIZE, *_TWO_CORNERS) if key in item), None)
     numbers = item[box_key] if box_key is not None else None
     if not isinstance(numbers, list) or len(numbers) != 4 or not all(map(_is_number, numbers)):
-        known = ", ".join((*_CORNER_AND_SIZE, *_TWO_CORNERS))
-        raise MalformedRowError(f"{name} needs a box of four numbers ({known}) and has {preview(numbers)}")
-    left, top, right, bottom = numbers
+        known_items = ", ".join((*_CORNER_AND_SIZE, *_TWO_CORNERS))
+        raise MalformedRowError(f"{name} needs a box of four numbers ({known_items}) and has {preview(numbers)}")
+    left_edge, top, right, bottom = numbers
     if box_key in _CORNER_AND_SIZE:
-        right, bottom = left + right, top + bottom
+        right, bottom = left_edge + right, top + bottom
     width, height = size
     # A pixel of rounding outside is the picture's edge; a box elsewhere is of another picture.
-    is_inside = left >= -1 and top >= -1 and right <= width + 1 and bottom <= height + 1
-    if not (left <= right and top <= bottom and is_inside):
+    is_inside = left_edge >= -1 and top >= -1 and right <= width + 1 and bottom <= height + 1
+    if not (left_edge <= right and top <= bottom and is_inside):
         raise MalformedRowError(f"the box of {name}, {preview(numbers)}, is outside of {width:g} × {height:g} pixels")
-    corners = [left / width, top / height, right / width, bottom / height]
-    scaled = [min(SCALE, max(0, round(SCALE * corner))) for corner in corners]
-    return {"bbox_2d": scaled, "label": as_text(label, f"the label of {name}")}
+    corners = [left_edge / width, top / height, right / width, bottom / height]
+    scaled_boxes = [min(SCALE, max(0, round(SCALE * corner))) for corner in corners]
+    return {"bbox_2d": scaled_boxes, "label": as_text(label, f"the label of {name}")}

@@ -48,7 +48,7 @@ def check_columns(batch: PackedBatch, feature: PackWithExtras, *, with_weights: 
         truth[place_of] = column.values
         if column.place is ColumnPlace.TARGET:
             truth[firsts] = column.fill
-        result = next((other.values for other in batch.columns if other.name == column.name), None)
+        result = next((other_item.values for other_item in batch.columns if other_item.name == column.name), None)
         if result is None:
             return failed(
                 "columns",
@@ -96,10 +96,10 @@ def check_restoring(
         (values,) = (item.values for item in extras.columns if item.name == column)
         for sample, (begin, end) in zip(sample_ids.tolist(), pairwise(pack.cu_seqlens.tolist()), strict=True):
             due[sample] = values[begin:end]
-    restored = restore(batches, outputs)
-    rows = [np.asarray(restored[index]) for index in range(len(restored))]
+    restored_values = restore(batches, outputs)
+    rows = [np.asarray(restored_values[index]) for index in range(len(restored_values))]
     ids = sorted(due)
-    if restored.sample_ids.tolist() == ids and all(
+    if restored_values.sample_ids.tolist() == ids and all(
         same(row, due[sample]) for row, sample in zip(rows, ids, strict=True)
     ):
         return Finding("restoring", Status.PASS, detail=f"{len(ids)} samples")

@@ -123,14 +123,14 @@ def check_simulated(
     rope = None
     if batch.rope_positions is not None:
         rope = np.concatenate([np.asarray(shard.rope_positions) for shard in shards], axis=1)
-    whole = np.arange(len(places))
+    whole_row = np.arange(len(places))
     try:
-        truth = _logits(model, batch.input_ids, batch.position_ids, batch.rope_positions, whole, batch)
-        simulated = _logits(model, values["input_ids"], values["position_ids"], rope, places, batch)
+        truth = _logits(model, batch.input_ids, batch.position_ids, batch.rope_positions, whole_row, batch)
+        simulation = _logits(model, values["input_ids"], values["position_ids"], rope, places, batch)
     except Exception as error:  # a model may refuse in any way it likes
         reason = f"the model refuses a row with a mask of four dimensions: {first_sentence(error)}"
         return [not_supported("parallel", reason, "verify with a model whose layers are all attention")]
-    parts = np.split(simulated.numpy(), np.cumsum([len(part) for part in right])[:-1])
+    parts = np.split(simulation.numpy(), np.cumsum([len(part) for part in right])[:-1])
     logits = torch.from_numpy(gather(parts, batch.cu_seqlens, layout=layout))
     real = torch.from_numpy(~batch.padding_mask)
     movement = difference(truth[real], logits[real]) if logits.shape == truth.shape else float("inf")
@@ -147,7 +147,7 @@ def check_simulated(
     row = marked(batch)
     targets = _fields(row)["targets"]
     targets = np.where(targets == IGNORE_INDEX, IGNORE_INDEX, batch.input_ids[np.maximum(targets, 0)])
-    loss, due = float(targets_loss(simulated, values["targets"])), float(targets_loss(truth, targets))
+    loss, due = float(targets_loss(simulation, values["targets"])), float(targets_loss(truth, targets))
     findings.append(
         compared(
             "parallel",
@@ -204,11 +204,11 @@ def _fields(row: PackedBatch) -> dict[str, npt.NDArray[Any]]:
     labels_of_row |= {column.name: (column.values, -1) for column in row.columns if column.place is ColumnPlace.TARGET}
     bounds = row.cu_seqlens.tolist()
     for name, (values, fill) in labels_of_row.items():
-        shifted = np.full_like(values, fill)
+        shifted_values = np.full_like(values, fill)
         for begin, end in pairwise(bounds):
             for place in range(begin, end - 1):
-                shifted[place] = values[place + 1]
-        fields[name] = shifted
+                shifted_values[place] = values[place + 1]
+        fields[name] = shifted_values
     fields |= {column.name: column.values for column in row.columns if column.place is ColumnPlace.TOKEN}
     return fields
 
@@ -276,9 +276,9 @@ def _wrong_field(
 def _shifted_in_slices(values: npt.NDArray[Any], places: Int64Array, row: PackedBatch, fill: float) -> npt.NDArray[Any]:
     """Return values shifted within what a rank has of each segment: the mistake of shifting after the split."""
     part, segments = values[places], row.segment_index[places]
-    shifted = np.append(part[1:], np.asarray(fill, dtype=part.dtype))
-    shifted[np.append(segments[1:] != segments[:-1], True)] = fill
-    return shifted.astype(values.dtype)
+    shifted_values = np.append(part[1:], np.asarray(fill, dtype=part.dtype))
+    shifted_values[np.append(segments[1:] != segments[:-1], True)] = fill
+    return shifted_values.astype(values.dtype)
 
 
 def _where(result: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> str:

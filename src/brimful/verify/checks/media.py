@@ -52,17 +52,17 @@ def check_media(setup: PackingSetup) -> Finding:
     A tower does not know samples: it takes rows in their order, and the model puts them where placeholders stand.
     """
     batch, segments = setup.batch, setup.samples.segments
-    located = sorted(batch.located, key=lambda pair: (pair[1].row, pair[1].start))
+    located_item = sorted(batch.located, key=lambda pair: (pair[1].row, pair[1].start))
     counts = []
     for kind in _KINDS:
-        expected = [item for index, _ in located for item in _items(kind, segments[index])]
+        expectation = [item for index, _ in located_item for item in _items(kind, segments[index])]
         values = batch.kwargs.get(kind.values)
-        if not expected and values is None:
+        if not expectation and values is None:
             continue
-        finding = _compare(kind, expected, values, batch.kwargs.get(kind.sizes))
+        finding = _compare(kind, expectation, values, batch.kwargs.get(kind.sizes))
         if finding is not None:
             return finding
-        counts.append(f"{len(expected)} {kind.noun}{'s' if len(expected) > 1 else ''}")
+        counts.append(f"{len(expectation)} {kind.noun}{'s' if len(expectation) > 1 else ''}")
     return Finding("media", Status.PASS, detail=", ".join(counts))
 
 
@@ -117,16 +117,18 @@ def _compare(kind: _Kind, expected: Sequence[_Item], values: Any, sizes: Any) ->
     for number, item in enumerate(expected):
         if item.size is None or actual_sizes is None or np.array_equal(actual_sizes[number], item.size):
             continue
-        shown = f": {actual_sizes[number].tolist()} and not {item.size.tolist()}" if item.size.size == 3 else ""
-        others = [
-            other.name
-            for other in expected
-            if other.size is not None and other is not item and np.array_equal(actual_sizes[number], other.size)
+        shown_items = f": {actual_sizes[number].tolist()} and not {item.size.tolist()}" if item.size.size == 3 else ""
+        other_items = [
+            other_item.name
+            for other_item in expected
+            if other_item.size is not None
+            and other_item is not item
+            and np.array_equal(actual_sizes[number], other_item.size)
         ]
-        owner = f"that of {others[0]}" if others else "of no sample"
+        owner = f"that of {other_items[0]}" if other_items else "of no sample"
         return failed(
             "media",
-            f"{noun} {number} of the batch, of {item.name}, has another {kind.sizes}{shown}",
+            f"{noun} {number} of the batch, of {item.name}, has another {kind.sizes}{shown_items}",
             f"a {_word(kind)} of the wrong sample: {item.name} has {owner}",
             way_out,
         )
@@ -144,9 +146,9 @@ def _cause_of_count(kind: _Kind, expected: Sequence[_Item], rows: npt.NDArray[An
     for number, item in enumerate(expected):
         block = rows[begin : begin + len(item.values)]
         if not _is_same(block, item.values):
-            rest = sum(len(other.values) for other in expected[number + 1 :])
-            follows = len(rows) - begin == rest
-            if follows or len(rows) < begin + len(item.values) + rest:
+            remainder = sum(len(other_item.values) for other_item in expected[number + 1 :])
+            follows = len(rows) - begin == remainder
+            if follows or len(rows) < begin + len(item.values) + remainder:
                 return f"one {noun} dropped: number {number}, of {item.name}, is not in the batch"
             return f"features that belong to no token stand before the {noun} of {item.name}: of a text-only neighbour"
         begin += len(item.values)
@@ -160,11 +162,11 @@ def _cause_of_values(
 ) -> str:
     """Say what other features stand in the place of one medium's."""
     item = expected[number]
-    for other_number, other in enumerate(expected):
-        if other_number != number and _begins_with(rows, blocks, number, other.values):
-            if other.name == item.name:
+    for other_number, other_item in enumerate(expected):
+        if other_number != number and _begins_with(rows, blocks, number, other_item.values):
+            if other_item.name == item.name:
                 return f"{noun}s of {item.name} in another order: number {other_number} stands at number {number}"
-            return f"{noun}s of two samples exchanged: that of {other.name} stands at the tokens of {item.name}"
+            return f"{noun}s of two samples exchanged: that of {other_item.name} stands at the tokens of {item.name}"
     if _is_same(_row_sums(blocks[number]), _row_sums(item.values)):
         return f"patches in another order: {item.name} has its own, and not in the order of its tokens"
     return f"another {noun}, or another processor: what {item.name} is given is of no sample"
