@@ -170,6 +170,8 @@ def survive(
                     kills += 1
                     writers.append(forked(produce, directory, *crash()))
                 continue
+            if pid not in ranks:  # a process of an earlier test
+                continue
             ranks.remove(pid)
             codes.append(code)
             if code:  # as a launcher does: one rank is gone, so all are

@@ -144,11 +144,11 @@ def holds_packed_pairs(path: str | os.PathLike[str]) -> bool:
 
 def _is_tar_of_packs(path: str | os.PathLike[str]) -> bool:
     try:
-        with tarfile.open(path, "r:") as tar:
-            first = tar.next()
-    except (OSError, tarfile.TarError):
+        with open(path, "rb") as file:
+            name = file.read(100)  # the field in the first header of a tar
+    except OSError:
         return False
-    return first is not None and _KEY.fullmatch(first.name.partition(".")[0]) is not None
+    return _KEY.fullmatch(name.rstrip(b"\0").decode("utf-8", "replace").partition(".")[0]) is not None
 
 
 def rows_of_pack(pack: Any, picture: Callable[[int, int, str], Any]) -> Iterator[Any]:
