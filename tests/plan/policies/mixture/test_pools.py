@@ -13,7 +13,7 @@ from brimful.measure.targets import Targets
 from brimful.plan import Mixture, PlanSettings, consumed_samples, mixture_stages, plan_stages
 from brimful.plan.policies.mixture.shares import sources_of_record
 
-LENGTHS = Path("/work/shared/data/lengths")
+LENGTHS = Path(__file__).parents[4].parent / "shared" / "data" / "lengths"
 NAMES = {
     "gsm": "gsm8k_train_test__qwen25_chat",
     "sgd": "sgd_train_text_only__qwen25_chat",
@@ -136,7 +136,7 @@ def test_shares_within_half_a_per_cent_over_a_hundred_thousand_draws(order, unit
     assert abs(shares(plan)["short"].realised - 0.7) < 0.005
 
 
-@pytest.mark.skipif(not LENGTHS.exists(), reason="needs the real lengths in /work/shared/data")
+@pytest.mark.skipif(not LENGTHS.exists(), reason="needs the real lengths beside the checkout")
 @pytest.mark.parametrize("unit", ["samples", "tokens"])
 def test_real_sources_keep_their_shares_in_full_packs(unit):
     """Four chat data sets, 213 to 612 tokens a sample: one to two to four to three."""
