@@ -5,29 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-import traceback
 
 import numpy as np
 import pytest
 
 from brimful.testing.faults import CRASH_POINTS, die_at
+from tests.faults.processes import forked
 from tests.materialize.streams import append, hashes_of, producer, samples_of, texts
 
 LENGTHS = np.random.default_rng(3).integers(2, 11, 60).tolist()
-
-
-def forked(function, *arguments):
-    """Run a function in a process of its own, which ends with it."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            function(*arguments)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(code)
-    return pid
 
 
 def ended(pid):

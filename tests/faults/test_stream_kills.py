@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import time
-import traceback
 from pathlib import Path
 
 import numpy as np
@@ -19,24 +18,11 @@ from brimful.blobs import LocalBlobStore, crash_points, open_blob_store
 from brimful.shards import StreamLog
 from brimful.testing.faults import CRASH_POINTS, die_at
 from brimful.testing.toys import ToyProducer, toy_stream
+from tests.faults.processes import forked
 
 LANES = 4
 PACKS = [3, 2, 4, 1, 2, 3, 3, 2]
 """Packs of the shards."""
-
-
-def forked(function, *arguments):
-    """Run a function in a process of its own, which ends with it."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            function(*arguments)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(code)
-    return pid
 
 
 def produce(directory, point, occurrence):

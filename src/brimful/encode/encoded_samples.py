@@ -7,7 +7,7 @@ encodes later does it by this class, on the fly or to write packs: tokens of a r
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -72,7 +72,9 @@ class EncodedSamples:
             samples = [self.source[sample_id] for sample_id in sample_ids[begin : begin + _BATCH_SAMPLES]]
             results = self.encoder.encode_batch(samples)
             # Before the first of them leaves: one that differs puts all in doubt.
-            self._compare(samples, results)
+            if self._has_reference:
+                remedy = "measure, plan and begin again"
+                compare_share(self.encoder, samples, results, place=self.source.where, remedy=remedy)
             for sample, result in zip(samples, results, strict=True):
                 if isinstance(result, BadSampleError):
                     raise result.located(self.source.where(sample.sample_id))
@@ -86,26 +88,42 @@ class EncodedSamples:
         # Asked once: it takes as long as to encode ten samples.
         return bool(self.encoder.engine.id)
 
-    def _compare(self, samples: Sequence[Sample], results: Sequence[EncodedSample | BadSampleError]) -> None:
-        """Compare a share of the samples with the reference; remember a difference, and raise it."""
-        indices = [index for index, sample in enumerate(samples) if is_compared(sample.sample_id)]
-        if not indices or not self._has_reference:
-            return
-        references = self.encoder.engine.reference.encode_batch([samples[index] for index in indices])
-        for index, reference in zip(indices, references, strict=True):
-            difference = _difference(results[index], reference)
-            if difference:
-                raise self._refusal(samples[index].sample_id, difference)
 
-    def _refusal(self, sample_id: int, difference: str) -> EncodersDifferError:
-        """Return the error for a difference, after it was remembered."""
-        place, name, engine = self.source.where(sample_id), self.encoder.engine.name, self.encoder.engine
-        engine.distrust(engine.id, f"it differed from the reference on {place}")
-        return EncodersDifferError(
-            f"{place} (sample {sample_id}): {name} encodes it otherwise than the libraries that it stands for: {difference}. "
-            f"It is not taken again for this tokenizer, and what it encoded may be wrong: measure, plan and begin again, "
-            f"which goes on without it, as with {setting('fast', False)}"
-        )
+def compare_share(
+    encoder: Encoder,
+    samples: Sequence[Sample],
+    results: Sequence[EncodedSample | BadSampleError],
+    *,
+    place: Callable[[int], str],
+    remedy: str,
+) -> None:
+    """Compare a share of encoded samples with the reference of a faster encoder; remember a difference, and raise it.
+
+    Args:
+        encoder: encoded them, by libraries that have a reference.
+        samples, results: what it was given, and made of each.
+        place: file and line of a sample.
+        remedy: what to do again, for the message.
+
+    Raises:
+        EncodersDifferError: one differs, so that all are in doubt.
+    """
+    indices = [index for index, sample in enumerate(samples) if is_compared(sample.sample_id)]
+    if not indices:
+        return
+    engine = encoder.engine
+    references = engine.reference.encode_batch([samples[index] for index in indices])
+    for index, reference in zip(indices, references, strict=True):
+        difference = _difference(results[index], reference)
+        if difference:
+            sample_id = samples[index].sample_id
+            name = engine.name
+            engine.distrust(engine.id, f"it differed from the reference on {place(sample_id)}")
+            raise EncodersDifferError(
+                f"{place(sample_id)} (sample {sample_id}): {name} encodes it otherwise than the libraries that it stands for: "
+                f"{difference}. It is not taken again for this tokenizer, and what it encoded may be wrong: {remedy}, "
+                f"which goes on without it, as with {setting('fast', False)}"
+            )
 
 
 def is_compared(sample_id: int) -> bool:

@@ -24,13 +24,12 @@ from brimful.blobs import crash_points, open_blob_store
 from brimful.checks import choice_of, is_number, path_of, setting_number
 from brimful.encode.choose import Mode, encoder_for
 from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoded_samples import is_compared
+from brimful.encode.encoded_samples import compare_share
 from brimful.encode.encoder import Encoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import (
     BadSampleError,
     CorruptFileError,
-    EncodersDifferError,
     NoTargetError,
     SettingsError,
     SourceError,
@@ -503,9 +502,14 @@ class PackingProducer:
         """Encode samples and let the planner pack them."""
         assert self._encoder is not None
         readable = [sample for sample in samples if isinstance(sample, Sample)]
-        results = iter(self._encoder.encode_batch(readable))
-        encoded_items = [sample if isinstance(sample, BadSampleError) else next(results) for sample in samples]
-        self._compare(samples, encoded_items)
+        results = self._encoder.encode_batch(readable)
+        title = self._feed.title
+        if self._encoder.engine.id:
+            compare_share(self._encoder, readable, results, place=lambda _: title, remedy="begin the stream again")
+        remaining_results = iter(results)
+        encoded_items = [
+            sample if isinstance(sample, BadSampleError) else next(remaining_results) for sample in samples
+        ]
         first_id = self._own.first_sample_id + self._counts["samples_read"]
         kept_items: dict[int, EncodedSample] = {}
         num_malformed = num_without_target = 0
@@ -550,34 +554,6 @@ class PackingProducer:
         elif self._overflow is Overflow.TRUNCATE_LEFT:
             loss_mask = loss_mask[-self.capacity :]
         return bool(loss_mask[1:].any())
-
-    def _compare(
-        self, samples: Sequence[Sample | BadSampleError], encoded: Sequence[EncodedSample | BadSampleError]
-    ) -> None:
-        """Compare a share of the samples with the reference of a faster encoder.
-
-        Raises:
-            EncodersDifferError: one differs, so that all are in doubt.
-        """
-        assert self._encoder is not None
-        engine = self._encoder.engine
-        pairs = [
-            (sample, result)
-            for sample, result in zip(samples, encoded, strict=True)
-            if isinstance(sample, Sample) and isinstance(result, EncodedSample) and is_compared(sample.sample_id)
-        ]
-        if not pairs or not engine.id:
-            return
-        references = engine.reference.encode_batch([sample for sample, _ in pairs])
-        for (sample, result), reference in zip(pairs, references, strict=True):
-            is_equal = isinstance(reference, EncodedSample) and len(reference) == len(result)
-            if not is_equal or result.difference(reference):  # type: ignore[arg-type]
-                engine.distrust(engine.id, f"it differed from the reference on sample {sample.sample_id}")
-                raise EncodersDifferError(
-                    f"{self._feed.title}: sample {sample.sample_id} is encoded otherwise by {engine.name} than by the "
-                    f"libraries that it stands for. It is not taken again for this tokenizer, and what it encoded may be "
-                    f"wrong: begin the stream again, which goes on without it, as with {setting('fast', False)}"
-                )
 
     # Committing.
 
