@@ -1,13 +1,17 @@
 """Plans of any lengths by plan_packs: laws, seeds and epochs, and lengths that cannot be planned."""
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import brimful
 from brimful import LengthTable, plan_packs
+from brimful.compiling import compiled_forms
 from brimful.errors import (
     InvalidLengthsError,
     SettingsError,
@@ -145,3 +149,25 @@ def test_membership_changes_with_the_epoch_only_where_it_is_given():
     assert later.num_packs == first.num_packs
     members = lambda plan: {frozenset(ids) for ids in ids_of(plan)}  # noqa: E731
     assert len(members(first) & members(later)) < 0.01 * first.num_packs
+
+
+def test_a_default_call_goes_through_few_files():
+    """A reader who follows one call turns the page at most thirty times, base modules included."""
+    lengths = np.clip(np.random.default_rng(0).lognormal(6.5, 1, 20_000), 1, 4_096).astype(np.int64)
+    package = Path(brimful.__file__).parent
+    files = []
+
+    def follow(frame, event, argument):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(str(package)) and (not files or files[-1] != path):
+            files.append(path)
+
+    with compiled_forms(False):  # the form must not depend on what this process compiled before
+        sys.setprofile(follow)
+        try:
+            plan_packs(lengths, capacity=4_096)
+        finally:
+            sys.setprofile(None)
+    route = [str(Path(path).relative_to(package)) for path in files]
+    assert "plan/fit/best_fit_decreasing.py" in route
+    assert len(route) - 1 <= 30, "\n".join(route)

@@ -14,7 +14,7 @@ from brimful.messages import setting
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.concat import cut_stream
 from brimful.plan.policies.groups import Groups, as_groups, group_items
-from brimful.plan.policies.no_target import samples_to_leave_out
+from brimful.plan.policies.no_target import NO_SAMPLES, samples_to_leave_out
 from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow
 from brimful.plan.settings import PlanSettings
 from brimful.typing import AnyIntArray, Fingerprint, Int64Array
@@ -96,13 +96,15 @@ def prepare_items(
     group_ids = None
     if groups is not None:
         group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)
-    left_out = samples_to_leave_out(
-        table,
-        capacity=settings.longest_segment,
-        overflow=settings.overflow_policy,
-        policy=settings.no_target_policy,
-        groups=group_ids,
-    )
+    left_out = NO_SAMPLES
+    if table.targets is not None:
+        left_out = samples_to_leave_out(
+            table,
+            capacity=settings.longest_segment,
+            overflow=settings.overflow_policy,
+            policy=settings.no_target_policy,
+            groups=group_ids,
+        )
     if len(left_out):
         # Like samples that could not be read: planning passes over them.
         tokens = tokens.copy()
@@ -129,7 +131,10 @@ def _of_tokens(table: LengthTable, settings: PlanSettings) -> Items:
     segments = apply_overflow(
         table.tokens, capacity=settings.usable, policy=settings.overflow_policy, unit=alignment.total
     )
-    return Items(segments, alignment.rounded(segments.lengths), np.array([settings.usable], dtype=np.int64))
+    sizes: AnyIntArray = segments.lengths
+    if alignment.segment > 1:
+        sizes = alignment.rounded(sizes)
+    return Items(segments, sizes, np.array([settings.usable], dtype=np.int64))
 
 
 def _of_stream(table: LengthTable, settings: PlanSettings) -> Items:

@@ -13,18 +13,17 @@ from brimful.measure.table import LengthTable, as_lengths
 from brimful.messages import setting
 from brimful.plan.algorithms import CountOptions
 from brimful.plan.counts.histogram import Histogram
-from brimful.plan.counts.runs import histograms_of_parts
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.lower_bound import lower_bound
 from brimful.plan.items import Items, prepare_items
 from brimful.plan.ledger import Ledger, ledger_of, ledger_of_draws
 from brimful.plan.order.exchange import exchange_segments
-from brimful.plan.order.shuffle import companion_order, pack_order
+from brimful.plan.order.shuffle import companion_order, pack_order, seeded_orders
 from brimful.plan.order.underfilled import repack_underfilled
 from brimful.plan.packing import Packing, PackResult
 from brimful.plan.phased import Recipe
 from brimful.plan.plan import Plan
-from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.alignment import UNALIGNED, Alignment
 from brimful.plan.policies.mixture.draw import MixtureDraw, draw
 from brimful.plan.policies.mixture.members import as_uses, count_uses, members_of
 from brimful.plan.policies.mixture.pools import MixedPacks, MixedSamples, mixture_record, offsets_of_packs
@@ -51,7 +50,7 @@ def plan_packs(
     overflow: Overflow | str = Overflow.ERROR,
     no_target: NoTarget | str = NoTarget.ERROR,
     budgets: Mapping[str, int] | None = None,
-    alignment: Alignment | int = 1,
+    alignment: Alignment | int = UNALIGNED,
     groups: AnyIntArray | Sequence[int] | None = None,
     min_fill: float = 0.0,
     phases: Recipe | str | None = None,
@@ -414,8 +413,8 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack by tokens alone, each item with its aligned length."""
     lengths = items.sizes
     capacity, seed, epoch = settings.usable, settings.seed, settings.epoch
-    parts = histograms_of_parts(lengths)
-    counts = Histogram.sum(parts)
+    parts = Histogram.of_parts(lengths)
+    counts = Histogram.sum(parts) if len(parts) > 1 else parts[0]
     bound = lower_bound(counts, capacity=capacity)
     if settings.rule.in_order is not None:
         return PackResult(settings.rule.in_order(lengths, capacity=capacity), bound)
@@ -429,8 +428,9 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     if seed is None:
         packing = runs.assign_by_position(lengths, parts)
     else:
-        order = companion_order(lengths, counts, seed=seed, epoch=epoch)
-        packing = runs.assign(order, pack_order(runs.num_packs, seed=seed, epoch=epoch))
+        orders = list(seeded_orders(lengths, counts, runs.num_packs, seed=seed, epoch=epoch))
+        # Popped, so that the order of packs is given back as soon as their places are known.
+        packing = runs.assign(pack_order=orders.pop(), order=orders.pop())
     if settings.mix and seed is not None:
         packing = exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
     return PackResult(packing, result.bound, result.outcome)

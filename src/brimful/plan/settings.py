@@ -11,7 +11,7 @@ from brimful.errors import SettingsError
 from brimful.messages import setting
 from brimful.plan.algorithms import ALGORITHMS, ALGORITHMS_BY_ANY_NAME, Algorithm
 from brimful.plan.phased import Recipe
-from brimful.plan.policies.alignment import Alignment
+from brimful.plan.policies.alignment import UNALIGNED, Alignment
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.mixture.spec import MixOrder, Mixture, Weighting
 from brimful.plan.policies.no_target import NoTarget
@@ -51,7 +51,7 @@ class PlanSettings:
     overflow: Overflow | str = Overflow.ERROR
     no_target: NoTarget | str = NoTarget.ERROR
     budgets: Mapping[str, int] | None = None
-    alignment: Alignment | int = 1
+    alignment: Alignment | int = UNALIGNED
     min_fill: float = 0.0
     phases: Recipe | str | None = None
     mix: bool = False
@@ -102,7 +102,7 @@ class PlanSettings:
             )
         if self.budgets:
             Budgets.of(self.capacity, self.budgets)
-        usable = alignment.usable(capacity)
+        usable = capacity if alignment is UNALIGNED else alignment.usable(capacity)
         recipe = self.phases
         if rule.name == "phased":
             recipe = recipe or Recipe.default()

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.compiling import compiled, compiled_forms
+from brimful.plan.counts import histogram as histogram_module
 from brimful.plan.counts import runs as runs_module
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
@@ -63,8 +64,8 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
         reordered = runs.assign(order, pack_order)
         assert reordered.as_lists() == [expected[pack] for pack in pack_order]
         # Sorted some items at a time: a part ends amid the copies of a pack, and amid a run.
-        patch.setattr(runs_module, "PART_ITEMS", chunk)
-        in_parts = runs.assign_by_position(lengths, runs_module.histograms_of_parts(lengths))
+        patch.setattr(histogram_module, "PART_ITEMS", chunk)
+        in_parts = runs.assign_by_position(lengths, Histogram.of_parts(lengths))
         assert in_parts.as_lists() == expected
         assert in_parts.items.dtype == np.int32
 

@@ -13,6 +13,9 @@ from brimful.typing import AnyIntArray, Int64Array
 DENSE_LENGTHS = 1 << 24
 """Lengths below this are counted in a table with an entry for each; longer ones are sorted."""
 
+PART_ITEMS = 1 << 21
+"""Items that are counted, sorted and assigned at a time where their order is that of their positions."""
+
 _CHUNK_ITEMS = 1 << 20
 """Items that NumPy counts at a time: it works on a copy of 8 bytes an item."""
 
@@ -50,6 +53,11 @@ class Histogram:
                 dense += np.bincount(lengths[begin : begin + _CHUNK_ITEMS], minlength=longest + 1)
         distinct = np.flatnonzero(dense)
         return cls(distinct, dense[distinct])
+
+    @classmethod
+    def of_parts(cls, lengths: AnyIntArray) -> list[Histogram]:
+        """Count the items of each part of ``PART_ITEMS``; at least one part."""
+        return [cls.of(lengths[begin : begin + PART_ITEMS]) for begin in range(0, max(len(lengths), 1), PART_ITEMS)]
 
     @classmethod
     def of_counts(cls, lengths: AnyIntArray, counts: AnyIntArray) -> Histogram:

@@ -8,7 +8,7 @@ say which sample goes where, in the order that item-level algorithms would choos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,6 @@ _TILE_PACKS = 1 << 12
 
 _CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
-
-PART_ITEMS = 1 << 21
-"""Items that are sorted and assigned at a time where their order is that of their positions."""
-
 
 _PACKS_OF_A_RUN = 4
 """Packs for each run up to which the sizes of packs are counted in a table of all packs."""
@@ -100,11 +96,12 @@ class PackRuns:
             order: ``int[num_items]``, as ``decreasing_order`` gives it.
             pack_order: ``int[num_packs]``, the pack that comes first, second, …; the order of opening if None.
         """
-        offsets, begins = _places_of_packs(self.pack_sizes(), pack_order, order.dtype)
+        lay, assign = compiled(_lay_packs, self.num_packs), compiled(_assign, len(order))
+        offsets, begins = _places_of_packs(self.pack_sizes(), pack_order, order.dtype, lay)
         # Only the places are needed from here on: the items take its memory.
         del pack_order
         items = np.empty_like(order)
-        self._write_items(begins, order, items)
+        self._write_items(begins, order, items, assign)
         return Packing(offsets, items)
 
     def assign_by_position(self, lengths: AnyIntArray, parts: Sequence[Histogram]) -> Packing:
@@ -114,10 +111,11 @@ class PackRuns:
 
         Args:
             lengths: ``int[num_items]``, of the items that the runs were made for.
-            parts: histograms of the first ``num_items`` of them, the next ones, and so on, as of ``histograms_of_parts``.
+            parts: histograms of the first ``num_items`` of them, the next ones, and so on, as of ``Histogram.of_parts``.
         """
         dtype = positions_type(len(lengths))
-        offsets, begins = _places_of_packs(self.pack_sizes(), None, np.dtype(dtype))
+        lay, assign = compiled(_lay_packs, self.num_packs), compiled(_assign, len(lengths))
+        offsets, begins = _places_of_packs(self.pack_sizes(), None, np.dtype(dtype), lay)
         items = np.empty(len(lengths), dtype=dtype)
         # The next item of each length, in the order of all items: behind all longer ones, and the equal ones before.
         distinct, first_run = np.unique(self.length, return_index=True)
@@ -129,7 +127,7 @@ class PackRuns:
             order += dtype(begin)
             classes = np.searchsorted(distinct, part.lengths)
             runs = self if len(parts) == 1 else self._between(next_item[classes][::-1], part.counts[::-1])
-            runs._write_items(begins, order, items)
+            runs._write_items(begins, order, items, assign)
             next_item[classes] += part.counts
             begin = end
         return Packing(offsets, items)
@@ -170,9 +168,10 @@ class PackRuns:
         first_pack, num_packs, copies, items_before = pieces.transpose(1, 2, 0)[:, has_items]
         return PackRuns(length, first_pack, num_packs, copies, items_before, self.num_packs)
 
-    def _write_items(self, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray) -> None:
+    def _write_items(
+        self, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray, assign: Callable[..., None] | None
+    ) -> None:
         """Write the items of ``order`` to the places of their packs, which begin at ``begins`` in ``items``."""
-        assign = compiled(_assign, len(order))
         if assign is not None:
             assign(*self._in_tiles(), begins, order, items)
         else:
@@ -199,13 +198,8 @@ class PackRuns:
         return first_item, first_pack, end_pack - first_pack, copies, self.items_before[run]
 
 
-def histograms_of_parts(lengths: AnyIntArray) -> list[Histogram]:
-    """Count the items of each part of ``PART_ITEMS``; at least one part."""
-    return [Histogram.of(lengths[begin : begin + PART_ITEMS]) for begin in range(0, max(len(lengths), 1), PART_ITEMS)]
-
-
 def _places_of_packs(
-    sizes: AnyIntArray, pack_order: AnyIntArray | None, dtype: np.dtype[Any]
+    sizes: AnyIntArray, pack_order: AnyIntArray | None, dtype: np.dtype[Any], lay: Callable[..., None] | None
 ) -> tuple[Offsets, AnyIntArray]:
     """Lay packs one behind the other.
 
@@ -213,13 +207,13 @@ def _places_of_packs(
         sizes: items of each pack, in the order of opening.
         pack_order: as of ``PackRuns.assign``.
         dtype: holds the number of all items.
+        lay: ``_lay_packs``, compiled; None for its form in NumPy.
 
     Returns:
         The offsets of the packs in their new order; and the first place of each, in the order of opening.
     """
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
     begins: AnyIntArray = offsets[:-1] if pack_order is None else np.empty(len(sizes), dtype=dtype)
-    lay = compiled(_lay_packs, len(sizes))
     (lay or _lay_packs_in_numpy)(sizes, pack_order, offsets, begins)
     return offsets, begins
 

@@ -5,6 +5,8 @@ permutes the numbers below a power of two by a few multiplications; a number tha
 through it again until it lies inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -66,6 +68,34 @@ def pack_order(num_packs: int, *, seed: int | None, epoch: int) -> AnyIntArray |
     return None if seed is None else random_order(num_packs, generator(seed=seed, epoch=epoch, purpose="pack order"))
 
 
+def seeded_orders(
+    lengths: AnyIntArray, items: Histogram, num_packs: int, *, seed: int, epoch: int
+) -> tuple[AnyIntArray, AnyIntArray]:
+    """Draw both orders of a plan: ``companion_order`` and ``pack_order``, each from bits of its own.
+
+    Args:
+        lengths: ``int[num_items]``, each at least 1.
+        items: their histogram.
+        num_packs: at most ``num_items``.
+        seed: chosen by the user.
+        epoch: another epoch has other orders.
+
+    >>> lengths = np.array([3, 3, 5, 1, 3], dtype=np.int32)
+    >>> order, packs = seeded_orders(lengths, Histogram.of(lengths), 4, seed=1, epoch=0)
+    >>> order.tolist(), packs.tolist()
+    ([2, 1, 0, 4, 3], [2, 1, 3, 0])
+    """
+    order = decreasing_order(lengths, items)
+    counts = items.counts[::-1]
+    companion_words = generator(seed=seed, epoch=epoch, purpose="companions").words(len(counts) * _WORDS_PER_CLASS)
+    pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
+    form = compiled(_permute_in_blocks, len(order), sum_calls=True) or _permute_in_numpy
+    _permute(counts, companion_words, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype), form)
+    packs = np.empty(num_packs, dtype=order.dtype)
+    _permute(np.array([num_packs], dtype=np.int64), pack_words, None, packs, form)
+    return order, packs
+
+
 def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream) -> None:
     """Shuffle each class of some items by itself, in place: the first ``counts[0]`` items, the next ``counts[1]``, ….
 
@@ -81,7 +111,9 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
     >>> items.tolist()
     [2, 1, 3, 0, 4, 6, 7, 5]
     """
-    _permute(counts, stream, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype))
+    words = stream.words(len(counts) * _WORDS_PER_CLASS)
+    form = compiled(_permute_in_blocks, len(order), sum_calls=True) or _permute_in_numpy
+    _permute(counts, words, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype), form)
 
 
 def random_order(count: int, stream: RandomStream) -> AnyIntArray:
@@ -92,20 +124,30 @@ def random_order(count: int, stream: RandomStream) -> AnyIntArray:
     [2, 1, 3, 0, 4, 5]
     """
     numbers = np.empty(count, dtype=positions_type(count))
-    _permute(np.array([count], dtype=np.int64), stream, None, numbers)
+    form = compiled(_permute_in_blocks, count, sum_calls=True) or _permute_in_numpy
+    _permute(np.array([count], dtype=np.int64), stream.words(_WORDS_PER_CLASS), None, numbers, form)
     return numbers
 
 
-def _permute(counts: Int64Array, stream: RandomStream, order: AnyIntArray | None, scratch: AnyIntArray) -> None:
-    """Draw the keys of each class and permute, in the form that is faster; arguments as of ``_permute_in_blocks``."""
+def _permute(
+    counts: Int64Array,
+    words: npt.NDArray[np.uint64],
+    order: AnyIntArray | None,
+    scratch: AnyIntArray,
+    form: Callable[..., None],
+) -> None:
+    """Make a key for each class and permute, in one of both forms; other arguments as of ``_permute_in_blocks``.
+
+    Args:
+        words: ``uint64[num_classes · _WORDS_PER_CLASS]``, random.
+    """
     # A key is an odd factor and a summand for each round.
-    keys = stream.words(len(counts) * _WORDS_PER_CLASS).astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
+    keys = words.astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
     keys[:, ::2] |= np.uint32(1)
     # Bits of the largest number of each class; frexp of a whole number below 2**53 is exact.
     bits = np.maximum(np.frexp((counts - 1).astype(np.float64))[1], _MIN_BITS).astype(np.int64)
     assert int(bits.max(initial=0)) <= _MAX_BITS, "a class of 2**32 items or more"
-    permute = compiled(_permute_in_blocks, len(scratch if order is None else order), sum_calls=True)
-    (permute or _permute_in_numpy)(counts, keys, bits, order, scratch)
+    form(counts, keys, bits, order, scratch)
 
 
 def _permute_in_blocks(

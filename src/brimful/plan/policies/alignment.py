@@ -162,3 +162,7 @@ class Alignment:
                 f"choose a multiple of {self.total:,}"
             )
         return usable
+
+
+UNALIGNED = Alignment()
+"""Lengths as they are."""

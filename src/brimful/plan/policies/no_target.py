@@ -10,7 +10,8 @@ from brimful.messages import first_few, setting
 from brimful.plan.policies.overflow import Overflow
 from brimful.typing import Int64Array
 
-_NO_SAMPLES = np.empty(0, dtype=np.int64)
+NO_SAMPLES = np.empty(0, dtype=np.int64)
+"""Ids of no samples."""
 
 
 class NoTarget(str, Enum):
@@ -36,7 +37,7 @@ def samples_to_leave_out(
     Pure: no I/O.
 
     Args:
-        table: lengths with their targets; without them nothing is known, and nothing is left out.
+        table: lengths with their targets.
         capacity: tokens that a segment may have at most.
         overflow: policy for longer samples; truncation may take all targets of one.
         groups: ``int64[num_samples]``: a group stays whole as long as one of its samples has a target.
@@ -47,8 +48,6 @@ def samples_to_leave_out(
     Raises:
         NoTargetError: there are some and the policy is ``error``, or every sample is one of them.
     """
-    if table.targets is None:
-        return _NO_SAMPLES
     targetless, truncated = samples_without_target(table, capacity=capacity, overflow=overflow)
     ids = np.union1d(targetless, truncated)
     reasons = _reasons(table, len(targetless), len(truncated)) if len(ids) else ""
@@ -68,7 +67,7 @@ def samples_to_leave_out(
             f"{setting('no_target', 'keep')}",
             sample_id=int(ids[0]),
         )
-    return ids if policy is NoTarget.DROP else _NO_SAMPLES
+    return ids if policy is NoTarget.DROP else NO_SAMPLES
 
 
 def samples_without_target(table: LengthTable, *, capacity: int, overflow: Overflow) -> tuple[Int64Array, Int64Array]:
@@ -77,7 +76,7 @@ def samples_without_target(table: LengthTable, *, capacity: int, overflow: Overf
     assert targets is not None
     targetless = np.flatnonzero((targets.counts == 0) & (tokens > 0))
     if overflow not in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
-        return targetless, _NO_SAMPLES
+        return targetless, NO_SAMPLES
     longer = np.flatnonzero((tokens > capacity) & (targets.counts > 0))
     starts = tokens[longer] - capacity if overflow is Overflow.TRUNCATE_LEFT else np.zeros(len(longer), dtype=np.int64)
     remaining = targets.within(longer, starts, np.full(len(longer), capacity, dtype=np.int64))
