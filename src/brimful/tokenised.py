@@ -223,8 +223,8 @@ class _Row:
             starts_by_key["position_ids"] = self._starts_of_positions(positions[0])
         if not starts_by_key:
             return np.array([0, num_tokens], dtype=np.int32)
-        (first_key, starts), *other_items = starts_by_key.items()
-        for key, other_starts in other_items:
+        (first_key, starts), *starts_of_others = starts_by_key.items()
+        for key, other_starts in starts_of_others:
             if not np.array_equal(other_starts, starts):
                 raise self._error(
                     f"contradicts itself: by {first_key!r} it holds {len(starts)} samples that begin at {_few(starts)}, and "

@@ -90,12 +90,12 @@ def _one(scene: Scene) -> list[tuple[str, str]]:
 
 
 def _several(scenes: list[Scene]) -> list[tuple[str, str]]:
-    shown_items = " ".join(f"Picture {number} shows {scene.thing}." for number, scene in enumerate(scenes[:-1], 1))
+    descriptions = " ".join(f"Picture {number} shows {scene.thing}." for number, scene in enumerate(scenes[:-1], 1))
     colours = [scene.colour for scene in scenes]
     answer = "all of one colour" if len(set(colours)) == 1 else f"not of one colour: {', '.join(colours)}"
     # The last picture stands in the second turn: media are in several turns of one chat.
     return [
-        (f"{'<image>' * (len(scenes) - 1)}\nWhat do you see?", shown_items),
+        (f"{'<image>' * (len(scenes) - 1)}\nWhat do you see?", descriptions),
         ("And with this one: <image> are they of one colour?", f"They are {answer}."),
     ]
 

@@ -106,10 +106,10 @@ def check_augmentation(
             name = f"{name} (transform {number})"
         num_changed[name] = 0
         for sample, sizes in probes:
-            other_items = [transform(sample) for _ in range(draws)]
-            num_changed[name] += any(other_item != sample for other_item in other_items)
-            for other_item in other_items:
-                _compare(source, encoder, name, sample, other_item, sizes)
+            transformed_samples = [transform(sample) for _ in range(draws)]
+            num_changed[name] += any(transformed_sample != sample for transformed_sample in transformed_samples)
+            for transformed_sample in transformed_samples:
+                _compare(source, encoder, name, sample, transformed_sample, sizes)
     return num_changed
 
 

@@ -101,9 +101,9 @@ class MediaChatEncoder(ChatEncoder):
         """Return messages whose contents are texts, with the placeholders that the template writes for media."""
         messages = sample.messages or ()
         for kind in {medium.kind for medium in sample.media} - self.family.placeholders.keys():
-            known_items = ", ".join(known_items.value for known_items in self.family.placeholders)
+            known_kinds = ", ".join(placeholder.value for placeholder in self.family.placeholders)
             raise BadSampleError(
-                f"holds {kind.value}, which {self.family.name} does not know (it knows {known_items})",
+                f"holds {kind.value}, which {self.family.name} does not know (it knows {known_kinds})",
                 sample_id=sample.sample_id,
             )
         shape = tuple((message["role"], _kinds_of_parts(message)) for message in messages)

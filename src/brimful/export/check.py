@@ -73,11 +73,11 @@ def check_export(
         if layout.takes_source:
             fields = layout.compare_texts(str(directory), outcomes, packs, source, progress)
         else:
-            for index, other_item in zip_longest(range(len(packs)), layout.read(str(directory), outcomes)):
-                if index is None or other_item is None:
+            for index, exported_pack in zip_longest(range(len(packs)), layout.read(str(directory), outcomes)):
+                if index is None or exported_pack is None:
                     raise CorruptFileError(f"{records.store.url}: {len(packs):,} packs are due, and there are others")
                 pack = packs[index]
-                fields = _compare(records.store.url, index, pack, other_item)
+                fields = _compare(records.store.url, index, pack, exported_pack)
                 progress.advance(1, tokens=len(pack))
     return ExportCheck(layout.name, len(packs), fields, layout.reader[1])
 

@@ -124,9 +124,9 @@ def pack_dataset(
         )
     for name in settings.budgets or ():
         if name not in (*DERIVED, _LOSS_TOKENS, *encoder.budgets):
-            known_items = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
+            known_budgets = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
             raise SettingsError(
-                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure {known_items}"
+                f"{setting('budgets', name, python=f'budgets {name!r}')} is unknown: packing can measure {known_budgets}"
             )
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
@@ -234,10 +234,10 @@ def _one_of(settings: PlanSettings | None, capacity: int | None) -> PlanSettings
 
 def _chained(named: Mapping[str, Any], cache_dir: str | os.PathLike[str] | None) -> tuple[Source, dict[str, int]]:
     """Open the sources of a mixture, and join them one behind the other."""
-    opened_file = {name: open_source(data, cache_dir=cache_dir) for name, data in named.items()}
-    title = f"a mixture of {', '.join(opened_file)}"
-    return Source.chained(list(opened_file.values()), title), {
-        name: len(source) for name, source in opened_file.items()
+    sources_by_name = {name: open_source(data, cache_dir=cache_dir) for name, data in named.items()}
+    title = f"a mixture of {', '.join(sources_by_name)}"
+    return Source.chained(list(sources_by_name.values()), title), {
+        name: len(source) for name, source in sources_by_name.items()
     }
 
 

@@ -171,7 +171,7 @@ def _no_media(num_rows: int) -> _Facts:
 
 def _survey_block(source: Source, block: _Block) -> _Facts:
     """Return the facts of the media of one block, in any process."""
-    known_items = _remembered(block.path)
+    remembered_facts = _remembered(block.path)
     counts = np.zeros(block.stop - block.start, dtype=np.int64)
     readings: dict[int, Future[tuple[_Row, bool]]] = {}
     rows: list[_Row | int] = []
@@ -188,13 +188,13 @@ def _survey_block(source: Source, block: _Block) -> _Facts:
                 place = short_digest(os.fsencode(f"{medium.offset} {medium.size} {medium.path}"))
                 # One picture often has several captions: it is read once.
                 if place not in readings:
-                    readings[place] = pool.submit(_read, source, sample.sample_id, medium, known_items.get(place))
+                    readings[place] = pool.submit(_read, source, sample.sample_id, medium, remembered_facts.get(place))
                 rows.append(place)
         results = {place: reading.result() for place, reading in readings.items()}
     finally:
         pool.shutdown(cancel_futures=True)
     fresh = {place: row for place, (row, _) in results.items()}
-    _remember(block.path, known_items, {place: row for place, (row, is_settled) in results.items() if is_settled})
+    _remember(block.path, remembered_facts, {place: row for place, (row, is_settled) in results.items() if is_settled})
     table = [fresh[row] if isinstance(row, int) else row for row in rows]
     return _Facts(
         counts,

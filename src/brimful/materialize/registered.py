@@ -51,11 +51,11 @@ class Producers:
 
     def all(self) -> list[Registration]:
         """Return those that are registered, by number."""
-        known_items: list[Registration] = []
+        registrations: list[Registration] = []
         # By name, and not by a listing: one that is old could show some of them, and a name would be given twice.
-        while (producer := self._read(len(known_items))) is not None:
-            known_items.append(producer)
-        return known_items
+        while (producer := self._read(len(registrations))) is not None:
+            registrations.append(producer)
+        return registrations
 
     def named(self, name: str) -> Registration | None:
         """Return the producer of that name, if it is registered."""
@@ -71,8 +71,8 @@ class Producers:
         if not _NAME.fullmatch(name):
             raise SettingsError(f"{setting('producer', name)} must be of letters, digits, dots, dashes and underscores")
         while True:
-            known_items = self.all()
-            same = next((producer for producer in known_items if producer.name == name), None)
+            registrations = self.all()
+            same = next((producer for producer in registrations if producer.name == name), None)
             if same is not None:
                 text = differences(same.settings, settings, settings, show=str)
                 if text:
@@ -84,7 +84,8 @@ class Producers:
                 return same
             # Of two that come at once one has this number, and the other looks again.
             self._store.put_if_absent(
-                f"producers/{len(known_items):06d}.json", json.dumps({"producer": name, "settings": settings}).encode()
+                f"producers/{len(registrations):06d}.json",
+                json.dumps({"producer": name, "settings": settings}).encode(),
             )
 
     def close(self, producer: Registration, counts: dict[str, Any]) -> None:

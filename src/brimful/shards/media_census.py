@@ -60,11 +60,11 @@ class KindCount:
     def from_dict(cls, values: dict[str, Any]) -> KindCount:
         """Return the counts of the record of a shard."""
         largest = values.get("largest")
-        known_items = {**dict.fromkeys(_SUMS), **{name: values[name] for name in _SUMS if name in values}}
+        known_sums = {**dict.fromkeys(_SUMS), **{name: values[name] for name in _SUMS if name in values}}
         return cls(
             values["count"],
             values["bytes"],
-            **known_items,
+            **known_sums,
             largest=None if largest is None else LargestMedium(**largest),
         )
 
@@ -236,5 +236,5 @@ class MediaCensus:
 
 def _total(sums: Sequence[int | None]) -> int:
     """Return a sum over kinds; 0 if one is not known."""
-    known_items = [number for number in sums if number is not None]
-    return sum(known_items) if len(known_items) == len(sums) else 0
+    known_numbers = [number for number in sums if number is not None]
+    return sum(known_numbers) if len(known_numbers) == len(sums) else 0

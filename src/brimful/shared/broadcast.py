@@ -69,10 +69,10 @@ def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Pla
                 send(torch.from_numpy(file[start : start + _CHUNK_BYTES].copy()))
             assert plan is not None
             return plan
-        with open(path, "wb") as opened_file:
+        with open(path, "wb") as file:
             for start in range(0, num_bytes, _CHUNK_BYTES):
                 piece = torch.empty(min(_CHUNK_BYTES, num_bytes - start), dtype=torch.uint8)
-                opened_file.write(send(piece).numpy().data)
+                file.write(send(piece).numpy().data)
         received_bytes = Plan.open(path)
         # Mapped before the folder goes: on POSIX the mapping keeps the bytes.
         try:

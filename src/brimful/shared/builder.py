@@ -102,8 +102,8 @@ class Builder:
             self._linger(epoch)
             raise built_plan
         # Plans are mapped files; those of epochs gone by are let go.
-        for other_item in [other_item for other_item in self._plans if other_item < epoch - 1]:
-            del self._plans[other_item]
+        for past_epoch in [past_epoch for past_epoch in self._plans if past_epoch < epoch - 1]:
+            del self._plans[past_epoch]
         return built_plan
 
     def prepare(self, epoch: int) -> None:

@@ -90,6 +90,6 @@ def _chunk(file: PublishedFile, number: int) -> str:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as opened_file:
-        while piece := opened_file.read(CHUNK_BYTES):
+    with open(path, "rb") as file:
+        while piece := file.read(CHUNK_BYTES):
             yield piece

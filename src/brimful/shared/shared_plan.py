@@ -232,14 +232,14 @@ class SharedPlan:
         if self._epoch is None or self.replans:
             self._go_to(epoch if self.replans else 0)
         self._epoch = epoch
-        next_item = epoch + 1
+        next_epoch = epoch + 1
         if (
             self._builder is not None
             and self._ahead
             and self.replans
-            and next_item < (self._num_epochs or next_item + 1)
+            and next_epoch < (self._num_epochs or next_epoch + 1)
         ):
-            self._builder.prepare(next_item)
+            self._builder.prepare(next_epoch)
 
     def dataset(self) -> SharedPackedDataset:
         """Return the packs of the plan as a map-style data set for trainers, which follows ``set_epoch``.

@@ -85,8 +85,10 @@ class SourcePlans:
             budgets = self._settings.budgets or {}
             for name in budgets:
                 if name not in (*DERIVED, _LOSS_TOKENS, *encoder.budgets):
-                    known_items = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
-                    raise SettingsError(f"{setting('budgets')}: {name!r} is unknown: packing can measure {known_items}")
+                    known_budgets = ", ".join((_LOSS_TOKENS, *DERIVED, *encoder.budgets))
+                    raise SettingsError(
+                        f"{setting('budgets')}: {name!r} is unknown: packing can measure {known_budgets}"
+                    )
             measurement = ("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in budgets else ("tokens",)
             self._table = measure_lengths(
                 source, encoder, budgets=measurement, progress=progress, **self._measure_options

@@ -200,14 +200,14 @@ def _begins_like_array(path: str) -> bool:
 
 def _lines(listing: _Listing, earlier: Path | None) -> Iterator[bytes]:
     """Yield the lines of all rows in order; those that did not change are taken from an earlier catalogue."""
-    known_items = _known_lines(earlier)
-    candidate = next(known_items, None)
+    earlier_lines = _known_lines(earlier)
+    candidate = next(earlier_lines, None)
     for stem, file, size, time in zip(
         listing.stems, listing.files, listing.sizes.tolist(), listing.times.tolist(), strict=True
     ):
         # Both are in the order of names: what lies before this name in the earlier one was deleted since.
         while candidate is not None and candidate[0]["name"] < stem:
-            candidate = next(known_items, None)
+            candidate = next(earlier_lines, None)
         if candidate is not None and candidate[0]["name"] == stem and candidate[2:] == (size, time):
             entry, line, *_ = candidate
             has_same_media = entry.get("media", {}) == listing.sizes_of(entry.get("media", {}))

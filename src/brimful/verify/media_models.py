@@ -115,9 +115,9 @@ def _qwen_vl(
     }
     tower = towers[family]
     name = {"qwen2-vl": "Qwen2VL", "qwen2.5-vl": "Qwen2_5_VL", "qwen3-vl": "Qwen3VL"}[family]
-    known_items = {key: tokens[key] for key in ("image_token_id", "video_token_id")}
+    placeholder_ids = {key: tokens[key] for key in ("image_token_id", "video_token_id")}
     config = getattr(transformers, f"{name}Config")(
-        text_config={**text, **_MROPE}, vision_config=vision | tower, **known_items
+        text_config={**text, **_MROPE}, vision_config=vision | tower, **placeholder_ids
     )
     return getattr(transformers, f"{name}ForConditionalGeneration")(config)
 

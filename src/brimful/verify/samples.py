@@ -144,14 +144,14 @@ def renumbered(packs: Sequence[Pack]) -> SmallPacks:
     >>> renumbered([pack]).packs[0].input_ids.tolist()
     [4, 3, 4]
     """
-    known_items = np.unique(np.concatenate([pack.input_ids for pack in packs]))
+    present_ids = np.unique(np.concatenate([pack.input_ids for pack in packs]))
     num_tokens = sum(len(pack) for pack in packs)
     small = [
-        replace(pack, input_ids=(np.searchsorted(known_items, pack.input_ids) + _NUM_SPECIAL).astype(np.int32))
+        replace(pack, input_ids=(np.searchsorted(present_ids, pack.input_ids) + _NUM_SPECIAL).astype(np.int32))
         for pack in packs
     ]
     token_ids = {
         item.medium.kind: int(pack.input_ids[item.start + item.runs[0]]) for pack in small for item in pack.media
     }
-    vocab = _NUM_SPECIAL + len(known_items) + num_tokens + len(MediaKind)
+    vocab = _NUM_SPECIAL + len(present_ids) + num_tokens + len(MediaKind)
     return SmallPacks(small, -(-vocab // 64) * 64, token_ids)

@@ -51,8 +51,8 @@ class Finish(Phase):
         if self.min_fill is not None:
             packs = self._around_seeds(items, capacity, ceil(tokens_of(self.min_fill, capacity)))
         # Seeds that were put back are among the other items.
-        other_items = remaining(items, packs)
-        packs += patterns_of(best_fit_decreasing(other_items, capacity=capacity)).items()
+        loose_items = remaining(items, packs)
+        packs += patterns_of(best_fit_decreasing(loose_items, capacity=capacity)).items()
         return Placed(packs, remaining(items, packs), "" if items.num_items else "nothing was left")
 
     def _around_seeds(self, items: Histogram, capacity: int, min_load: int) -> list[PatternRun]:

@@ -207,6 +207,6 @@ def _exchange_slowest(state: _Barriers, barrier: int, place: int) -> None:
     there = np.maximum(state.times_without, state.loads[place]).sum(axis=1) - state.times.sum(axis=1)
     change = here + there
     change[barrier * state.ranks : (barrier + 1) * state.ranks] = 0
-    other_item = int(change.argmin())
-    if change[other_item] < 0:
-        state.exchange(place, other_item)
+    partner = int(change.argmin())
+    if change[partner] < 0:
+        state.exchange(place, partner)

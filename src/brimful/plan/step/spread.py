@@ -152,16 +152,16 @@ def _in_levels(
         return bin_of
     if slices == micro_batches:
         return None
-    other_items = fill_least_loaded(
+    ranks_of_items = fill_least_loaded(
         lengths[items],
         weights[items],
         capacity=capacity,
         num_units=num_ranks * (micro_batches - slices),
         bins_per_unit=1,
     )
-    if other_items is None:
+    if ranks_of_items is None:
         return None
-    bin_of[items] = other_items + num_ranks * slices
+    bin_of[items] = ranks_of_items + num_ranks * slices
     return bin_of
 
 

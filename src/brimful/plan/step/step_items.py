@@ -130,12 +130,12 @@ def refuse_large_groups(items: StepItems) -> None:
     large = np.flatnonzero(exceeded[:, column])
     group, name = int(large[0]), items.budgets.names[column]
     members = groups.members[groups.offsets[group] : groups.offsets[group + 1]]
-    other_items = f"; so do {len(large) - 1:,} more" if len(large) > 1 else ""
+    further_groups = f"; so do {len(large) - 1:,} more" if len(large) > 1 else ""
     larger = items.budgets.larger(column, int(groups.sizes[large, column].max()))
     raise OversizedSampleError(
         f"group {int(groups.names[group])}, samples {examples_of(members, items.sizes[members, column])}, takes "
         f"{int(groups.sizes[group, column]):,} {name} and exceeds the capacity of "
-        f"{int(items.budgets.capacities[column]):,}{other_items}. Choose {setting('groups_share', 'rank')}, or {larger}"
+        f"{int(items.budgets.capacities[column]):,}{further_groups}. Choose {setting('groups_share', 'rank')}, or {larger}"
     )
 
 

@@ -68,8 +68,8 @@ def _box(item: Any, size: tuple[float, float], name: str) -> dict[str, Any]:
     box_key = next((key for key in (*_CORNER_AND_SIZE, *_TWO_CORNERS) if key in item), None)
     numbers = item[box_key] if box_key is not None else None
     if not isinstance(numbers, list) or len(numbers) != 4 or not all(map(_is_number, numbers)):
-        known_items = ", ".join((*_CORNER_AND_SIZE, *_TWO_CORNERS))
-        raise MalformedRowError(f"{name} needs a box of four numbers ({known_items}) and has {preview(numbers)}")
+        known_keys = ", ".join((*_CORNER_AND_SIZE, *_TWO_CORNERS))
+        raise MalformedRowError(f"{name} needs a box of four numbers ({known_keys}) and has {preview(numbers)}")
     left_edge, top, right, bottom = numbers
     if box_key in _CORNER_AND_SIZE:
         right, bottom = left_edge + right, top + bottom

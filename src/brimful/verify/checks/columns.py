@@ -48,7 +48,7 @@ def check_columns(batch: PackedBatch, feature: PackWithExtras, *, with_weights: 
         truth[place_of] = column.values
         if column.place is ColumnPlace.TARGET:
             truth[firsts] = column.fill
-        result = next((other_item.values for other_item in batch.columns if other_item.name == column.name), None)
+        result = next((batch_column.values for batch_column in batch.columns if batch_column.name == column.name), None)
         if result is None:
             return failed(
                 "columns",

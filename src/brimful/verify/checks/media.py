@@ -117,18 +117,16 @@ def _compare(kind: _Kind, expected: Sequence[_Item], values: Any, sizes: Any) ->
     for number, item in enumerate(expected):
         if item.size is None or actual_sizes is None or np.array_equal(actual_sizes[number], item.size):
             continue
-        shown_items = f": {actual_sizes[number].tolist()} and not {item.size.tolist()}" if item.size.size == 3 else ""
-        other_items = [
-            other_item.name
-            for other_item in expected
-            if other_item.size is not None
-            and other_item is not item
-            and np.array_equal(actual_sizes[number], other_item.size)
+        sizes_text = f": {actual_sizes[number].tolist()} and not {item.size.tolist()}" if item.size.size == 3 else ""
+        owners = [
+            sibling.name
+            for sibling in expected
+            if sibling.size is not None and sibling is not item and np.array_equal(actual_sizes[number], sibling.size)
         ]
-        owner = f"that of {other_items[0]}" if other_items else "of no sample"
+        owner = f"that of {owners[0]}" if owners else "of no sample"
         return failed(
             "media",
-            f"{noun} {number} of the batch, of {item.name}, has another {kind.sizes}{shown_items}",
+            f"{noun} {number} of the batch, of {item.name}, has another {kind.sizes}{sizes_text}",
             f"a {_word(kind)} of the wrong sample: {item.name} has {owner}",
             way_out,
         )
@@ -146,7 +144,7 @@ def _cause_of_count(kind: _Kind, expected: Sequence[_Item], rows: npt.NDArray[An
     for number, item in enumerate(expected):
         block = rows[begin : begin + len(item.values)]
         if not _is_same(block, item.values):
-            remainder = sum(len(other_item.values) for other_item in expected[number + 1 :])
+            remainder = sum(len(sibling.values) for sibling in expected[number + 1 :])
             follows = len(rows) - begin == remainder
             if follows or len(rows) < begin + len(item.values) + remainder:
                 return f"one {noun} dropped: number {number}, of {item.name}, is not in the batch"
@@ -162,11 +160,11 @@ def _cause_of_values(
 ) -> str:
     """Say what other features stand in the place of one medium's."""
     item = expected[number]
-    for other_number, other_item in enumerate(expected):
-        if other_number != number and _begins_with(rows, blocks, number, other_item.values):
-            if other_item.name == item.name:
+    for other_number, sibling in enumerate(expected):
+        if other_number != number and _begins_with(rows, blocks, number, sibling.values):
+            if sibling.name == item.name:
                 return f"{noun}s of {item.name} in another order: number {other_number} stands at number {number}"
-            return f"{noun}s of two samples exchanged: that of {other_item.name} stands at the tokens of {item.name}"
+            return f"{noun}s of two samples exchanged: that of {sibling.name} stands at the tokens of {item.name}"
     if _is_same(_row_sums(blocks[number]), _row_sums(item.values)):
         return f"patches in another order: {item.name} has its own, and not in the order of its tokens"
     return f"another {noun}, or another processor: what {item.name} is given is of no sample"
