@@ -173,17 +173,17 @@ class MediaCensus:
             directory, root: as above.
         """
         kinds: dict[str, KindCount] = {}
-        stored_items: list[dict[str, Any]] = []
+        stored_text: list[dict[str, Any]] = []
         for facts in (record.media for record in records if record.media is not None):
             for kind, values in facts["items"].items():
                 kinds[kind] = kinds.get(kind, KindCount()) + KindCount.from_dict(values)
             if facts.get("file") is not None:
-                stored_items.append(facts)
+                stored_text.append(facts)
         return cls(
             {kind.value: kinds[kind.value] for kind in MediaKind if kind.value in kinds},
-            sum(facts["stored"] for facts in stored_items),
-            len(stored_items),
-            sum(facts["bytes"] for facts in stored_items),
+            sum(facts["stored"] for facts in stored_text),
+            len(stored_text),
+            sum(facts["bytes"] for facts in stored_text),
             directory,
             root,
         )
@@ -225,10 +225,10 @@ class MediaCensus:
         """Return where the bytes are, in words."""
         places = []
         if self.num_stored:
-            stored_items = (
+            stored_text = (
                 f"{self.num_stored:,} distinct in {counted(self.containers, 'file')} of {self.directory}/media"
             )
-            places.append(f"{stored_items} ({size_of(self.stored_bytes)})")
+            places.append(f"{stored_text} ({size_of(self.stored_bytes)})")
         if self.root:
             places.append(f"files in {self.root}")
         return places or ["files by absolute paths"]

@@ -64,23 +64,23 @@ def broadcast_plan(plan: Plan | None, *, src: int = 0, group: Any = None) -> Pla
             check_type("plan", plan, (Plan, type(None)), "a Plan")
             raise SettingsError(f"rank {src} has no {setting('plan')} to send")
         if is_source:
-            file = np.memmap(path, dtype=np.uint8, mode="r")
+            contents = np.memmap(path, dtype=np.uint8, mode="r")
             for start in range(0, num_bytes, _CHUNK_BYTES):
-                send(torch.from_numpy(file[start : start + _CHUNK_BYTES].copy()))
+                send(torch.from_numpy(contents[start : start + _CHUNK_BYTES].copy()))
             assert plan is not None
             return plan
         with open(path, "wb") as file:
             for start in range(0, num_bytes, _CHUNK_BYTES):
                 piece = torch.empty(min(_CHUNK_BYTES, num_bytes - start), dtype=torch.uint8)
                 file.write(send(piece).numpy().data)
-        received_bytes = Plan.open(path)
+        received_plan = Plan.open(path)
         # Mapped before the folder goes: on POSIX the mapping keeps the bytes.
         try:
-            received_bytes.check_fingerprint()
+            received_plan.check_fingerprint()
         except CorruptFileError as error:
             raise CorruptFileError(f"the plan that rank {src} sent arrived damaged") from error
-        received_bytes.path = None
-        return received_bytes
+        received_plan.path = None
+        return received_plan
 
 
 def _saved(plan: Plan, path: Path) -> None:
