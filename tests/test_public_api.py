@@ -10,12 +10,13 @@ import pytest
 
 import brimful
 from brimful.errors import BrimfulError, MissingExtraError
+from brimful.measure import LengthCache
 from brimful.messages import setting
 
 NAMES = [
     "open_source", "Source", "Sample", "ChatEncoder", "TextEncoder", "CompletionEncoder", "TokenEncoder",
     "encoder_for", "EncodedSample", "EncodedSamples", "Encoder", "TrainOn",
-    "measure_lengths", "LengthTable", "plan_packs", "plan_with", "PlanSettings", "Plan", "Overflow", "CostModel", "schedule_packs",
+    "measure_lengths", "LengthTable", "LengthCache", "plan_packs", "plan_with", "PlanSettings", "Plan", "Overflow", "CostModel", "schedule_packs",
     "plan_step", "StepPlan", "plan_context_parallel", "ContextParallelPlan", "warm_up",
     "Lookahead", "write_packs", "pack_dataset", "PackSummary", "check_store", "PackingProducer", "open_packs", "Pack", "PackStore",
     "PackedDataset", "PackLoader", "StreamLoader", "LazyShardedDataset", "StreamDataset", "TokenBudgetBatches", "TokenBudget", "SampleCount", "Warmup",
@@ -72,7 +73,7 @@ def instances(tmp_path_factory):
         "CompletionEncoder": brimful.CompletionEncoder(tokenizer), "TokenEncoder": brimful.TokenEncoder(),
         "encoder_for": brimful.encoder_for(source, tokenizer),
         "EncodedSample": encoder.encode(source[0]), "Encoder": encoder, "TrainOn": brimful.TrainOn.ALL,
-        "measure_lengths": table, "LengthTable": table, "plan_packs": plan, "Plan": plan, "plan_with": plan,
+        "measure_lengths": table, "LengthTable": table, "LengthCache": LengthCache(home / "lengths.arrow"), "plan_packs": plan, "Plan": plan, "plan_with": plan,
         "PlanSettings": plan.settings,
         "plan_step": step, "StepPlan": step, "plan_context_parallel": shared, "ContextParallelPlan": shared,
         "Overflow": brimful.Overflow.SPLIT, "CostModel": brimful.CostModel(linear=2.0, quadratic=1.0),

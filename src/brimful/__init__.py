@@ -36,6 +36,7 @@ _MODULE_OF = {
     "TrainOn": "brimful.encode",
     "measure_lengths": "brimful.measure",
     "LengthTable": "brimful.measure",
+    "LengthCache": "brimful.measure",
     "plan_packs": "brimful.plan",
     "plan_with": "brimful.plan",
     "PlanSettings": "brimful.plan",
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
     from brimful.materialize import check_store as check_store
     from brimful.materialize import pack_dataset as pack_dataset
     from brimful.materialize import write_packs as write_packs
+    from brimful.measure import LengthCache as LengthCache
     from brimful.measure import LengthTable as LengthTable
     from brimful.measure import measure_lengths as measure_lengths
     from brimful.plan import CostModel as CostModel

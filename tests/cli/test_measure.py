@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from brimful.measure import LengthTable
-from tests.cli.tools import LENGTHS, result_of, run, value
+from brimful.errors import CacheMismatchError
+from brimful.measure import LengthCache, LengthTable
+from tests.cli.tools import LENGTHS, refused, result_of, run, value
 
 
 def test_measure_shows_and_saves_exact_lengths(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
@@ -62,3 +64,16 @@ def test_measure_counts_skipped_rows(chats: Path, tokenizer: Path, tmp_path: Pat
     assert value(out, "rejected") == "1 malformed row"
     assert LengthTable.open(table).tokens.tolist() == [*LENGTHS, -1]
     assert json.loads(Path(f"{table}.rejects.jsonl").read_text())["where"] == f"{chats}:7"
+
+
+def test_lengths_for_a_training_with_augmentation(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """The file of a training writes its lengths, and the same settings in Python find them: nothing is measured again."""
+    config, path = tmp_path / "train.yaml", tmp_path / "lengths.arrow"
+    config.write_text(f"tokenizer: {tokenizer}\naugmentation:\n  crop: 224\n  scale: [0.8, 1.0]\n  mirror: yes\n")
+    run("measure", chats, "--config", config, "-o", path, "--quiet")
+    cache = LengthCache(path, {"crop": 224, "scale": [0.8, 1.0], "mirror": True})
+    assert cache.lengths(str(chats), str(tokenizer)).tokens.tolist() == LengthTable.open(path).tokens.tolist()
+    with pytest.raises(CacheMismatchError, match="augmentation crop") as caught:
+        LengthCache(path, {"crop": 336, "scale": [0.8, 1.0], "mirror": True}).lengths(str(chats), str(tokenizer))
+    assert f"brimful measure {chats} --tokenizer {tokenizer} -o {path} --augmentation crop=336" in caught.value.message
+    assert "crop=224" in refused("measure", chats, "--tokenizer", tokenizer, "--augmentation", "crop")

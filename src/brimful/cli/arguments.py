@@ -131,7 +131,13 @@ def field_names(options: Mapping[str, Any]) -> dict[str, str]:
 def encoder_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``encoder_for`` that options of the group Encoding give, but the tokenizer."""
     settings = {name: options[name] for name in _ENCODER_OPTIONS}
-    return {"template_kwargs": _template_arguments(options["template_args"]), **settings}
+    form = "NAME=VALUE, such as enable_thinking=false"
+    return {"template_kwargs": _json_values("--template-arg", options["template_args"], form), **settings}
+
+
+def augmentation_of(texts: Sequence[str]) -> dict[str, Any] | None:
+    """Return the settings that ``--augmentation`` records; None without any."""
+    return _json_values("--augmentation", texts, "NAME=VALUE, such as crop=224") or None
 
 
 def _family(options: Mapping[str, Any]) -> Family | None:
@@ -159,16 +165,16 @@ def pairs(flag: str, texts: Sequence[str], value_pattern: str, expected_form: st
         yield match.group(1), match.group(2)
 
 
-def _template_arguments(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse variables of a chat template: JSON if they are, else text."""
-    variables: dict[str, Any] = {}
-    for name, value in pairs("--template-arg", texts, ".*", "NAME=VALUE, such as enable_thinking=false"):
+def _json_values(flag: str, texts: Sequence[str], expected_form: str) -> dict[str, Any]:
+    """Parse the values that a flag gives to names: JSON if they are, else text."""
+    values: dict[str, Any] = {}
+    for name, value in pairs(flag, texts, ".*", expected_form):
         try:
             # Templates test booleans and numbers: "false" as text would be true.
-            variables[name] = json.loads(value)
+            values[name] = json.loads(value)
         except ValueError:
-            variables[name] = value
-    return variables
+            values[name] = value
+    return values
 
 
 def plan_settings(options: Mapping[str, Any]) -> PlanSettings:

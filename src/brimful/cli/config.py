@@ -47,6 +47,9 @@ _VALUES: Mapping[str, Mapping[str, str]] = {
 }
 """Values that belong to a word of ``_ALIASES``, as ours."""
 
+_JSON_OPTIONS = ("template_arg", "augmentation")
+"""Options whose values are JSON, of any depth."""
+
 _SWITCHES = ("packing", "neat_packing", "sample_packing", "packed", "enable_packing")
 """Words that turn packing on elsewhere: true says what this program does anyway."""
 
@@ -261,7 +264,7 @@ def _strings(entry: FileEntry) -> tuple[str, ...]:
 
     node = entry.node
     if isinstance(node, yaml.MappingNode):
-        is_json = _word(entry.key) == "template_arg"
+        is_json = _word(entry.key) in _JSON_OPTIONS
         pairs = [(_text(key), _json(value) if is_json else _text(value)) for key, value in node.value]
         if entry.key != _SOURCE and all(key is not None and value is not None for key, value in pairs):
             return tuple(f"{key}={value}" for key, value in pairs)
@@ -279,10 +282,24 @@ def _text(node: Any) -> str | None:
 
 def _json(node: Any) -> str | None:
     """Return a value as the JSON that ``--template-arg`` reads: ``no`` of YAML is false, and ``"no"`` is a text."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        return _joined("[]", [_json(item) for item in node.value])
+    if isinstance(node, yaml.MappingNode):
+        pairs = [(_text(key), _json(value)) for key, value in node.value]
+        return _joined("{}", [None if None in pair else f"{json.dumps(pair[0])}: {pair[1]}" for pair in pairs])
     text = _text(node)
     if text is None or node.tag.endswith((":int", ":float")):
         return text
     return json.dumps(text.lower() in _YES if node.tag.endswith(":bool") else text)
+
+
+def _joined(brackets: str, texts: Sequence[str | None]) -> str | None:
+    """Return JSON of several parts; None if one has no text."""
+    if None in texts:
+        return None
+    return brackets[0] + ", ".join(text for text in texts if text is not None) + brackets[1]
 
 
 def _number(node: Any) -> int | float | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import open_job
+from brimful.cli.arguments import augmentation_of, open_job
 from brimful.cli.artefacts import lengths_as_dict
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
 from brimful.cli.config import SourceArgument, config_option
@@ -37,6 +37,12 @@ from brimful.report.text.lengths import describe_lengths
         default=True,
         help="Find out where the targets of the loss lie too (chats are measured faster without).",
     ),
+    value_option(
+        "--augmentation",
+        "NAME=VALUE",
+        "Settings of what training applies to samples, recorded for LengthCache; a block in a file of --config.",
+        multiple=True,
+    ),
 )
 @grouped(
     "Output",
@@ -50,6 +56,7 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
 
     Only rows that are new are measured: results are cached by content and by everything that changes a length.
     """
+    augmentation = augmentation_of(options["augmentation"])
     job = open_job(source, options)
     table = measure_lengths(
         job.source,
@@ -58,6 +65,7 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
         path=output,
         rejects_path=options["rejects"] or (f"{output}.rejects.jsonl" if output else None),
         progress=job.progress,
+        augmentation=augmentation,
         **{
             name: options[name]
             for name in ("targets", "cache_dir", "num_proc", "on_bad_sample", "filters", "on_mismatch")

@@ -64,6 +64,26 @@ def _transformed(medium: Medium, transform: Callable[[Image], Image]) -> Medium:
     return Medium(medium.kind, medium.name, data=file.getvalue())
 
 
+def as_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
+    """Return transforms; a type error names the first that is no function."""
+    for number, transform in enumerate(transforms):
+        if not callable(transform):
+            check_type(f"transforms[{number}]", transform, (), "a function from a sample to a sample")
+    return tuple(transforms)
+
+
+def names_of(transforms: Sequence[Transform]) -> str:
+    """Return the names of transforms, for messages."""
+    return ", ".join(map(_name_of, transforms))
+
+
+def not_a_sample(transform: Transform, place: str, sample_id: int, result: Any) -> AugmentationError:
+    """Return the error for a transform that made something else of a sample."""
+    return AugmentationError(
+        f"{_name_of(transform)} makes no sample of {place} (sample {sample_id}) but {type(result).__name__}: return a Sample"
+    )
+
+
 def check_augmentation(
     source: Source, encoder: Encoder, transforms: Sequence[Transform], *, samples: int = 8, draws: int = 2
 ) -> dict[str, int]:
@@ -98,9 +118,7 @@ def check_augmentation(
     whole_number("draws", draws, minimum=1)
     num_changed: dict[str, int] = {}
     probes = list(_probes(source, encoder, samples))
-    for number, transform in enumerate(transforms):
-        if not callable(transform):
-            check_type(f"transforms[{number}]", transform, (), "a function from a sample to a sample")
+    for number, transform in enumerate(as_transforms(transforms)):
         name = _name_of(transform)
         if name in num_changed:
             name = f"{name} (transform {number})"
@@ -109,6 +127,8 @@ def check_augmentation(
             transformed_samples = [transform(sample) for _ in range(draws)]
             num_changed[name] += any(transformed_sample != sample for transformed_sample in transformed_samples)
             for transformed_sample in transformed_samples:
+                if not isinstance(transformed_sample, Sample):
+                    raise not_a_sample(transform, source.where(sample.sample_id), sample.sample_id, transformed_sample)
                 _compare(source, encoder, name, sample, transformed_sample, sizes)
     return num_changed
 
@@ -133,11 +153,11 @@ def _sizes(encoder: Encoder, sample: Sample) -> Mapping[str, int]:
     return {"tokens": len(encoded_items), **encoder.sizes_of_media(encoded_items.media)}
 
 
-def _compare(source: Source, encoder: Encoder, name: str, sample: Sample, other: Any, sizes: Mapping[str, int]) -> None:
+def _compare(
+    source: Source, encoder: Encoder, name: str, sample: Sample, other: Sample, sizes: Mapping[str, int]
+) -> None:
     """Raise an error if a transformed sample takes more or less of a budget than it did."""
     place = f"{source.where(sample.sample_id)} (sample {sample.sample_id})"
-    if not isinstance(other, Sample):
-        raise AugmentationError(f"{name} makes no sample of {place} but {type(other).__name__}: return a Sample")
     try:
         other_sizes = _sizes(encoder, other)
     except BadSampleError as error:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from brimful.checks import position
+from brimful.encode.augmentation import Transform, as_transforms, not_a_sample
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
@@ -37,8 +39,10 @@ class EncodedSamples:
     Args:
         source: the samples, or anything that ``open_source`` takes.
         encoder: turns them into tokens; or a tokenizer, or its name.
+        transforms: functions from a sample to a sample, applied in their order at each access: random augmentation.
 
     Raises:
+        AugmentationError: at access; a transform returned no sample.
         BadSampleError: at access; the row cannot be read or encoded; names file, line and reason.
         EncodersDifferError: at access; a fast library gave other tokens or targets than its reference.
 
@@ -49,9 +53,16 @@ class EncodedSamples:
     (1, EncodedSample(22 tokens, 2 loss tokens))
     """
 
-    def __init__(self, source: Source | Any, encoder: Encoder | str | os.PathLike[str] | Any) -> None:
+    def __init__(
+        self,
+        source: Source | Any,
+        encoder: Encoder | str | os.PathLike[str] | Any,
+        *,
+        transforms: Sequence[Transform] = (),
+    ) -> None:
         self.source = open_source(source)
         self.encoder = as_encoder(self.source, encoder)
+        self.transforms = as_transforms(transforms)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -69,7 +80,7 @@ class EncodedSamples:
     def read(self, sample_ids: Sequence[int]) -> Iterator[EncodedSample]:
         """Yield samples in the order of their ids, some hundred read ahead."""
         for begin in range(0, len(sample_ids), _BATCH_SAMPLES):
-            samples = [self.source[sample_id] for sample_id in sample_ids[begin : begin + _BATCH_SAMPLES]]
+            samples = [self._sample(sample_id) for sample_id in sample_ids[begin : begin + _BATCH_SAMPLES]]
             results = self.encoder.encode_batch(samples)
             # Before the first of them leaves: one that differs puts all in doubt.
             if self._has_reference:
@@ -79,6 +90,17 @@ class EncodedSamples:
                 if isinstance(result, BadSampleError):
                     raise result.located(self.source.where(sample.sample_id))
                 yield result
+
+    def _sample(self, sample_id: int) -> Sample:
+        """Return a sample as training sees it this time."""
+        sample = self.source[sample_id]
+        for transform in self.transforms:
+            transformed_sample = transform(sample)
+            if not isinstance(transformed_sample, Sample):
+                raise not_a_sample(transform, self.source.where(sample_id), sample_id, transformed_sample)
+            # Packs name samples by their ids, whatever a transform makes of them.
+            sample = replace(transformed_sample, sample_id=sample_id)
+        return sample
 
     def __repr__(self) -> str:
         return f"EncodedSamples({counted(len(self), 'sample')} of {self.source.title!r})"

@@ -3,7 +3,7 @@
 import heapq
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,13 +20,14 @@ from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples, is_stored
 from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
 from brimful.execute import available_cores, run_tasks
-from brimful.fingerprint import differing_keys, fingerprint_of, short
+from brimful.fingerprint import fingerprint_of
 from brimful.measure.account import Account
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
 from brimful.measure.comparison import compare_block, is_compared
 from brimful.measure.filters import Duplicates, Filter, as_filters
 from brimful.measure.filters.duplicates import CONTENT, first_of_each
 from brimful.measure.media_comparison import MediaComparison
+from brimful.measure.provenance import open_earlier, provenance_of
 from brimful.measure.table import REJECTED, LengthTable
 from brimful.measure.targets import Targets, joined_rows
 from brimful.messages import setting
@@ -78,6 +79,7 @@ def measure_lengths(
     on_bad_sample: OnBadSample = "error",
     rejects_path: str | os.PathLike[str] | None = None,
     filters: Sequence[Filter | str] | None = None,
+    augmentation: Mapping[str, Any] | None = None,
     on_mismatch: OnMismatch = "error",
     progress: Progress | None = None,
 ) -> LengthTable:
@@ -101,6 +103,8 @@ def measure_lengths(
         rejects_path: JSON lines of the rows that were skipped, and of samples that a filter left out.
         filters: filters of quality (``brimful.measure.filters``), or texts such as ``aspect-ratio=0.2:5``. Samples that one
             of them leaves out are rejected under either ``on_bad_sample``, with its reason.
+        augmentation: settings of what training applies to samples, which changes no length (``check_augmentation``): recorded
+            in the table, and compared when it is opened for another training (``LengthCache``).
         on_mismatch: reaction to a ``path`` with lengths of other data or another encoder: ``error`` names the
             parts that differ, ``rebuild`` replaces the table.
         progress: reports rows and tokens a second and the time left.
@@ -128,6 +132,7 @@ def measure_lengths(
         on_bad_sample=on_bad_sample,
         rejects_path=rejects_path,
         filters=filters,
+        augmentation=augmentation,
         on_mismatch=on_mismatch,
         progress=progress,
         encoded_dir=None,
@@ -149,21 +154,22 @@ def measure_and_keep(
     progress: Progress | None,
     encoded_dir: str | os.PathLike[str] | None,
     filters: Sequence[Filter | str] | None = None,
+    augmentation: Mapping[str, Any] | None = None,
 ) -> Measurement:
     """Measure lengths and leave the tokens in ``encoded_dir``, so that writing need not make them again."""
-    names = (*_checked_budgets(budgets), *encoder.budgets)
+    names = budgets_of(budgets, encoder)
     if on_bad_sample not in ("error", "skip"):
         raise SettingsError(f"{setting('on_bad_sample', on_bad_sample)} is unknown: use error or skip")
     if on_mismatch not in ("error", "rebuild"):
         raise SettingsError(f"{setting('on_mismatch', on_mismatch)} is unknown: use error or rebuild")
     judges = as_filters(filters)
     progress = progress or Progress()
-    provenance = _provenance(source, encoder, names, targets, judges)
+    provenance = provenance_of(source, encoder, names, targets, judges, augmentation)
     key = fingerprint_of([_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None])
     folder = default_cache_dir(cache_dir) / "lengths" / key[:16]
     target = Path(path) if path is not None else folder / f"{source.fingerprint}.arrow"
     # A table in the cache bears the fingerprint of its source: it differs only if it is damaged, and is remade.
-    earlier_table, misfit = _open_earlier(target, provenance, source, encoder)
+    earlier_table, misfit = open_earlier(target, provenance, source, encoder)
     if misfit and path is not None and on_mismatch == "error":
         raise CacheMismatchError(f"{target} {misfit}")
     # It is of no use to a job that keeps the tokens of all rows, or asks for targets or errors that it does not have.
@@ -216,12 +222,17 @@ def measure_and_keep(
     return Measurement(table, samples)
 
 
-def _checked_budgets(budgets: Sequence[str]) -> tuple[str, ...]:
+def budgets_of(budgets: Sequence[str], encoder: Encoder) -> tuple[str, ...]:
+    """Return the budgets of a table: tokens first, those that are asked for, and what the encoder's media take.
+
+    Raises:
+        SettingsError: nobody measures one of that name.
+    """
     for name in budgets:
         if name not in BUDGETS:
             value = setting("budgets", name, python=f"budgets {name!r}")
             raise SettingsError(f"{value} cannot be measured here: use {', '.join(BUDGETS)}")
-    return ("tokens", *(name for name in BUDGETS[1:] if name in budgets))
+    return ("tokens", *(name for name in BUDGETS[1:] if name in budgets), *encoder.budgets)
 
 
 def _num_bad(table: LengthTable) -> int:
@@ -245,61 +256,6 @@ def _lists_rejects(table: LengthTable, path: str | os.PathLike[str]) -> bool:
             return bool([json.loads(line)["sample_id"] for line in file] == table.rejected_ids.tolist())
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _provenance(
-    source: Source, encoder: Encoder, budgets: tuple[str, ...], targets: bool, filters: Sequence[Filter]
-) -> dict[str, Any]:
-    """Return the fingerprints and settings that lengths depend on; ``labels`` are those of targets alone."""
-    settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
-    if "loss_tokens" in budgets:
-        settings |= {f"encoder {name}": value for name, value in encoder.label_settings.items()}
-    if filters:
-        settings["filters"] = {judge.name: judge.settings for judge in filters}
-    return {
-        "settings": {**settings, "budgets": list(budgets), **{f"row {k}": v for k, v in source.row_settings.items()}},
-        **({"labels": {f"encoder {k}": v for k, v in encoder.label_settings.items()}} if targets else {}),
-        "source_fingerprint": source.fingerprint,
-        "source": source.title,
-        "parts": [list(member) for member in source.rows.members],
-        "num_samples": len(source),
-    }
-
-
-def _open_earlier(
-    target: Path, provenance: dict[str, Any], source: Source, encoder: Encoder
-) -> tuple[LengthTable | None, str]:
-    """Open the table at the target if it covers a beginning of the source with the same settings.
-
-    Returns:
-        The table, or None; and the reason why a table that is there is of no use.
-    """
-    try:
-        table = LengthTable.open(target)
-    except FileNotFoundError:
-        return None, ""
-    except BrimfulError as error:
-        return None, (
-            f"is there and cannot be used ({error.message}); choose another {setting('path')}, or "
-            f"{setting('on_mismatch', 'rebuild')}"
-        )
-    # The content is compared last: the fingerprint of a file's first rows may take a reading of the file.
-    differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
-    if "labels" in provenance and "labels" in table.provenance:
-        differences += differing_keys(table.provenance["labels"], provenance["labels"])
-    if not all(map(encoder.engine.trusts, table.provenance.get("engines", ()))):
-        differences.append("libraries that encoded it, which were found to give other tokens than the reference since")
-    if not differences and len(table) > len(source):
-        differences = [f"source ({len(table):,} samples there, {len(source):,} here)"]
-    if not differences and not source.begins_with(len(table), table.provenance["source_fingerprint"]):
-        fingerprint = table.provenance["source_fingerprint"]
-        differences = [f"source content ({short(fingerprint)} there, {short(source.fingerprint)} here)"]
-    if not differences:
-        return table, ""
-    return None, (
-        f"was measured with other settings or data; these parts differ: {', '.join(differences)}. "
-        f"Choose another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
-    )
 
 
 def _task_for(

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from brimful.checks import check_type
+from brimful.encode.augmentation import Transform, names_of
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
-from brimful.errors import PlanMismatchError, SettingsError
+from brimful.errors import AugmentationError, LengthChangedError, PlanMismatchError, SettingsError
 from brimful.fingerprint import short
 from brimful.messages import counted, setting
 from brimful.plan import Alignment, Plan
@@ -61,7 +62,15 @@ class _PlannedPacks:
         first = int(plan.offsets[index % plan.num_packs])
         # A sample that changed since it was measured would be cut in the wrong place, or overfill the pack.
         sample_lengths = np.array([len(sample) for sample in samples])
-        plan.check_sample_lengths(slice(first, first + len(segments)), sample_lengths, self._samples.source.where)
+        try:
+            plan.check_sample_lengths(slice(first, first + len(segments)), sample_lengths, self._samples.source.where)
+        except LengthChangedError as error:
+            if not self._samples.transforms:
+                raise
+            raise AugmentationError(
+                f"{error.message.split(': the data', 1)[0]}: {names_of(self._samples.transforms)} changed its length, or the "
+                f"data changed since. Packs have room for samples as they were measured: let transforms keep lengths"
+            ) from error
         slices = [slice(segment.start, segment.start + segment.length) for segment in segments]
         return assemble_pack(
             [sample.input_ids[tokens] for sample, tokens in zip(samples, slices, strict=True)],
@@ -111,7 +120,12 @@ class PackedDataset(IndexedPacks):
 
     @classmethod
     def from_plan(
-        cls, source: Source | Any, encoder: Encoder | str | os.PathLike[str] | Any, plan: Plan
+        cls,
+        source: Source | Any,
+        encoder: Encoder | str | os.PathLike[str] | Any,
+        plan: Plan,
+        *,
+        transforms: Sequence[Transform] = (),
     ) -> PackedDataset:
         """Return a data set that encodes each pack at access. Its packs are those of the pack store.
 
@@ -119,14 +133,17 @@ class PackedDataset(IndexedPacks):
             source: the samples, or anything that ``open_source`` takes.
             encoder: the one that measured them; or a tokenizer, or its name.
             plan: over the lengths of this source.
+            transforms: random augmentation, applied to each sample at each access; it must not change lengths
+                (``check_augmentation``), which are held against the plan each time.
 
         Raises:
+            AugmentationError: at access; a transform changed the length of a sample.
             PlanMismatchError: the plan is for another number of samples.
             CorruptFileError: the plan was damaged since it was saved.
         """
         check_type("plan", plan, Plan, "a Plan", "open a file by Plan.open")
         dataset = cls.__new__(cls)
-        dataset._packs = _PlannedPacks(EncodedSamples(source, encoder), plan)
+        dataset._packs = _PlannedPacks(EncodedSamples(source, encoder, transforms=transforms), plan)
         return dataset
 
     @property

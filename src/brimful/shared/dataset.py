@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from brimful.checks import check_type
+from brimful.encode.augmentation import Transform
 from brimful.errors import SettingsError
 from brimful.fingerprint import short
 from brimful.messages import counted
@@ -33,6 +34,7 @@ class SharedPackedDataset(IndexedPacks):
         source: the samples, or anything that ``open_source`` takes.
         encoder: the one that measured them.
         shared: the plan, as ``shared_plan`` returns it.
+        transforms: as of ``PackedDataset.from_plan``.
 
     >>> import tempfile
     >>> from brimful import PlanSettings
@@ -45,9 +47,9 @@ class SharedPackedDataset(IndexedPacks):
     Pack(22 tokens, 1 segments, 2 loss tokens)
     """
 
-    def __init__(self, source: Any, encoder: Any, shared: SharedPlan) -> None:
+    def __init__(self, source: Any, encoder: Any, shared: SharedPlan, *, transforms: Sequence[Transform] = ()) -> None:
         check_type("shared", shared, SharedPlan, "what shared_plan returns")
-        self._source, self._encoder = source, encoder
+        self._source, self._encoder, self._transforms = source, encoder, tuple(transforms)
         self._shared: SharedPlan | None = shared
         self._identity = shared.identity
         self._replans = shared.replans
@@ -112,7 +114,7 @@ class SharedPackedDataset(IndexedPacks):
         if len(path) >= _MAX_PATH:
             raise SettingsError(f"the path of the plan is too long: {plan.path}")
         if path.decode() != self._served:
-            self._packs = PackedDataset.from_plan(self._source, self._encoder, plan)
+            self._packs = self._packs_of(plan)
             self._served = plan.path
         self._current.value = path
 
@@ -120,8 +122,11 @@ class SharedPackedDataset(IndexedPacks):
         path = self._current.value.decode()
         if path != self._served:
             # In a worker that was made in an earlier epoch.
-            self._packs, self._served = PackedDataset.from_plan(self._source, self._encoder, Plan.open(path)), path
+            self._packs, self._served = self._packs_of(Plan.open(path)), path
         return self._packs
+
+    def _packs_of(self, plan: Plan) -> PackedDataset:
+        return PackedDataset.from_plan(self._source, self._encoder, plan, transforms=self._transforms)
 
     def _of_main_process(self) -> SharedPlan:
         if self._shared is None:

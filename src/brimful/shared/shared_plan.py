@@ -12,7 +12,7 @@ from brimful.cache import cache_dir as default_cache_dir
 from brimful.checks import check_type, setting_number
 from brimful.errors import SettingsError
 from brimful.fingerprint import short
-from brimful.measure import LengthTable
+from brimful.measure import LengthCache, LengthTable
 from brimful.measure.filters import Filter
 from brimful.measure.job import OnBadSample
 from brimful.messages import setting
@@ -30,6 +30,7 @@ from brimful.shared.waiting import Waiting
 from brimful.typing import AnyIntArray, Fingerprint
 
 if TYPE_CHECKING:
+    from brimful.encode.augmentation import Transform
     from brimful.shared.dataset import SharedPackedDataset
 
 
@@ -42,7 +43,7 @@ def shared_plan(
     name: str = "train",
     groups: AnyIntArray | Sequence[int] | None = None,
     domains: Sequence[str] | None = None,
-    lengths: LengthTable | None = None,
+    lengths: LengthTable | LengthCache | None = None,
     epoch: int = 0,
     replan: bool = True,
     ahead: bool = True,
@@ -74,7 +75,7 @@ def shared_plan(
         name: of this plan among those of one job, for messages.
         groups: as of ``plan_packs``.
         domains: name of the domain of each sample, for ``SharedPlan.metadata``.
-        lengths: measured before; only rank 0 needs them.
+        lengths: measured before, or the file of them with its policy; only rank 0 needs them.
         epoch: the first to be served; that of the checkpoint where a run goes on.
         replan: plan again for each epoch, with other companions. False keeps membership for ever, and only the order of
             the loader changes.
@@ -241,8 +242,11 @@ class SharedPlan:
         ):
             self._builder.prepare(next_epoch)
 
-    def dataset(self) -> SharedPackedDataset:
+    def dataset(self, *, transforms: Sequence[Transform] = ()) -> SharedPackedDataset:
         """Return the packs of the plan as a map-style data set for trainers, which follows ``set_epoch``.
+
+        Args:
+            transforms: as of ``PackedDataset.from_plan``.
 
         Raises:
             SettingsError: the plan was made without source and encoder.
@@ -251,7 +255,7 @@ class SharedPlan:
 
         if self.samples is None:
             raise SettingsError("this plan was made without samples: use SharedPackedDataset(source, encoder, shared)")
-        return SharedPackedDataset(*self.samples, self)
+        return SharedPackedDataset(*self.samples, self, transforms=transforms)
 
     def close(self) -> None:
         """End the signs of life of rank 0: whoever waits for it afterwards gets an error."""

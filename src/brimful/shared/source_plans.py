@@ -14,7 +14,7 @@ from brimful.cache import exclusive
 from brimful.encode.choose import as_encoder
 from brimful.errors import BrimfulError, SettingsError
 from brimful.fingerprint import fingerprint_array, fingerprint_of
-from brimful.measure import LengthTable, measure_lengths
+from brimful.measure import LengthCache, LengthTable, measure_lengths
 from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings, plan_with
 from brimful.plan.policies.budgets import DERIVED
@@ -51,12 +51,13 @@ class SourcePlans:
         *,
         groups: AnyIntArray | Sequence[int] | None,
         domains: Sequence[str] | None,
-        lengths: LengthTable | None,
+        lengths: LengthTable | LengthCache | None,
         measure_options: Mapping[str, Any],
     ) -> None:
         self._source, self._encoder, self._settings, self._directory = source, encoder, settings, directory
         self._groups, self._domain_names = groups, domains
-        self._table = lengths
+        self._table = lengths if isinstance(lengths, LengthTable) else None
+        self._cache = lengths if isinstance(lengths, LengthCache) else None
         self._domains: Domains | None = None
         self._measure_options = measure_options
 
@@ -90,9 +91,8 @@ class SourcePlans:
                         f"{setting('budgets')}: {name!r} is unknown: packing can measure {known_budgets}"
                     )
             measurement = ("tokens", _LOSS_TOKENS) if _LOSS_TOKENS in budgets else ("tokens",)
-            self._table = measure_lengths(
-                source, encoder, budgets=measurement, progress=progress, **self._measure_options
-            )
+            measure = measure_lengths if self._cache is None else self._cache.lengths
+            self._table = measure(source, encoder, budgets=measurement, progress=progress, **self._measure_options)
         if self._domain_names is not None and self._domains is None:
             self._domains = Domains.of(self._domain_names, len(self._table))
         return self._table

@@ -1,0 +1,142 @@
+"""Lengths for training with augmentation: measured before, opened when packs are built."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from brimful.checks import check_type
+from brimful.encode.choose import as_encoder
+from brimful.encode.encoder import Encoder
+from brimful.errors import CacheMismatchError, SettingsError
+from brimful.measure.filters import Filter, as_filters
+from brimful.measure.job import OnBadSample, budgets_of, measure_lengths
+from brimful.measure.provenance import augmentation_settings, open_earlier, provenance_of
+from brimful.measure.table import LengthTable
+from brimful.messages import setting
+from brimful.progress import Progress
+from brimful.sources.open import open_source
+from brimful.sources.source import Source
+
+OnCacheMismatch: TypeAlias = Literal["error", "rebuild", "fallback"]
+
+
+@dataclass(frozen=True)
+class LengthCache:
+    """File of exact lengths for a training data set with augmentation, and the policy where it does not fit.
+
+    Packs are then built from the file alone: no picture is opened, nothing is encoded or augmented. Training augments each
+    sample when it is served (``PackedDataset.from_plan(…, transforms=…)``), and refuses one whose length it changed.
+
+    The file fits if it bears the fingerprints of the rows and of all that decides lengths (tokenizer, chat template,
+    processor, filters), and the settings of the augmentation. Rows that were appended since are measured, and no others.
+
+    Args:
+        path: of the table, as ``brimful measure DATA --config train.yaml -o PATH`` writes it.
+        augmentation: settings of what training applies, such as ``{"crop": 224, "version": 3}``; compared as texts.
+        on_mismatch: where the file is missing or does not fit: ``error`` names what differs and the command that writes it;
+            ``rebuild`` measures and replaces it; ``fallback`` leaves it, warns, and measures as without.
+
+    Raises:
+        SettingsError: an unknown policy, or augmentation that cannot be recorded.
+
+    >>> import tempfile
+    >>> from brimful import measure_lengths
+    >>> from brimful.testing.toys import toy_chat_encoder
+    >>> chats, encoder = [{"prompt": "1+1?", "completion": "2"}], toy_chat_encoder()
+    >>> cache = LengthCache(tempfile.mkdtemp() + "/lengths.arrow", augmentation={"crop": 224}, on_mismatch="rebuild")
+    >>> cache.lengths(chats, encoder).tokens.tolist()
+    [22]
+    """
+
+    path: str | os.PathLike[str]
+    augmentation: Mapping[str, Any] = field(default_factory=dict)
+    on_mismatch: OnCacheMismatch = "error"
+
+    def __post_init__(self) -> None:
+        check_type("path", self.path, (str, os.PathLike), "a path")
+        check_type("augmentation", self.augmentation, Mapping, "a mapping such as {'crop': 224}")
+        augmentation_settings(self.augmentation)
+        if self.on_mismatch not in ("error", "rebuild", "fallback"):
+            raise SettingsError(
+                f"{setting('on_mismatch', self.on_mismatch)} is unknown: use error, rebuild or fallback"
+            )
+
+    def lengths(
+        self,
+        source: Source | Any,
+        encoder: Encoder | str | os.PathLike[str] | Any,
+        *,
+        budgets: Sequence[str] = ("tokens",),
+        targets: bool = True,
+        cache_dir: str | os.PathLike[str] | None = None,
+        num_proc: int | None = None,
+        on_bad_sample: OnBadSample = "error",
+        filters: Sequence[Filter | str] | None = None,
+        progress: Progress | None = None,
+    ) -> LengthTable:
+        """Return the exact lengths of a source, from the file where it fits.
+
+        Args:
+            source, encoder, budgets, targets, cache_dir, num_proc, on_bad_sample, filters, progress: as of
+                ``measure_lengths``.
+
+        Raises:
+            CacheMismatchError: the policy is ``error``; names what differs, and the command that writes the file.
+            BrimfulError: as of ``measure_lengths``, for rows that were appended.
+        """
+        source = open_source(source, cache_dir=cache_dir)
+        encoder = as_encoder(source, encoder)
+        misfit = self._misfit(source, encoder, budgets, targets, as_filters(filters))
+        path: str | os.PathLike[str] | None = self.path
+        if misfit and self.on_mismatch == "error":
+            raise CacheMismatchError(
+                f"{os.fspath(self.path)} {misfit}. Write it with `{self._command(source, encoder)}`, or choose "
+                f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"
+            )
+        if misfit and self.on_mismatch == "fallback":
+            path = None
+            warnings.warn(f"{os.fspath(self.path)} {misfit}: lengths are measured without it", stacklevel=2)
+        return measure_lengths(
+            source,
+            encoder,
+            budgets=budgets,
+            targets=targets,
+            path=path,
+            cache_dir=cache_dir,
+            num_proc=num_proc,
+            on_bad_sample=on_bad_sample,
+            filters=filters,
+            augmentation=None if path is None else self.augmentation,
+            on_mismatch="rebuild",
+            progress=progress,
+        )
+
+    def _misfit(
+        self, source: Source, encoder: Encoder, budgets: Sequence[str], targets: bool, filters: Sequence[Filter]
+    ) -> str:
+        """Say why the file is of no use; empty if it holds lengths of the source, or of a beginning of it."""
+        names = budgets_of(budgets, encoder)
+        provenance = provenance_of(source, encoder, names, targets, filters, self.augmentation)
+        table, misfit = open_earlier(Path(self.path), provenance, source, encoder)
+        if misfit:
+            # The remedies of measuring are not those of training.
+            return misfit.split(". Choose another ", 1)[0].split("; choose another ", 1)[0]
+        if table is None:
+            return "is not there"
+        if targets and table.targets is None:
+            return f"holds no targets of the loss, which planning looks at ({setting('targets', True)})"
+        return ""
+
+    def _command(self, source: Source, encoder: Encoder) -> str:
+        """Return the command line that writes the file, as far as this process knows it."""
+        tokenizer = getattr(encoder, "tokenizer", None)
+        place = getattr(tokenizer, "place", None) or "DIR"
+        flags = [f"{name}={text}" for name, text in augmentation_settings(self.augmentation).items()]
+        words = ["brimful", "measure", source.title, "--tokenizer", place, "-o", os.fspath(self.path)]
+        return shlex.join([*words, *(word for flag in flags for word in ("--augmentation", flag))])

@@ -1,0 +1,106 @@
+"""Provenance of lengths: all that they depend on, compared with that of an earlier job."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from brimful.encode.encoder import Encoder
+from brimful.errors import BrimfulError, SettingsError
+from brimful.fingerprint import differing_keys, short
+from brimful.measure.filters import Filter
+from brimful.measure.table import LengthTable
+from brimful.messages import setting
+from brimful.sources.source import Source
+
+
+def provenance_of(
+    source: Source,
+    encoder: Encoder,
+    budgets: tuple[str, ...],
+    targets: bool,
+    filters: Sequence[Filter],
+    augmentation: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the fingerprints and settings that lengths depend on; ``labels`` are those of targets alone.
+
+    ``augmentation`` changes no length, so that blocks are found whatever it is; a table bears the one it was made for.
+    """
+    settings = {f"encoder {name}": value for name, value in encoder.length_settings.items()}
+    if "loss_tokens" in budgets:
+        settings |= {f"encoder {name}": value for name, value in encoder.label_settings.items()}
+    if filters:
+        settings["filters"] = {judge.name: judge.settings for judge in filters}
+    return {
+        "settings": {**settings, "budgets": list(budgets), **{f"row {k}": v for k, v in source.row_settings.items()}},
+        **({"labels": {f"encoder {k}": v for k, v in encoder.label_settings.items()}} if targets else {}),
+        **({} if augmentation is None else {"augmentation": augmentation_settings(augmentation)}),
+        "source_fingerprint": source.fingerprint,
+        "source": source.title,
+        "parts": [list(member) for member in source.rows.members],
+        "num_samples": len(source),
+    }
+
+
+def open_earlier(
+    target: Path, provenance: dict[str, Any], source: Source, encoder: Encoder
+) -> tuple[LengthTable | None, str]:
+    """Open the table at the target if it covers a beginning of the source with the same settings.
+
+    Returns:
+        The table, or None; and the reason why a table that is there is of no use.
+    """
+    try:
+        table = LengthTable.open(target)
+    except FileNotFoundError:
+        return None, ""
+    except BrimfulError as error:
+        return None, (
+            f"is there and cannot be used ({error.message}); choose another {setting('path')}, or "
+            f"{setting('on_mismatch', 'rebuild')}"
+        )
+    # The content is compared last: the fingerprint of a file's first rows may take a reading of the file.
+    differences = differing_keys(table.provenance.get("settings", {}), provenance["settings"])
+    if "labels" in provenance and "labels" in table.provenance:
+        differences += differing_keys(table.provenance["labels"], provenance["labels"])
+    # A job without any does not ask for what others augment.
+    if "augmentation" in provenance:
+        earlier_augmentation = table.provenance.get("augmentation", {})
+        names = differing_keys(earlier_augmentation, provenance["augmentation"])
+        differences += [f"augmentation {name}" for name in names]
+    if not all(map(encoder.engine.trusts, table.provenance.get("engines", ()))):
+        differences.append("libraries that encoded it, which were found to give other tokens than the reference since")
+    if not differences and len(table) > len(source):
+        differences = [f"source ({len(table):,} samples there, {len(source):,} here)"]
+    if not differences and not source.begins_with(len(table), table.provenance["source_fingerprint"]):
+        fingerprint = table.provenance["source_fingerprint"]
+        differences = [f"source content ({short(fingerprint)} there, {short(source.fingerprint)} here)"]
+    if not differences:
+        return table, ""
+    return None, (
+        f"was measured with other settings or data; these parts differ: {', '.join(differences)}. "
+        f"Choose another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
+    )
+
+
+def augmentation_settings(augmentation: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings of augmentation as texts, so that those of Python, YAML and a command line compare equal.
+
+    Raises:
+        SettingsError: a value that JSON has no text for, such as a function.
+
+    >>> augmentation_settings({"crop": 224, "flip": True, "policy": "v3", "scale": [0.8, 1.0]})
+    {'crop': '224', 'flip': 'true', 'policy': 'v3', 'scale': '[0.8, 1.0]'}
+    """
+    texts = {}
+    for name, value in augmentation.items():
+        try:
+            texts[str(name)] = (
+                value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+            )
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                f"{setting('augmentation')}: {name} is {value!r}, which cannot be recorded: give names, numbers and texts, "
+                f"such as a version of the code"
+            ) from error
+    return texts

@@ -1,0 +1,171 @@
+"""Lengths of a training with augmentation come from a file that fits, or by the policy that was chosen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from brimful import PackedDataset, PlanSettings, measure_lengths, plan_packs, shared_plan
+from brimful.errors import AugmentationError, CacheMismatchError, SettingsError, WrongTypeError
+from brimful.measure import LengthCache
+from brimful.progress import Progress
+from brimful.testing.toys import toy_chat_encoder
+
+TEXTS = [{"text": "abc"}, {"text": "de"}, {"text": "fghi"}]
+CROP = {"crop": 224, "flip": True}
+
+
+class Unused:
+    """Stands in for the encoding of a job that needs none."""
+
+    def __call__(self, *arguments, **options):
+        raise AssertionError("something was encoded")
+
+
+@pytest.fixture
+def path(tmp_path):
+    """The file of the lengths of three texts, measured for ``CROP``."""
+    path = tmp_path / "lengths.arrow"
+    measure_lengths(TEXTS, toy_chat_encoder(), path=path, augmentation=CROP)
+    return path
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """An encoder that may say what it is, and may encode nothing."""
+    encoder = toy_chat_encoder()
+    for name in ("encode", "encode_batch", "encode_together", "begin_lengths"):
+        monkeypatch.setattr(type(encoder), name, Unused())
+    return encoder
+
+
+def test_packs_are_built_without_encoding(path, idle):
+    """On a new machine too, whose cache of blocks is empty: the file is all that is needed."""
+    table = LengthCache(path, CROP).lengths(TEXTS, idle, cache_dir=path.parent / "another")
+    assert table.tokens.tolist() == [3, 2, 4]
+    assert table.targets is not None
+
+
+@pytest.mark.parametrize(
+    ("rows", "augmentation", "part"),
+    [
+        (TEXTS, {"crop": 336, "flip": True}, "augmentation crop"),
+        (TEXTS, {"crop": 224}, "augmentation flip"),
+        ([*TEXTS[:2], {"text": "changed"}], CROP, "source content"),
+        (TEXTS[:2], CROP, r"source \(3 samples there, 2 here\)"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_with_the_command_that_writes_it(path, rows, augmentation, part):
+    before = path.read_bytes()
+    with pytest.raises(CacheMismatchError, match=part) as caught:
+        LengthCache(path, augmentation).lengths(rows, toy_chat_encoder())
+    command = " ".join(f"--augmentation {name}={str(value).lower()}" for name, value in augmentation.items())
+    assert f"-o {path} {command}`" in caught.value.message
+    assert 'on_mismatch="rebuild"' in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_a_missing_file_goes_by_the_policy(tmp_path):
+    path = tmp_path / "lengths.arrow"
+    with pytest.raises(CacheMismatchError, match=r"lengths.arrow is not there. Write it with `brimful measure "):
+        LengthCache(path, CROP).lengths(TEXTS, toy_chat_encoder())
+    with pytest.warns(UserWarning, match="is not there: lengths are measured without it"):
+        table = LengthCache(path, CROP, on_mismatch="fallback").lengths(TEXTS, toy_chat_encoder())
+    assert table.tokens.tolist() == [3, 2, 4]
+    assert not path.exists()
+    LengthCache(path, CROP, on_mismatch="rebuild").lengths(TEXTS, toy_chat_encoder())
+    assert LengthCache(path, CROP).lengths(TEXTS, toy_chat_encoder()).tokens.tolist() == [3, 2, 4]
+
+
+def test_fallback_leaves_the_file_of_another_training(path):
+    before = path.read_bytes()
+    with pytest.warns(UserWarning, match="augmentation crop"):
+        LengthCache(path, {"crop": 336}, on_mismatch="fallback").lengths(TEXTS, toy_chat_encoder())
+    assert path.read_bytes() == before
+
+
+def test_rebuild_for_another_augmentation_encodes_nothing(path, idle):
+    """Augmentation changes no length: only the record is another."""
+    table = LengthCache(path, {"crop": 336}, on_mismatch="rebuild").lengths(TEXTS, idle)
+    assert table.provenance["augmentation"] == {"crop": "336"}
+    assert table.tokens.tolist() == [3, 2, 4]
+
+
+def test_appended_rows_are_the_only_ones_measured(path, monkeypatch):
+    encoder, texts = toy_chat_encoder(), []
+    encode_together = type(encoder).encode_together
+    begin_lengths = type(encoder).begin_lengths
+
+    def note(method):
+        return lambda self, samples: texts.extend(sample.text for sample in samples) or method(self, samples)
+
+    monkeypatch.setattr(type(encoder), "encode_together", note(encode_together))
+    monkeypatch.setattr(type(encoder), "begin_lengths", note(begin_lengths))
+    table = LengthCache(path, CROP).lengths([*TEXTS, {"text": "new"}], encoder, cache_dir=path.parent / "another")
+    assert table.tokens.tolist() == [3, 2, 4, 3]
+    assert texts == ["new"]
+
+
+def test_a_file_without_targets_is_no_base_of_a_plan_that_asks_for_them(tmp_path):
+    path = tmp_path / "lengths.arrow"
+    measure_lengths(TEXTS, toy_chat_encoder(), path=path, targets=False)
+    with pytest.raises(CacheMismatchError, match="holds no targets of the loss"):
+        LengthCache(path).lengths(TEXTS, toy_chat_encoder())
+    assert LengthCache(path).lengths(TEXTS, toy_chat_encoder(), targets=False).targets is None
+
+
+def test_settings_that_cannot_be_recorded_are_refused():
+    with pytest.raises(SettingsError, match="augmentation: crop is <function"):
+        LengthCache("lengths.arrow", {"crop": test_settings_that_cannot_be_recorded_are_refused})
+    with pytest.raises(SettingsError, match='on_mismatch="skip" is unknown'):
+        LengthCache("lengths.arrow", on_mismatch="skip")  # type: ignore[arg-type]
+    with pytest.raises(WrongTypeError, match="augmentation"):
+        LengthCache("lengths.arrow", "crop=224")  # type: ignore[arg-type]
+
+
+def test_training_augments_at_every_access(path):
+    """Lengths come from the file, and each sample is transformed anew when its pack is served."""
+    encoder, calls = toy_chat_encoder(), []
+
+    def turn(sample):
+        calls.append(sample.sample_id)
+        return replace(sample, text=sample.text[::-1] if len(calls) % 2 else sample.text.upper())
+
+    plan = plan_packs(LengthCache(path, CROP).lengths(TEXTS, encoder), capacity=4, seed=None)
+    packs = PackedDataset.from_plan(TEXTS, encoder, plan, transforms=[turn])
+    first, second = packs[0].input_ids, packs[0].input_ids
+    assert calls == [2, 2]
+    assert len(first) == len(second) == 4
+    assert (first[::-1] != second).any()
+    plain = PackedDataset.from_plan(TEXTS, encoder, plan)[0].input_ids
+    assert np.array_equal(first[::-1], plain)
+
+
+def test_a_transform_that_changes_a_length_is_named_when_its_pack_is_served(path):
+    encoder = toy_chat_encoder()
+    plan = plan_packs(LengthCache(path, CROP).lengths(TEXTS, encoder), capacity=8, seed=None)
+
+    def stutter(sample):
+        return replace(sample, text=sample.text[0] + sample.text)
+
+    with pytest.raises(
+        AugmentationError, match=r"encodes to 5 tokens and was planned with 4: stutter changed its length"
+    ):
+        PackedDataset.from_plan(TEXTS, encoder, plan, transforms=[stutter])[0]
+    with pytest.raises(AugmentationError, match=r"makes no sample of .* but str"):
+        PackedDataset.from_plan(TEXTS, encoder, plan, transforms=[lambda sample: sample.text])[0]  # type: ignore[list-item, return-value]
+    with pytest.raises(WrongTypeError, match=r"transforms\[0\]"):
+        PackedDataset.from_plan(TEXTS, encoder, plan, transforms=["flip"])  # type: ignore[list-item]
+
+
+def test_one_plan_for_all_ranks_from_the_file(path, tmp_path, idle):
+    with shared_plan(
+        TEXTS,
+        idle,
+        PlanSettings(capacity=4),
+        directory=tmp_path / "shared",
+        lengths=LengthCache(path, CROP),
+        ahead=False,
+        progress=Progress(),
+    ) as shared:
+        assert sorted(shared.plan.sample_ids.tolist()) == [0, 1, 2]
