@@ -44,14 +44,14 @@ else:
 
 
 @pytest.fixture
-def killed(put, fresh_cache, qwen_tokenizer, tmp_path):
+def killed(put, fresh_cache, small_qwen, tmp_path):
     """``killed(fault)`` runs a job with a fault until it is killed between measuring and comparing; returns its rows."""
 
     def run(fault):
         rows = put("chats.jsonl", chats())
         (tmp_path / "job.py").write_text(SCRIPT)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        command = [sys.executable, tmp_path / "job.py", rows, qwen_tokenizer, tmp_path / "packs", fault]
+        command = [sys.executable, tmp_path / "job.py", rows, small_qwen, tmp_path / "packs", fault]
         ended = subprocess.run(command, env=environment, cwd=ROOT, timeout=300, check=False)
         assert ended.returncode == -signal.SIGKILL, "the fault was not hit: the test proves nothing"
         assert list(fresh_cache.glob("lengths/*/parts/*/*.arrow"))
@@ -61,23 +61,23 @@ def killed(put, fresh_cache, qwen_tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("few_rows", [0, 3000])
-def test_lengths(killed, qwen_tokenizer, monkeypatch, tmp_path, few_rows):
+def test_lengths(killed, small_qwen, monkeypatch, tmp_path, few_rows):
     """Without it a killed job is the way in which wrong lengths come into a table, also into that of a small job."""
     rows = killed("lose_tokens")
     monkeypatch.setattr(job, "_FEW_ROWS", few_rows)
-    encoder = ChatEncoder(qwen_tokenizer)
+    encoder = ChatEncoder(small_qwen)
     with pytest.raises(
         EncodersDifferError, match=r"chats\.jsonl:3 \(sample 2\): fastokens .* tokens, and \d+ by the reference"
     ):
         measure_lengths(rows, encoder)
     assert encoder.engine.name.startswith("tokenizers ")
-    right = measure_lengths(rows, ChatEncoder(qwen_tokenizer).engine.reference, cache_dir=tmp_path / "other")
+    right = measure_lengths(rows, ChatEncoder(small_qwen).engine.reference, cache_dir=tmp_path / "other")
     assert measure_lengths(rows, encoder).tokens.tolist() == right.tokens.tolist()
 
 
-def test_targets(killed, qwen_tokenizer, tmp_path):
+def test_targets(killed, small_qwen, tmp_path):
     """Lengths of the killed job are right; only its tokens, which the job takes up again, tell of the fault."""
     rows = killed("shift_targets")
     with pytest.raises(EncodersDifferError, match=r"target \d+ is False, and True by the reference"):
-        pack_dataset(rows, ChatEncoder(qwen_tokenizer), tmp_path / "packs", capacity=512)
-    pack_dataset(rows, ChatEncoder(qwen_tokenizer), tmp_path / "packs", capacity=512)
+        pack_dataset(rows, ChatEncoder(small_qwen), tmp_path / "packs", capacity=512)
+    pack_dataset(rows, ChatEncoder(small_qwen), tmp_path / "packs", capacity=512)
