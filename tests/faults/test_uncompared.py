@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,21 +44,44 @@ else:
 """
 
 
-@pytest.fixture
-def killed(put, fresh_cache, small_qwen, tmp_path):
-    """``killed(fault)`` runs a job with a fault until it is killed between measuring and comparing; returns its rows."""
+@pytest.fixture(scope="module")
+def killed_jobs(small_qwen, tmp_path_factory):
+    """``killed_jobs(fault)`` is where a job with a fault was killed, once, between measuring and comparing."""
+    folders = {}
 
     def run(fault):
-        rows = put("chats.jsonl", chats())
-        (tmp_path / "job.py").write_text(SCRIPT)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        command = [sys.executable, tmp_path / "job.py", rows, small_qwen, tmp_path / "packs", fault]
-        ended = subprocess.run(command, env=environment, cwd=ROOT, timeout=300, check=False)
+        if fault in folders:
+            return folders[fault]
+        folder = folders[fault] = tmp_path_factory.mktemp(fault)
+        (folder / "chats.jsonl").write_text(chats())
+        (folder / "job.py").write_text(SCRIPT)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("BRIMFUL_CACHE", str(folder / "cache"))
+            # Kept in the cache: the process loads the tokenizer and its template without Transformers.
+            assert "fastokens" in ChatEncoder(small_qwen).engine.name
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+            words = [folder / "job.py", folder / "chats.jsonl", small_qwen, folder / "packs", fault]
+            ended = subprocess.run([sys.executable, *words], env=environment, cwd=ROOT, timeout=300, check=False)
         assert ended.returncode == -signal.SIGKILL, "the fault was not hit: the test proves nothing"
-        assert list(fresh_cache.glob("lengths/*/parts/*/*.arrow"))
-        return rows
+        assert list(folder.glob("cache/lengths/*/parts/*/*.arrow"))
+        return folder
 
     return run
+
+
+@pytest.fixture
+def killed(killed_jobs, tmp_path, monkeypatch):
+    """``killed(fault)`` takes up what such a job left, with a copy of its cache and its packs; returns its rows."""
+
+    def take_up(fault):
+        folder = killed_jobs(fault)
+        for name in ("cache", "packs"):
+            if (folder / name).exists():
+                shutil.copytree(folder / name, tmp_path / name, copy_function=shutil.copy2)
+        monkeypatch.setenv("BRIMFUL_CACHE", str(tmp_path / "cache"))
+        return str(folder / "chats.jsonl")
+
+    return take_up
 
 
 @pytest.mark.parametrize("few_rows", [0, 3000])

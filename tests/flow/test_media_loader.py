@@ -106,7 +106,7 @@ def test_or_its_sample_is_trained_without_loss(broken, small_qwen, tmp_path):
         MediaFeatures.of_packs(packs, small_qwen, on_bad_medium="skip")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.training)])
 def test_workers_make_the_batches_of_one_process(context, broken, small_qwen):
     """Forked with a processor that is loaded, and spawned without: the same tensors, a broken picture among them."""
     dataset = PackedDataset(broken)
