@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from brimful import measure_lengths, pack_dataset
 from brimful.encode import ChatEncoder
 from brimful.errors import EncodersDifferError
 from brimful.measure import job
+from brimful.sources import Sample
 from tests.measure.planted import chats
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +60,9 @@ def killed_jobs(small_qwen, tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("BRIMFUL_CACHE", str(folder / "cache"))
             # Kept in the cache: the process loads the tokenizer and its template without Transformers.
-            assert "fastokens" in ChatEncoder(small_qwen).engine.name
+            encoder = ChatEncoder(small_qwen)
+            encoder.encode(Sample(0, messages=json.loads(chats(1))["messages"]))
+            assert "fastokens" in encoder.engine.name
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
             words = [folder / "job.py", folder / "chats.jsonl", small_qwen, folder / "packs", fault]
             ended = subprocess.run([sys.executable, *words], env=environment, cwd=ROOT, timeout=300, check=False)

@@ -72,10 +72,7 @@ def test_chats(name, capacity, num_samples, data_dir, qwen, tmp_path):
     assert check_store(tmp_path, plan=summary.plan).samples == len(rows) - len(dropped)
 
 
-@pytest.mark.parametrize(
-    "num_samples",
-    [30, pytest.param(100, marks=pytest.mark.training), pytest.param(None, marks=pytest.mark.chaos)],
-)
+@pytest.mark.parametrize("num_samples", [100, pytest.param(None, marks=pytest.mark.chaos)])
 def test_documents_split_into_segments(num_samples, data_dir, qwen, tmp_path):
     """Long documents under ``split``: every token once, in order."""
     path = data_dir / "text" / "peps_even.jsonl.gz"
