@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := text,torch,fast,media,optimal,huggingface,trl,lightning,test,check
 
+# Tests start Python a hundred times: all of them take compiled modules from the first.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: help demo test test-all check bench chaos format clean
 
 help:

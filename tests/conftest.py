@@ -9,13 +9,19 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported:
 # times the processor time that they need. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import gc
+import itertools
+import json
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from brimful.locks import lock
 
 for module in ("brimful.testing.contracts", "tests.cli.tools", "tests.cli.bad_input.tools"):
     pytest.register_assert_rewrite(module)  # what they assert is explained as in a test
@@ -36,10 +42,53 @@ if folder := os.environ.get("BRIMFUL_TORCHVISION"):
     sys.path.append(folder)
 
 
+# ── what costs seconds, once for all tests ────────────────────────────────────────────────────────────────────────
+
+
+def pytest_configure() -> None:
+    """Collect no garbage while test modules import: they make a million objects, and nearly all of them stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but among what tests make alone."""
+    gc.freeze()
+    gc.enable()
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that ``make`` filled, once for all processes of pytest: the first makes it, the others wait."""
+    base = factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, finished = root / name, root / f"{name}.finished"
+    with open(root / f"{name}.lock", "wb") as file:
+        lock(file)
+        if not finished.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            finished.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def _comparisons(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Comparisons of tokenizers and templates with their references, made once for all tests."""
-    return tmp_path_factory.mktemp("comparisons")
+    return made_once(tmp_path_factory, "comparisons", lambda folder: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_hard_texts() -> Iterator[None]:
+    """The first two hundred hard texts: the reference takes seconds for all of them, and tests make many tokenizers.
+
+    All of them are compared in ``tests/encode/test_tokenizer.py``.
+    """
+    from brimful.encode import tokenizer
+    from brimful.encode.hard_texts import hard_texts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "hard_texts", lambda: itertools.islice(hard_texts(), 200))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +129,32 @@ def qwen_tokenizer(data_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_qwen(qwen_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of the Qwen2.5 tokenizer with its first 10,000 merges: it loads in milliseconds, the whole in seconds.
+
+    Its special tokens follow at once: 10,256 is that of the end of a text, 10,268 that of a picture.
+    """
+
+    def cut(folder: Path) -> None:
+        state = json.loads((qwen_tokenizer / "tokenizer.json").read_bytes())
+        config = json.loads((qwen_tokenizer / "tokenizer_config.json").read_bytes())
+        model, num_merges = state["model"], 10_000
+        num_tokens, lost = 256 + num_merges, len(model["vocab"]) - 256 - num_merges
+        model["merges"] = model["merges"][:num_merges]
+        model["vocab"] = {token: number for token, number in model["vocab"].items() if number < num_tokens}
+        for added in state["added_tokens"]:
+            added["id"] -= lost
+        decoder = config["added_tokens_decoder"]
+        config["added_tokens_decoder"] = {str(int(number) - lost): token for number, token in decoder.items()}
+        (folder / "tokenizer.json").write_text(json.dumps(state))
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        for name in ("preprocessor_config.json", "chat_template_vl.jinja"):
+            shutil.copyfile(qwen_tokenizer / name, folder / name)
+
+    return made_once(tmp_path_factory, "small-qwen", cut)
+
+
+@pytest.fixture(scope="session")
 def qwen(qwen_tokenizer: Path) -> Any:
     """The Qwen2.5 tokenizer, loaded once for all tests."""
     from brimful.encode.tokenizer import Tokenizer
@@ -88,11 +163,15 @@ def qwen(qwen_tokenizer: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def stdlib_chats() -> list[dict[str, list[dict[str, str]]]]:
+def stdlib_chats(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[dict[str, str]]]]:
     """All chats of the demo: reading the standard library takes seconds."""
     from brimful.demo import make_chats
 
-    return make_chats()
+    home = made_once(
+        tmp_path_factory, "stdlib-chats", lambda folder: (folder / "chats.json").write_text(json.dumps(make_chats()))
+    )
+    chats: list[dict[str, list[dict[str, str]]]] = json.loads((home / "chats.json").read_bytes())
+    return chats
 
 
 @pytest.fixture(scope="session")
@@ -104,22 +183,27 @@ def media_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from brimful.demo.media_chats import make_media_chats
     from brimful.demo.multimodal import write_media_chats, write_processors
 
-    home = tmp_path_factory.mktemp("media")
-    made = make_media_chats(num_chats=16, num_tones=3)
-    write_media_chats(made, home)
-    write_processors([turn["content"] for row in made.chats for turn in row["messages"]], home)
-    return home
+    def make(home: Path) -> None:
+        made = make_media_chats(num_chats=16, num_tones=3)
+        write_media_chats(made, home)
+        write_processors([turn["content"] for row in made.chats for turn in row["messages"]], home)
+
+    return made_once(tmp_path_factory, "media", make)
 
 
 @pytest.fixture(scope="session")
-def media_packs(media_home: Path) -> Path:
+def media_packs(media_home: Path, _comparisons: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Packs of the chats of ``media_home``, by the command: 16 chats with 20 pictures, limited in patches too."""
-    import subprocess
+    from tests.cli.tools import run
 
-    options = ["--processor", "processor", "--max-length", "512", "--max-patches", "768", "--num-proc", "1", "--quiet"]
-    environment = {**os.environ, "BRIMFUL_CACHE": str(media_home / "cache")}
-    command = [sys.executable, "-m", "brimful", "pack", "chats.jsonl", "-o", "packs", *options]
-    subprocess.run(command, cwd=media_home, env=environment, check=True, capture_output=True)
+    def pack(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(media_home)
+            patch.setenv("BRIMFUL_CACHE", str(folder / "cache"))
+            options = ["--processor", "processor", "--max-length", 512, "--max-patches", 768, "--num-proc", 1]
+            run("pack", "chats.jsonl", "-o", media_home / "packs", *options, "--quiet")
+
+    made_once(tmp_path_factory, "media-packs", pack)
     return media_home / "packs"
 
 

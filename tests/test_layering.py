@@ -1,6 +1,7 @@
 """The package is its own map: arrows of import point left along the flow."""
 
 import ast
+import functools
 from pathlib import Path
 
 import brimful
@@ -76,11 +77,15 @@ HEAVY_FILES = {
 }
 
 
+@functools.cache
 def modules():
+    """Path, package and tree of every module, parsed once."""
+    trees = []
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         package = "base" if parts[0] in BASE else parts[0]
-        yield path, package, ast.parse(path.read_text())
+        trees.append((path, package, ast.parse(path.read_text())))
+    return trees
 
 
 def nodes_for_type_checkers(tree):

@@ -4,6 +4,7 @@ The rule is in CONTRIBUTING.md, section "Words".
 """
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -56,10 +57,11 @@ NOUNS = frozenset(
 """Nouns that end like a participle, and a number."""
 
 
+@functools.cache
 def files():
-    for path in sorted(ROOT.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        yield path.relative_to(ROOT), text, ast.parse(text)
+    """Path, text and tree of every module, parsed once."""
+    texts = [(path.relative_to(ROOT), path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))]
+    return [(path, text, ast.parse(text)) for path, text in texts]
 
 
 def docstrings(tree):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -37,6 +38,15 @@ def flags() -> set[str]:
     }
 
 
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Every module of the library, parsed."""
+    return {
+        path.relative_to(SOURCES).as_posix(): ast.parse(path.read_text("utf-8"))
+        for path in sorted(SOURCES.rglob("*.py"))
+    }
+
+
 def strings(tree: ast.AST) -> Iterator[ast.Constant]:
     """Texts of a module that are no docstrings."""
     loose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -59,12 +69,11 @@ def mentions(tree: ast.AST) -> Iterator[str]:
 def test_no_source_of_the_library_holds_a_flag() -> None:
     """Without it a Python user is told to set --overflow."""
     found = []
-    for path in sorted(SOURCES.rglob("*.py")):
-        name = path.relative_to(SOURCES).as_posix()
+    for name, tree in trees().items():
         if not name.startswith(SPEAKS_FLAGS):
             found += [
                 f"{name}:{text.lineno} {text.value!r}"
-                for text in strings(ast.parse(path.read_text("utf-8")))
+                for text in strings(tree)
                 if LITERAL_FLAG.search(text.value)  # type: ignore[arg-type]
             ]
     assert not found, "mention settings by brimful.messages.setting:\n" + "\n".join(found)
@@ -72,7 +81,7 @@ def test_no_source_of_the_library_holds_a_flag() -> None:
 
 def test_every_setting_that_is_mentioned_has_a_flag_or_is_of_python_alone() -> None:
     """Without it the command line names a flag that no command knows."""
-    names = {name for path in SOURCES.rglob("*.py") for name in mentions(ast.parse(path.read_text("utf-8")))}
+    names = {name for tree in trees().values() for name in mentions(tree)}
     assert {"capacity", "overflow", "fp8", "tail"} <= names, "the test does not see what is mentioned"
     real = flags()
     assert {name: flag_of(name) for name in names - PYTHON_ONLY if flag_of(name) not in real} == {}

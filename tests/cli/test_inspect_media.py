@@ -63,13 +63,13 @@ def test_a_check_looks_where_the_media_are_by_now(store, tmp_path):
     assert "12 media agree" in out[-1]
 
 
-def test_pack_puts_bytes_into_the_store(tmp_path, qwen_tokenizer):
+def test_pack_puts_bytes_into_the_store(tmp_path, small_qwen):
     """The flag, with a real processor; and what goes to disk is said first."""
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (60, 40)).save(tmp_path / "a.png")
     row = {"question": "<image>What?", "answer": "A picture.", "image": "a.png"}
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
-    encoding = ["--processor", qwen_tokenizer, "--chat-template", qwen_tokenizer / "chat_template_vl.jinja"]
+    encoding = ["--processor", small_qwen, "--chat-template", small_qwen / "chat_template_vl.jinja"]
     options = [*encoding, "--encoder", "qwen2-vl", "--max-length", 64, "-o", tmp_path / "packs", "--num-proc", 1]
     _, messages = run("pack", tmp_path / "rows.jsonl", *options, "--media", "bytes")
     assert any("2 in the packs" in line and "1 distinct ones stored" in line for line in messages)

@@ -97,12 +97,12 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, words):
 
 
 @pytest.fixture(scope="module")
-def pictures(qwen_tokenizer, tmp_path_factory):
+def pictures(small_qwen, tmp_path_factory):
     """Packs with pictures beside their processor."""
     from tests.verify import media_packs
 
     folder = media_packs.qwen_folder(tmp_path_factory.mktemp("pictures"), "qwen2-vl")
-    media_packs.packs_of(media_packs.rows_of_pictures(), "qwen2-vl", qwen_tokenizer, folder)
+    media_packs.packs_of(media_packs.rows_of_pictures(), "qwen2-vl", small_qwen, folder)
     return folder
 
 

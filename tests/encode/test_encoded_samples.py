@@ -142,14 +142,14 @@ def _written(source, encoder, table, home):
 
 
 @pytest.fixture
-def chats(put, fresh_cache, qwen_tokenizer, monkeypatch):
+def chats(put, fresh_cache, small_qwen, monkeypatch):
     """Chats and a new encoder of them, whose fast tokenizer passed the comparison before its first use."""
     pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
     monkeypatch.setattr("brimful.encode.tokenizer.hard_texts", lambda: iter(["x"]))
     turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a b c"}]
     source = open_source(put("chats.jsonl", (json.dumps({"messages": turns}) + "\n") * 40))
-    assert Tokenizer(qwen_tokenizer).is_fast
-    return source, lambda: ChatEncoder(Tokenizer(qwen_tokenizer))
+    assert Tokenizer(small_qwen).is_fast
+    return source, lambda: ChatEncoder(Tokenizer(small_qwen))
 
 
 @pytest.mark.parametrize("way", [_packs_on_the_fly, _micro_batches, _stream, _written])

@@ -27,9 +27,9 @@ def test_an_encoder_without_faster_libraries_says_so():
 
 
 @pytest.mark.parametrize("kind", [ChatEncoder, CompletionEncoder, TextEncoder])
-def test_the_reference_is_the_same_encoder_by_the_slow_libraries(kind, qwen_tokenizer):
+def test_the_reference_is_the_same_encoder_by_the_slow_libraries(kind, small_qwen):
     """A reference with a fast tokenizer anywhere in it would compare the fast library with itself."""
-    encoder = kind(Tokenizer(qwen_tokenizer))
+    encoder = kind(Tokenizer(small_qwen))
     reference = encoder.engine.reference
     assert reference is encoder.engine.reference
     assert reference.engine.reference is reference
@@ -41,9 +41,9 @@ def test_the_reference_is_the_same_encoder_by_the_slow_libraries(kind, qwen_toke
 
 
 @pytest.mark.parametrize("move", [copy.deepcopy, lambda encoder: pickle.loads(pickle.dumps(encoder))])
-def test_libraries_stay_in_their_process(move, qwen_tokenizer):
+def test_libraries_stay_in_their_process(move, small_qwen):
     """Without it a worker process would get the tokenizer's megabytes over a pipe, or the job would not start."""
-    encoder = ChatEncoder(qwen_tokenizer)
+    encoder = ChatEncoder(small_qwen)
     name = encoder.engine.name
     moved = move(encoder)
     assert "engine" not in vars(moved)

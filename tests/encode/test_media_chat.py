@@ -18,20 +18,20 @@ MAX_PIXELS = 200_000
 
 
 @pytest.fixture(scope="module")
-def encoder(qwen_tokenizer):
-    family = open_family("qwen2-vl", qwen_tokenizer, max_pixels=MAX_PIXELS)
-    return MediaChatEncoder(qwen_tokenizer, family, chat_template=qwen_tokenizer / "chat_template_vl.jinja")
+def encoder(small_qwen):
+    family = open_family("qwen2-vl", small_qwen, max_pixels=MAX_PIXELS)
+    return MediaChatEncoder(small_qwen, family, chat_template=small_qwen / "chat_template_vl.jinja")
 
 
 @pytest.fixture(scope="module")
-def processor_ids(qwen_tokenizer):
+def processor_ids(small_qwen):
     """Token ids as ``Qwen2VLProcessor`` makes them: the processor itself needs torchvision for its part of videos."""
     from transformers import AutoTokenizer, Qwen2VLImageProcessorPil
     from transformers.image_utils import load_image
 
-    tokenizer = AutoTokenizer.from_pretrained(qwen_tokenizer)
-    image_processor = Qwen2VLImageProcessorPil.from_pretrained(qwen_tokenizer, max_pixels=MAX_PIXELS)
-    template = (qwen_tokenizer / "chat_template_vl.jinja").read_text()
+    tokenizer = AutoTokenizer.from_pretrained(small_qwen)
+    image_processor = Qwen2VLImageProcessorPil.from_pretrained(small_qwen, max_pixels=MAX_PIXELS)
+    template = (small_qwen / "chat_template_vl.jinja").read_text()
 
     def ids(sample):
         text = tokenizer.apply_chat_template(sample.messages, chat_template=template, tokenize=False)
@@ -95,7 +95,7 @@ def test_measured_lengths_are_those_of_the_tokens(encoder):
 def test_media_know_their_tokens(encoder):
     """The collator finds the tokens of a picture by these numbers."""
     encoded = encoder.encode(sample_of(ROWS[2]))
-    pad = 151655
+    pad = 10_268
     for item in encoded.media:
         tokens = encoded.input_ids[item.start : item.start + item.length]
         assert (tokens == pad).all()
@@ -105,16 +105,16 @@ def test_media_know_their_tokens(encoder):
     assert np.count_nonzero(encoded.input_ids == pad) == sum(item.length for item in encoded.media)
 
 
-def test_targets_are_the_answers_and_no_picture(encoder, qwen):
+def test_targets_are_the_answers_and_no_picture(encoder):
     """Also of an answer that holds a picture: its tokens stand for features, which are not predicted."""
     encoded = encoder.encode(sample_of(ROWS[5]))
-    targets = qwen.decode(encoded.input_ids[encoded.loss_mask].tolist())
+    targets = encoder.decode(encoded.input_ids[encoded.loss_mask].tolist())
     assert targets == "Seen <|vision_start|><|vision_end|>.<|im_end|>"
 
 
-def test_a_text_has_the_tokens_of_a_chat(encoder, qwen_tokenizer):
+def test_a_text_has_the_tokens_of_a_chat(encoder, small_qwen):
     """Texts among pictures go the way of all texts."""
-    plain = ChatEncoder(qwen_tokenizer, chat_template=qwen_tokenizer / "chat_template_vl.jinja")
+    plain = ChatEncoder(small_qwen, chat_template=small_qwen / "chat_template_vl.jinja")
     sample = sample_of(ROWS[4])
     ours, theirs = encoder.encode(sample), plain.encode(sample)
     assert ours.input_ids.tolist() == theirs.input_ids.tolist()
@@ -146,33 +146,33 @@ def test_a_picture_that_cannot_be_measured_is_its_samples_fault(encoder, row, re
     assert len(first) == len(third) > 0
 
 
-def test_an_encoder_of_texts_refuses_media(qwen_tokenizer):
+def test_an_encoder_of_texts_refuses_media(small_qwen):
     """Without it a question would be trained without its picture."""
-    encoder = ChatEncoder(qwen_tokenizer, chat_template=qwen_tokenizer / "chat_template_vl.jinja")
+    encoder = ChatEncoder(small_qwen, chat_template=small_qwen / "chat_template_vl.jinja")
     with pytest.raises(BadSampleError, match="holds media, which takes the processor of a model"):
         encoder.encode(sample_of(ROWS[0]))
 
 
-def test_a_template_of_texts_is_refused(qwen_tokenizer):
+def test_a_template_of_texts_is_refused(small_qwen):
     """Before anything is measured, with the way out."""
-    encoder = MediaChatEncoder(qwen_tokenizer, open_family("qwen2-vl"))
+    encoder = MediaChatEncoder(small_qwen, open_family("qwen2-vl"))
     with pytest.raises(SettingsError, match=r"the chat template cannot write media .* name the template of the model"):
         encoder.encode(sample_of(ROWS[0]))
 
 
-def test_limits_of_pixels_belong_to_the_fingerprint(qwen_tokenizer):
+def test_limits_of_pixels_belong_to_the_fingerprint(small_qwen):
     """Lengths of one limit are wrong for another."""
-    template = qwen_tokenizer / "chat_template_vl.jinja"
-    families = [open_family("qwen2-vl", qwen_tokenizer, max_pixels=limit) for limit in (100_000, 100_001)]
-    one, other = (MediaChatEncoder(qwen_tokenizer, family, chat_template=template) for family in families)
+    template = small_qwen / "chat_template_vl.jinja"
+    families = [open_family("qwen2-vl", small_qwen, max_pixels=limit) for limit in (100_000, 100_001)]
+    one, other = (MediaChatEncoder(small_qwen, family, chat_template=template) for family in families)
     assert one.length_fingerprint != other.length_fingerprint
     assert json.dumps(one.length_settings)
 
 
-def test_the_choice_of_encoders_takes_a_family(qwen_tokenizer):
+def test_the_choice_of_encoders_takes_a_family(small_qwen):
     """As the command line asks for it."""
     source = open_source(ROWS, media=True)
-    family = open_family("qwen2-vl", qwen_tokenizer)
-    assert isinstance(encoder_for(source, qwen_tokenizer, media=family), MediaChatEncoder)
+    family = open_family("qwen2-vl", small_qwen)
+    assert isinstance(encoder_for(source, small_qwen, media=family), MediaChatEncoder)
     with pytest.raises(SettingsError, match="media are packed with mode"):
-        encoder_for(source, qwen_tokenizer, media=family, mode="text")
+        encoder_for(source, small_qwen, media=family, mode="text")

@@ -53,7 +53,7 @@ def _contents(row: dict[str, Any]) -> list[str]:
     return [row[name] for name in ("question", "answer", "text") if name in row]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     data=st.lists(rows, min_size=1, max_size=8),
     capacity=st.integers(24, 120),

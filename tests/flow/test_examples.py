@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -43,6 +44,15 @@ def run(name: str, tmp_path: Path) -> str:
     return done.stdout
 
 
+def run_here(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What an example prints that needs no process of its own: another one would import everything anew."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert not list(tmp_path.iterdir()), "an example cleans up"
+    return capsys.readouterr().out
+
+
 def test_no_example_is_left_out() -> None:
     assert FILES == [
         "01_pack_your_chats.py",
@@ -58,8 +68,8 @@ def test_no_example_is_left_out() -> None:
     ], "a new example needs a test here"
 
 
-def test_pack_your_chats(tmp_path) -> None:
-    out = run("01_pack_your_chats.py", tmp_path)
+def test_pack_your_chats(tmp_path, monkeypatch, capsys) -> None:
+    out = run_here("01_pack_your_chats.py", tmp_path, monkeypatch, capsys)
     samples, dropped = re.search(r"^samples +(\d+) in memory", out, re.M), re.search(r"^dropped +(\d+)", out, re.M)
     checked = re.search(r"StoreCheck\(.*samples=(\d+)", out)
     assert samples
@@ -68,8 +78,8 @@ def test_pack_your_chats(tmp_path) -> None:
     assert int(samples[1]) == int(dropped[1]) + int(checked[1]), "every sample is in a pack or was dropped"
 
 
-def test_plan_only(tmp_path) -> None:
-    out = run("02_plan_only.py", tmp_path)
+def test_plan_only(tmp_path, monkeypatch, capsys) -> None:
+    out = run_here("02_plan_only.py", tmp_path, monkeypatch, capsys)
     assert "pack 2: sample 0 (3 tokens), sample 1 (3 tokens), sample 5 (1 tokens)" in out
     assert re.search(r"split: 0 of [\d,]+ tokens are lost", out)
     assert out.endswith(" again\n")

@@ -18,8 +18,8 @@ def source():
 
 
 @pytest.fixture(scope="module")
-def encoder(qwen_tokenizer):
-    return encoder_of("qwen2-vl", qwen_tokenizer)
+def encoder(small_qwen):
+    return encoder_of("qwen2-vl", small_qwen)
 
 
 @pytest.fixture(scope="module")

@@ -61,8 +61,8 @@ def encoder_of(family, tokenizer):
 
 
 @pytest.fixture
-def encoder(qwen_tokenizer):
-    return encoder_of("qwen2-vl", qwen_tokenizer)
+def encoder(small_qwen):
+    return encoder_of("qwen2-vl", small_qwen)
 
 
 @pytest.fixture
@@ -140,14 +140,14 @@ def test_packs_with_media_need_their_features(packs):
         PackCollator()([next(pack for pack in packs if pack.media)])
 
 
-def test_a_picture_that_was_changed_since_is_named(qwen_tokenizer, encoder, tmp_path):
+def test_a_picture_that_was_changed_since_is_named(small_qwen, encoder, tmp_path):
     """A reference is to bytes, not to a name."""
     path = tmp_path / "a.png"
     path.write_bytes(png(60, 60, 0))
     row = {"question": "<image>?", "answer": "a", "image": "a.png"}
     source = open_source([row], media_dir=tmp_path)
     pack_dataset(source, encoder, tmp_path / "packs", PlanSettings(capacity=CAPACITY), cache_dir=tmp_path / "cache")
-    collator = PackCollator(media=MediaFeatures(qwen_tokenizer, "qwen2-vl", max_pixels=MAX_PIXELS))
+    collator = PackCollator(media=MediaFeatures(small_qwen, "qwen2-vl", max_pixels=MAX_PIXELS))
     (pack,) = open_packs(tmp_path / "packs")
     assert collator([pack])["image_grid_thw"].tolist() == [[1, 4, 4]]
     path.write_bytes(png(60, 60, 1))
@@ -158,16 +158,16 @@ def test_a_picture_that_was_changed_since_is_named(qwen_tokenizer, encoder, tmp_
         collator([pack])
 
 
-def test_other_settings_of_the_processor_are_refused(qwen_tokenizer, packs):
+def test_other_settings_of_the_processor_are_refused(small_qwen, packs):
     """Other limits give other grids than were counted."""
-    collator = PackCollator(media=MediaFeatures(qwen_tokenizer, "qwen2-vl", max_pixels=5_000))
+    collator = PackCollator(media=MediaFeatures(small_qwen, "qwen2-vl", max_pixels=5_000))
     pack = max(packs, key=lambda pack: sum(item.num_patches for item in pack.media))
     with pytest.raises(CollateError, match="its settings are not those of the job"):
         collator([pack])
 
 
 TEXT = {
-    "vocab_size": 151_700,
+    "vocab_size": 10_300,
     "hidden_size": 48,
     "intermediate_size": 64,
     "num_hidden_layers": 2,
@@ -177,10 +177,10 @@ TEXT = {
     "rope_parameters": {"rope_type": "default", "mrope_section": [4, 4, 4], "rope_theta": 10_000.0},
 }
 TOKENS = {
-    "image_token_id": 151_655,
-    "video_token_id": 151_656,
-    "vision_start_token_id": 151_652,
-    "vision_end_token_id": 151_653,
+    "image_token_id": 10_268,
+    "video_token_id": 10_269,
+    "vision_start_token_id": 10_265,
+    "vision_end_token_id": 10_266,
 }
 
 
@@ -219,17 +219,17 @@ def tiny_model(family, patch_size=14):
         pytest.param("qwen3-vl", marks=pytest.mark.training),
     ],
 )
-def test_packed_is_alone(family, source, qwen_tokenizer, tmp_path):
+def test_packed_is_alone(family, source, small_qwen, tmp_path):
     """Logits and the gradients of the summed loss, vision tower included: each sample as if it were alone."""
     torch = pytest.importorskip("torch")
-    encoder = encoder_of("qwen2-vl" if family == "qwen3-vl" else family, qwen_tokenizer)
+    encoder = encoder_of("qwen2-vl" if family == "qwen3-vl" else family, small_qwen)
     pack_dataset(source, encoder, tmp_path / "p", PlanSettings(capacity=CAPACITY), cache_dir=tmp_path / "cache")
-    features = MediaFeatures(qwen_tokenizer, "qwen2-vl" if family == "qwen3-vl" else family, max_pixels=MAX_PIXELS)
+    features = MediaFeatures(small_qwen, "qwen2-vl" if family == "qwen3-vl" else family, max_pixels=MAX_PIXELS)
     collator = PackCollator(media=features)
     model = tiny_model(family)
     from transformers import AutoImageProcessor
 
-    processor = AutoImageProcessor.from_pretrained(qwen_tokenizer, backend="pil", max_pixels=MAX_PIXELS)
+    processor = AutoImageProcessor.from_pretrained(small_qwen, backend="pil", max_pixels=MAX_PIXELS)
 
     def gradients():
         result = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
@@ -276,11 +276,11 @@ LLAVA_TEMPLATE = (
 )
 
 
-def llava_store(source, qwen_tokenizer, directory):
+def llava_store(source, small_qwen, directory):
     """Packs for LLaVA in a directory, beside their processor; and their features."""
     import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(qwen_tokenizer)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(small_qwen)
     tokenizer.add_tokens(["<image>"], special_tokens=True)
     size = {"height": 56, "width": 56}
     image = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 56}, "crop_size": size}
@@ -294,14 +294,14 @@ def llava_store(source, qwen_tokenizer, directory):
     return store, MediaFeatures.of_packs(store, directory)
 
 
-def test_a_fixed_number_of_tokens_for_each_picture(source, qwen_tokenizer, tmp_path):
+def test_a_fixed_number_of_tokens_for_each_picture(source, small_qwen, tmp_path):
     """LLaVA: a random model gets the same of packs and of single samples, its gradients too."""
     pytest.importorskip("torch")
     from brimful.verify.media_models import tiny_media_model
     from brimful.verify.samples import renumbered
     from tests.flow.parity import assert_packed_is_alone
 
-    store, features = llava_store(source, qwen_tokenizer, tmp_path)
+    store, features = llava_store(source, small_qwen, tmp_path)
     small = renumbered(list(store))
     assert {item.num_tokens for pack in small.packs for item in pack.media} == {16}
     model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)

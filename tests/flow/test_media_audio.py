@@ -27,10 +27,10 @@ TEMPLATE = (
 
 
 @pytest.fixture(scope="module")
-def tokenizer(qwen_tokenizer):
+def tokenizer(small_qwen):
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(qwen_tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(small_qwen)
     tokenizer.add_tokens(AUDIO_TOKENS, special_tokens=True)
     return tokenizer
 

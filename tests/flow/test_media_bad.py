@@ -86,15 +86,15 @@ ROWS = [
 
 
 @pytest.mark.parametrize("num_proc", [1, 2])
-def test_broken_media_are_rejected_one_by_one(num_proc, qwen_tokenizer, tmp_path):
+def test_broken_media_are_rejected_one_by_one(num_proc, small_qwen, tmp_path):
     """Hundreds of rows of every kind: counted, listed with their reasons, and all others packed once."""
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     rows = ROWS * 40
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row, _ in rows) + "{no json\n")
     source = open_source(tmp_path / "rows.jsonl", media=True)
-    family = open_family("qwen2-vl", qwen_tokenizer)
-    encoder = MediaChatEncoder(qwen_tokenizer, family, chat_template=qwen_tokenizer / "chat_template_vl.jinja")
+    family = open_family("qwen2-vl", small_qwen)
+    encoder = MediaChatEncoder(small_qwen, family, chat_template=small_qwen / "chat_template_vl.jinja")
     summary = pack_dataset(
         source,
         encoder,
@@ -161,7 +161,7 @@ def bad_line(number):
 
 @pytest.mark.parametrize("num_proc", [1, 2])
 @pytest.mark.parametrize("num_rows", [600, pytest.param(20_000, marks=pytest.mark.chaos)])
-def test_one_row_in_twenty_is_broken(num_rows, num_proc, qwen_tokenizer, tmp_path):
+def test_one_row_in_twenty_is_broken(num_rows, num_proc, small_qwen, tmp_path):
     """Every row is packed once, or stands in the list with its reason; no other sample goes with it."""
     for name, content in {**GOOD_FILES, **{name: content for name, (content, _) in FAULTS.items()}}.items():
         if content is not None:
@@ -172,9 +172,9 @@ def test_one_row_in_twenty_is_broken(num_rows, num_proc, qwen_tokenizer, tmp_pat
     lines = [rows[number][0] if number in rows else good_line(number) for number in range(num_rows)]
     (tmp_path / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines))
     encoder = MediaChatEncoder(
-        qwen_tokenizer,
-        open_family("qwen2-vl", qwen_tokenizer),
-        chat_template=qwen_tokenizer / "chat_template_vl.jinja",
+        small_qwen,
+        open_family("qwen2-vl", small_qwen),
+        chat_template=small_qwen / "chat_template_vl.jinja",
     )
     arguments = {
         "on_bad_sample": "skip",

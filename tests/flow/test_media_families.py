@@ -66,7 +66,7 @@ def store_of(rows, family, tokens, chat_template, tokenizer_folder, folder, capa
 
 
 @pytest.fixture
-def omni(qwen_tokenizer, tmp_path):
+def omni(small_qwen, tmp_path):
     """Qwen2.5-Omni: a text, a picture, a sound, and both in one turn, in either order."""
     image = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2, "max_pixels": 20_000}
     audio = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 128, "chunk_length": 4}
@@ -82,11 +82,11 @@ def omni(qwen_tokenizer, tmp_path):
         {"messages": turns("<image>then<audio>?"), "audios": [sound(0.8, 2)], "images": [png(112, 84, 3)]},
     ]
     media = {"audio": "<|audio_bos|><|AUDIO|><|audio_eos|>", "image": "<|vision_bos|><|IMAGE|><|vision_eos|>"}
-    return store_of(rows, "qwen2.5-omni", OMNI_TOKENS, template(**media), qwen_tokenizer, tmp_path, 200)
+    return store_of(rows, "qwen2.5-omni", OMNI_TOKENS, template(**media), small_qwen, tmp_path, 200)
 
 
 @pytest.fixture
-def internvl(qwen_tokenizer, tmp_path):
+def internvl(small_qwen, tmp_path):
     """InternVL: a text, one tile, four tiles and the whole, and two pictures."""
     image = {"image_processor_type": "GotOcr2ImageProcessor", "size": {"height": 56, "width": 56}, "max_patches": 4}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(image))
@@ -99,7 +99,7 @@ def internvl(qwen_tokenizer, tmp_path):
         {"messages": turns("<image>and<image>?"), "images": [png(300, 100, 3), png(50, 90, 4)]},
     ]
     media = {"image": "<IMG_CONTEXT>"}
-    return store_of(rows, "internvl", INTERN_TOKENS, template(**media), qwen_tokenizer, tmp_path, 120)
+    return store_of(rows, "internvl", INTERN_TOKENS, template(**media), small_qwen, tmp_path, 120)
 
 
 def test_sounds_and_pictures_in_one_model(omni):

@@ -27,7 +27,7 @@ BAD = "3.png"
 
 
 @pytest.fixture(scope="module")
-def store(qwen_tokenizer, tmp_path_factory):
+def store(small_qwen, tmp_path_factory):
     """Packs of chats with a picture each, beside their files: those may be broken afterwards."""
     folder = tmp_path_factory.mktemp("media")
     for number in range(NUM_ROWS):
@@ -37,8 +37,8 @@ def store(qwen_tokenizer, tmp_path_factory):
         | ({"image": f"{number}.png"} if number % 4 else {})
         for number in range(NUM_ROWS)
     ]
-    family = open_family("qwen2-vl", qwen_tokenizer, max_pixels=30_000)
-    encoder = MediaChatEncoder(qwen_tokenizer, family, chat_template=qwen_tokenizer / "chat_template_vl.jinja")
+    family = open_family("qwen2-vl", small_qwen, max_pixels=30_000)
+    encoder = MediaChatEncoder(small_qwen, family, chat_template=small_qwen / "chat_template_vl.jinja")
     source = open_source(rows, media_dir=folder)
     settings = PlanSettings(capacity=100)
     pack_dataset(source, encoder, folder / "p", settings, num_proc=1, cache_dir=folder / "c")
@@ -55,9 +55,9 @@ def broken(store):
     path.write_bytes(content)
 
 
-def test_a_medium_that_cannot_be_decoded_stops_by_name(broken, qwen_tokenizer):
+def test_a_medium_that_cannot_be_decoded_stops_by_name(broken, small_qwen):
     """The default: nobody trains on less than he thinks."""
-    collator = PackCollator(media=MediaFeatures.of_packs(open_packs(broken), qwen_tokenizer))
+    collator = PackCollator(media=MediaFeatures.of_packs(open_packs(broken), small_qwen))
     pack = next(pack for pack in open_packs(broken) if 3 in pack.sample_ids)
     with pytest.raises(
         CollateError, match=r"sample 3, image '3.png': has 100 bytes and .* cut short.*on_bad_medium=\"no_loss\""
@@ -65,11 +65,11 @@ def test_a_medium_that_cannot_be_decoded_stops_by_name(broken, qwen_tokenizer):
         collator([pack])
 
 
-def test_or_its_sample_is_trained_without_loss(broken, qwen_tokenizer, tmp_path):
+def test_or_its_sample_is_trained_without_loss(broken, small_qwen, tmp_path):
     """Zeros of the same shape, no label of that sample, all others as they were; counted, warned of once, in the log."""
     packs = open_packs(broken)
     log = tmp_path / "bad.jsonl"
-    features = MediaFeatures.of_packs(packs, qwen_tokenizer, on_bad_medium="no_loss", bad_media_log=log)
+    features = MediaFeatures.of_packs(packs, small_qwen, on_bad_medium="no_loss", bad_media_log=log)
     collator = PackCollator(media=features)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -103,14 +103,14 @@ def test_or_its_sample_is_trained_without_loss(broken, qwen_tokenizer, tmp_path)
     assert [line["sample_id"] for line in lines] == [3, 3]
     assert "cut short" in lines[0]["reason"]
     with pytest.raises(SettingsError, match=r'on_bad_medium="skip" is none of error, no_loss'):
-        MediaFeatures.of_packs(packs, qwen_tokenizer, on_bad_medium="skip")  # type: ignore[arg-type]
+        MediaFeatures.of_packs(packs, small_qwen, on_bad_medium="skip")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_make_the_batches_of_one_process(context, broken, qwen_tokenizer):
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.training)])
+def test_workers_make_the_batches_of_one_process(context, broken, small_qwen):
     """Forked with a processor that is loaded, and spawned without: the same tensors, a broken picture among them."""
     dataset = PackedDataset(broken)
-    features = MediaFeatures.of_packs(dataset, qwen_tokenizer, on_bad_medium="no_loss")
+    features = MediaFeatures.of_packs(dataset, small_qwen, on_bad_medium="no_loss")
     collator = PackCollator(media=features)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -126,10 +126,10 @@ def test_workers_make_the_batches_of_one_process(context, broken, qwen_tokenizer
             assert torch.equal(ours[name], value) if isinstance(value, torch.Tensor) else ours[name] == value
 
 
-def test_ranks_stay_in_step(broken, qwen_tokenizer):
+def test_ranks_stay_in_step(broken, small_qwen):
     """A broken picture takes no batch from one rank and not from another."""
     packs = open_packs(broken)
-    features = MediaFeatures.of_packs(packs, qwen_tokenizer, on_bad_medium="no_loss")
+    features = MediaFeatures.of_packs(packs, small_qwen, on_bad_medium="no_loss")
     collator = PackCollator(media=features)
     steps = []
     with warnings.catch_warnings():
@@ -140,10 +140,10 @@ def test_ranks_stay_in_step(broken, qwen_tokenizer):
     assert len(steps[0]) == len(steps[1]) > 0
 
 
-def test_nothing_decoded_outlives_its_batch(store, qwen_tokenizer):
+def test_nothing_decoded_outlives_its_batch(store, small_qwen):
     """Kept pixels of an epoch are what fills hosts; each epoch here would leave a megabyte."""
     packs = open_packs(store)
-    collator = PackCollator(media=MediaFeatures.of_packs(packs, qwen_tokenizer))
+    collator = PackCollator(media=MediaFeatures.of_packs(packs, small_qwen))
     pack = max(packs, key=lambda pack: len(pack.media))
     (batch,) = collator.rows([pack])
     alive = [weakref.ref(array) for media in batch.media for array in media.arrays.values()]

@@ -79,13 +79,13 @@ SLOW = ("exams", "captions", "sounds")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.training] * (name in SLOW)) for name in CASES])
-def test_packed_is_alone(name, data_dir, qwen_tokenizer, tmp_path):
+def test_packed_is_alone(name, data_dir, small_qwen, tmp_path):
     """As shipped, but for their size: pictures of at most 30,000 pixels and sounds of ten seconds."""
     rows, place, family, count = CASES[name]
-    template, tokenizer = qwen_tokenizer / "chat_template_vl.jinja", qwen_tokenizer
+    template, tokenizer = small_qwen / "chat_template_vl.jinja", small_qwen
     options = {}
     if family == "qwen2-audio":
-        template, tokenizer = TEMPLATE, audio_processor(tmp_path, qwen_tokenizer)
+        template, tokenizer = TEMPLATE, audio_processor(tmp_path, small_qwen)
     else:
         qwen_folder(tmp_path, family)
         options = {"fps": 0.5, "max_frames": 4} if name == "pictures and clips" else {}

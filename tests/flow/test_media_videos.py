@@ -90,9 +90,9 @@ def alone_inputs(encoder, features, sample):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_positions_are_those_of_the_model(family, source, qwen_tokenizer, processors, tmp_path):
+def test_positions_are_those_of_the_model(family, source, small_qwen, processors, tmp_path):
     """Frames between timestamps, seconds of frames, pictures and turns: each sample as ``get_rope_index`` counts it."""
-    encoder, packs = packed(family, source, qwen_tokenizer, processors[family], tmp_path)
+    encoder, packs = packed(family, source, small_qwen, processors[family], tmp_path)
     features = MediaFeatures.of_packs(packs, processors[family])
     model = tiny_model(family, patch_size=16 if family == "qwen3-vl" else 14).model
     seen = 0
@@ -120,9 +120,9 @@ def test_positions_are_those_of_the_model(family, source, qwen_tokenizer, proces
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_is_alone(family, source, qwen_tokenizer, processors, tmp_path):
+def test_packed_is_alone(family, source, small_qwen, processors, tmp_path):
     """Logits, loss and gradients, vision tower included."""
-    _, store = packed(family, source, qwen_tokenizer, processors[family], tmp_path)
+    _, store = packed(family, source, small_qwen, processors[family], tmp_path)
     features = MediaFeatures.of_packs(store, processors[family])
     small = renumbered(list(store))
     model = tiny_media_model(store.media_settings, small.token_ids, small.vocab)
@@ -130,10 +130,10 @@ def test_packed_is_alone(family, source, qwen_tokenizer, processors, tmp_path):
     assert assert_packed_is_alone(model, small.packs, collator, features, "model.visual") == len(source)
 
 
-def test_features_know_the_settings_of_the_packs(source, qwen_tokenizer, processors, tmp_path):
+def test_features_know_the_settings_of_the_packs(source, small_qwen, processors, tmp_path):
     """They are not given twice, and another processor is refused by name."""
     family = open_family("qwen2.5-vl", processors["qwen2.5-vl"], fps=2, max_pixels=20_000, video_max_pixels=6_000)
-    encoder = MediaChatEncoder(qwen_tokenizer, family, chat_template=qwen_tokenizer / "chat_template_vl.jinja")
+    encoder = MediaChatEncoder(small_qwen, family, chat_template=small_qwen / "chat_template_vl.jinja")
     settings = PlanSettings(capacity=400)
     pack_dataset(source, encoder, tmp_path / "p", settings, num_proc=1, cache_dir=tmp_path / "c")
     dataset = PackedDataset(tmp_path / "p")

@@ -99,12 +99,12 @@ WHOLE = [
 
 
 @pytest.fixture(scope="module")
-def processors(qwen_tokenizer, tmp_path_factory):
+def processors(small_qwen, tmp_path_factory):
     """Directories of processors and their templates, made once."""
     made = {}
     for maker in (vision, hearing):
         folder = tmp_path_factory.mktemp("processor")
-        made[maker] = folder, maker(folder, qwen_tokenizer)
+        made[maker] = folder, maker(folder, small_qwen)
     return made
 
 

@@ -31,22 +31,26 @@ def _answers(row):
 
 
 DATA = [
-    ("gsm8k_train.jsonl.gz", 2048, 2_000),
-    ("sgd_train_dialogues.jsonl.gz", 4096, 800),
-    ("gpteacher.jsonl.gz", 2048, 2_000),
-    ("smile_zh_multiturn_3k.jsonl.gz", 1024, 600),
+    ("gsm8k_train.jsonl.gz", 2048, 500, 2_000),
+    ("sgd_train_dialogues.jsonl.gz", 4096, 150, 800),
+    ("gpteacher.jsonl.gz", 2048, 500, 2_000),
+    ("smile_zh_multiturn_3k.jsonl.gz", 1024, 150, 600),
 ]
-"""File, capacity, and samples that `make test` looks at; `make chaos` looks at all."""
+"""File, capacity, and samples that `make test` and `make test-all` look at; `make chaos` looks at all."""
 
 
 @pytest.mark.parametrize(
     ("name", "capacity", "num_samples"),
-    [*DATA, *(pytest.param(name, capacity, None, marks=pytest.mark.chaos) for name, capacity, _ in DATA)],
+    [
+        *((name, capacity, few) for name, capacity, few, _ in DATA),
+        *(pytest.param(name, capacity, many, marks=pytest.mark.training) for name, capacity, _, many in DATA),
+        *(pytest.param(name, capacity, None, marks=pytest.mark.chaos) for name, capacity, _, _ in DATA),
+    ],
 )
-def test_chats(name, capacity, num_samples, data_dir, qwen_tokenizer, tmp_path):
+def test_chats(name, capacity, num_samples, data_dir, qwen, tmp_path):
     """The tokens of every sample in the packs are those of ``tokenizer.apply_chat_template``, each sample once."""
     source = open_source(data_dir / "text" / name, max_samples=num_samples)
-    encoder = ChatEncoder(qwen_tokenizer)
+    encoder = ChatEncoder(qwen)
     summary = pack_dataset(
         source, encoder, tmp_path, PlanSettings(capacity=capacity, overflow="drop", no_target="drop")
     )
@@ -69,10 +73,10 @@ def test_chats(name, capacity, num_samples, data_dir, qwen_tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("num_samples", [100, pytest.param(None, marks=pytest.mark.chaos)])
-def test_documents_split_into_segments(num_samples, data_dir, qwen_tokenizer, tmp_path):
+def test_documents_split_into_segments(num_samples, data_dir, qwen, tmp_path):
     """Long documents under ``split``: every token once, in order."""
     path = data_dir / "text" / "peps_even.jsonl.gz"
-    encoder = TextEncoder(qwen_tokenizer)
+    encoder = TextEncoder(qwen)
     summary = pack_dataset(
         open_source(path, max_samples=num_samples), encoder, tmp_path, PlanSettings(capacity=4096, overflow="split")
     )

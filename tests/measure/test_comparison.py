@@ -24,18 +24,18 @@ def source(put, fresh_cache, monkeypatch):
     return open_source(put("chats.jsonl", chats()))
 
 
-def test_a_difference_stops_the_job_and_is_remembered(source, qwen_tokenizer, monkeypatch, tmp_path):
+def test_a_difference_stops_the_job_and_is_remembered(source, small_qwen, monkeypatch, tmp_path):
     """Without it a fast library with a rare fault would spoil a run in silence."""
     path = tmp_path / "lengths.arrow"
-    before = measure_lengths(source, ChatEncoder(Tokenizer(qwen_tokenizer)), path=path)
-    assert "fastokens" in ChatEncoder(Tokenizer(qwen_tokenizer)).engine.name
+    before = measure_lengths(source, ChatEncoder(Tokenizer(small_qwen)), path=path)
+    assert "fastokens" in ChatEncoder(Tokenizer(small_qwen)).engine.name
     lose_tokens(monkeypatch)
     with pytest.raises(
         EncodersDifferError, match=r"chats\.jsonl:3 \(sample 2\): fastokens .* tokens, and \d+ by the reference"
     ):
-        measure_lengths(source, ChatEncoder(Tokenizer(qwen_tokenizer)), cache_dir=tmp_path / "other")
+        measure_lengths(source, ChatEncoder(Tokenizer(small_qwen)), cache_dir=tmp_path / "other")
     # Never again for this tokenizer: neither the library nor what it measured.
-    encoder = ChatEncoder(Tokenizer(qwen_tokenizer))
+    encoder = ChatEncoder(Tokenizer(small_qwen))
     assert encoder.engine.name.startswith("tokenizers ")
     assert "it differed from the reference on" in encoder.engine.name
     with pytest.raises(CacheMismatchError, match="found to give other tokens than the reference since"):
@@ -45,36 +45,36 @@ def test_a_difference_stops_the_job_and_is_remembered(source, qwen_tokenizer, mo
     assert LengthTable.open(path).provenance.get("engines") is None
 
 
-def test_other_targets_are_found_in_kept_tokens(source, qwen_tokenizer, monkeypatch, tmp_path):
+def test_other_targets_are_found_in_kept_tokens(source, small_qwen, monkeypatch, tmp_path):
     """Lengths may be right while a label is not."""
     from brimful.materialize import pack_dataset
 
     shift_targets(monkeypatch)
     with pytest.raises(EncodersDifferError, match=r"target \d+ is False, and True by the reference"):
-        pack_dataset(source, ChatEncoder(Tokenizer(qwen_tokenizer)), tmp_path / "packs", capacity=512)
+        pack_dataset(source, ChatEncoder(Tokenizer(small_qwen)), tmp_path / "packs", capacity=512)
 
 
-def test_few_rows_are_encoded_by_the_reference(put, qwen_tokenizer, monkeypatch, tmp_path):
+def test_few_rows_are_encoded_by_the_reference(put, small_qwen, monkeypatch, tmp_path):
     """Loading a fast tokenizer takes longer than encoding a thousand rows without it."""
     from brimful.materialize import pack_dataset
 
     monkeypatch.setattr(FastTokenizer, "ids", lambda *_: pytest.fail("loaded"))
-    summary = pack_dataset(put("a.jsonl", chats()), Tokenizer(qwen_tokenizer), tmp_path / "packs", capacity=512)
+    summary = pack_dataset(put("a.jsonl", chats()), Tokenizer(small_qwen), tmp_path / "packs", capacity=512)
     assert "encoded by     tokenizers" in str(summary)
 
 
-def test_few_rows_with_much_text_are_not_few(put, fresh_cache, qwen_tokenizer, monkeypatch, tmp_path):
+def test_few_rows_with_much_text_are_not_few(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
     """Three thousand long conversations would be encoded by the reference, in ten times the time of loading."""
     monkeypatch.setattr(job, "_FEW_BYTES", 100)
-    table = measure_lengths(put("a.jsonl", chats(5)), Tokenizer(qwen_tokenizer), path=tmp_path / "lengths.arrow")
+    table = measure_lengths(put("a.jsonl", chats(5)), Tokenizer(small_qwen), path=tmp_path / "lengths.arrow")
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens"]
 
 
-def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, qwen_tokenizer, monkeypatch, tmp_path):
+def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
     """Without it a few appended rows would hide which library measured the rows before them."""
     monkeypatch.setattr(job, "_FEW_ROWS", 0)
     path = tmp_path / "lengths.arrow"
-    tokenizer = Tokenizer(qwen_tokenizer)
+    tokenizer = Tokenizer(small_qwen)
     measure_lengths(put("a.jsonl", chats(5)), tokenizer, path=path)
     monkeypatch.setattr(job, "_FEW_ROWS", 3000)
     table = measure_lengths(put("a.jsonl", chats(7)), tokenizer, path=path)
@@ -83,23 +83,23 @@ def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, qwen_tokeni
     engine = ChatEncoder(tokenizer).engine
     engine.distrust(engine.id, "planted")
     with pytest.raises(CacheMismatchError, match="found to give other tokens"):
-        measure_lengths(put("a.jsonl", chats(7)), ChatEncoder(Tokenizer(qwen_tokenizer)), path=path)
+        measure_lengths(put("a.jsonl", chats(7)), ChatEncoder(Tokenizer(small_qwen)), path=path)
 
 
-def test_without_fast_libraries_transformers_renders(put, fresh_cache, qwen_tokenizer):
+def test_without_fast_libraries_transformers_renders(put, fresh_cache, small_qwen):
     """``fast=False`` is for whoever suspects one of them: few rows must not bring Jinja back."""
-    encoder = ChatEncoder(Tokenizer(qwen_tokenizer, fast=False))
+    encoder = ChatEncoder(Tokenizer(small_qwen, fast=False))
     assert encoder.engine.reference is encoder
     table = measure_lengths(put("a.jsonl", chats(5)), encoder)
     assert table.provenance["encoded_by"] == [encoder.engine.name]
     assert encoder.engine.name.endswith("templates by Transformers")
 
 
-def test_a_tokenizer_whose_fast_form_is_changed_is_caught_before(fresh_cache, qwen_tokenizer, monkeypatch):
+def test_a_tokenizer_whose_fast_form_is_changed_is_caught_before(fresh_cache, small_qwen, monkeypatch):
     """The hard texts are compared before the first use."""
     lose_tokens(monkeypatch)
     monkeypatch.setattr("brimful.encode.tokenizer.hard_texts", lambda: iter(["x", "a a a"]))
-    tokenizer = Tokenizer(qwen_tokenizer)
+    tokenizer = Tokenizer(small_qwen)
     assert not tokenizer.is_fast
     assert tokenizer.engine.endswith("(fastokens gives other tokens for 'a a a')")
 
@@ -118,10 +118,10 @@ def compared(monkeypatch):
     return first_rows
 
 
-def test_a_block_is_compared_once(put, fresh_cache, qwen_tokenizer, compared, monkeypatch):
+def test_a_block_is_compared_once(put, fresh_cache, small_qwen, compared, monkeypatch):
     """Without a record each later job would compare all blocks anew; without the comparison old caches stay unproved."""
     monkeypatch.setattr(job, "_FEW_ROWS", 0)
-    encoder = ChatEncoder(qwen_tokenizer)
+    encoder = ChatEncoder(small_qwen)
 
     def measured_again():
         for table in fresh_cache.glob("lengths/*/*.arrow"):
@@ -139,15 +139,15 @@ def test_a_block_is_compared_once(put, fresh_cache, qwen_tokenizer, compared, mo
         assert measured_again() == []
     # What the reference encoded itself needs no comparison, and no record.
     record.unlink()
-    measure_lengths(put("a.jsonl", chats(7)), ChatEncoder(Tokenizer(qwen_tokenizer, fast=False)))
+    measure_lengths(put("a.jsonl", chats(7)), ChatEncoder(Tokenizer(small_qwen, fast=False)))
     assert not list(fresh_cache.glob("lengths/*/parts/*/*.compared"))
 
 
 def test_tokens_that_nobody_compared_are_compared_where_their_lengths_were(
-    put, fresh_cache, qwen_tokenizer, compared, tmp_path
+    put, fresh_cache, small_qwen, compared, tmp_path
 ):
     """A record of lengths alone is no record of the tokens beside them, and missing tokens are no error."""
-    encoder = ChatEncoder(qwen_tokenizer)
+    encoder = ChatEncoder(small_qwen)
     source = open_source(put("a.jsonl", chats(5)))
     context = BlockContext(source, encoder, ("tokens",), False, True, True)
     task = BlockTask(0, 5, str(tmp_path / "part.arrow"), str(tmp_path / "tokens.arrow"))

@@ -125,11 +125,11 @@ def test_the_whole_job_behind_a_url(bucket, tmp_path, monkeypatch):  # noqa: F81
         pack_dataset(texts(*range(2, 40)), toy_chat_encoder(), url, capacity=48)
 
 
-def test_the_command_line_takes_urls(bucket, tmp_path, put, qwen_tokenizer):  # noqa: F811
+def test_the_command_line_takes_urls(bucket, tmp_path, put, small_qwen):  # noqa: F811
     """Users of the command line have stores on S3 too."""
     data = put("texts.jsonl", "".join(json.dumps({"text": "word " * number}) + "\n" for number in range(1, 30)))
     url = f"{bucket}/cli"
-    run("pack", data, "-o", url, "--tokenizer", qwen_tokenizer, "--max-length", "64", "--overflow", "split", "--quiet")
+    run("pack", data, "-o", url, "--tokenizer", small_qwen, "--max-length", "64", "--overflow", "split", "--quiet")
     assert result_of("inspect", url)["capacity"] == 64
     assert any(line.startswith("checked ") for line in run("inspect", url, "--check")[0])
 

@@ -1,6 +1,7 @@
-"""One rank of ``test_processes``: every case in one process, since starting PyTorch costs more than all of them.
+"""The ranks of ``test_processes``: every case in one process each, forked from one, since importing PyTorch costs more
+than all of them.
 
-python -m tests.shared.gloo_rank FOLDER RANK WORLD PORT
+python -m tests.shared.gloo_rank FOLDER WORLD PORT
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from brimful.progress import Progress
 from brimful.shared import SharedPlan, find_ranks
 from brimful.shared.open_channel import open_channel
 from brimful.testing.toys import toy_chat_encoder
+from tests.faults.processes import forked
 from tests.shared.builds import LENGTHS, QUICK, Build
 
 TIMEOUT_SECONDS = 4.0
@@ -86,14 +88,13 @@ def cases(folder, rank):
     distributed.barrier()
 
 
-def main():
-    folder, rank, world_size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+def run_rank(folder, rank, world_size, port):
+    """Run every case on one rank and keep what it saw; does not return."""
     torch.set_num_threads(1)
     # Everybody is here before the short timeout begins to count.
     (folder / f"here {rank}").touch()
     while len(list(folder.glob("here *"))) < world_size:
         time.sleep(0.02)
-    port = int(sys.argv[4])
     store = distributed.TCPStore("127.0.0.1", port, world_size, is_master=rank == 0)  # type: ignore[attr-defined]
     timeout = datetime.timedelta(seconds=TIMEOUT_SECONDS)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
@@ -101,6 +102,12 @@ def main():
     distributed.barrier()
     # Gloo's threads sometimes abort a process that takes its interpreter down while they live.
     os._exit(0)
+
+
+def main():
+    folder, world_size, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    ranks = [forked(run_rank, folder, rank, world_size, port) for rank in range(world_size)]
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in ranks))
 
 
 if __name__ == "__main__":

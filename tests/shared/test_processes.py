@@ -25,14 +25,9 @@ def seen(tmp_path_factory):
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "tests.shared.gloo_rank", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(WORLD), str(port)], env=environment, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(WORLD)
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * WORLD, "\n".join(errors)
+    command += [str(WORLD), str(port)]
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"rank {rank}.json").read_text()) for rank in range(WORLD)]
 
 

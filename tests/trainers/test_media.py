@@ -19,9 +19,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
-def case(qwen_tokenizer, tmp_path):
+def case(small_qwen, tmp_path):
     folder = media_packs.qwen_folder(tmp_path, "qwen2.5-vl")
-    store, features = media_packs.packs_of(media_packs.rows_of_pictures(), "qwen2.5-vl", qwen_tokenizer, folder)
+    store, features = media_packs.packs_of(media_packs.rows_of_pictures(), "qwen2.5-vl", small_qwen, folder)
     small = renumbered(list(store))
     return small.packs, tiny_media_model(store.media_settings, small.token_ids, small.vocab), features
 

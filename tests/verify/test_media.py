@@ -27,10 +27,10 @@ def setup_of(store, features):
 
 
 @pytest.fixture(scope="module")
-def pictures(qwen_tokenizer, tmp_path_factory):
+def pictures(small_qwen, tmp_path_factory):
     """Packs of pictures and texts for Qwen2.5-VL."""
     folder = packs_of.qwen_folder(tmp_path_factory.mktemp("qwen"), "qwen2.5-vl")
-    return setup_of(*packs_of.packs_of(packs_of.rows_of_pictures(), "qwen2.5-vl", qwen_tokenizer, folder))
+    return setup_of(*packs_of.packs_of(packs_of.rows_of_pictures(), "qwen2.5-vl", small_qwen, folder))
 
 
 def failures(report):
@@ -38,15 +38,15 @@ def failures(report):
 
 
 @pytest.mark.parametrize("family", ["qwen2-vl", "qwen3-vl", "llava", "qwen2-audio"])
-def test_a_right_collator_passes(family, qwen_tokenizer, tmp_path):
+def test_a_right_collator_passes(family, small_qwen, tmp_path):
     """Towers, positions in space, loss and gradients; and other media in one sample move no other sample."""
     if family == "llava":
-        case = setup_of(*packs_of.llava_packs(qwen_tokenizer, tmp_path))
+        case = setup_of(*packs_of.llava_packs(small_qwen, tmp_path))
     elif family == "qwen2-audio":
-        case = setup_of(*packs_of.audio_packs(qwen_tokenizer, tmp_path))
+        case = setup_of(*packs_of.audio_packs(small_qwen, tmp_path))
     else:
         folder = packs_of.qwen_folder(tmp_path, family)
-        case = setup_of(*packs_of.packs_of(packs_of.rows_of_pictures(), family, qwen_tokenizer, folder))
+        case = setup_of(*packs_of.packs_of(packs_of.rows_of_pictures(), family, small_qwen, folder))
     packs, model, collator = case
     report = verify_packing(model, collator, packs, attention="sdpa")
     # Qwen2-Audio of Transformers ignores num_items_in_batch: found here, and no fault of the packs.
@@ -56,7 +56,7 @@ def test_a_right_collator_passes(family, qwen_tokenizer, tmp_path):
     assert f"{2 if family == 'qwen2-audio' else 3} samples with other media" in details["isolation"]
 
 
-def test_videos_pass(qwen_tokenizer, tmp_path):
+def test_videos_pass(small_qwen, tmp_path):
     """Frames between timestamps, and a video in the place of another one."""
     pytest.importorskip("av")
     from tests.media.clips import clip
@@ -67,7 +67,7 @@ def test_videos_pass(qwen_tokenizer, tmp_path):
         {"messages": packs_of.turns("<video>Which?"), "videos": [clip(num_frames=30, rate=10, size=(64, 64))]},
     ]
     folder = packs_of.qwen_folder(tmp_path, "qwen3-vl")
-    packs, model, collator = setup_of(*packs_of.packs_of(rows, "qwen3-vl", qwen_tokenizer, folder, capacity=150))
+    packs, model, collator = setup_of(*packs_of.packs_of(rows, "qwen3-vl", small_qwen, folder, capacity=150))
     report = verify_packing(model, collator, packs, attention="sdpa")
     assert report.ok, str(report)
     details = {finding.check: finding.detail for finding in report.findings}

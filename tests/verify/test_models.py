@@ -19,9 +19,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 CAUSAL = sorted(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 ATTENTION = ("eager", "sdpa", "flex_attention")
 ISOLATED = ("llama", "qwen2", "qwen3", "gemma", "gemma3", "mistral", "qwen3_moe")
+SHORT = ("llama", "gemma3", "qwen3_moe")
+"""What `make test` runs: plain attention, windows, experts; `make test-all` runs them all, seconds each."""
 
 
-@pytest.mark.parametrize("name", ISOLATED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.training] * (name not in SHORT)) for name in ISOLATED]
+)
 def test_packed_equals_one_by_one(name):
     """Logits, loss and gradients in eager, SDPA and flex attention, with padding behind; the promise of the library."""
     report = verify_packing(tiny_model(name), PackCollator(pad_to=64), random_samples(128), attention=ATTENTION)

@@ -41,9 +41,9 @@ def test_every_overflow_policy_accounts_for_every_token(policy: str, tmp_path: P
 
 @pytest.fixture(scope="session")
 def refused_monster(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `pack` with the policy error gave up on a sample of 3 MB: measured, nothing written."""
+    """Where `pack` with the policy error gave up on a sample of 1 MB: measured, nothing written."""
     home = tmp_path_factory.mktemp("monster")
-    rows = [*CHATS[:5], chat("tell me", "word " * 600_000), *CHATS[5:]]
+    rows = [*CHATS[:5], chat("tell me", "word " * 200_000), *CHATS[5:]]
     path = write_rows(home / "monster.jsonl", rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BRIMFUL_CACHE", str(home / "cache"))
@@ -54,7 +54,7 @@ def refused_monster(tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy != "error"])
-def test_a_sample_of_3_megabytes_is_dropped_cut_or_split(
+def test_a_sample_of_a_megabyte_is_dropped_cut_or_split(
     policy: str, refused_monster: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it one scraped monster row stops or distorts a job of a million."""
@@ -65,7 +65,7 @@ def test_a_sample_of_3_megabytes_is_dropped_cut_or_split(
         *("--max-length", 4096, "--overflow", policy, "--json"),
     ).json
     small = sum(map(length_of, CHATS))
-    monster = 3_000_000 + len("assistant") + 4 + len("user") + len("tell me") + 4
+    monster = 1_000_000 + len("assistant") + 4 + len("user") + len("tell me") + 4
     lost = {"drop": (monster, 0), "truncate": (0, monster - 4096), "truncate_left": (0, monster - 4096)}
     assert summary["tokens_in"] == small + monster
     assert (summary["tokens_dropped"], summary["tokens_truncated"]) == lost.get(policy, (0, 0))

@@ -27,7 +27,7 @@ def test_every_picture_has_the_same_tokens():
 @pytest.mark.parametrize("additional", [0, 1])
 @pytest.mark.parametrize("values", PARTS, ids=str)
 @pytest.mark.parametrize("kind", ["llava", "clip"])
-def test_tokens_equal_those_of_the_processor(kind, values, additional, strategy, tmp_path, qwen_tokenizer):
+def test_tokens_equal_those_of_the_processor(kind, values, additional, strategy, tmp_path, small_qwen):
     """Both image processors that such models are published with."""
     image_module = pytest.importorskip("PIL.Image", reason="pictures need the extra brimful[media]")
     from transformers import AutoTokenizer, LlavaProcessor
@@ -43,7 +43,7 @@ def test_tokens_equal_those_of_the_processor(kind, values, additional, strategy,
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(values))
     images = {"llava": LlavaImageProcessorPil, "clip": CLIPImageProcessorPil}[kind].from_pretrained(tmp_path)
     family = open_family("llava", tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(qwen_tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(small_qwen)
     tokenizer.add_tokens(["<image>"], special_tokens=True)
     reference = LlavaProcessor(images, tokenizer, **processor)
     for size in ((200, 100), (50, 400)):

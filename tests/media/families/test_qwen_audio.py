@@ -20,11 +20,11 @@ def extractor(**values):
 
 
 @pytest.fixture(scope="module")
-def processor(qwen_tokenizer):
+def processor(small_qwen):
     """The real processor of Qwen2-Audio, with a tokenizer that knows its tokens."""
     from transformers import AutoTokenizer, Qwen2AudioProcessor
 
-    tokenizer = AutoTokenizer.from_pretrained(qwen_tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(small_qwen)
     tokenizer.add_tokens(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"], special_tokens=True)
     return Qwen2AudioProcessor(extractor(), tokenizer)
 

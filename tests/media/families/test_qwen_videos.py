@@ -98,7 +98,7 @@ def sampled(reference, metadata, overrides):
 
 @pytest.mark.parametrize("overrides", OVERRIDES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_shipped_videos(name, overrides, torchvision, tmp_path, data_dir, qwen_tokenizer):
+def test_shipped_videos(name, overrides, torchvision, tmp_path, data_dir, small_qwen):
     """From the file to the text and the patches, as the processor makes them of decoded frames."""
     import torch
     from transformers import AutoTokenizer
@@ -109,7 +109,7 @@ def test_shipped_videos(name, overrides, torchvision, tmp_path, data_dir, qwen_t
     write_settings(tmp_path, name, overrides)
     reference = processor(name, tmp_path, torchvision)
     family = open_family(name, tmp_path, num_frames=overrides.get("num_frames"))
-    tokenizer = AutoTokenizer.from_pretrained(qwen_tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(small_qwen)
     for clip in ("1.mp4", "2.avi", "3.mp4", "4.mp4"):
         path = data_dir / "multimodal/llama_factory_demo/mllm_demo_data" / clip
         medium = Medium(MediaKind.VIDEO, clip, str(path))
