@@ -83,7 +83,7 @@ def instances(tmp_path_factory):
         "Pack": store[0], "PackStore": store, "PackedDataset": brimful.PackedDataset(store),
         "PackLoader": brimful.PackLoader(store, dp_world_size=2),
         "StreamLoader": brimful.StreamLoader(toy_stream(home / "stream", [2, 2]), lanes=2),
-        "StreamDataset": brimful.StreamDataset(home / "stream", lanes=2),
+        "StreamDataset": brimful.StreamDataset(brimful.StreamLoader(home / "stream", lanes=2)),
         "LazyShardedDataset": brimful.LazyShardedDataset(home / "stream", lanes=2),
         "TokenBudgetBatches": brimful.TokenBudgetBatches([store[0]], brimful.TokenBudget(64)),
         "shared_plan": ranks, "SharedPlan": ranks, "SharedPackedDataset": ranks.dataset(),

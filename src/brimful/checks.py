@@ -77,6 +77,26 @@ def setting_number(name: str, value: object, *, minimum: int | None = None, maxi
     return number
 
 
+def check_rank(dp_rank: object, dp_world_size: object) -> tuple[int, int]:
+    """Return a data-parallel rank and the number of ranks, as Python's integers.
+
+    Raises:
+        SettingsError: no whole numbers, or a rank that is none of them.
+
+    >>> check_rank(2, 2)
+    Traceback (most recent call last):
+        ...
+    brimful.errors.SettingsError: dp_rank must be from 0 to 1 and is 2
+    """
+    world_size = whole_number("dp_world_size", dp_world_size, minimum=1)
+    if not is_whole_number(dp_rank):
+        check_type("dp_rank", dp_rank, (), "a whole number")
+    rank = int(cast(SupportsInt, dp_rank))
+    if not 0 <= rank < world_size:
+        raise SettingsError(f"dp_rank must be from 0 to {world_size - 1} and is {rank}")
+    return rank, world_size
+
+
 def check_share(name: str, value: object) -> float:
     """Return a number from 0 to 1 as Python's float.
 

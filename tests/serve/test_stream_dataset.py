@@ -69,7 +69,7 @@ def test_any_number_of_workers_gives_the_batches_of_the_loader(
     lengths = set()
     for rank in range(world_size):
         whole = list(StreamLoader(stream, samples, dp_rank=rank, **options))
-        dataset = StreamDataset(stream, samples, dp_rank=rank, **options)
+        dataset = StreamDataset(StreamLoader(stream, samples, dp_rank=rank, **options))
         assert list(in_turn(dataset, num_workers)) == whole
         lengths.add(len(whole))
     assert len(lengths) == 1
@@ -83,7 +83,7 @@ def test_resumed_at_every_batch_is_never_stopped(tmp_path_factory, packs, before
     options = {"lanes": LANES, "repeat": repeat}
     whole = list(itertools.islice(StreamLoader(stream, samples, **options), 12))
     for step in range(min(len(whole), 8) + 1):
-        first = StreamDataset(stream, samples, **options)
+        first = StreamDataset(StreamLoader(stream, samples, **options))
         assert list(itertools.islice(in_turn(first, before), step)) == whole[:step]
         state = json.loads(json.dumps(first.state_after(step)))
         loader = StreamLoader(stream, samples, **options)
@@ -91,7 +91,7 @@ def test_resumed_at_every_batch_is_never_stopped(tmp_path_factory, packs, before
         assert loader.state_dict() == state
         ranks = []
         for rank in range(2):
-            rest = StreamDataset(stream, samples, dp_rank=rank, dp_world_size=2, **options)
+            rest = StreamDataset(StreamLoader(stream, samples, dp_rank=rank, dp_world_size=2, **options))
             rest.load_state_dict(state)
             ranks.append(itertools.islice(in_turn(rest, after), len(whole) - step))
         found = [sorted(a + b) for a, b in zip(*ranks, strict=True)]
@@ -115,7 +115,7 @@ def test_workers_follow_a_stream_that_grows(tmp_path, context, num_workers):
             producer.append(num_packs)
         producer.close()
 
-    dataset = StreamDataset(tmp_path / "growing", samples, timeout=60)
+    dataset = StreamDataset(StreamLoader(tmp_path / "growing", samples, timeout=60))
     thread = threading.Thread(target=produce)
     thread.start()
     found = list(batches(dataset, num_workers=num_workers, multiprocessing_context=context))
@@ -127,21 +127,21 @@ def test_it_begins_again_if_asked(tmp_path):
     """Seed 002: a cyclic stream for trainings that end by steps; without asking every iteration is one pass."""
     stream = toy_stream(tmp_path, [2, 1], lanes=2)
     whole = [[0, 2], [1]]
-    dataset = StreamDataset(stream, samples)
+    dataset = StreamDataset(StreamLoader(stream, samples))
     assert list(batches(dataset)) == list(batches(dataset)) == whole
     for num_workers in (0, 1, 2, 3):
-        loader = batches(StreamDataset(stream, samples, repeat=True), num_workers=num_workers)
+        loader = batches(StreamDataset(StreamLoader(stream, samples, repeat=True)), num_workers=num_workers)
         assert list(itertools.islice(loader, 7)) == (whole * 4)[:7]
-    assert list(batches(StreamDataset(toy_stream(tmp_path / "empty", []), repeat=True))) == []
+    assert list(batches(StreamDataset(StreamLoader(toy_stream(tmp_path / "empty", []), repeat=True)))) == []
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
     """In the training process, where it is seen, and not in a worker."""
     stream = toy_stream(tmp_path / "a", [2, 2])
     with pytest.raises(SettingsError, match="lanes=4 is no multiple of dp_world_size 3"):
-        StreamDataset(stream, lanes=4, dp_world_size=3)
+        StreamDataset(StreamLoader(stream, lanes=4, dp_world_size=3))
     with pytest.raises(StateError, match="lanes"):
-        StreamDataset(stream, lanes=2).load_state_dict(StreamLoader(stream, lanes=4).state_dict())
+        StreamDataset(StreamLoader(stream, lanes=2)).load_state_dict(StreamLoader(stream, lanes=4).state_dict())
     ToyProducer(tmp_path / "b").append(1)
     with pytest.raises(StreamTimeoutError, match="waiting for step 1"):
-        list(batches(StreamDataset(tmp_path / "b", samples, timeout=0), num_workers=1))
+        list(batches(StreamDataset(StreamLoader(tmp_path / "b", samples, timeout=0)), num_workers=1))

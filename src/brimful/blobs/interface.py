@@ -69,6 +69,10 @@ class BlobStore(abc.ABC):
         """Return the number of bytes in the blob, or None if it is absent."""
 
     @abc.abstractmethod
+    def folders(self, prefix: str) -> list[str]:
+        """Return the names that follow a prefix such as ``acks/`` and have keys below them, sorted: ``["run-1"]``."""
+
+    @abc.abstractmethod
     def list(self, prefix: str) -> list[str]:
         """Return the keys under a prefix such as ``log/``, sorted."""
 

@@ -78,6 +78,13 @@ class LocalBlobStore(BlobStore):
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def folders(self, prefix: str) -> list[str]:
+        folder = self.directory / prefix
+        if not folder.is_dir():
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+
     def list(self, prefix: str) -> list[str]:
         folder = self.directory / prefix
         if not folder.is_dir():

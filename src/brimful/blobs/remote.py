@@ -191,7 +191,11 @@ class FsspecBlobStore(BlobStore):
         except FileNotFoundError:
             return None
 
-    def list(self, prefix: str) -> list[str]:
+    def folders(self, prefix: str) -> list[str]:
+        return self._names(prefix, "directory")
+
+    def _names(self, prefix: str, kind: str) -> list[str]:
+        """Return the names of one kind that follow a prefix, sorted."""
         folder = prefix.rstrip("/")
 
         def entries() -> Any:
@@ -202,7 +206,10 @@ class FsspecBlobStore(BlobStore):
             listing = self.retries.call(f"list {prefix}", entries)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(f"{folder}/{entry['name'].rsplit('/', 1)[-1]}" for entry in listing if entry["type"] == "file")
+        return sorted(entry["name"].rstrip("/").rsplit("/", 1)[-1] for entry in listing if entry["type"] == kind)
+
+    def list(self, prefix: str) -> list[str]:
+        return [f"{prefix.rstrip('/')}/{name}" for name in self._names(prefix, "file")]
 
     def delete(self, key: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -50,7 +50,7 @@ from brimful.measure.job import OnBadSample
 from brimful.messages import counted, percent, setting
 from brimful.plan import NoTarget, Overflow
 from brimful.plan.stream.lookahead import Lookahead
-from brimful.shards import EndRecord, ShardRecord, StreamLog, shard_key
+from brimful.shards import EndRecord, ShardRecord, StreamLog, beating, producer_key, shard_key
 from brimful.sources.feed import Feed
 from brimful.sources.open_feed import open_feed
 from brimful.sources.sample import Sample
@@ -279,7 +279,7 @@ class PackingProducer:
             StoreFullError: no space left; the same call goes on when there is some.
         """
         wait = _FIRST_WAIT
-        with self._store.used():
+        with self._store.used(), beating(self._store, self._tell):
             while not (self._is_stopped or self.is_finished):
                 if self.step(close=close):
                     wait = _FIRST_WAIT
@@ -287,6 +287,13 @@ class PackingProducer:
                     self._clock.sleep(wait)
                     wait = min(2 * wait, _MAX_WAIT)
         return self.statistics
+
+    def _tell(self) -> tuple[str, dict[str, Any], dict[str, float]] | None:
+        """Return the key, the facts and the counts of a heartbeat, once this producer is registered."""
+        if self._registration is None:
+            return None
+        facts = {"producer": self.name, "waiting_for": self._pressure.reason}
+        return producer_key(self._registration.number), facts, dict(self._counts)
 
     def stop(self) -> None:
         """Let ``run`` return after the present step; any thread or signal handler may call this."""

@@ -8,6 +8,7 @@ from brimful.serve.loader import PackLoader
 from brimful.serve.pack_store import PackStore, open_packs
 from brimful.serve.stream_loader import StreamLoader
 from brimful.serve.stream_order import Assignment
+from brimful.serve.stream_settings import StreamSettings
 from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget, Warmup
 from brimful.serve.token_budget_batches import TokenBudgetBatches
 from brimful.shards import Pack
@@ -24,6 +25,7 @@ __all__ = [
     "PackedDataset",
     "SampleCount",
     "StreamLoader",
+    "StreamSettings",
     "TokenBudget",
     "TokenBudgetBatches",
     "Warmup",

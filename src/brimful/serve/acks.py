@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.blobs import BlobStore, open_blob_store
-from brimful.checks import setting_number
+from brimful.checks import check_type, setting_number
 from brimful.errors import CorruptFileError, SettingsError, StateError
 from brimful.messages import differences, setting
 from brimful.shards import StreamLog
@@ -27,6 +27,19 @@ from brimful.shards import StreamLog
 _EXPIRED = "expired.json"
 _COMPLETED = ".completed"
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def check_group(group: str) -> None:
+    """Refuse what is no name of a group of ranks.
+
+    Raises:
+        SettingsError: other characters than files may have everywhere.
+    """
+    check_type("group", group, str, "the name of a training")
+    if not _GROUP.fullmatch(group):
+        raise SettingsError(
+            f"{setting('group', group)} must be a name of letters, digits, dots, dashes and underscores"
+        )
 
 
 class Acks:
@@ -45,10 +58,7 @@ class Acks:
     """
 
     def __init__(self, store: BlobStore, group: str) -> None:
-        if not _GROUP.fullmatch(group):
-            raise SettingsError(
-                f"{setting('group', group)} must be a name of letters, digits, dots, dashes and underscores"
-            )
+        check_group(group)
         self._store, self.group = store, group
 
     def write(self, ack: Mapping[str, Any], *, notes: Mapping[str, Any] | None = None) -> None:

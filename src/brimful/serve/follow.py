@@ -21,6 +21,16 @@ _WARN_SECONDS = 60.0
 """Seconds between two warnings of one wait."""
 
 
+def check_timeout(timeout: float | None) -> None:
+    """Refuse what is no number of seconds.
+
+    Raises:
+        SettingsError: it is negative, or no number.
+    """
+    if timeout is not None and not (is_number(timeout) and timeout >= 0):
+        raise SettingsError(f"{setting('timeout')} must be a number of seconds, at least 0, and is {timeout!r}")
+
+
 class FollowedLog:
     """Records of a stream, which a producer may still append to.
 
@@ -35,19 +45,26 @@ class FollowedLog:
         header: the checked ``stream.json``.
         shards: records so far, dense from 0.
         end: the last record, once the stream is closed.
-        seconds_waited: of all waits.
+        awaited: what is waited for now, for people; empty while nothing is.
     """
 
     def __init__(self, store: BlobStore, *, timeout: float | None = None) -> None:
-        if timeout is not None and not (is_number(timeout) and timeout >= 0):
-            raise SettingsError(f"{setting('timeout')} must be a number of seconds, at least 0, and is {timeout!r}")
+        check_timeout(timeout)
         self._log = StreamLog(store)
         self._timeout = timeout
         self.header: dict[str, Any] = self._log.header()
         self.shards: list[ShardRecord]
         self.end: EndRecord | None
         self.shards, self.end = self._log.records()
-        self.seconds_waited = 0.0
+        self.awaited = ""
+        self._seconds_waited = 0.0
+        self._wait_begin: float | None = None
+
+    @property
+    def seconds_waited(self) -> float:
+        """Seconds of all waits, with the one that goes on; other threads may ask."""
+        begin = self._wait_begin
+        return self._seconds_waited + (0.0 if begin is None else time.monotonic() - begin)
 
     def look(self) -> None:
         """Read the records that were committed since, without waiting."""
@@ -65,6 +82,17 @@ class FollowedLog:
             StreamTimeoutError: nothing came in time; names the record.
             CorruptFileError: a record is damaged.
         """
+        if self.end is not None or is_there():
+            return
+        self.awaited = action
+        self._wait_begin = time.monotonic()
+        try:
+            self._wait_until(is_there, action)
+        finally:
+            self._seconds_waited, self._wait_begin = self.seconds_waited, None
+            self.awaited = ""
+
+    def _wait_until(self, is_there: Callable[[], bool], action: str) -> None:
         begin = last_warning = time.monotonic()
         wait = _FIRST_WAIT
         while not (self.end is not None or is_there()):
@@ -75,7 +103,6 @@ class FollowedLog:
                 continue
             time_now = time.monotonic()
             if self._timeout is not None and time_now - begin >= self._timeout:
-                self.seconds_waited += time_now - begin
                 raise StreamTimeoutError(
                     f"{self._waiting(action)} for {time_now - begin:,.0f} s: is its producer running? Wait longer with "
                     f"{setting('timeout')}, or close the stream"
@@ -90,7 +117,6 @@ class FollowedLog:
                 pause = min(pause, max(begin + self._timeout - time_now, 0.001))
             time.sleep(pause)
             wait = min(2 * wait, _MAX_WAIT)
-        self.seconds_waited += time.monotonic() - begin
 
     def _waiting(self, action: str) -> str:
         seen_items = counted(len(self.shards), "shard")

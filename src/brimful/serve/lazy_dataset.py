@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
@@ -14,8 +13,9 @@ from brimful.errors import SettingsError, UnfinishedStoreError
 from brimful.fingerprint import short
 from brimful.messages import counted, setting
 from brimful.plan import Alignment
-from brimful.serve.stream_loader import OnCorrupt, StreamLoader
+from brimful.serve.stream_loader import StreamLoader
 from brimful.serve.stream_order import Assignment
+from brimful.serve.stream_settings import OnCorrupt, StreamSettings
 from brimful.shards import Pack
 from brimful.typing import Fingerprint
 
@@ -44,13 +44,15 @@ class LazyShardedDataset:
         timeout: most seconds of one wait; None waits for ever, with a warning each minute.
         on_corrupt: ``error``, or ``skip``: a pack without loss stands for a damaged one, and is counted.
         cache_dir, cache_bytes: as of ``open_packs``.
-        dp_rank, dp_world_size: taken for code that names them; they change nothing, as numbers are global.
+        group: name of the ranks that train one model, so that they can be watched (``StreamLoader``); it needs ``dp_rank`` and
+            ``dp_world_size``.
+        dp_rank, dp_world_size: name this rank for those who watch. They change no pack, as numbers are global.
 
     Attributes:
         lanes: as above.
 
     Raises:
-        SettingsError: lanes that do not divide the declared length.
+        SettingsError: lanes that do not divide the declared length, or a group without ranks.
 
     >>> import tempfile
     >>> from brimful.testing.toys import toy_stream
@@ -71,24 +73,18 @@ class LazyShardedDataset:
         on_corrupt: OnCorrupt = "error",
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
+        group: str | None = None,
         dp_rank: int | None = None,
         dp_world_size: int | None = None,
     ) -> None:
         if beyond not in ("error", "pad", "repeat"):
             raise SettingsError(f"{setting('beyond')} {beyond!r} is unknown: use one of error, pad, repeat")
-        self._beyond = beyond
-        self._settings: dict[str, Any] = {
-            "num_packs": num_packs,
-            "lanes": lanes,
-            "assign": assign,
-            "beyond": beyond,
-            "timeout": timeout,
-            "on_corrupt": on_corrupt,
-            "cache_dir": cache_dir,
-            "cache_bytes": cache_bytes,
-        }
-        self._loader = StreamLoader(
-            directory,
+        if group is not None and (dp_rank is None or dp_world_size is None):
+            raise SettingsError(
+                f"{setting('group', group)} tells how far this rank is: give dp_rank and dp_world_size too"
+            )
+        # Numbers are global: to the loader below, every process reads as the only rank.
+        settings = StreamSettings(
             lanes=lanes,
             assign=assign,
             packs_per_micro_batch=1,
@@ -97,6 +93,21 @@ class LazyShardedDataset:
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
         )
+        rank = None if group is None or dp_rank is None or dp_world_size is None else (group, dp_rank, dp_world_size)
+        self._open(directory, settings, beyond, num_packs, rank)
+
+    def _open(
+        self,
+        directory: str | os.PathLike[str],
+        settings: StreamSettings,
+        beyond: Beyond,
+        num_packs: int | None,
+        rank: tuple[str, int, int] | None,
+    ) -> None:
+        self._beyond, self._settings, self._rank = beyond, settings, rank
+        self._loader = StreamLoader.with_settings(directory, None, settings)
+        if rank is not None:
+            self._loader.announce(rank[0], dp_rank=rank[1], dp_world_size=rank[2])
         self.directory, self.lanes = self._loader.directory, self._loader.lanes
         self._num_packs = None if num_packs is None else setting_number("num_packs", num_packs, minimum=1)
         if num_packs is not None and num_packs % self.lanes:
@@ -114,7 +125,7 @@ class LazyShardedDataset:
             )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(LazyShardedDataset, **self._settings), (self.directory,)
+        return _reopened, (self.directory, self._settings, self._beyond, self._num_packs, self._rank)
 
     @property
     def end(self) -> int | None:
@@ -228,3 +239,10 @@ class LazyShardedDataset:
         length = "growing" if end is None else f"finished with {end:,}"
         declared_length = "" if self._num_packs is None else f", {self._num_packs:,} declared"
         return f"LazyShardedDataset({self.directory!r}, {length}{declared_length}, lanes {self.lanes}, {short(self.fingerprint)})"
+
+
+def _reopened(directory: str, *settings: Any) -> LazyShardedDataset:
+    """Return the data set of another process: files are not sent, they are opened there."""
+    dataset = LazyShardedDataset.__new__(LazyShardedDataset)
+    dataset._open(directory, *settings)
+    return dataset

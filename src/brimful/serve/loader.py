@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.arguments import understands
-from brimful.checks import check_type, is_whole_number, whole_number
+from brimful.checks import check_rank, check_type, is_whole_number, whole_number
 from brimful.errors import SettingsError, StateError
 from brimful.fingerprint import fingerprint_array
 from brimful.messages import counted, differences
@@ -31,12 +31,8 @@ class RankLoader(abc.ABC):
     ) -> None:
         if collate_fn is not None and not callable(collate_fn):
             check_type("collate_fn", collate_fn, (), "a function of a list of packs, such as PackCollator()")
-        self._dp_world_size = whole_number("dp_world_size", dp_world_size, minimum=1)
-        check_type("dp_rank", dp_rank, (int, np.integer), "a whole number")
-        if not 0 <= dp_rank < dp_world_size:
-            raise SettingsError(f"dp_rank must be from 0 to {dp_world_size - 1} and is {dp_rank}")
+        self._dp_rank, self._dp_world_size = check_rank(dp_rank, dp_world_size)
         self._collate = collate_fn if collate_fn is not None else list
-        self._dp_rank = dp_rank
         self._tail = Tail.named(tail)
         self._epoch = 0
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.utils.data
 
-from brimful.checks import path_of, whole_number
-from brimful.plan.schedule import Tail
-from brimful.serve.stream_loader import OnCorrupt, StreamLoader
-from brimful.serve.stream_order import Assignment
-from brimful.shards import Pack
+from brimful.checks import check_type, whole_number
+from brimful.serve.stream_loader import StreamLoader
 
 __all__ = ["StreamDataset"]
 
@@ -25,59 +21,29 @@ class StreamDataset(torch.utils.data.IterableDataset[Any]):
     collating costs the training process nothing.
 
     Args:
-        directory, collate_fn, dp_rank, dp_world_size, lanes, assign, packs_per_micro_batch, tail: as of ``StreamLoader``.
-        timeout, on_corrupt, cache_dir, cache_bytes: as of ``StreamLoader``.
-        repeat: begin again at the end of the stream, without end.
+        loader: of this rank; the first iteration begins where it stands. The data set opens loaders of its own, with its
+            settings.
 
     Raises:
-        SettingsError: as of ``StreamLoader``.
+        WrongTypeError: no ``StreamLoader``.
 
     >>> import tempfile
     >>> from brimful.testing.toys import toy_stream
-    >>> dataset = StreamDataset(toy_stream(tempfile.mkdtemp(), [2, 2, 1]), dp_rank=1, dp_world_size=2, lanes=2)
+    >>> stream = toy_stream(tempfile.mkdtemp(), [2, 2, 1])
+    >>> dataset = StreamDataset(StreamLoader(stream, dp_rank=1, dp_world_size=2, lanes=2))
     >>> loader = torch.utils.data.DataLoader(dataset, batch_size=None)
     >>> [[pack.sample_ids.tolist() for pack in batch] for batch in loader]
     [[[1]], [[3]], [[4]]]
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        collate_fn: Callable[[list[Pack]], Any] | None = None,
-        *,
-        dp_rank: int = 0,
-        dp_world_size: int = 1,
-        lanes: int | None = None,
-        assign: Assignment | str | None = None,
-        packs_per_micro_batch: int | None = None,
-        tail: Tail | str = Tail.PAD,
-        timeout: float | None = None,
-        on_corrupt: OnCorrupt = "error",
-        repeat: bool = False,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, loader: StreamLoader) -> None:
         super().__init__()
-        self._directory = path_of("directory", directory, "the path of a stream")
-        self._collate, self._repeat = collate_fn, bool(repeat)
-        self._settings: dict[str, Any] = {
-            "dp_rank": dp_rank,
-            "dp_world_size": dp_world_size,
-            "lanes": lanes,
-            "assign": assign,
-            "packs_per_micro_batch": packs_per_micro_batch,
-            "tail": tail,
-            "timeout": timeout,
-            "on_corrupt": on_corrupt,
-            "repeat": repeat,
-            "cache_dir": cache_dir,
-            "cache_bytes": cache_bytes,
-        }
-        # Settings are refused here and not in a worker.
-        self._begin = self._loader().state_dict()
+        check_type("loader", loader, StreamLoader, "a StreamLoader", "give StreamDataset(StreamLoader(directory, …))")
+        self._directory, self._collate, self._settings = loader.directory, loader.collate_fn, loader.settings
+        self._begin = loader.state_dict()
 
     def _loader(self) -> StreamLoader:
-        return StreamLoader(self._directory, self._collate, **self._settings)
+        return StreamLoader.with_settings(self._directory, self._collate, self._settings)
 
     def __iter__(self) -> Iterator[Any]:
         # A worker opens its own files and follows the log itself, forked or spawned.
@@ -94,7 +60,7 @@ class StreamDataset(torch.utils.data.IterableDataset[Any]):
                 number += stride
                 continue
             num_steps = loader.steps_per_epoch
-            if not (self._repeat and num_steps):
+            if not (self._settings.repeat and num_steps):
                 return
             number -= num_steps * loader.lanes // together
 
@@ -111,7 +77,7 @@ class StreamDataset(torch.utils.data.IterableDataset[Any]):
         position += whole_number("micro_batches", micro_batches, minimum=0) * loader.packs_together
         num_steps, epoch = loader.steps_per_epoch, self._begin["epoch"]
         # The end of a pass belongs to it: whether another follows is asked when the next batch is.
-        if self._repeat and num_steps and position > num_steps * loader.lanes:
+        if self._settings.repeat and num_steps and position > num_steps * loader.lanes:
             passes, position = divmod(position - 1, num_steps * loader.lanes)
             epoch, position = epoch + passes, position + 1
         return {**self._begin, "epoch": epoch, "packs_delivered": position}
@@ -127,8 +93,7 @@ class StreamDataset(torch.utils.data.IterableDataset[Any]):
         self._begin = loader.state_dict()
 
     def __repr__(self) -> str:
-        rank, world_size = self._settings["dp_rank"], self._settings["dp_world_size"]
         return (
-            f"StreamDataset({self._directory!r}, dp_rank {rank} of {world_size}, from step "
+            f"StreamDataset({self._directory!r}, dp_rank {self._settings.dp_rank} of {self._settings.dp_world_size}, from step "
             f"{self._begin['packs_delivered'] // self._begin['lanes']:,})"
         )

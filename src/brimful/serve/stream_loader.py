@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from brimful.blobs import open_blob_store
-from brimful.checks import check_type, choice_of, is_whole_number, path_of, setting_number, whole_number
+from brimful.checks import check_rank, check_type, is_whole_number, path_of
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
 from brimful.messages import counted, setting
 from brimful.plan.schedule import Tail
-from brimful.serve.acks import Acks, expired_below
+from brimful.serve.acks import Acks, check_group, expired_below
 from brimful.serve.follow import FollowedLog
 from brimful.serve.loader import RankLoader, check_state, without_loss
+from brimful.serve.reader_heartbeat import ReaderHeartbeat
 from brimful.serve.shard_files import ShardFiles
 from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
+from brimful.serve.stream_settings import OnCorrupt, StreamSettings
 from brimful.shards import MediaFiles, Pack, recorded_root
-
-OnCorrupt: TypeAlias = Literal["error", "skip"]
 
 _VERSION = 1
 """Version in every state; states of others are refused."""
@@ -43,6 +43,8 @@ class StreamLoader(RankLoader):
         timeout: most seconds of one wait for a shard; None waits for ever, with a warning each minute.
         on_corrupt: ``error``, or ``skip``: a pack without loss stands for a damaged one, and is counted.
         repeat: begin again at the end of the stream, without end.
+        group: name of the ranks that train one model on the stream. With it this rank says every ten seconds how far it is,
+            for ``brimful watch``, and ``ack`` takes it.
         cache_dir, cache_bytes: as of ``open_packs``.
 
     Attributes:
@@ -74,45 +76,97 @@ class StreamLoader(RankLoader):
         timeout: float | None = None,
         on_corrupt: OnCorrupt = "error",
         repeat: bool = False,
+        group: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        super().__init__(collate_fn, dp_rank=dp_rank, dp_world_size=dp_world_size, tail=tail)
-        if self._tail is Tail.REPEAT:
-            raise SettingsError(f"{setting('tail', 'repeat')} needs a finished store and PackLoader: use pad or drop")
-        if on_corrupt not in ("error", "skip"):
-            raise SettingsError(f"{setting('on_corrupt')} {on_corrupt!r} is unknown: use one of error, skip")
+        settings = StreamSettings(
+            dp_rank=dp_rank,
+            dp_world_size=dp_world_size,
+            lanes=lanes,
+            assign=assign,
+            packs_per_micro_batch=packs_per_micro_batch,
+            tail=tail,
+            timeout=timeout,
+            on_corrupt=on_corrupt,
+            repeat=repeat,
+            group=group,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
+        )
+        self._open(directory, collate_fn, settings)
+
+    @classmethod
+    def with_settings(
+        cls,
+        directory: str | os.PathLike[str],
+        collate_fn: Callable[[list[Pack]], Any] | None,
+        settings: StreamSettings,
+    ) -> StreamLoader:
+        """Return a loader with settings that were made before.
+
+        Raises:
+            SettingsError, NotAPackStoreError: as of the class.
+        """
+        check_type("settings", settings, StreamSettings, "StreamSettings(…)")
+        loader = cls.__new__(cls)
+        loader._open(directory, collate_fn, settings)
+        return loader
+
+    def _open(
+        self,
+        directory: str | os.PathLike[str],
+        collate_fn: Callable[[list[Pack]], Any] | None,
+        settings: StreamSettings,
+    ) -> None:
+        super().__init__(
+            collate_fn, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size, tail=settings.tail
+        )
         self.directory = path_of("directory", directory, "the path of a stream")
         self._store = open_blob_store(directory)
-        self._log = FollowedLog(self._store, timeout=timeout)
+        self._log = FollowedLog(self._store, timeout=settings.timeout)
         # The list of shards grows in place, so that containers of new ones are known too.
         media = MediaFiles(self._store, self._log.shards, recorded_root(self._store, self._log.header["notes"]))
-        self._files = ShardFiles(self._store, media, cache_dir=cache_dir, cache_bytes=cache_bytes)
-        identity = self._log.header["identity"]
-        self.lanes = identity["lanes"] if lanes is None else setting_number("lanes", lanes, minimum=1)
-        if self.lanes % dp_world_size:
-            raise SettingsError(
-                f"{setting('lanes', self.lanes)} is no multiple of dp_world_size {dp_world_size}: give "
-                f"{setting('lanes')} as the packs of one global batch"
-            )
-        self._per_micro_batch = whole_number(
-            "packs_per_micro_batch",
-            self.lanes // dp_world_size if packs_per_micro_batch is None else packs_per_micro_batch,
-            minimum=1,
+        self._files = ShardFiles(
+            self._store, media, cache_dir=settings.cache_dir, cache_bytes=settings.cache_bytes
         )
-        if self.lanes // dp_world_size % self._per_micro_batch:
-            raise SettingsError(
-                f"packs_per_micro_batch {self._per_micro_batch} does not divide the {self.lanes // dp_world_size} packs "
-                f"that a rank has in a step"
-            )
-        if assign is None:
-            assign = Assignment.LANE if identity["lanes"] > 1 else Assignment.PACK
-        self._assignment = choice_of(Assignment, assign, argument="assign")
+        self._settings = settings = settings.of_stream(self._log.header["identity"]["lanes"])
+        assert settings.lanes is not None
+        assert settings.packs_per_micro_batch is not None
+        self.lanes, self._per_micro_batch = settings.lanes, settings.packs_per_micro_batch
+        self._assignment = Assignment(settings.assign)
         orders: dict[Assignment, type[StreamOrder]] = {Assignment.LANE: LaneOrder, Assignment.PACK: PackOrder}
         self._order = orders[self._assignment](self._log.shards, self.lanes)
-        self._on_corrupt, self._repeat = on_corrupt, repeat
+        self._on_corrupt, self._repeat = settings.on_corrupt, settings.repeat
+        self._heartbeat: ReaderHeartbeat | None = None
+        if settings.group is not None:
+            self.announce(settings.group, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size)
         self._position = 0  # packs of all ranks that were delivered in this pass, with empty places
         self.num_skipped = 0
+
+    @property
+    def collate_fn(self) -> Callable[[list[Pack]], Any]:
+        """Function that makes a batch of packs."""
+        return self._collate
+
+    @property
+    def settings(self) -> StreamSettings:
+        """Settings of this loader, with what follows from the stream."""
+        return self._settings
+
+    def announce(self, group: str, *, dp_rank: int, dp_world_size: int) -> None:
+        """Say how far this rank is, for those who watch the stream; ``group`` does so from the beginning.
+
+        Args:
+            group: name of the training.
+            dp_rank, dp_world_size: the rank as people number it.
+        """
+        check_group(group)
+        rank, world_size = check_rank(dp_rank, dp_world_size)
+        order = {"lanes": self.lanes, "assign": self._assignment.value, "tail": self._tail.value}
+        self._heartbeat = ReaderHeartbeat(
+            self._store, self._log, group=group, dp_rank=rank, dp_world_size=world_size, order=order
+        )
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -178,8 +232,13 @@ class StreamLoader(RankLoader):
             # Who drops the tail waits for all lanes: a step that one rank serves and another drops would hang both.
             return self._order.num_steps(is_full=True) > step if is_full else all(map(self._order.find, places))
 
+        if self._heartbeat is not None:
+            self._heartbeat.start(epoch=self._epoch, position=position)
         self._log.wait_until(is_known, awaited or f"step {step:,}")
-        return is_known() or self._order.num_steps(is_full=is_full) > step
+        is_there = is_known() or self._order.num_steps(is_full=is_full) > step
+        if self._heartbeat is not None and not is_there and not self._repeat:
+            self._heartbeat.finish()
+        return is_there
 
     def micro_batch(self, position: int) -> Any:
         """Return the micro-batch of this rank at a position that ``has_micro_batch`` allows."""
@@ -203,6 +262,13 @@ class StreamLoader(RankLoader):
                     raise
                 self.num_skipped += 1
                 logging.getLogger("brimful").warning("skipped: %s (%d so far)", error.message, self.num_skipped)
+        if self._heartbeat is not None:
+            self._heartbeat.count(
+                packs,
+                position=position + self.packs_together,
+                num_places=self._per_micro_batch,
+                num_skipped=self.num_skipped,
+            )
         return packs or [self._filler()]
 
     def _refuse_expired(self, seq: int) -> None:
@@ -227,19 +293,23 @@ class StreamLoader(RankLoader):
         """Return the position: one integer and the pass, the same on every rank, and what it is a position of."""
         return {**self._identity(), "epoch": self._epoch, "packs_delivered": self._position}
 
-    def ack(self, group: str, *, checkpoint: str = "") -> None:
+    def ack(self, group: str | None = None, *, checkpoint: str = "") -> None:
         """Acknowledge the packs delivered so far, after a checkpoint with them is durable; by one rank.
 
         Args:
-            group: the ranks that train one model on this stream.
+            group: the ranks that train one model on this stream; as the loader was given if None.
             checkpoint: name of the model checkpoint, for people.
 
         Raises:
+            SettingsError: no name is given here or there.
             StateError: within a step, or another run has acknowledged this position with other packs behind it.
         """
         # A further pass needs all shards again.
         is_last_pass = self._epoch == 0 and not self._repeat
-        self.ack_position(group, self.state_dict(), checkpoint=checkpoint, is_last_pass=is_last_pass)
+        name = self._settings.group if group is None else group
+        if name is None:
+            raise SettingsError(f"ack needs the name of the training: ack(\"run-1\"), or {setting('group', 'run-1')}")
+        self.ack_position(name, self.state_dict(), checkpoint=checkpoint, is_last_pass=is_last_pass)
 
     def ack_position(self, group: str, state: Mapping[str, Any], *, checkpoint: str, is_last_pass: bool) -> None:
         """Acknowledge the packs before a state, which may be behind what this loader has delivered.

@@ -1,6 +1,16 @@
 """The file format of packs and the log that commits them; knows no policy."""
 
 from brimful.shards.format import BATCH_ROWS, ShardReader, ShardWriter
+from brimful.shards.heartbeats import (
+    Beat,
+    Heartbeat,
+    beating,
+    producer_key,
+    read_beats,
+    reader_key,
+    remove_surplus_readers,
+    seconds_between,
+)
 from brimful.shards.log import LANES, EndRecord, ShardRecord, StreamLog, shard_key
 from brimful.shards.media_census import KindCount, KindCounter, LargestMedium, MediaCensus
 from brimful.shards.media_files import (
@@ -18,9 +28,11 @@ from brimful.shards.pack_media import PackMedium, StoredAt
 __all__ = [
     "BATCH_ROWS",
     "LANES",
+    "Beat",
     "ContainerWriter",
     "EndRecord",
     "FingerprintedPacks",
+    "Heartbeat",
     "KindCount",
     "KindCounter",
     "LargestMedium",
@@ -36,10 +48,16 @@ __all__ = [
     "StoredAt",
     "StreamLog",
     "assemble_pack",
+    "beating",
     "container_ends",
     "container_key",
     "padded",
+    "producer_key",
+    "read_beats",
+    "reader_key",
     "recorded_root",
+    "remove_surplus_readers",
     "root_note",
+    "seconds_between",
     "shard_key",
 ]

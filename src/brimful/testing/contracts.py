@@ -197,6 +197,7 @@ class BlobStoreContract:
         assert store.get("log/empty") == b""
         assert store.size("log/2") == 4
         assert store.list("log/") == store.list("log") == ["log/1", "log/2", "log/empty"]
+        assert (store.folders("shards/"), store.folders("log"), store.folders("acks")) == (["00"], [], [])
         store.delete("log/1")
         store.delete("log/1")
         assert store.list("log/") == ["log/2", "log/empty"]

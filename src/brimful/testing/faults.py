@@ -299,6 +299,10 @@ class LateStore(BlobStore):
         """Return the keys that are seen."""
         return [key for key in self._store.list(prefix) if self._is_seen(key)]
 
+    def folders(self, prefix: str) -> Sequence[str]:  # type: ignore[override]
+        """Return the folders of the real store."""
+        return self._store.folders(prefix)
+
     def delete(self, key: str) -> None:
         """Remove a blob."""
         self._store.delete(key)
