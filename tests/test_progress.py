@@ -90,7 +90,7 @@ def test_json_has_no_infinity_before_the_first_fresh_row(clock):
 )
 def test_the_time_left_reads_as_a_clock(left, shown):
     """Without it an hour would read as 3600 seconds or as 60:00."""
-    assert progress._clock(left) == shown
+    assert progress.clock(left) == shown
 
 
 def test_a_stage_without_rows_is_complete(clock):

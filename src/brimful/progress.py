@@ -111,7 +111,7 @@ class _Lines(Progress):
         share = 100 * record.done / record.total if record.total else 100.0
         speed = f"{rate:,.0f} {record.unit}/s" + (f", {token_rate:,.0f} tokens/s" if record.tokens else "")
         resumed_part = f", {record.resumed:,} kept from before" if record.resumed else ""
-        end = f"done in {record.seconds:.1f} s" if record.seconds else f"ETA {_clock(remaining_seconds)}"
+        end = f"done in {record.seconds:.1f} s" if record.seconds else f"ETA {clock(remaining_seconds)}"
         self.say(
             f"{record.name}: {record.done:,}/{record.total:,} {record.unit} ({share:.0f} %), {speed}{resumed_part}, {end}"
         )
@@ -194,7 +194,12 @@ def make_progress(style: ProgressStyle, stream: TextIO | None = None) -> Progres
     return _STYLES[name](output)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Return a duration as people read it on a clock.
+
+    >>> clock(75), clock(3661.5), clock(float("inf"))
+    ('1:15', '1:01:01', '?')
+    """
     if seconds == float("inf"):
         return "?"
     minutes, remainder = divmod(int(seconds), 60)

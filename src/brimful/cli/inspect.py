@@ -10,7 +10,7 @@ from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.decoder import decoder_of
 from brimful.cli.options import json_option
 from brimful.cli.terminal import show, show_lines
-from brimful.errors import NotAPackStoreError, SettingsError, SourceNotFoundError
+from brimful.errors import NotAPackStoreError, SettingsError, SourceNotFoundError, UnfinishedStoreError
 from brimful.materialize import check_store
 from brimful.measure import LengthTable
 from brimful.messages import counted
@@ -21,7 +21,9 @@ from brimful.report.analysis.sample_fate import find_sample
 from brimful.report.text.lengths import describe_lengths
 from brimful.report.text.pack import pack_as_dict, show_pack
 from brimful.report.text.plan import describe_plan
+from brimful.report.analysis.stream_watch import StreamWatch
 from brimful.report.text.store import describe_store
+from brimful.report.text.stream import describe_stream
 from brimful.serve import open_packs
 
 
@@ -49,7 +51,7 @@ def inspect(
     check: bool,
     as_json: bool,
 ) -> None:
-    """Show what PATH is: a length table, a plan, a pack store, or one pack or sample of it."""
+    """Show what PATH is: a length table, a plan, a pack store, a stream that grows, or one pack or sample of it."""
     if not (is_remote(path) or os.path.exists(path)):
         raise SourceNotFoundError(f"{path}: no such file or directory")
     if index is not None and sample is not None:
@@ -111,8 +113,18 @@ def _show_store(
     as_json: bool,
 ) -> None:
     """Show a pack store or one of its packs, and the result of its check."""
-    packs, plan = open_packs(path, media_root=media_root), plan_in(path)
+    try:
+        packs = open_packs(path, media_root=media_root)
+    except UnfinishedStoreError:
+        if index is not None or check:
+            raise
+        status = StreamWatch(path).look()
+        show(status.as_dict, lambda: describe_stream(status), as_json)
+        return
+    plan = plan_in(path)
     if index is None:
+        status = StreamWatch(path).look()
+        is_watched = bool(status.producers or status.trainings)
         data = {
             "kind": "store",
             "path": packs.directory,
@@ -125,8 +137,11 @@ def _show_store(
             "notes": packs.notes,
             **({"media": packs.media.as_dict()} if packs.media.kinds else {}),
             **({} if plan is None else plan.ledger.as_dict()),
+            **({"stream": status.as_dict()} if is_watched else {}),
         }
         lines = describe_store(packs, plan)
+        if is_watched:
+            lines += describe_stream(status)
     else:
         if not 0 <= index < len(packs):
             raise SettingsError(f"--pack {index}: the store has packs 0 … {len(packs) - 1}")

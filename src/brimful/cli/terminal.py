@@ -16,7 +16,7 @@ from brimful.cli.flags import in_flags
 _LABEL = 15
 """Characters of the label in front of a description: ``packs          91 of 1,024 tokens``."""
 
-_MIN_WIDTH = 40
+MIN_WIDTH = 40
 """Characters of a line on the narrowest terminal; a narrower one breaks lines itself."""
 
 _GAP = "  "
@@ -49,7 +49,7 @@ def show_lines(lines: Iterable[str]) -> None:
     texts = [in_flags(text) for line in lines for text in line.split("\n")]
     # A file or pipe gets whole lines, which tools can search.
     if sys.stdout.isatty():
-        texts = list(fitted(texts, max(_MIN_WIDTH, shutil.get_terminal_size().columns)))
+        texts = list(fitted(texts, max(MIN_WIDTH, shutil.get_terminal_size().columns)))
     for text in texts:
         click.echo(text)
 

@@ -51,9 +51,13 @@ class Producers:
 
     def all(self) -> list[Registration]:
         """Return those that are registered, by number."""
+        return self.since(0)
+
+    def since(self, number: int) -> list[Registration]:
+        """Return those that are registered from a number on."""
         registrations: list[Registration] = []
         # By name, and not by a listing: one that is old could show some of them, and a name would be given twice.
-        while (producer := self._read(len(registrations))) is not None:
+        while (producer := self._read(number + len(registrations))) is not None:
             registrations.append(producer)
         return registrations
 

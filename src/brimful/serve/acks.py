@@ -88,9 +88,18 @@ class Acks:
         Raises:
             CorruptFileError: it is damaged.
         """
+        return self.read_with_notes(position)[0]
+
+    def read_with_notes(self, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the acknowledgement of a position, and the notes beside it.
+
+        Raises:
+            CorruptFileError: it is damaged.
+        """
         key = self._key(position)
         try:
-            return dict(json.loads(self._store.get(key))["ack"])
+            values = json.loads(self._store.get(key))
+            return dict(values["ack"]), dict(values["notes"])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(f"{self._store.url}/{key} is damaged: {error!r}") from error
 

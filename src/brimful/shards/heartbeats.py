@@ -188,7 +188,8 @@ class Heartbeat:
         while not self._stopped.wait(pause):
             self._try_beat()
             pause = self._interval * _jitter()
-        if self._is_over:
+        # Whoever was never seen says no goodbye: short runs leave nothing behind.
+        if self._is_over and self._number:
             self._try_beat()
 
     def _try_beat(self) -> None:
