@@ -141,14 +141,14 @@ def _ranks(ranks: Sequence[RankStatus], room: int | None) -> Iterator[str]:
     if room is not None and len(ranks) > room:
         worst = sorted(ranks, key=lambda rank: (not rank.silence.is_silent, rank.step, -(rank.wait_share or 0.0)))
         shown = sorted(worst[:room], key=lambda rank: rank.dp_rank)
-    yield f"  {'rank':>12}  {'epoch':>6}  {'step':>9}  {'behind':>7}  {'packs/s':>8}  {'tokens/s':>10}  {'wait':>7}  {'skipped':>7}  state"
+    yield f"  {'rank':>12}  {'epoch':>6}  {'step':>9}  {'behind':>7}  {'packs/s':>8}  {'tokens/s':>10}  {'wait':>7}  {'skipped':>7}  {'heard':>6}  state"
     for rank in shown:
         state = _state(rank.silence) or (f"waiting for {rank.waiting_for}" if rank.waiting_for else "reading")
         wait = "" if rank.wait_share is None else percent(min(rank.wait_share, 1.0))
         name = f"{rank.dp_rank} of {rank.dp_world_size}"
         yield (
             f"  {name:>12}  {rank.epoch:>6,}  {rank.step:>9,}  {rank.steps_behind:>7,}  {_rate(rank.packs_per_second):>8}  "
-            f"{_rate(rank.tokens_per_second):>10}  {wait or '-':>7}  {rank.skipped:>7,}  {state}"
+            f"{_rate(rank.tokens_per_second):>10}  {wait or '-':>7}  {rank.skipped:>7,}  {clock(rank.silence.seconds):>6}  {state}"
         )
     if len(shown) < len(ranks):
         yield f"               and {counted(len(ranks) - len(shown), 'rank')} more, all further or reading"
