@@ -113,7 +113,9 @@ def test_the_whole_command_over_http(stream: ToyProducer, tmp_path: Path, monkey
         socket.create_connection(("127.0.0.1", int(servers[0][0].url.rpartition(":")[2].partition("/")[0])), 1)
 
 
-def test_a_look_that_fails_is_told_and_tried_again(stream: ToyProducer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_fails_is_told_and_tried_again(
+    stream: ToyProducer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who watches for weeks must not end when a network is gone for a minute, and must not show old numbers as new."""
     real, failures = watch.StreamWatch.look, iter([False, True, False])
 
@@ -125,11 +127,19 @@ def test_a_look_that_fails_is_told_and_tried_again(stream: ToyProducer, tmp_path
     monkeypatch.setattr(watch.StreamWatch, "look", look)
     texts_served = []
     monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(metrics_server.MetricsServer, "text", property(lambda self: "", lambda self, text: texts_served.append(text)), raising=False)
+    monkeypatch.setattr(
+        metrics_server.MetricsServer,
+        "text",
+        property(lambda self: "", lambda self, text: texts_served.append(text)),
+        raising=False,
+    )
     out, err = run("watch", tmp_path / "stream", "--updates", 3, "--prometheus", 0)
     assert len(out) == 2
     assert err[1:] == ["warning: no answer (planted)"]
-    assert ["brimful_watch_up{" in text and text.split("brimful_watch_up{")[1].split("} ")[1][0] for text in texts_served[1:]] == ["1", "0", "1"]
+    assert [
+        "brimful_watch_up{" in text and text.split("brimful_watch_up{")[1].split("} ")[1][0]
+        for text in texts_served[1:]
+    ] == ["1", "0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +151,9 @@ def test_a_look_that_fails_is_told_and_tried_again(stream: ToyProducer, tmp_path
         (("--prometheus", "99999"), "is no [HOST:]PORT"),
     ],
 )
-def test_impossible_options_are_one_line(stream: ToyProducer, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+def test_impossible_options_are_one_line(
+    stream: ToyProducer, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
     assert message in refused("watch", tmp_path / "stream", *options)
 
 

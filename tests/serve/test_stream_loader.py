@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful import StreamLoader
+from brimful import LazyShardedDataset, StreamLoader
 from brimful.errors import CorruptFileError, NotAPackStoreError, SettingsError, StateError, StreamTimeoutError
 from brimful.testing.toys import ToyProducer, toy_stream
 
@@ -180,19 +180,61 @@ def test_ranks_in_processes_of_their_own(tmp_path):
     assert steps == global_batches(loaders(stream, 1))
 
 
-def test_damaged_packs_are_refused_or_skipped_in_step(tmp_path, caplog):
+def damage(directory, kind):
+    """Damage shard 1, which holds packs 2 and 3."""
+    (path,) = (directory / "shards").glob("00000001-*")
+    if kind == "truncated":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "flipped":
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    elif kind == "missing":
+        path.unlink()
+    else:
+        # A shard of the same size that is whole, with valid checksums of its packs: of another place, or another stream.
+        (foreign_path,) = (directory / "shards").glob("00000003-*")
+        path.write_bytes(foreign_path.read_bytes())
+
+
+DAMAGES = {
+    "truncated": r"00000001-.*bytes and was committed with",
+    "empty": r"00000001-.*has 0 bytes and was committed with",
+    "flipped": r"00000001-.*(has other bytes|is damaged|cannot be read as a shard)",
+    "missing": r"00000001-.*is missing: its packs were committed",
+    "foreign": r"00000001-.*has other bytes than were committed",
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("assign", ["lane", "pack"])
+def test_damaged_shards_are_found_before_use(tmp_path, kind, assign):
+    """R1: served as if they were right, they train other samples; mapped, one that was cut short kills the process."""
+    stream = toy_stream(tmp_path, [2, 2, 2, 2])
+    damage(tmp_path, kind)
+    with pytest.raises(CorruptFileError, match=DAMAGES[kind]):
+        list(loaders(stream, 1, assign=assign)[0])
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_shards_are_skipped_in_step(tmp_path, caplog, kind):
     """R1: a rank that stops alone hangs the others, and one that serves less is a step behind."""
     stream = toy_stream(tmp_path, [2, 2, 2, 2])
-    (path,) = (tmp_path / "shards").glob("00000001-*")
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptFileError, match=r"00000001-.*bytes and was committed with"):
-        list(loaders(stream, 1, assign="lane")[0])
+    damage(tmp_path, kind)
     (loader,) = loaders(stream, 1, assign="lane", on_corrupt="skip")
     assert [ids(batch) for batch in loader] == [[0, 4, 6], [1, 5, 7]]
     assert loader.num_skipped == 2
     assert "skipped: " in caplog.records[0].getMessage()
     ranks = loaders(stream, 4, assign="lane", on_corrupt="skip")
     assert [[ids(batch) for batch in loader] for loader in ranks] == [[[0], [1]], [[-1], [-1]], [[4], [5]], [[6], [7]]]
+    assert [loader.num_skipped for loader in ranks] == [0, 2, 0, 0]
+    ranks[0].ack("run-1")
+    # By numbers too, as samplers ask.
+    dataset = LazyShardedDataset(stream, lanes=LANES, assign="lane", on_corrupt="skip")
+    assert [ids([pack]) for pack in dataset] == [[0], [-1], [4], [6], [1], [-1], [5], [7]]
+    assert dataset.num_skipped == 2
 
 
 def test_what_does_not_fit_is_refused(tmp_path):

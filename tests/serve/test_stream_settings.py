@@ -24,9 +24,7 @@ def test_the_arguments_of_the_loader_are_the_fields_with_their_defaults():
 def test_each_value_has_one_form():
     """A name and its enum would be two settings, and a state of one be refused by the other."""
     settings = StreamSettings(assign="lane", tail="drop", lanes=8, dp_rank=1, dp_world_size=2)
-    assert settings == StreamSettings(
-        assign=Assignment.LANE, tail=settings.tail, lanes=8, dp_rank=1, dp_world_size=2
-    )
+    assert settings == StreamSettings(assign=Assignment.LANE, tail=settings.tail, lanes=8, dp_rank=1, dp_world_size=2)
     assert settings.of_stream(4) == dataclasses.replace(settings, packs_per_micro_batch=4)
     assert StreamSettings().of_stream(4) == StreamSettings(lanes=4, assign="lane", packs_per_micro_batch=4)
     assert StreamSettings().of_stream(1).assign is Assignment.PACK

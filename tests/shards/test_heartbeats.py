@@ -95,7 +95,9 @@ def test_damaged_and_foreign_objects_are_left_out(tmp_path):
 def test_ranks_and_workers_that_are_no_more_are_removed(tmp_path):
     """A run that comes back on fewer nodes: its old ranks would be silent for ever."""
     store = LocalBlobStore(tmp_path)
-    keys = [reader_key(group, rank, worker) for group in ("run", "run-000000-000") for rank in range(4) for worker in (0, 1)]
+    keys = [
+        reader_key(group, rank, worker) for group in ("run", "run-000000-000") for rank in range(4) for worker in (0, 1)
+    ]
     for key in keys:
         store.put_atomic(key, b"{}")
     remove_surplus_readers(store, "run", dp_rank=1, dp_world_size=2, num_workers=1)

@@ -5,12 +5,13 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 from brimful.errors import StoreFullError
 from brimful.locks import lock, try_lock
+from brimful.messages import counted
 
 _FULL_DEVICE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -94,15 +95,22 @@ def sync_directory(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def full_device_explained(target: Path) -> Iterator[None]:
-    """Turn the errors of a full disk or quota into ``StoreFullError``; all others stay as they are."""
+def full_device_explained(target: Path, num_bytes: Callable[[], int | None] = lambda: None) -> Iterator[None]:
+    """Turn the errors of a full disk or quota into ``StoreFullError``; all others stay as they are.
+
+    Args:
+        target: name of what is written, for the message.
+        num_bytes: bytes of it that are written when it is called; None where nobody counts.
+    """
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL_DEVICE_ERRORS:
             raise
+        written = num_bytes()
+        extent = "" if written is None else f" ({counted(written, 'byte')} of it were written)"
         raise StoreFullError(
             error.errno,
-            f"no space left while writing {target}: nothing that was committed is lost; free some space and run "
+            f"no space left while writing {target}{extent}: nothing that was committed is lost; free some space and run "
             f"the same command again, it goes on where it stopped",
         ) from error

@@ -38,9 +38,14 @@ class LocalBlobStore(BlobStore):
         """Open a blob in ``tmp/``; its file there is gone when the block ends, published or not."""
         folder = self.directory / "tmp"
         tmp = folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
-        with full_device_explained(self.directory / title), use_folder(folder):
+        blobs: list[_LocalBlob] = []
+        with (
+            full_device_explained(self.directory / title, lambda: sum(blob.num_written for blob in blobs)),
+            use_folder(folder),
+        ):
             try:
                 with contextlib.closing(_LocalBlob(self.directory, tmp)) as blob:
+                    blobs.append(blob)
                     yield blob
             finally:
                 with contextlib.suppress(OSError):
@@ -121,6 +126,7 @@ class _LocalBlob(Blob):
     def __init__(self, directory: Path, tmp: Path) -> None:
         super().__init__()
         self._directory, self.tmp = directory, tmp
+        self.num_written = 0
         self._descriptor: int | None = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         crash_points.reach("before-write")
 
@@ -129,6 +135,7 @@ class _LocalBlob(Blob):
         while view:
             num_bytes = os.write(self._descriptor, view[:_MAX_WRITE])
             view = view[num_bytes:]
+            self.num_written += num_bytes
             crash_points.reach("mid-write")
 
     def finish(self) -> None:

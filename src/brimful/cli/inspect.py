@@ -18,10 +18,10 @@ from brimful.plan import Plan
 from brimful.progress import make_progress
 from brimful.remote import is_remote
 from brimful.report.analysis.sample_fate import find_sample
+from brimful.report.analysis.stream_watch import StreamWatch
 from brimful.report.text.lengths import describe_lengths
 from brimful.report.text.pack import pack_as_dict, show_pack
 from brimful.report.text.plan import describe_plan
-from brimful.report.analysis.stream_watch import StreamWatch
 from brimful.report.text.store import describe_store
 from brimful.report.text.stream import describe_stream
 from brimful.serve import open_packs

@@ -35,8 +35,12 @@ _SCREEN_SECONDS, _LINE_SECONDS = 2.0, 10.0
 )
 @grouped(
     "For collectors of metrics",
-    value_option("--prometheus", "[HOST:]PORT", "Serve the numbers over HTTP, at /metrics; on this machine alone if no HOST."),
-    value_option("--prometheus-file", "FILE", "Keep the numbers in a file, for the textfile collector of node-exporter."),
+    value_option(
+        "--prometheus", "[HOST:]PORT", "Serve the numbers over HTTP, at /metrics; on this machine alone if no HOST."
+    ),
+    value_option(
+        "--prometheus-file", "FILE", "Keep the numbers in a file, for the textfile collector of node-exporter."
+    ),
 )
 @json_option
 def watch(

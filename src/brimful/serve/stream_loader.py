@@ -102,15 +102,22 @@ class StreamLoader(RankLoader):
         directory: str | os.PathLike[str],
         collate_fn: Callable[[list[Pack]], Any] | None,
         settings: StreamSettings,
+        *,
+        are_shards_shared: bool = False,
     ) -> StreamLoader:
         """Return a loader with settings that were made before.
+
+        Args:
+            directory, collate_fn: as of the class.
+            settings: of this rank.
+            are_shards_shared: other ranks read packs of the same shards, though this one is told that it is the only one.
 
         Raises:
             SettingsError, NotAPackStoreError: as of the class.
         """
         check_type("settings", settings, StreamSettings, "StreamSettings(…)")
         loader = cls.__new__(cls)
-        loader._open(directory, collate_fn, settings)
+        loader._open(directory, collate_fn, settings, are_shards_shared)
         return loader
 
     def _open(
@@ -118,18 +125,12 @@ class StreamLoader(RankLoader):
         directory: str | os.PathLike[str],
         collate_fn: Callable[[list[Pack]], Any] | None,
         settings: StreamSettings,
+        are_shards_shared: bool = False,
     ) -> None:
-        super().__init__(
-            collate_fn, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size, tail=settings.tail
-        )
+        super().__init__(collate_fn, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size, tail=settings.tail)
         self.directory = path_of("directory", directory, "the path of a stream")
         self._store = open_blob_store(directory)
         self._log = FollowedLog(self._store, timeout=settings.timeout)
-        # The list of shards grows in place, so that containers of new ones are known too.
-        media = MediaFiles(self._store, self._log.shards, recorded_root(self._store, self._log.header["notes"]))
-        self._files = ShardFiles(
-            self._store, media, cache_dir=settings.cache_dir, cache_bytes=settings.cache_bytes
-        )
         self._settings = settings = settings.of_stream(self._log.header["identity"]["lanes"])
         assert settings.lanes is not None
         assert settings.packs_per_micro_batch is not None
@@ -137,6 +138,17 @@ class StreamLoader(RankLoader):
         self._assignment = Assignment(settings.assign)
         orders: dict[Assignment, type[StreamOrder]] = {Assignment.LANE: LaneOrder, Assignment.PACK: PackOrder}
         self._order = orders[self._assignment](self._log.shards, self.lanes)
+        # The list of shards grows in place, so that containers of new ones are known too.
+        media = MediaFiles(self._store, self._log.shards, recorded_root(self._store, self._log.header["notes"]))
+        self._files = ShardFiles(
+            self._store,
+            media,
+            cache_dir=settings.cache_dir,
+            cache_bytes=settings.cache_bytes,
+            # Where packs follow one another, every rank opens every shard for a few packs of it.
+            are_read_whole=self._assignment is Assignment.LANE
+            or (settings.dp_world_size == 1 and not are_shards_shared),
+        )
         self._on_corrupt, self._repeat = settings.on_corrupt, settings.repeat
         self._heartbeat: ReaderHeartbeat | None = None
         if settings.group is not None:
@@ -308,7 +320,7 @@ class StreamLoader(RankLoader):
         is_last_pass = self._epoch == 0 and not self._repeat
         name = self._settings.group if group is None else group
         if name is None:
-            raise SettingsError(f"ack needs the name of the training: ack(\"run-1\"), or {setting('group', 'run-1')}")
+            raise SettingsError(f'ack needs the name of the training: ack("run-1"), or {setting("group", "run-1")}')
         self.ack_position(name, self.state_dict(), checkpoint=checkpoint, is_last_pass=is_last_pass)
 
     def ack_position(self, group: str, state: Mapping[str, Any], *, checkpoint: str, is_last_pass: bool) -> None:

@@ -40,7 +40,9 @@ def beat_of(stream, key, **facts):
     now = facts.pop("time", time.time())
     counts = facts.pop("counts", {"packs": 40, "tokens": 160, "places": 40, "skipped": 0, "waited": 2.0})
     earlier = dict.fromkeys(counts, 0)
-    beat = Beat("node-1", facts.pop("number", 0), 10.0, now, 20.0, facts.pop("is_over", False), facts, counts, 0.0, earlier)
+    beat = Beat(
+        "node-1", facts.pop("number", 0), 10.0, now, 20.0, facts.pop("is_over", False), facts, counts, 0.0, earlier
+    )
     open_blob_store(stream).put_atomic(key, json.dumps({"version": 1, **vars(beat)}).encode())
 
 
@@ -103,7 +105,9 @@ def test_ranks_tell_how_far_they_are(tmp_path):
 
     def shown():
         (training,) = watch.look().trainings or (None,)
-        steps = [(rank.dp_rank, rank.step, rank.steps_behind, rank.packs) for rank in training.ranks] if training else []
+        steps = (
+            [(rank.dp_rank, rank.step, rank.steps_behind, rank.packs) for rank in training.ranks] if training else []
+        )
         return training if steps == [(0, 3, 2, 3), (1, 1, 4, 1)] else None
 
     training = wait_for(shown)
@@ -219,7 +223,9 @@ def test_speed_says_when_a_training_ends_or_runs_dry(tmp_path):
     (training,) = status.trainings
     assert (training.steps_behind, training.steps_per_second, training.wait_share) == (10, 0.5, 0.1)
     assert training.eta_seconds is None
-    open_blob_store(tmp_path).put_atomic("producers/000000.json", json.dumps({"producer": "web", "settings": {}}).encode())
+    open_blob_store(tmp_path).put_atomic(
+        "producers/000000.json", json.dumps({"producer": "web", "settings": {}}).encode()
+    )
     counts = {"packs": 20, "tokens": 80}
     beat_of(tmp_path, "heartbeats/producer-000000.json", producer="web", waiting_for="", counts=counts)
     status = StreamWatch(tmp_path).look()

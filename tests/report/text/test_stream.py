@@ -145,7 +145,10 @@ def test_the_parser_of_prometheus_reads_the_metrics():
     """Differential: names, types and labels as the library of Prometheus itself sees them, with a path that must be escaped."""
     parser = pytest.importorskip("prometheus_client.parser")
     url = 'a "b"\\c\nd'
-    families = {family.name: family for family in parser.text_string_to_metric_families(prometheus_text(replace(STREAM, url=url)))}
+    families = {
+        family.name: family
+        for family in parser.text_string_to_metric_families(prometheus_text(replace(STREAM, url=url)))
+    }
     assert families["brimful_stream_shards"].type == "counter"
     assert families["brimful_stream_kept_bytes"].type == "gauge"
     assert all(family.documentation for family in families.values())

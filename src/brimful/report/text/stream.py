@@ -42,7 +42,7 @@ def describe_stream(stream: StreamStatus, *, num_lines: int | None = None) -> li
         if training.ranks:
             lines += _ranks(training.ranks, room)
     if not stream.trainings:
-        lines.append("training       none says how far it is: StreamLoader(…, group=\"run-1\")")
+        lines.append('training       none says how far it is: StreamLoader(…, group="run-1")')
     return lines
 
 
@@ -120,11 +120,19 @@ def _training(stream: StreamStatus, training: TrainingStatus) -> list[str]:
         parts.append(f"runs dry in {clock(seconds_dry)}")
     lines = [f"training       {training.group}: {'; '.join(parts) or 'no rank says how far it is'}"]
     if training.missing_ranks:
-        lines.append(f"               {counted(len(training.missing_ranks), 'rank')} not heard of: {_few(training.missing_ranks)}")
+        lines.append(
+            f"               {counted(len(training.missing_ranks), 'rank')} not heard of: {_few(training.missing_ranks)}"
+        )
     if training.acked_packs is not None:
-        place = f"{counted(training.acked_packs, 'pack')}" if training.acked_step is None else f"step {training.acked_step:,}"
+        place = (
+            f"{counted(training.acked_packs, 'pack')}"
+            if training.acked_step is None
+            else f"step {training.acked_step:,}"
+        )
         name = f" ({training.checkpoint})" if training.checkpoint else ""
-        lines.append(f"durable        {training.group}: {place}{name}; needs shards from {training.first_needed_shard:,} on")
+        lines.append(
+            f"durable        {training.group}: {place}{name}; needs shards from {training.first_needed_shard:,} on"
+        )
     else:
         lines.append(f"durable        {training.group}: nothing acknowledged so far")
     return lines
