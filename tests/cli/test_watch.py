@@ -87,7 +87,7 @@ def test_collectors_get_the_last_look(server: MetricsServer) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get(server.url.replace("/metrics", "/secret"))
     port = int(server.url.rpartition(":")[2].partition("/")[0])
-    with pytest.raises(SettingsError, match="cannot be listened on .*choose another port"):
+    with pytest.raises(SettingsError, match=r"cannot be listened on .*choose another port"):
         MetricsServer("127.0.0.1", port)
 
 

@@ -47,9 +47,14 @@ def test_a_process_tells_how_far_it_is_until_it_ends(tmp_path):
 def test_an_error_of_the_work_says_no_goodbye(tmp_path):
     """A producer that failed has not ended as it should: it is silent, and not stopped."""
     store = LocalBlobStore(tmp_path)
-    with pytest.raises(KeyError), beating(store, lambda: (KEY, {}, {})):
-        wait_for(lambda: KEY in read_beats(store))
-        raise KeyError
+
+    def fail():
+        with beating(store, lambda: (KEY, {}, {})):
+            wait_for(lambda: KEY in read_beats(store))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert not read_beats(store)[KEY].is_over
 
 

@@ -63,7 +63,7 @@ class StreamWatch:
         self._beats: dict[str, Beat] = {}
         self._beats_at, self._beat_interval = -float("inf"), 0.0
         self._changes: dict[str, tuple[tuple[str, int], float | None]] = {}
-        self._acks: dict[str, tuple[int, dict[str, Any], str]] = {}
+        self._acks: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {}
 
     def look(self) -> StreamStatus:
         """Read what is new, and return the status.
@@ -145,7 +145,7 @@ class StreamWatch:
         beat = self._beats.get(producer_key(producer.number))
         silence = None if beat is None else self._silence(producer_key(producer.number), beat, now)
         works = beat is not None and silence is not None and not (silence.is_silent or silence.is_over or is_closed)
-        rates = [0.0, 0.0] if silence is not None else [None, None]
+        rates: list[float | None] = [None, None] if silence is None else [0.0, 0.0]
         if works:
             assert beat is not None
             rates = [beat.rate("packs"), beat.rate("tokens")]
@@ -202,7 +202,7 @@ class StreamWatch:
         missing_ranks: tuple[int, ...] = ()
         if beats:
             # Of ranks that changed, those that were heard last say how many there are.
-            last = min(beats, key=lambda item: self._silence(*item, now).seconds)[1].facts
+            last = min(beats, key=lambda item: self._silence(item[0], item[1], now).seconds)[1].facts
             world_size, lanes = int(last["dp_world_size"]), int(last["lanes"])
             steps_there_are = self._num_steps(last)
             of_ranks: dict[int, list[tuple[str, Beat]]] = {}
