@@ -17,6 +17,7 @@ from brimful.cli import metrics_server, watch
 from brimful.cli.metrics_server import MetricsServer, address_of
 from brimful.cli.screen import Screen
 from brimful.errors import SettingsError
+from brimful.report.analysis.stream_watch import StreamWatch
 from brimful.testing.toys import ToyProducer
 from tests.cli.tools import outcome, refused, run
 from tests.materialize.streams import producer, texts
@@ -45,7 +46,7 @@ def get(url: str) -> tuple[int, str, str]:
 def test_each_look_is_a_line(stream: ToyProducer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a log of Slurm a picture that is painted again would be a thousand pages."""
     # What another process does between two looks.
-    monkeypatch.setattr(watch.time, "sleep", lambda seconds: stream.append(2))
+    monkeypatch.setattr("time.sleep", lambda seconds: stream.append(2))
     out, err = run("watch", tmp_path / "stream", "--updates", 3)
     assert err == []
     assert [line.split(" ", 1)[1].partition(";")[0] for line in out] == [
@@ -101,7 +102,7 @@ def test_the_whole_command_over_http(stream: ToyProducer, tmp_path: Path, monkey
             servers.append((self, host))
 
     monkeypatch.setattr(watch, "MetricsServer", Known)
-    monkeypatch.setattr(watch.time, "sleep", lambda seconds: answers.append(get(servers[0][0].url)[2]))
+    monkeypatch.setattr("time.sleep", lambda seconds: answers.append(get(servers[0][0].url)[2]))
     file = tmp_path / "brimful.prom"
     out, err = run("watch", tmp_path / "stream", "--updates", 2, "--prometheus", 0, "--prometheus-file", file)
     assert (len(out), servers[0][1]) == (2, "127.0.0.1")
@@ -117,16 +118,16 @@ def test_a_look_that_fails_is_told_and_tried_again(
     stream: ToyProducer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who watches for weeks must not end when a network is gone for a minute, and must not show old numbers as new."""
-    real, failures = watch.StreamWatch.look, iter([False, True, False])
+    real, failures = StreamWatch.look, iter([False, True, False])
 
-    def look(self: watch.StreamWatch) -> object:
+    def look(self: StreamWatch) -> object:
         if next(failures):
             raise TimeoutError("no answer (planted)")
         return real(self)
 
-    monkeypatch.setattr(watch.StreamWatch, "look", look)
+    monkeypatch.setattr(StreamWatch, "look", look)
     texts_served = []
-    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(
         metrics_server.MetricsServer,
         "text",

@@ -39,7 +39,7 @@ def beat_of(stream, key, **facts):
     """A heartbeat as a process of any clock could have written it."""
     now = facts.pop("time", time.time())
     counts = facts.pop("counts", {"packs": 40, "tokens": 160, "places": 40, "skipped": 0, "waited": 2.0})
-    earlier = dict.fromkeys(counts, 0)
+    earlier = dict.fromkeys(counts, 0.0)
     beat = Beat(
         "node-1", facts.pop("number", 0), 10.0, now, 20.0, facts.pop("is_over", False), facts, counts, 0.0, earlier
     )
