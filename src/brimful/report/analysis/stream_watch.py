@@ -251,8 +251,15 @@ class StreamWatch:
         workers = [beat for _, beat in beats]
         facts = max(workers, key=lambda beat: (beat.facts["epoch"], beat.facts["position"])).facts
         silences = [self._silence(key, beat, now) for key, beat in beats]
+        silence = Silence(
+            max(one.seconds for one in silences),
+            any(one.is_silent for one in silences),
+            all(one.is_over for one in silences),
+        )
+        # Who says nothing any more was that fast once.
+        talkers = [] if silence.is_silent or silence.is_over else workers
         lanes, world_size = int(facts["lanes"]), int(facts["dp_world_size"])
-        places = sum_of([beat.rate("places") for beat in workers])
+        places = sum_of([beat.rate("places") for beat in talkers])
         step = int(facts["position"]) // lanes
         return RankStatus(
             dp_rank=int(facts["dp_rank"]),
@@ -263,13 +270,9 @@ class StreamWatch:
             steps_behind=max(0, steps_there_are - step),
             **{name: int(sum(beat.counts[name] for beat in workers)) for name in ("packs", "tokens", "skipped")},
             steps_per_second=None if places is None else places / (lanes // world_size),
-            packs_per_second=sum_of([beat.rate("packs") for beat in workers]),
-            tokens_per_second=sum_of([beat.rate("tokens") for beat in workers]),
-            wait_share=mean_of([beat.rate("waited") for beat in workers]),
-            waiting_for=next((text for beat in workers if (text := str(beat.facts["waiting_for"]))), ""),
-            silence=Silence(
-                max(silence.seconds for silence in silences),
-                any(silence.is_silent for silence in silences),
-                all(silence.is_over for silence in silences),
-            ),
+            packs_per_second=sum_of([beat.rate("packs") for beat in talkers]),
+            tokens_per_second=sum_of([beat.rate("tokens") for beat in talkers]),
+            wait_share=mean_of([beat.rate("waited") for beat in talkers]),
+            waiting_for=next((text for beat in talkers if (text := str(beat.facts["waiting_for"]))), ""),
+            silence=silence,
         )
