@@ -10,6 +10,8 @@ from brimful.serve.stream_loader import StreamLoader
 from brimful.serve.stream_order import Assignment
 from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget, Warmup
 from brimful.serve.token_budget_batches import TokenBudgetBatches
+from brimful.serve.window import Window
+from brimful.serve.window_batches import WindowBatches
 from brimful.shards import Pack
 
 __all__ = [
@@ -27,6 +29,8 @@ __all__ = [
     "TokenBudget",
     "TokenBudgetBatches",
     "Warmup",
+    "Window",
+    "WindowBatches",
     "compose",
     "mark_completed",
     "open_packs",
