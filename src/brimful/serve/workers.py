@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch.utils.data
@@ -193,15 +193,21 @@ class WorkerLoader:
         iteration = self._iteration
         # Forked workers share what is made before.
         self._dataset.prepare()
-        batches = torch.utils.data.DataLoader(
-            self._dataset, batch_size=None, num_workers=self._num_workers, **self._data_loader
-        )
-        for batch in batches:
+        for batch in self._batches():
             # Counted before it leaves: a state saved while it trains has the next batch next.
             self._num_delivered += 1
             yield batch
             if self._iteration != iteration:
                 return  # a state was loaded, or another iteration has begun
+
+    def _batches(self) -> Iterable[Any]:
+        return torch.utils.data.DataLoader(
+            self._dataset,
+            batch_size=None,
+            num_workers=self._num_workers,
+            # PyTorch's own would make tensors of all arrays in it.
+            **{"collate_fn": _as_it_is, **self._data_loader},
+        )
 
     def __len__(self) -> int:
         """Return the micro-batches of a whole epoch on this rank; of loaders that know it."""
@@ -232,3 +238,7 @@ class WorkerLoader:
 
     def __repr__(self) -> str:
         return f"WorkerLoader({self._dataset!r}, num_workers {self._num_workers})"
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
