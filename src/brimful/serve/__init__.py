@@ -1,6 +1,7 @@
 """Packs for trainers: ``open_packs``, ``PackedDataset``, ``PackLoader``, ``StreamLoader``, ``TokenBudgetBatches``, …"""
 
 from brimful.serve.acks import mark_completed, remove_acknowledged
+from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import BatchLedger, compose
 from brimful.serve.dataset import PackedDataset
 from brimful.serve.lazy_dataset import LazyShardedDataset
@@ -24,6 +25,7 @@ __all__ = [
     "PackLoader",
     "PackStore",
     "PackedDataset",
+    "RankAgreement",
     "SampleCount",
     "StreamLoader",
     "TokenBudget",

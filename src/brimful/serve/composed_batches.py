@@ -13,6 +13,7 @@ from brimful.errors import CollateError, SettingsError, StateError
 from brimful.fingerprint import fingerprint_of
 from brimful.messages import counted
 from brimful.plan.schedule import Tail
+from brimful.serve.agreement import RankAgreement
 from brimful.serve.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
 from brimful.serve.rank_loader import RankLoader, without_loss
 from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed, held_segments
@@ -161,6 +162,8 @@ class ComposedBatches(RankLoader):
         except BaseException:
             # A caller that goes on after an error of the source finds the samples of this step waiting again.
             composer.put_back()
+            if isinstance(self._agree, RankAgreement):
+                self._agree.fail()
             raise
         is_full = len(batches) == num_places
         is_served = is_full if self._tail is Tail.DROP else bool(batches)

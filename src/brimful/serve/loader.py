@@ -135,15 +135,16 @@ class PackLoader(RankLoader):
             self._rank_batches = None
         self._epoch, self._shapes, self._num_delivered = int(epoch), shapes, num_delivered
 
-    def prepare(self) -> None:
-        """Make the schedule of this epoch, unless it is there; before processes are forked that would each make it."""
-        if self._rank_batches is not None:
-            return
+    def schedule(self) -> npt.NDArray[np.int64]:
+        """Return the steps of this epoch from its last change of ranks on, of all ranks: the same array on each.
+
+        Returns:
+            ``int64[steps, ranks, micro-batches, packs]``, -1 for no pack.
+        """
         # Packs that are planned anew for each epoch go to it first, together on all ranks.
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(self._epoch)
-        # int64[steps, ranks, micro-batches, packs]: the same array on every rank, -1 for no pack.
-        schedule = resized_schedule(
+        return resized_schedule(
             len(self._dataset),
             self._shapes,
             epoch=self._epoch,
@@ -152,6 +153,12 @@ class PackLoader(RankLoader):
             costs=self._costs,
             window_steps=self._window_steps,
         )
+
+    def prepare(self) -> None:
+        """Make the schedule of this epoch, unless it is there; before processes are forked that would each make it."""
+        if self._rank_batches is not None:
+            return
+        schedule = self.schedule()
         self._filler = int(schedule[0, 0, 0, 0]) if len(schedule) else 0
         # A copy of this rank's part: that of all ranks is not kept.
         self._rank_batches = schedule[:, self._dp_rank].reshape(-1, self._shape.packs_per_micro_batch).copy()

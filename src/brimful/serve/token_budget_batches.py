@@ -36,8 +36,8 @@ class TokenBudgetBatches(ComposedBatches):
         micro_batches: forwards of one step (gradient accumulation).
         seed: of the order of a source by index; None keeps its order.
         tail: of a last step that is not full: ``pad`` (batches without loss), ``drop``, or ``repeat`` (its own again).
-        agree: called once a step with true if this rank has one; returns true if all ranks serve it. Reduce it by MAX
-            over the ranks with tail ``pad`` or ``repeat``, by MIN with ``drop``.
+        agree: ``RankAgreement(tail)``; or a function that is called once a step with true if this rank has one, and returns
+            true if all ranks serve it: reduced by MAX over the ranks with tail ``pad`` or ``repeat``, by MIN with ``drop``.
 
     >>> from brimful.testing.toys import toy_pack
     >>> stream = [toy_pack([length], first_sample=length) for length in (3, 5, 2, 4)]
