@@ -160,7 +160,9 @@ def test_a_state_of_another_loader_is_refused():
     loader = PackLoader(toy_packs(8), dp_world_size=2, micro_batches=2)
     next(iter(loader))
     state = loader.state_dict()
-    with pytest.raises(StateError, match="behind 2 of its 4 packs, by 2 ranks × 2 × 1 pack, and here are 4 ranks × 1 × 1"):
+    with pytest.raises(
+        StateError, match="behind 2 of its 4 packs, by 2 ranks × 2 × 1 pack, and here are 4 ranks × 1 × 1"
+    ):
         PackLoader(toy_packs(8), dp_world_size=4).load_state_dict(state)
     with pytest.raises(StateError, match=r"fingerprint .*, seed \(0 in the state, 1 here\)"):
         PackLoader(toy_packs(9), dp_world_size=2, seed=1).load_state_dict(state)

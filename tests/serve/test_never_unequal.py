@@ -71,8 +71,8 @@ def checks(rank, folder):
         loader = WindowBatches(own_stream(rank, slow=rank == 3), Window(9, size=2), tail=tail, agree=agree)
         yield f"own streams, {tail}", train(loader, everybody)
     agree = RankAgreement(group=pairs[rank // 2])
-    loader = TokenBudgetBatches(own_stream(rank), TokenBudget(9, min_buffered=2), micro_batches=2, agree=agree)
-    yield "own streams, two ranks", train(loader, pairs[rank // 2])
+    budget = TokenBudgetBatches(own_stream(rank), TokenBudget(9, min_buffered=2), micro_batches=2, agree=agree)
+    yield "own streams, two ranks", train(budget, pairs[rank // 2])
     # A stream that ends while three ranks wait for it: in the middle of a global batch.
     stream = folder / "stream"
     if rank == 0:

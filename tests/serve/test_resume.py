@@ -239,12 +239,11 @@ def test_it_goes_on_by_pack_index_and_says_so(caplog):
 
 def test_a_stream_or_an_agreement_is_for_one_process():
     """A worker each would read the whole stream, and a worker has no collectives."""
-    options = {"lengths": [3, 4]}
     packs = list(toy_packs(3))
     with pytest.raises(SettingsError, match="the stream list has one position, and workers need one each"):
         LoaderDataset(WindowBatches(packs, Window(8, size=2)))
     with pytest.raises(SettingsError, match="agree asks the other ranks in each step"):
-        LoaderDataset(TokenBudgetBatches([[1, 2, 3], [4, 5, 6, 7]], TokenBudget(8), agree=bool, **options))
+        LoaderDataset(TokenBudgetBatches([[1, 2, 3], [4, 5, 6, 7]], TokenBudget(8), lengths=[3, 4], agree=bool))
 
 
 class Numbered:
@@ -329,7 +328,7 @@ def test_a_damaged_window_is_refused(makers, harm):
 def test_an_error_of_the_source_loses_no_pack_of_the_window():
     """A caller that goes on after it finds the same packs."""
     stream = list(toy_packs(12))
-    whole = [batch for batch in WindowBatches(Numbered(stream), Window(8, size=4), samples, micro_batches=3)]
+    whole = list(WindowBatches(Numbered(stream), Window(8, size=4), samples, micro_batches=3))
 
     class Once(Numbered):
         def __iter__(self):
@@ -346,6 +345,6 @@ def test_an_error_of_the_source_loses_no_pack_of_the_window():
     served = []
     with pytest.raises(ConnectionError):
         served.extend(loader)
-    loader._feed._upcoming = None  # the iterator has ended with its error; the source stands where it was
+    vars(loader._feed)["_upcoming"] = None  # the iterator has ended with its error; the source stands where it was
     served.extend(loader)
     assert served == whole

@@ -140,8 +140,8 @@ def test_what_does_not_fit_is_refused(tmp_path):
     stream = toy_stream(tmp_path / "a", [2, 2])
     with pytest.raises(SettingsError, match="lanes=4 is no multiple of dp_world_size 3"):
         StreamDataset(stream, lanes=4, dp_world_size=3)
+    by_lanes = StreamLoader(stream, lanes=4, assign="lane").state_dict()
     with pytest.raises(StateError, match="lanes"):
-        by_lanes = StreamLoader(stream, lanes=4, assign="lane").state_dict()
         StreamDataset(stream, lanes=2, assign="lane").load_state_dict(by_lanes)
     ToyProducer(tmp_path / "b").append(1)
     with pytest.raises(StreamTimeoutError, match="waiting for step 1"):

@@ -1,5 +1,7 @@
 """The schedule under trainers that deal out a sampler's batches: Accelerate's own sharding, and ``Trainer`` resumed."""
 
+# mypy: disable-error-code="import-untyped"
+
 import json
 
 import numpy as np
@@ -45,7 +47,13 @@ def dealt_out(sampler, world_size, per_batch, *, split=False, skipped=0):
 @pytest.mark.parametrize("tail", ["pad", "drop", "repeat"])
 def test_accelerate_deals_out_what_the_loader_serves(world_size, split, tail):
     """By its real sharding: each rank the packs of ``PackLoader``, in the same order, and as many batches."""
-    options = {"dp_world_size": world_size, "micro_batches": 2, "packs_per_micro_batch": 2, "tail": tail, "costs": COSTS}
+    options = {
+        "dp_world_size": world_size,
+        "micro_batches": 2,
+        "packs_per_micro_batch": 2,
+        "tail": tail,
+        "costs": COSTS,
+    }
     sampler = PackSampler(toy_packs(37), **options)
     for epoch in (0, 1):
         sampler.set_epoch(epoch)
@@ -117,7 +125,9 @@ def test_trainer_resumes_in_the_schedule_and_refuses_another(tmp_path):
         return recorder.seen, trainer
 
     whole, _ = run(tmp_path / "whole", 8)
-    loader = PackLoader(make_trainer(tmp_path).train_dataset, numbers, micro_batches=3, costs=COSTS[:10], window_steps=2)
+    loader = PackLoader(
+        make_trainer(tmp_path).train_dataset, numbers, micro_batches=3, costs=COSTS[:10], window_steps=2
+    )
     expected = [batch[0] for _ in range(2) for batch in loader]
     assert [n for n, e in zip(whole, expected, strict=True) if e >= 0] == [e for e in expected if e >= 0]
     options = {"save_strategy": "steps", "save_steps": 6}

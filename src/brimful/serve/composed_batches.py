@@ -143,7 +143,9 @@ class ComposedBatches(RankLoader):
             SettingsError: the samples come as a stream, or the ranks agree on each step.
         """
         if self._agree is not None:
-            raise SettingsError("agree asks the other ranks in each step, and workers cannot: iterate the loader itself")
+            raise SettingsError(
+                "agree asks the other ranks in each step, and workers cannot: iterate the loader itself"
+            )
         loader = copy(self)
         loader._feed, loader._composer = self._feed.fork(), composer_of(self._batching)
         loader._composer.go_to(self._composer.mark())
@@ -254,9 +256,7 @@ class ComposedBatches(RankLoader):
             StateError: the state is of other samples or settings, damaged, or within a step of other ranks; names the
                 difference.
         """
-        own_state = make_state(
-            "composed", fingerprint_of(self._feed.identity), Position(0, 0, 0), **self._identity()
-        )
+        own_state = make_state("composed", fingerprint_of(self._feed.identity), Position(0, 0, 0), **self._identity())
         epoch, step, places = check_state(state, own_state, self._identity())
         try:
             world_size, micro_batches = map(int, state["shape"])

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from copy import copy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ class PackLoader(RankLoader):
     def _num_steps(self, shapes: Sequence[Shape]) -> int:
         """Return the steps of an epoch of these shapes."""
         num_packs = len(self._dataset)
-        for shape, next_shape in zip(shapes, shapes[1:], strict=False):
+        for shape, next_shape in pairwise(shapes):
             num_packs -= (next_shape.first_step - shape.first_step) * shape.step_size
         num_full, num_remaining = divmod(num_packs, shapes[-1].step_size)
         is_completed = num_remaining and self._tail is not Tail.DROP
@@ -258,9 +259,9 @@ def _shapes_of(state: dict[str, Any]) -> list[Shape]:
     Raises:
         StateError: they are no shapes, or not in order.
     """
-    rows = state.get("shapes")
-    is_list = isinstance(rows, list) and rows and all(isinstance(row, list) and len(row) == 4 for row in rows)
-    if not is_list or not all(is_whole_number(value) for row in rows for value in row):
+    rows: Any = state.get("shapes")
+    is_list = isinstance(rows, list) and all(isinstance(row, list) and len(row) == 4 for row in rows)
+    if not is_list or not rows or not all(is_whole_number(value) for row in rows for value in row):
         raise damaged(f"shapes {rows!r}")
     shapes = [Shape(*row) for row in rows]
     first_steps = [shape.first_step for shape in shapes]

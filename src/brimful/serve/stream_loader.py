@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from brimful.blobs import open_blob_store
-from brimful.checks import check_type, choice_of, path_of, setting_number, whole_number
+from brimful.checks import choice_of, path_of, setting_number, whole_number
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
 from brimful.messages import counted, setting
 from brimful.plan.schedule import Tail
@@ -26,6 +26,7 @@ OnCorrupt: TypeAlias = Literal["error", "skip"]
 
 _ACK_VERSION = 1
 """Version in every acknowledgement: the same position of another version would be taken for another run."""
+
 
 class StreamLoader(RankLoader):
     """Micro-batches of one data-parallel rank from a stream of packs, finished or growing.

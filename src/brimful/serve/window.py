@@ -82,7 +82,7 @@ class WindowComposer(MicroBatchComposer):
 
     def __init__(self, settings: Window) -> None:
         super().__init__(SampleCount(1))
-        self.settings = settings  # type: ignore[assignment]
+        self.settings = settings
         self._capacity, self._overflow = settings.capacity, settings.overflow
         self._planner = settings.planner()
         self._numbered: dict[int, SampleSegment] = {}

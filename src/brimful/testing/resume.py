@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -203,14 +203,14 @@ class _Kit:
         states: list[Any] = []
         for (world_size, num_workers), end in zip(runs, ends, strict=True):
             loaders = self._loaders(world_size, num_workers, states)
-            batches = [_without_end(loader) for loader in loaders]
+            ranks = [_without_end(loader) for loader in loaders]
             try:
-                while len(steps) < end and (step := self._step(batches)) is not None:
+                while len(steps) < end and (step := self._step(ranks)) is not None:
                     steps.append(step)
                 states = [self._state(loader) for loader in loaders]
             finally:
-                for iterator in batches:
-                    iterator.close()
+                for rank in ranks:
+                    rank.close()
         return steps
 
     def _loaders(self, world_size: int, num_workers: int, states: Sequence[Any]) -> list[Any]:
@@ -259,7 +259,7 @@ class _Kit:
             raise _NotServed("no state", error) from error
 
 
-def _without_end(loader: Any) -> Iterator[Any]:
+def _without_end(loader: Any) -> Generator[Any, None, None]:
     """Serve one epoch after another, until two in a row are empty."""
     num_empty = 0
     while num_empty < 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import math
 from enum import Enum
 
 import numpy as np
