@@ -43,38 +43,23 @@ class Rows(torch.utils.data.Dataset[int]):
         return index
 
 
-def streamed(place: Place, *, shuffled: bool, packed: bool) -> Any:
+def streamed(place: Place, *, shuffled: bool) -> Any:
     """Hugging Face ``IterableDataset`` in 8 shards, split by node, in the loader of torchdata."""
     import datasets
     from datasets.distributed import split_dataset_by_node
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    rows = datasets.Dataset.from_dict({"id": list(range(NUM_SAMPLES)), "length": LENGTHS.tolist()})
+    rows = datasets.Dataset.from_dict({"id": list(range(NUM_SAMPLES))})
     stream = rows.to_iterable_dataset(num_shards=8)
     if shuffled:
         stream = stream.shuffle(seed=0, buffer_size=8)
     stream = split_dataset_by_node(stream, place.dp_rank, place.dp_world_size)
-    if packed:
-        stream = stream.map(pack_rows, batched=True, batch_size=10, remove_columns=["id", "length"])
     return StatefulDataLoader(stream, batch_size=BATCH, num_workers=place.num_workers, collate_fn=list)
 
 
-def pack_rows(columns: dict[str, list[int]]) -> dict[str, list[list[int]]]:
-    """Pack the rows of one batch one after the other, as packing in a batched ``map`` does."""
-    packs: list[list[int]] = []
-    room = 0
-    for sample, length in zip(columns["id"], columns["length"], strict=True):
-        if length > room or not packs:
-            packs.append([])
-            room = 24
-        packs[-1].append(sample)
-        room -= length
-    return {"ids": packs}
-
-
 def of_rows(batch: Any) -> list[int]:
-    """Return the samples of rows of a stream, packed or not."""
-    return [sample for row in batch for sample in (row["ids"] if "ids" in row else [row["id"]])]
+    """Return the samples of rows of a stream."""
+    return [row["id"] for row in batch]
 
 
 def by_sampler(place: Place) -> Any:
@@ -210,8 +195,8 @@ def version(*packages: str) -> str:
     return ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
 
 
-def tables(folder: Path) -> list[ResumeTable]:
-    """Return the table of each loader that is installed here."""
+def tables(folder: Path, word: str) -> list[ResumeTable]:
+    """Return the table of each loader that is installed here and has a word in its title."""
 
     def flat(batch: Any) -> list[int]:
         return batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
@@ -224,19 +209,13 @@ def tables(folder: Path) -> list[ResumeTable]:
         (
             "StatefulDataLoader over a stream",
             lambda: version("torchdata", "datasets"),
-            lambda: partial(streamed, shuffled=False, packed=False),
+            lambda: partial(streamed, shuffled=False),
             of_rows,
         ),
         (
             "the same, shuffled in a buffer",
             lambda: version("torchdata", "datasets"),
-            lambda: partial(streamed, shuffled=True, packed=False),
-            of_rows,
-        ),
-        (
-            "the same, packed in a batched map",
-            lambda: version("torchdata", "datasets"),
-            lambda: partial(streamed, shuffled=False, packed=True),
+            lambda: partial(streamed, shuffled=True),
             of_rows,
         ),
         ("StatefulDistributedSampler", lambda: version("torchdata"), lambda: by_sampler, flat),
@@ -245,6 +224,8 @@ def tables(folder: Path) -> list[ResumeTable]:
     ]
     results = []
     for title, versions, make, samples_of in loaders:
+        if word not in title:
+            continue
         try:
             shown, maker = versions(), make()
         except (ImportError, importlib.metadata.PackageNotFoundError) as error:
@@ -271,12 +252,13 @@ def print_markdown(results: list[ResumeTable]) -> None:
 def main() -> None:
     """Print the tables, and all of them as one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.parse_args()
+    parser.add_argument("word", nargs="?", default="", help="only loaders with this word in their title")
+    word = parser.parse_args().word
     warnings.simplefilter("ignore")
     os.environ["PYTHONWARNINGS"] = "ignore"
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        results = tables(Path(folder))
+        results = tables(Path(folder), word)
     print()
     print_markdown(results)
 
