@@ -69,7 +69,7 @@ class ComposerMark(NamedTuple):
     """Segments that no micro-batch holds yet, in order of arrival."""
     ledger: BatchLedger
     plan: Any = None
-    """What a composer knows of them beside their order."""
+    """Knowledge of a composer beside their order; None if it has none."""
 
 
 class MicroBatchComposer:

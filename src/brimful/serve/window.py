@@ -59,7 +59,7 @@ class Window:
 
 
 class _Plan(NamedTuple):
-    """What a window knows of its segments: their numbers, the packs that are ready, and the planner of the others."""
+    """Knowledge of a window about its segments: their numbers, the packs that are ready, and the planner of the others."""
 
     numbers: tuple[int, ...]
     packs: tuple[tuple[int, ...], ...]

@@ -166,6 +166,7 @@ def check_resume(
         kit = _Kit(make_loader, samples_of, first[0] * micro_batches, case.is_late)
         if first not in whole:
             whole[first] = kit.run([first], [num_steps])
+        assert any(whole[first]), "a loader without samples shows nothing"
         for stop in range(num_steps) if stops is None else stops:
             # Each further run but the last serves one step.
             ends = [*range(stop, stop + len(case.runs) - 1), max(num_steps, stop + len(case.runs) - 1)]
@@ -201,13 +202,14 @@ class _Kit:
         """Serve up to each end by one run after the other, and return the samples of each step."""
         steps: list[Counter[Hashable]] = []
         states: list[Any] = []
-        for (world_size, num_workers), end in zip(runs, ends, strict=True):
+        for number, ((world_size, num_workers), end) in enumerate(zip(runs, ends, strict=True)):
             loaders = self._loaders(world_size, num_workers, states)
             ranks = [_without_end(loader) for loader in loaders]
             try:
                 while len(steps) < end and (step := self._step(ranks)) is not None:
                     steps.append(step)
-                states = [self._state(loader) for loader in loaders]
+                # Nobody goes on from the last run.
+                states = [self._state(loader) for loader in loaders] if number < len(runs) - 1 else []
             finally:
                 for rank in ranks:
                     rank.close()
