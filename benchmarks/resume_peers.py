@@ -72,44 +72,6 @@ def by_sampler(place: Place) -> Any:
     return StatefulDataLoader(rows, batch_size=BATCH, sampler=sampler, num_workers=place.num_workers)
 
 
-class Skipping:
-    """Accelerate's sharding of a shuffled loader, resumed by ``skip_first_batches`` as Transformers' ``Trainer`` does."""
-
-    def __init__(self, place: Place) -> None:
-        from accelerate.data_loader import SeedableRandomSampler, prepare_data_loader
-
-        sampler = SeedableRandomSampler(Rows(), generator=torch.Generator(), data_seed=0)
-        loader = torch.utils.data.DataLoader(Rows(), batch_size=BATCH, sampler=sampler, num_workers=place.num_workers)
-        self._loader = prepare_data_loader(
-            loader,
-            num_processes=place.dp_world_size,
-            process_index=place.dp_rank,
-            put_on_device=False,
-            use_seedable_sampler=True,
-        )
-        self._epoch = self._num_batches = 0
-
-    def __iter__(self) -> Any:
-        from accelerate import skip_first_batches
-
-        loader = skip_first_batches(self._loader, self._num_batches) if self._num_batches else self._loader
-        loader.set_epoch(self._epoch)
-        for batch in loader:
-            self._num_batches += 1
-            if self._num_batches == len(self._loader):
-                self._epoch, self._num_batches = self._epoch + 1, 0
-            yield batch
-
-    def state_dict(self) -> dict[str, int]:
-        """Return what a trainer counts."""
-        return {"epoch": self._epoch, "batches": self._num_batches, "ranks": len(self._loader)}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Count on; with other ranks an epoch has other batches of each."""
-        self._epoch = state["epoch"]
-        self._num_batches = state["batches"] * len(self._loader) // state["ranks"]
-
-
 def web(place: Place, folder: Path) -> Any:
     """Tars of WebDataset, split by node and by worker."""
     import webdataset
@@ -219,7 +181,6 @@ def tables(folder: Path, word: str) -> list[ResumeTable]:
             of_rows,
         ),
         ("StatefulDistributedSampler", lambda: version("torchdata"), lambda: by_sampler, flat),
-        ("skip_first_batches", lambda: version("accelerate"), lambda: Skipping, flat),
         ("WebLoader", lambda: version("webdataset"), lambda: partial(web, folder=written_tars(folder)), of_tars),
     ]
     results = []
