@@ -119,7 +119,7 @@ def test_workers_and_other_worlds(makers, kind):
     def make(place):
         return InTurn(makers[kind](place), place.num_workers)
 
-    table = check_resume(make, list, title=kind, num_steps=5, cases=cases)
+    table = check_resume(make, list, title=kind, num_steps=4, cases=cases)
     assert len(table.rows) == 6
     assert table.is_exact, str(table)
 
