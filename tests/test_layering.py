@@ -71,6 +71,7 @@ HEAVY_FILES = {
     "collate/torch.py": {"torch"},
     "collate/loss_torch.py": {"torch"},
     "serve/stream_dataset.py": {"torch"},
+    "serve/workers.py": {"torch"},
     "trainers": {"torch", "transformers", "trl", "datasets", "lightning"},
     "execute/preload.py": {"transformers"},
     "compat/trl.py": {"torch"},

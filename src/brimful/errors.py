@@ -35,6 +35,7 @@
     ├── LengthChangedError (ValueError)        a sample encodes to another length than planned
     ├── CollateError (ValueError)              samples that cannot share one batch
     ├── StateError (ValueError)                a loader state that does not fit this loader
+    ├── RankFailedError (RuntimeError)         another rank could not go on, seen from this one
     └── TaskFailedError (RuntimeError)         a worker process died
 
 Each class is also the built-in error that a caller would expect, so both work::
@@ -91,6 +92,7 @@ __all__ = [
     "LengthChangedError",
     "CollateError",
     "StateError",
+    "RankFailedError",
     "TaskFailedError",
     "missing_extra",
 ]
@@ -302,6 +304,10 @@ class CollateError(BrimfulError, ValueError):
 
 class StateError(BrimfulError, ValueError):
     """A saved state does not fit this loader."""
+
+
+class RankFailedError(BrimfulError, RuntimeError):
+    """Another data-parallel rank could not make its part of a step, so that this one would wait for ever."""
 
 
 class TaskFailedError(BrimfulError, RuntimeError):

@@ -45,7 +45,7 @@ def train(directory, run_dir, rank, world_size, die_after):
     for number, batch in enumerate(loader):
         samples = [int(pack.sample_ids[0]) for pack in batch if pack.num_loss_tokens]
         state = loader.state_dict()
-        step = state["packs_delivered"] // LANES - 1
+        step = state["step"] - 1
         LocalBlobStore(run_dir).put_atomic(f"steps/{step:06d}-{rank}", json.dumps(samples).encode())
         if number == die_after:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -83,7 +83,7 @@ def produce_naively(directory, point, occurrence):
 def train_naively(directory, run_dir, rank, world_size, die_after):
     """Take the chunks whose number falls to this rank and that are not marked, and mark each when it is read."""
     checkpoint = LocalBlobStore(run_dir.parent / "checkpoint")
-    step = 0 if checkpoint.size("state") is None else json.loads(checkpoint.get("state"))["packs_delivered"] // LANES
+    step = 0 if checkpoint.size("state") is None else json.loads(checkpoint.get("state"))["step"]
     number = 0
 
     def rows():
@@ -110,7 +110,7 @@ def train_naively(directory, run_dir, rank, world_size, die_after):
                 here = run_dir / "steps" / f"{step - 1:06d}-{other}"
                 while not (here.exists() or (run_dir / f"ended-{other}").exists()):
                     time.sleep(0.002)
-            checkpoint.put_atomic("state", json.dumps({"packs_delivered": step * LANES}).encode())
+            checkpoint.put_atomic("state", json.dumps({"step": step}).encode())
     (run_dir / f"ended-{rank}").touch()
 
 
@@ -170,7 +170,7 @@ def survive(
         with contextlib.suppress(FileNotFoundError):
             state = json.loads((folder / "checkpoint" / "state").read_bytes())
             if any(codes):
-                batches = {step: batch for step, batch in batches.items() if step < state["packs_delivered"] // LANES}
+                batches = {step: batch for step, batch in batches.items() if step < state["step"]}
         for step, batch in batches.items() if not any(codes) or (folder / "checkpoint" / "state").exists() else ():
             assert step not in trained, "a step was trained twice"
             trained[step] = batch

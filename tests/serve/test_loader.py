@@ -157,11 +157,18 @@ def test_an_error_of_the_collator_skips_no_pack():
 
 def test_a_state_of_another_loader_is_refused():
     """Silently going on with other packs or ranks repeats and skips data."""
-    state = PackLoader(toy_packs(8), dp_world_size=2).state_dict()
-    with pytest.raises(StateError, match=r"dp_world_size \(2 in the state, 4 here\)"):
+    loader = PackLoader(toy_packs(8), dp_world_size=2, micro_batches=2)
+    next(iter(loader))
+    state = loader.state_dict()
+    with pytest.raises(
+        StateError, match="behind 2 of its 4 packs, by 2 ranks × 2 × 1 pack, and here are 4 ranks × 1 × 1"
+    ):
         PackLoader(toy_packs(8), dp_world_size=4).load_state_dict(state)
-    with pytest.raises(StateError, match="fingerprint"):
-        PackLoader(toy_packs(9), dp_world_size=2).load_state_dict(state)
+    with pytest.raises(StateError, match=r"fingerprint .*, seed \(0 in the state, 1 here\)"):
+        PackLoader(toy_packs(9), dp_world_size=2, seed=1).load_state_dict(state)
+    for key, message in (("version", r"version \(2 in the state, 3 here\)$"), ("kind", r"kind \(2 in the state")):
+        with pytest.raises(StateError, match=message):
+            PackLoader(toy_packs(8), dp_world_size=2, micro_batches=2).load_state_dict({**state, key: 2})
 
 
 def test_impossible_ranks():
@@ -198,7 +205,18 @@ def test_a_flipped_bit_is_found_when_the_pack_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"micro_batches_delivered": 99}, {"micro_batches_delivered": -1}, {"epoch": None}, {"epoch": -1}]
+    "damage",
+    [
+        {"step": 99},
+        {"step": -1},
+        {"places": 1},
+        {"epoch": None},
+        {"epoch": -1},
+        {"shapes": []},
+        {"shapes": [[1, 1, 1, 1]]},
+        {"shapes": [[0, 0, 1, 1]]},
+        {"shapes": [[0, 1, 1, 1], [7, 1, 1, 1]]},
+    ],
 )
 def test_a_damaged_state_is_refused(damage):
     """A number of batches that no epoch has would make every later epoch empty, in silence."""

@@ -140,8 +140,9 @@ def test_what_does_not_fit_is_refused(tmp_path):
     stream = toy_stream(tmp_path / "a", [2, 2])
     with pytest.raises(SettingsError, match="lanes=4 is no multiple of dp_world_size 3"):
         StreamDataset(StreamLoader(stream, lanes=4, dp_world_size=3))
+    by_lanes = StreamLoader(stream, lanes=4, assign="lane").state_dict()
     with pytest.raises(StateError, match="lanes"):
-        StreamDataset(StreamLoader(stream, lanes=2)).load_state_dict(StreamLoader(stream, lanes=4).state_dict())
+        StreamDataset(StreamLoader(stream, lanes=2, assign="lane")).load_state_dict(by_lanes)
     ToyProducer(tmp_path / "b").append(1)
     with pytest.raises(StreamTimeoutError, match="waiting for step 1"):
         list(batches(StreamDataset(StreamLoader(tmp_path / "b", samples, timeout=0)), num_workers=1))

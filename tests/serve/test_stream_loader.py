@@ -68,7 +68,7 @@ def test_resumed_at_every_step_is_never_stopped(tmp_path, assign):
         begun = [list(map(ids, itertools.islice(loader, step))) for loader in first]
         states = [json.loads(json.dumps(loader.state_dict())) for loader in first]
         assert states[0] == states[1]
-        assert states[0]["packs_delivered"] == step * LANES
+        assert (states[0]["step"], states[0]["places"]) == (step, 0)
         for world_size in (1, 2, 4):
             rest = loaders(stream, world_size, assign=assign)
             for loader in rest:
@@ -171,7 +171,7 @@ def test_ranks_in_processes_of_their_own(tmp_path):
     stream = toy_stream(tmp_path, [2, 3, 2, 3, 1])
     state, steps = None, []
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        while state is None or state["packs_delivered"] < 5 * LANES:
+        while state is None or state["step"] < 5:
             (first, state), (second, other_state) = pool.map(read_on, [(stream, rank, state) for rank in range(2)])
             assert state == other_state
             steps += [sorted(i for i in a + b if i >= 0) for a, b in zip(first, second, strict=True)]
@@ -237,15 +237,30 @@ def test_damaged_shards_are_skipped_in_step(tmp_path, caplog, kind):
     assert dataset.num_skipped == 2
 
 
+def test_one_after_another_packs_go_on_in_steps_of_another_size(tmp_path):
+    """Half the ranks, and the same accumulation: the packs that no step has served, each once, in their order."""
+    stream = toy_stream(tmp_path, [3, 3, 2, 2])
+    (first,) = loaders(stream, 1)
+    assert ids(next(iter(first))) == [0, 1, 2, 3]
+    later = StreamLoader(stream, lanes=2)
+    later.load_state_dict(first.state_dict())
+    assert [ids(batch) for batch in later] == [[4, 5], [6, 7], [8, 9]]
+
+
 def test_what_does_not_fit_is_refused(tmp_path):
     """A state of another stream or order would be continued in silence, and train something else."""
     stream = toy_stream(tmp_path / "a", [2, 2])
     state = loaders(stream, 1)[0].state_dict()
     with pytest.raises(StateError, match=r"does not fit: assign \(pack in the state, lane here\)"):
         loaders(stream, 1, assign="lane")[0].load_state_dict(state)
-    with pytest.raises(StateError, match="lanes"):
-        StreamLoader(stream, lanes=2).load_state_dict(state)
-    for damage in ({"packs_delivered": -1}, {"packs_delivered": 1.5}, {"epoch": None}, {"packs_delivered": 400}):
+    by_lanes = loaders(stream, 1, assign="lane")[0].state_dict()
+    with pytest.raises(StateError, match=r"lanes \(4 in the state, 2 here\)"):
+        StreamLoader(stream, lanes=2, assign="lane").load_state_dict(by_lanes)
+    with pytest.raises(StateError, match=r"lanes \(4 in the state, 3 here\), and its 4 packs end within a step of 3"):
+        StreamLoader(stream, lanes=3).load_state_dict({**state, "step": 1})
+    with pytest.raises(StateError, match=r"kind \(packs in the state, stream here\)"):
+        StreamLoader(stream, lanes=4).load_state_dict({**state, "kind": "packs"})
+    for damage in ({"step": -1}, {"step": 1.5}, {"epoch": None}, {"step": 400}, {"places": 4}):
         with pytest.raises(StateError, match="damaged"):
             loaders(stream, 1)[0].load_state_dict({**state, **damage})
     with pytest.raises(SettingsError, match="lanes=4 is no multiple of dp_world_size 3"):

@@ -392,18 +392,11 @@ def test_a_sample_that_is_refused_is_not_counted_and_comes_again():
     assert (state["taken"], state["waiting"]) == (1, [[0, 0, 3, 3, 1]])
 
 
-def test_a_state_of_before_it_held_the_first_step_of_its_epoch():
-    """States that were saved then are still taken; in the first epoch they lack nothing."""
-    settings = TokenBudget(8, min_buffered=1, warmup=Warmup(steps=6, start=1))
-    loader, later = by_index(LENGTHS, settings), by_index(LENGTHS, settings)
-    steps, stream = loader.count_steps(), iter(loader)
-    next(stream)
-    next(stream)
-    state = loader.state_dict()
-    del state["first_step_of_epoch"]
-    later.load_state_dict(state)
-    assert later.count_steps() == steps
-    assert [content(batch) for batch in later] == [content(batch) for batch in stream]
+def test_a_state_of_another_version_is_refused_by_that_alone():
+    """What it holds besides is not for this version to read."""
+    state = {**by_index(LENGTHS).state_dict(), "version": 1, "tail": "drop"}
+    with pytest.raises(StateError, match=r"does not fit: version \(1 in the state, 3 here\)$"):
+        by_index(LENGTHS).load_state_dict(state)
 
 
 def test_between_two_steps_the_number_of_ranks_may_change():
@@ -441,8 +434,8 @@ def test_a_state_that_does_not_fit_is_refused():
         (by_index([*LENGTHS, 1], dp_world_size=2, micro_batches=2), "source"),
         (by_index(LENGTHS, dp_world_size=2, micro_batches=2, seed=1), "source"),
         (by_index(LENGTHS, dp_world_size=2, micro_batches=2, tail="repeat"), r"tail \(pad in the state, repeat here\)"),
-        (by_index(LENGTHS, dp_world_size=4, micro_batches=2), r"dp_world_size \(2 in the state, 4 here\)"),
-        (from_stream(LENGTHS, dp_world_size=2, micro_batches=2), "source"),
+        (by_index(LENGTHS, dp_world_size=4, micro_batches=2), "by 2 ranks × 2, and here are 4 × 2"),
+        (from_stream(LENGTHS, dp_world_size=2, micro_batches=2), "fingerprint"),
     ]:
         with pytest.raises(StateError, match=message):
             other.load_state_dict(state)
@@ -455,7 +448,7 @@ def test_a_state_that_does_not_fit_is_refused():
         lambda state: state.update(waiting=[[99, 0, 3, 3, 1]]),
         lambda state: state.update(waiting=[[0, 2, 3, 3, 1]]),
         lambda state: state.update(taken=99),
-        lambda state: state.update(micro_batches_delivered=7),
+        lambda state: state.update(places=7),
         lambda state: state.update(ledger={"samples_lost": 1}),
         lambda state: state.update(epoch=-1),
     ],

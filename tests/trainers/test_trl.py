@@ -7,7 +7,7 @@ datasets = pytest.importorskip("datasets")
 
 from brimful import Pack, PackCollator  # noqa: E402
 from brimful.errors import CollateError, SettingsError  # noqa: E402
-from brimful.serve.loader import without_loss  # noqa: E402
+from brimful.serve.rank_loader import without_loss  # noqa: E402
 from brimful.trainers import evaluate_samples, one_by_one  # noqa: E402
 from brimful.trainers.transformers import log_packing  # noqa: E402
 from brimful.trainers.trl import SFTPacks, for_packs  # noqa: E402

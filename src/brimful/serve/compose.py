@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from brimful.errors import OversizedSampleError, SettingsError
 from brimful.plan import Overflow
+from brimful.serve.state import damaged
 from brimful.serve.token_budget import Count, Fit, SampleCount, TokenBudget
 
 
@@ -61,6 +62,16 @@ class BatchLedger:
         return asdict(self)
 
 
+class ComposerMark(NamedTuple):
+    """Moment of a composer between two steps, as references. It becomes JSON only when a state is asked for."""
+
+    segments: Sequence[SampleSegment]
+    """Segments that no micro-batch holds yet, in order of arrival."""
+    ledger: BatchLedger
+    plan: Any = None
+    """Knowledge of a composer beside their order; None if it has none."""
+
+
 class MicroBatchComposer:
     """Composer that takes samples in and gives micro-batches out. It knows lengths only.
 
@@ -108,6 +119,27 @@ class MicroBatchComposer:
         self._waiting, self._step_segments = list(segments), None
         self._length, self._counted, _ = _sums(self._waiting)
         self._ledger = replace(ledger)
+
+    def mark(self) -> ComposerMark:
+        """Return this moment, for ``go_to``."""
+        return ComposerMark(self.waiting, self.ledger)
+
+    def go_to(self, mark: ComposerMark) -> None:
+        """Go back to a moment, of this composer or of another of the same settings."""
+        self.restore(mark.segments, mark.ledger)
+
+    def plan_to_json(self, mark: ComposerMark) -> Any:
+        """Return ``mark.plan`` for JSON."""
+        return mark.plan
+
+    def plan_from_json(self, value: Any, segments: Sequence[SampleSegment]) -> Any:
+        """Return ``mark.plan`` of a saved state.
+
+        Raises:
+            StateError: it does not belong to these segments.
+        """
+        if value is not None:
+            raise damaged(f"a plan of {type(value).__name__} for micro-batches that have none")
 
     def begin_step(self) -> None:
         """Mark the point to which ``put_back`` returns."""

@@ -167,7 +167,7 @@ class LazyShardedDataset:
         if not loader.has_micro_batch(number, f"pack {number:,} of {loader.packs_so_far:,} there are"):
             number = self._behind(number)
         # Of places without a pack it makes one without loss.
-        packs: list[Pack] = loader.micro_batch(number)
+        packs: list[Pack] = loader.make_batch(number)
         return packs[0]
 
     def _behind(self, number: int) -> int:
@@ -230,7 +230,7 @@ class LazyShardedDataset:
         """
         position = whole_number("step", step, minimum=0) * self.lanes
         end = self.end
-        state = {**self._loader.state_dict(), "packs_delivered": position}
+        state = self._loader.state_at(position)
         is_last_pass = in_order and self._beyond != "repeat" and (end is None or position <= end)
         self._loader.ack_position(group, state, checkpoint=checkpoint, is_last_pass=is_last_pass)
 

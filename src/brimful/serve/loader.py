@@ -1,59 +1,26 @@
-"""Loaders of one rank's micro-batches: their base, and the one from packs, step by step, resumable at each."""
+"""Loader of one rank's micro-batches from packs, step by step, resumable at each and with other ranks."""
 
-import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import prod
+import logging
+from collections.abc import Callable, Sequence
+from copy import copy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from brimful.arguments import understands
-from brimful.checks import check_rank, check_type, is_whole_number, whole_number
+from brimful.checks import check_type, is_whole_number, whole_number
 from brimful.errors import SettingsError, StateError
 from brimful.fingerprint import fingerprint_array
-from brimful.messages import counted, differences
-from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail, quantise_parts, schedule_packs
+from brimful.messages import counted
+from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Shape, Tail, quantise_parts, resized_schedule
+from brimful.serve.rank_loader import RankLoader, without_loss
+from brimful.serve.state import Position, check_state, damaged, make_state
 from brimful.shards import FingerprintedPacks, Pack
 
-_VERSION = 2
-"""Version in every state; states of others are refused."""
-
-_POSITION = ("epoch", "micro_batches_delivered")
-"""Keys of a state that say how far it is; all others must be those of the loader."""
-
-
-class RankLoader(abc.ABC):
-    """Base of the loaders: one data-parallel rank among several, and the epoch that it serves."""
-
-    def __init__(
-        self, collate_fn: Callable[[list[Pack]], Any] | None, *, dp_rank: int, dp_world_size: int, tail: Tail | str
-    ) -> None:
-        if collate_fn is not None and not callable(collate_fn):
-            check_type("collate_fn", collate_fn, (), "a function of a list of packs, such as PackCollator()")
-        self._dp_rank, self._dp_world_size = check_rank(dp_rank, dp_world_size)
-        self._collate = collate_fn if collate_fn is not None else list
-        self._tail = Tail.named(tail)
-        self._epoch = 0
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the next batch. It moves on at the end of an epoch."""
-        return self._epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, unless it is the one being served.
-
-        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and continue
-        from the state.
-        """
-        check_type("epoch", epoch, (int, np.integer), "a whole number")
-        if epoch != self._epoch:
-            self.begin_epoch(epoch)
-
-    @abc.abstractmethod
-    def begin_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch, also of the one that is being served."""
+_SETTINGS = ("seed", "tail", "costs", "window_steps")
+"""Keys of a state that decide the order of packs, beside the packs themselves."""
 
 
 class PackLoader(RankLoader):
@@ -62,6 +29,10 @@ class PackLoader(RankLoader):
     Every rank computes the same schedule from (number of packs, seed, epoch, ranks) and takes its part: equal
     steps on all ranks, nothing to agree on. Iterating serves one epoch (after ``load_state_dict`` the remainder of
     it) and moves on to the next.
+
+    A state that was saved between two steps may be loaded with other ranks. As many packs in a step, such as half the
+    ranks and twice the micro-batches, are the same global batches to the end of the run; with another number the packs
+    that no step has served go on in their order (``resized_schedule``).
 
     Args:
         dataset: a ``PackedDataset`` or ``PackStore``.
@@ -104,13 +75,14 @@ class PackLoader(RankLoader):
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "fingerprint")):
             check_type("dataset", dataset, (), "a PackedDataset or a PackStore", "open a directory by PackedDataset")
         super().__init__(collate_fn, dp_rank=dp_rank, dp_world_size=dp_world_size, tail=tail)
-        # The cut of the schedule, one axis each; saved states must have the same.
         shape = {
             "dp_world_size": dp_world_size,
-            "packs_per_micro_batch": packs_per_micro_batch,
             "micro_batches": micro_batches,
+            "packs_per_micro_batch": packs_per_micro_batch,
         }
-        self._shape = {name: whole_number(name, value, minimum=1) for name, value in shape.items()}
+        self._shape = Shape(0, *(whole_number(name, value, minimum=1) for name, value in shape.items()))
+        # Of this epoch, from the one that decides its global batches to that of this loader.
+        self._shapes = [self._shape]
         self._window_steps = whole_number("window_steps", window_steps, minimum=1)
         self._dataset = dataset
         self._seed = seed
@@ -121,110 +93,198 @@ class PackLoader(RankLoader):
             )
         if self._costs is not None:
             quantise_parts(self._costs, len(dataset))  # refuses costs that are none
-        self._num_delivered = 0  # micro-batches of this epoch
+        self._num_delivered = 0  # micro-batches since the last shape began
+        self._rank_batches: npt.NDArray[np.int64] | None = None  # int64[micro-batches, packs] of that time; -1: no pack
+        self._filler = 0
         if self.steps_per_epoch == 0:
             raise SettingsError(
-                f"{len(dataset):,} packs do not fill one step of {prod(self._shape.values())} packs: use tail='pad' or "
+                f"{len(dataset):,} packs do not fill one step of {self._shape.step_size} packs: use tail='pad' or "
                 f"'repeat', or fewer ranks"
             )
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of optimizer steps of one epoch: the same on every rank."""
-        num_full, num_remaining = divmod(len(self._dataset), prod(self._shape.values()))
-        return num_full + (1 if num_remaining and self._tail is not Tail.DROP else 0)
+        """Number of optimizer steps of a whole epoch: the same on every rank."""
+        return self._num_steps([self._shape])
+
+    def _num_steps(self, shapes: Sequence[Shape]) -> int:
+        """Return the steps of an epoch of these shapes."""
+        num_packs = len(self._dataset)
+        for shape, next_shape in pairwise(shapes):
+            num_packs -= (next_shape.first_step - shape.first_step) * shape.step_size
+        num_full, num_remaining = divmod(num_packs, shapes[-1].step_size)
+        is_completed = num_remaining and self._tail is not Tail.DROP
+        return shapes[-1].first_step + num_full + (1 if is_completed else 0)
 
     def __len__(self) -> int:
-        """Return the micro-batches of one epoch on this rank."""
-        return self.steps_per_epoch * self._shape["micro_batches"]
+        """Return the micro-batches of this epoch on this rank, those that were served included."""
+        return self._num_steps(self._shapes) * self._shape.micro_batches
 
     def begin_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, also of the one that is being served."""
-        self._epoch, self._num_delivered = int(epoch), 0
+        # Shapes of equal steps share their global batches, which the first of them decides if costs do.
+        first = self._shapes[-1]
+        for shape in reversed(self._shapes):
+            if shape.step_size != first.step_size:
+                break
+            first = shape
+        is_same = self._costs is None or first.step_shape == self._shape.step_shape
+        self._go_to(epoch, [self._shape] if is_same else [first._replace(first_step=0), self._shape], 0)
 
-    def __iter__(self) -> Iterator[Any]:
+    def _go_to(self, epoch: int, shapes: list[Shape], num_delivered: int) -> None:
+        if (epoch, shapes) != (self._epoch, self._shapes):
+            self._rank_batches = None
+        self._epoch, self._shapes, self._num_delivered = int(epoch), shapes, num_delivered
+
+    def schedule(self) -> npt.NDArray[np.int64]:
+        """Return the steps of this epoch from its last change of ranks on, of all ranks: the same array on each.
+
+        Returns:
+            ``int64[steps, ranks, micro-batches, packs]``, -1 for no pack.
+        """
         # Packs that are planned anew for each epoch go to it first, together on all ranks.
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(self._epoch)
-        # int64[steps, ranks, micro-batches, packs]: the same array on every rank, -1 for no pack.
-        schedule = schedule_packs(
+        return resized_schedule(
             len(self._dataset),
+            self._shapes,
             epoch=self._epoch,
             seed=self._seed,
             tail=self._tail,
             costs=self._costs,
             window_steps=self._window_steps,
-            **self._shape,
         )
-        filler = int(schedule[0, 0, 0, 0])
-        rank_batches = schedule[:, self._dp_rank].reshape(-1, self._shape["packs_per_micro_batch"])
-        while self._num_delivered < len(rank_batches):
-            # Count a batch only once it is made: a state saved after an error of the collator has the same packs next.
-            batch = self._batch(rank_batches[self._num_delivered].tolist(), filler)
-            self._num_delivered += 1
-            is_last = self._num_delivered == len(rank_batches)
-            # Move on before the last batch leaves: a state saved while it trains begins the next epoch.
-            if is_last:
-                self.begin_epoch(self._epoch + 1)
-            yield batch
-            if is_last:
-                return
 
-    def _batch(self, indices: list[int], filler: int) -> Any:
-        """Return the batch of these packs. Index -1 is no pack; without any pack it is ``filler`` without loss."""
-        packs = [self._dataset[index] for index in indices if index >= 0]
-        return self._collate(packs or [without_loss(self._dataset[filler])])
+    def prepare(self) -> None:
+        """Make the schedule of this epoch, unless it is there; before processes are forked that would each make it."""
+        if self._rank_batches is not None:
+            return
+        schedule = self.schedule()
+        self._filler = int(schedule[0, 0, 0, 0]) if len(schedule) else 0
+        # A copy of this rank's part: that of all ranks is not kept.
+        self._rank_batches = schedule[:, self._dp_rank].reshape(-1, self._shape.packs_per_micro_batch).copy()
+
+    def next_request(self) -> list[int] | None:
+        """Return the packs of the next batch, -1 for none; None if an epoch has none, having gone on to the next."""
+        self.prepare()
+        assert self._rank_batches is not None
+        if self._num_delivered >= len(self._rank_batches):
+            self.begin_epoch(self._epoch + 1)
+            return None
+        return self._rank_batches[self._num_delivered].tolist()  # type: ignore[no-any-return]
+
+    def make_batch(self, request: list[int]) -> Any:
+        """Return the batch of these packs. Index -1 is no pack; without any pack it is the filler without loss."""
+        packs = [self._dataset[index] for index in request if index >= 0]
+        return self._collate(packs or [without_loss(self._dataset[self._filler])])
+
+    def advance(self) -> bool:
+        """Count the next batch as served; behind the last one of an epoch, go to the next and return true."""
+        assert self._rank_batches is not None
+        self._num_delivered += 1
+        if self._num_delivered < len(self._rank_batches):
+            return False
+        self.begin_epoch(self._epoch + 1)
+        return True
+
+    def fork(self) -> "PackLoader":
+        """Return a loader of the same packs and settings with a position of its own, at the same place."""
+        return copy(self)
+
+    def _position(self) -> Position:
+        num_steps, num_micro_batches = divmod(self._num_delivered, self._shape.micro_batches)
+        places = num_micro_batches * self._shape.dp_world_size * self._shape.packs_per_micro_batch
+        return Position(self._epoch, self._shapes[-1].first_step + num_steps, places)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, which counts delivered batches, not those that a consumer prefetched."""
-        return {
-            "version": _VERSION,
-            "fingerprint": self._dataset.fingerprint,
-            "seed": self._seed,
-            "tail": self._tail.value,
-            "costs": None if self._costs is None else fingerprint_array(self._costs.astype(np.float64)),
-            "window_steps": None if self._costs is None else self._window_steps,
-            "epoch": self._epoch,
-            "micro_batches_delivered": self._num_delivered,
-            **self._shape,
-        }
+        return make_state(
+            "packs",
+            self._dataset.fingerprint,
+            self._position(),
+            seed=self._seed,
+            tail=self._tail.value,
+            costs=None if self._costs is None else fingerprint_array(self._costs.astype(np.float64)),
+            window_steps=None if self._costs is None else self._window_steps,
+            shapes=[list(shape) for shape in self._shapes],
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to the position of a state.
+        """Go to the position of a state, which other ranks may have saved between two steps.
 
         Raises:
-            StateError: the state is of other packs, another order or another number of ranks; names the difference.
+            StateError: the state is of other packs or another order, or within a step of other ranks; names the
+                difference.
         """
-        check_type("state", state, Mapping, "what state_dict returned")
-        own_state = self.state_dict()
-        check_state(state, own_state, [key for key in own_state if key not in _POSITION])
-        position: list[Any] = [state.get(key) for key in _POSITION]
-        epoch, num_delivered = position
-        # Only whole numbers that this loader could have saved: an edited checkpoint is refused, not guessed at.
-        if not all(map(is_whole_number, position)) or epoch < 0 or not 0 <= num_delivered < len(self):
-            raise StateError(
-                f"the loader state is damaged: epoch {epoch!r}, {num_delivered!r} of {len(self):,} micro-batches delivered"
-            )
-        self._epoch, self._num_delivered = epoch, num_delivered
+        epoch, step, places = check_state(state, self.state_dict(), _SETTINGS)
+        shapes = _shapes_of(state)
+        saved = shapes[-1]
+        is_resized = saved.step_shape != self._shape.step_shape
+        packs_together = saved.dp_world_size * saved.packs_per_micro_batch
+        num_steps = self._num_steps(shapes)
+        # Only numbers that a loader could have saved: an edited checkpoint is refused, not guessed at. Packs that are
+        # planned anew for each epoch may be more in that of the state.
+        is_known = not getattr(self._dataset, "replans", False)
+        if step < saved.first_step or places % packs_together or places >= saved.step_size:
+            raise damaged(f"step {step:,}, {places:,} places of {saved.step_size:,}, shape {list(saved)}")
+        if is_known and step >= num_steps and (step, places) != (0, 0):
+            raise damaged(f"epoch {epoch:,}, step {step:,} of {num_steps:,}")
+        if is_resized:
+            if places:
+                raise StateError(
+                    f"the loader state was saved within a step, behind {places} of its {saved.step_size} packs, by "
+                    f"{_shown(saved)}, and here are {_shown(self._shape)}: save at the end of a step, or load it there"
+                )
+            shapes = [*(shape for shape in shapes if shape.first_step < step), self._shape._replace(first_step=step)]
+            if not step:
+                # Nothing was served: of the shapes before, only one that decides global batches counts.
+                is_kept = self._costs is not None and saved.step_size == self._shape.step_size
+                shapes = [_shapes_of(state)[0], self._shape] if is_kept else [self._shape]
+            _tell(saved, self._shape)
+        num_micro_batches = 0 if is_resized else places // packs_together
+        num_delivered = (step - shapes[-1].first_step) * self._shape.micro_batches + num_micro_batches
+        self._go_to(epoch, shapes, num_delivered)
 
     def __repr__(self) -> str:
         return (
             f"PackLoader({counted(len(self._dataset), 'pack')}, dp_rank {self._dp_rank} of "
-            f"{self._shape['dp_world_size']}, epoch {self._epoch}, {self._num_delivered:,} of {len(self):,} micro-batches)"
+            f"{self._shape.dp_world_size}, epoch {self._epoch}, step {self._position().step:,} of "
+            f"{self._num_steps(self._shapes):,})"
         )
 
 
-def without_loss(pack: Pack) -> Pack:
-    """Return the same pack without targets. It keeps a rank in step that has no pack of its own."""
-    return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, pack.sample_ids, pack.starts)
-
-
-def check_state(state: Mapping[str, Any], own_state: Mapping[str, Any], keys: Iterable[str]) -> None:
-    """Refuse the state of a loader with other samples or settings.
+def _shapes_of(state: dict[str, Any]) -> list[Shape]:
+    """Return the shapes of a state, which may come from anywhere.
 
     Raises:
-        StateError: names each of ``keys`` whose values differ, with both.
+        StateError: they are no shapes, or not in order.
     """
-    text = differences(state, own_state, keys, show=str)
-    if text:
-        raise StateError(f"the loader state does not fit: {text}")
+    rows: Any = state.get("shapes")
+    is_list = isinstance(rows, list) and all(isinstance(row, list) and len(row) == 4 for row in rows)
+    if not is_list or not rows or not all(is_whole_number(value) for row in rows for value in row):
+        raise damaged(f"shapes {rows!r}")
+    shapes = [Shape(*row) for row in rows]
+    first_steps = [shape.first_step for shape in shapes]
+    if first_steps[0] != 0 or first_steps != sorted(first_steps) or min(min(shape.step_shape) for shape in shapes) < 1:
+        raise damaged(f"shapes {rows!r}")
+    return shapes
+
+
+def _tell(saved: Shape, shape: Shape) -> None:
+    """Say that a run goes on with other ranks, and whether its global batches stay."""
+    logger = logging.getLogger("brimful")
+    if saved.step_size == shape.step_size:
+        logger.info("goes on with %s, before with %s: the same global batches", _shown(shape), _shown(saved))
+    else:
+        logger.warning(
+            "goes on with steps of %d packs (%s), before with %d (%s): the same packs in the same order",
+            shape.step_size,
+            _shown(shape),
+            saved.step_size,
+            _shown(saved),
+        )
+
+
+def _shown(shape: Shape) -> str:
+    ranks = counted(shape.dp_world_size, "rank")
+    return f"{ranks} × {shape.micro_batches} × {counted(shape.packs_per_micro_batch, 'pack')}"

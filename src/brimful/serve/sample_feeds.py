@@ -1,5 +1,7 @@
 """Feeds of samples for micro-batches: by index, from lengths alone; or from a live stream."""
 
+from __future__ import annotations
+
 import abc
 import base64
 import copy
@@ -47,6 +49,14 @@ class SampleFeed(abc.ABC):
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:  # noqa: B027  # most feeds hold nothing
         """Let go of the tokens of all samples but these."""
+
+    @abc.abstractmethod
+    def fork(self) -> SampleFeed:
+        """Return a feed of the same samples with a position of its own, at the same place.
+
+        Raises:
+            SettingsError: the source cannot be at two places.
+        """
 
     @abc.abstractmethod
     def position(self) -> dict[str, Any]:
@@ -127,6 +137,15 @@ class IndexedSampleFeed(SampleFeed):
     def _go_to(self, num_taken: int) -> None:
         self._num_taken = num_taken
         self._upcoming: Iterator[tuple[int, int, int]] = iter(())
+
+    def fork(self) -> IndexedSampleFeed:
+        """Return a feed of the same samples with a position of its own, at the same place."""
+        feed = copy.copy(self)
+        feed._go_to(self._num_taken)
+        return feed
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_upcoming": iter(())}
 
     def pull(self, composer: MicroBatchComposer) -> bool:
         """Give the composer one more sample; return false at the end of the epoch."""
@@ -230,6 +249,13 @@ class StreamSampleFeed(SampleFeed):
         composer.add(self._num_taken, length, num_targets if self._by_targets else length, samples=num_samples)
         self._num_taken += 1
         return True
+
+    def fork(self) -> StreamSampleFeed:
+        """Refuse: an iterator has one position."""
+        raise SettingsError(
+            f"the stream {type(self._source).__name__} has one position, and workers need one each: iterate the loader "
+            f"itself, or give samples by index and their lengths"
+        )
 
     def drop_except(self, segments: Sequence[SampleSegment]) -> None:
         """Let go of all items but those of these segments."""

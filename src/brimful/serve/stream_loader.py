@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
+from functools import partial
 from typing import Any
 
 from brimful.blobs import open_blob_store
-from brimful.checks import check_rank, check_type, is_whole_number, path_of
+from brimful.checks import check_rank, check_type, path_of, whole_number
 from brimful.errors import CorruptFileError, SettingsError, ShardExpiredError, StateError
 from brimful.messages import counted, setting
 from brimful.plan.schedule import Tail
 from brimful.serve.acks import Acks, check_group, expired_below
 from brimful.serve.follow import FollowedLog
-from brimful.serve.loader import RankLoader, check_state, without_loss
+from brimful.serve.rank_loader import RankLoader, without_loss
 from brimful.serve.reader_heartbeat import ReaderHeartbeat
 from brimful.serve.shard_files import ShardFiles
+from brimful.serve.state import Position, check_state, damaged, make_state
 from brimful.serve.stream_order import Assignment, LaneOrder, PackOrder, StreamOrder
 from brimful.serve.stream_settings import OnCorrupt, StreamSettings
 from brimful.shards import MediaFiles, Pack, recorded_root
 
-_VERSION = 1
-"""Version in every state; states of others are refused."""
+_ACK_VERSION = 1
+"""Version in every acknowledgement: the same position of another version would be taken for another run."""
 
 
 class StreamLoader(RankLoader):
@@ -131,6 +134,7 @@ class StreamLoader(RankLoader):
         self.directory = path_of("directory", directory, "the path of a stream")
         self._store = open_blob_store(directory)
         self._log = FollowedLog(self._store, timeout=settings.timeout)
+        self._are_shards_shared = are_shards_shared
         self._settings = settings = settings.of_stream(self._log.header["identity"]["lanes"])
         assert settings.lanes is not None
         assert settings.packs_per_micro_batch is not None
@@ -151,6 +155,7 @@ class StreamLoader(RankLoader):
         )
         self._on_corrupt, self._repeat = settings.on_corrupt, settings.repeat
         self._heartbeat: ReaderHeartbeat | None = None
+        self._announced: tuple[str, int, int] | None = None
         if settings.group is not None:
             self.announce(settings.group, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size)
         self._position = 0  # packs of all ranks that were delivered in this pass, with empty places
@@ -175,10 +180,14 @@ class StreamLoader(RankLoader):
         """
         check_group(group)
         rank, world_size = check_rank(dp_rank, dp_world_size)
+        self._announced = group, rank, world_size
         order = {"lanes": self.lanes, "assign": self._assignment.value, "tail": self._tail.value}
         self._heartbeat = ReaderHeartbeat(
             self._store, self._log, group=group, dp_rank=rank, dp_world_size=world_size, order=order
         )
+
+    def mute(self) -> None:
+        self._heartbeat = None
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -214,18 +223,38 @@ class StreamLoader(RankLoader):
         """Seconds that this loader has waited for shards."""
         return self._log.seconds_waited
 
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            if not self.has_micro_batch(self._position):
-                # Exactly once: a run that is started again behind its last step trains no second pass unasked.
-                if not (self._repeat and self._position):
-                    return
-                self.begin_epoch(self._epoch + 1)
-                continue
-            batch = self.micro_batch(self._position)
-            # Counted once it is made and before it leaves: a state saved while it trains has the next packs next.
-            self._position += self.packs_together
-            yield batch
+    def next_request(self) -> int | None:
+        """Return the position of the next micro-batch, once the log shows that the stream has it; None at its end."""
+        while not self.has_micro_batch(self._position):
+            # Exactly once: a run that is started again behind its last step trains no second pass unasked.
+            if not (self._repeat and self._position):
+                return None
+            self.begin_epoch(self._epoch + 1)
+        return self._position
+
+    def make_batch(self, request: int) -> Any:
+        """Return the micro-batch of this rank at a position that ``has_micro_batch`` allows."""
+        return self._collate(self._packs(request))
+
+    def advance(self) -> bool:
+        """Count the next micro-batch as served; whether it was the last, the log may not say yet."""
+        self._position += self.packs_together
+        return False
+
+    def fork(self) -> StreamLoader:
+        """Return a loader of the same stream with a position and files of its own, at the same place."""
+        return copy(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Each process follows the log itself, and maps its own files.
+        make = partial(StreamLoader.with_settings, settings=self._settings, are_shards_shared=self._are_shards_shared)
+        return make, (self.directory, self._collate), (self._epoch, self._position, self._announced)
+
+    def __setstate__(self, state: tuple[int, int, tuple[str, int, int] | None]) -> None:
+        self._epoch, self._position, announced = state
+        if announced is not None:
+            group, dp_rank, dp_world_size = announced
+            self.announce(group, dp_rank=dp_rank, dp_world_size=dp_world_size)
 
     def has_micro_batch(self, position: int, awaited: str | None = None) -> bool:
         """Wait until the log shows whether the stream has the step of a position, as it shows to every rank.
@@ -251,10 +280,6 @@ class StreamLoader(RankLoader):
         if self._heartbeat is not None and not is_there and not self._repeat:
             self._heartbeat.finish()
         return is_there
-
-    def micro_batch(self, position: int) -> Any:
-        """Return the micro-batch of this rank at a position that ``has_micro_batch`` allows."""
-        return self._collate(self._packs(position))
 
     def _places(self, position: int) -> range:
         """Return the positions of this rank's packs in the micro-batch that begins at a position of all ranks."""
@@ -302,8 +327,19 @@ class StreamLoader(RankLoader):
         raise CorruptFileError(f"{self.directory}: no shard of the stream can be read")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position: one integer and the pass, the same on every rank, and what it is a position of."""
-        return {**self._identity(), "epoch": self._epoch, "packs_delivered": self._position}
+        """Return the position, the same on every rank, and what it is a position of."""
+        return self.state_at(self._position, self._epoch)
+
+    def state_at(self, position: int, epoch: int = 0) -> dict[str, Any]:
+        """Return the state behind so many packs of all ranks in a pass, empty places included."""
+        return make_state(
+            "stream",
+            self._log.header["checksum"],
+            Position(epoch, *divmod(position, self.lanes)),
+            lanes=self.lanes,
+            assign=self._assignment.value,
+            tail=self._tail.value,
+        )
 
     def ack(self, group: str | None = None, *, checkpoint: str = "") -> None:
         """Acknowledge the packs delivered so far, after a checkpoint with them is durable; by one rank.
@@ -334,47 +370,53 @@ class StreamLoader(RankLoader):
         Raises:
             StateError: as of ``ack``.
         """
-        position = state["packs_delivered"]
-        if position % self.lanes:
-            raise StateError(f"ack within a step, behind {position} packs: a checkpoint is made at its end")
+        if state["places"]:
+            raise StateError(f"ack within a step, behind {state['places']} packs: a checkpoint is made at its end")
+        position = state["step"] * self.lanes
         # Shards that other ranks have left behind may be unknown to this one.
         self._log.look()
-        facts = {**state, "frontier": self._order.frontier(position) if is_last_pass else 0}
+        frontier = self._order.frontier(position) if is_last_pass else 0
+        facts = {
+            "version": _ACK_VERSION,
+            "stream": state["fingerprint"],
+            **{name: state[name] for name in ("lanes", "assign", "tail", "epoch")},
+            "packs_delivered": position,
+            "frontier": frontier,
+        }
         notes = {"checkpoint": checkpoint, "dp_world_size": self._dp_world_size, "skipped": self.num_skipped}
         Acks(self._store, group).write(facts, notes=notes)
-
-    def _identity(self) -> dict[str, Any]:
-        return {
-            "version": _VERSION,
-            "stream": self._log.header["checksum"],
-            "lanes": self.lanes,
-            "assign": self._assignment.value,
-            "tail": self._tail.value,
-        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a state, which another number of ranks may have saved.
 
+        One after another, packs may also go on in steps of another size, if a step of it begins there.
+
         Raises:
             StateError: the state is of another stream or order, or of a part of a step that these ranks cannot take up.
         """
-        check_type("state", state, Mapping, "what state_dict returned")
-        identity = self._identity()
-        check_state(state, identity, identity)
-        values: list[Any] = [state.get("epoch"), state.get("packs_delivered")]
-        epoch, position = values
-        most = None if self.steps_per_epoch is None else self.steps_per_epoch * self.lanes
-        if not all(map(is_whole_number, values)) or min(values) < 0:
-            raise StateError(f"the loader state is damaged: epoch {epoch!r}, {position!r} packs delivered")
-        if most is not None and position > most:
-            raise StateError(f"the loader state is damaged: {position:,} of {most:,} packs delivered")
+        by_packs = self._assignment is Assignment.PACK
+        epoch, step, places = check_state(
+            state, self.state_dict(), ["assign", "tail"] if by_packs else ["lanes", "assign", "tail"]
+        )
+        lanes = whole_number("lanes of the loader state", state.get("lanes"), minimum=1)
+        if places >= lanes:
+            raise damaged(f"{places} places of {lanes}")
+        position = step * lanes + places
+        num_packs = None if self.steps_per_epoch is None else self.steps_per_epoch * self.lanes
+        if num_packs is not None and position > num_packs + -num_packs % lanes:
+            raise damaged(f"{position:,} of {num_packs:,} packs delivered")
         remainder = position % self.lanes
+        if lanes != self.lanes and remainder:
+            raise StateError(
+                f"the loader state does not fit: lanes ({lanes} in the state, {self.lanes} here), and its {position:,} packs "
+                f"end within a step of {self.lanes}: give {setting('lanes', lanes)}, or a divisor of {position:,}"
+            )
         if remainder % self.packs_together:
             raise StateError(
                 f"the state was saved within a step, behind {remainder} of {self.lanes} packs, and micro-batches of "
                 f"{self._per_micro_batch} × {self._dp_world_size} ranks do not meet it: save at the end of a step"
             )
-        self._epoch, self._position = int(epoch), int(position)
+        self._epoch, self._position = epoch, position
 
     def __repr__(self) -> str:
         end = "finished" if self._log.end is not None else "growing"

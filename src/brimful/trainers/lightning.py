@@ -122,7 +122,7 @@ class StreamDataModule(pl.LightningDataModule):  # type: ignore[misc]
 
     def state_at(self, step: int) -> dict[str, Any]:
         """Return the state of the stream behind so many optimizer steps since its beginning."""
-        return {**self._begin, "epoch": 0, "packs_delivered": step * self.stream.lanes}
+        return self.stream.state_at(step * self.stream.lanes)
 
     def state_dict(self) -> dict[str, Any]:
         return self.state_at(self.trainer.global_step)

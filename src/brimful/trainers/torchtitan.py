@@ -26,8 +26,8 @@ class TorchtitanLoader:
     end is a document of its own, or several if it is longer than the context, so that no position overruns the table
     of RoPE.
 
-    The state is the same on all ranks: the epoch and the step in it. It is refused by name with other packs, another
-    seed or another number of ranks.
+    The state is the same on all ranks: the epoch and the step in it. It is refused by name with other packs or another
+    seed; another number of ranks goes on by pack index, as ``PackLoader`` does.
 
     Args:
         packs: a ``PackedDataset`` or ``PackStore``.

@@ -9,18 +9,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy.typing as npt
 import torch
 import transformers
 
 from brimful.collate.torch import PackCollator
-from brimful.errors import SettingsError
+from brimful.errors import SettingsError, StateError
 from brimful.messages import setting
+from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail
 from brimful.serve import LazyShardedDataset, mark_completed
+from brimful.trainers.pack_sampler import PackSampler, ServedPacks
 from brimful.trainers.refusals import check_arguments
 
-__all__ = ["AckCheckpoints", "PackMetrics", "follow_epochs", "log_packing"]
+__all__ = ["AckCheckpoints", "PackMetrics", "follow_epochs", "follow_schedule", "log_packing"]
 
 _COUNTS = "pack_counts"
+
+_SCHEDULE = "brimful_schedule"
+"""Key of the order of packs in ``trainer_state.json``."""
 
 
 def log_packing(trainer: Any) -> PackMetrics:
@@ -81,6 +87,86 @@ class _Epochs(transformers.TrainerCallback):  # type: ignore[misc]  # transforme
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         # Trainer counts epochs in fractions of their steps; in the middle of one it is resumed at its beginning.
         self._dataset.set_epoch(int((state.epoch or 0.0) + 1e-6))
+
+
+def follow_schedule(
+    trainer: Any,
+    *,
+    seed: int | None = 0,
+    tail: Tail | str = Tail.PAD,
+    costs: npt.ArrayLike | None = None,
+    window_steps: int = DEFAULT_WINDOW_STEPS,
+) -> PackSampler:
+    """Let a ``Trainer`` serve its packs in the order of ``PackLoader``, with costs balanced over its ranks.
+
+    Its own sampler deals packs out by chance, so that a step waits for the rank with the heaviest. Here the ranks of each
+    forward have nearly equal work, no pack is repeated or left out to even them, and ``resume_from_checkpoint`` goes on
+    with the same global batches, with other ranks too where the accumulation makes up for them.
+
+    Args:
+        trainer: with packs as its data set; call it before ``train``.
+        seed, tail, costs, window_steps: as of ``PackLoader``.
+
+    Raises:
+        SettingsError: the data set has no fingerprint, or the costs are no costs of its packs.
+    """
+    packs, args = trainer.train_dataset, trainer.args
+    accelerator = trainer.accelerator
+    parallelism = getattr(accelerator, "parallelism_config", None)
+    # Ranks that tensors or sequences are parallel over share their packs.
+    num_peers = int(getattr(parallelism, "non_data_parallel_size", 1) or 1)
+    dp_world_size = accelerator.num_processes // num_peers
+    per_batch = args.train_batch_size
+    if accelerator.split_batches:
+        if per_batch % dp_world_size:
+            raise SettingsError(f"split_batches shares {per_batch} packs among {dp_world_size} ranks: give a multiple")
+        per_batch //= dp_world_size
+    sampler = PackSampler(
+        packs,
+        dp_world_size=dp_world_size,
+        packs_per_micro_batch=per_batch,
+        micro_batches=args.gradient_accumulation_steps,
+        seed=seed,
+        tail=tail,
+        costs=costs,
+        window_steps=window_steps,
+    )
+    trainer.train_dataset = ServedPacks(packs)
+    trainer._get_train_sampler = lambda train_dataset=None: sampler
+    trainer.callback_handler.callbacks.insert(0, _Schedule(sampler, dp_world_size * per_batch))
+    return sampler
+
+
+class _Schedule(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+    """Callback that keeps the order of packs in the checkpoint, and takes it up."""
+
+    def __init__(self, sampler: PackSampler, packs_together: int) -> None:
+        self._sampler, self._packs_together = sampler, packs_together
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        packs_together = getattr(objects.get("train_dataloader"), "total_batch_size", self._packs_together)
+        if packs_together != self._packs_together:
+            raise SettingsError(
+                f"follow_schedule was called for {self._packs_together} packs in a forward of all ranks, and the trainer "
+                f"takes {packs_together}: call it after the settings are final"
+            )
+        if not state.global_step:
+            return
+        saved = state.stateful_callbacks.get(_SCHEDULE)
+        if saved is None:
+            raise StateError(
+                f"the checkpoint of step {state.global_step} was trained in the trainer's own order of packs: leave out "
+                f"follow_schedule to go on with it"
+            )
+        self._sampler.load_state_dict({**saved["attributes"]})
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        # In the middle of an epoch Accelerate does not tell the sampler which.
+        self._sampler.set_epoch(int((state.epoch or 0.0) + 1e-6))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        # Trainer saves what is here with its own state.
+        state.stateful_callbacks[_SCHEDULE] = {"args": {}, "attributes": self._sampler.state_at(state.global_step)}
 
 
 class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here

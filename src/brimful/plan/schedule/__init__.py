@@ -2,6 +2,7 @@
 
 from brimful.plan.schedule.balance import Barrier, imbalance, quantise, quantise_parts
 from brimful.plan.schedule.cost_model import CostModel, Part, pack_costs, pack_part_costs, pack_squares
+from brimful.plan.schedule.resized import Shape, resized_schedule
 from brimful.plan.schedule.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "Barrier",
     "CostModel",
     "Part",
+    "Shape",
     "Tail",
     "imbalance",
     "pack_costs",
@@ -16,5 +18,6 @@ __all__ = [
     "pack_squares",
     "quantise",
     "quantise_parts",
+    "resized_schedule",
     "schedule_packs",
 ]

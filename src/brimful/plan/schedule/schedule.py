@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 
 import numpy as np
@@ -11,7 +12,7 @@ from brimful.checks import choice_of
 from brimful.errors import SettingsError
 from brimful.plan.schedule.balance import balance_partial_step, balance_steps, quantise_parts
 from brimful.plan.schedule.balance_parts import balance_steps_of_parts
-from brimful.rng import generator
+from brimful.rng import RandomStream, generator
 from brimful.typing import Int64Array
 
 DEFAULT_WINDOW_STEPS = 80
@@ -108,31 +109,57 @@ def schedule_packs(
     step_shape = (dp_world_size, micro_batches, packs_per_micro_batch)
     step_size = dp_world_size * micro_batches * packs_per_micro_batch
     order = _order(num_packs, step_size, epoch=epoch, seed=seed, tail=tail)
-    if costs is None:
+    weights = None if costs is None else quantise_parts(costs, num_packs)
+    # The repeated packs complete a step of their own, whatever else is balanced.
+    num_together = num_packs - num_packs % step_size
+    # Without a seed too, the order within a window is random: sorted by cost, it would be a curriculum.
+    stream = generator(seed=0 if seed is None else seed, epoch=epoch, purpose="balance")
+    return arrange(order, step_shape, num_together, weights=weights, window_steps=window_steps, stream=stream)
+
+
+def arrange(
+    order: Int64Array,
+    step_shape: tuple[int, int, int],
+    num_together: int,
+    *,
+    weights: Int64Array | None,
+    window_steps: int,
+    stream: RandomStream,
+) -> Int64Array:
+    """Divide packs in their order among steps and ranks.
+
+    Pure: no I/O.
+
+    Args:
+        order: ``int64[n]``, packs; a last step that they do not fill has empty places.
+        step_shape: ranks, micro-batches, and packs of a micro-batch.
+        num_together: a multiple of the step; the packs behind it are a step that is balanced by itself.
+        weights: ``int64[num_packs, num_parts]``, as of ``quantise_parts``; None leaves the order as it is.
+        window_steps: most steps within which packs are exchanged.
+        stream: of the exchanges.
+
+    Returns:
+        ``int64[steps, ranks, micro-batches, packs]``, -1 = none.
+    """
+    step_size = math.prod(step_shape)
+    if weights is None:
         places = np.full(-(-len(order) // step_size) * step_size, -1, dtype=np.int64)
         places[: len(order)] = order
         return places.reshape(-1, *step_shape)
-
-    # Without a seed too, the order within a window is random: sorted by cost, it would be a curriculum.
-    weights = quantise_parts(costs, num_packs)
     totals = weights.sum(axis=1)
-    stream = generator(seed=0 if seed is None else seed, epoch=epoch, purpose="balance")
-    num_tail = num_packs % step_size
-    num_regular = num_packs - num_tail
-    regular_steps = order[:num_regular].reshape(-1, step_size)
 
     def balanced(steps: Int64Array, window_steps: int) -> Int64Array:
         if weights.shape[1] == 1:
             return balance_steps(steps, totals, step_shape, window_steps=window_steps, stream=stream)
         return balance_steps_of_parts(steps, weights, step_shape, window_steps=window_steps, stream=stream)
 
-    steps = [balanced(regular_steps, window_steps)]
-    if num_tail and tail is Tail.PAD:
-        steps.append(balance_partial_step(order[num_regular:], totals, step_shape))
-    elif num_tail and tail is Tail.REPEAT:
+    steps = [balanced(order[:num_together].reshape(-1, step_size), window_steps)]
+    last_step = order[num_together:]
+    if len(last_step) == step_size:
         # By itself: exchanged with the beginning of the epoch, a pack and its repeat would meet, being equal in cost.
-        last_step = order[num_regular:].reshape(1, step_size)
-        steps.append(balanced(last_step, 1))
+        steps.append(balanced(last_step.reshape(1, step_size), 1))
+    elif len(last_step):
+        steps.append(balance_partial_step(last_step, totals, step_shape))
     return np.concatenate(steps)
 
 

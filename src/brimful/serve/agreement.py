@@ -1,0 +1,65 @@
+"""Agreement of ranks on each step: whether all serve it, and whether one of them could not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brimful.errors import RankFailedError, SettingsError
+from brimful.plan.schedule import Tail
+
+
+class RankAgreement:
+    """Answer of all ranks to whether a step is served, for ranks that each read a stream of their own.
+
+    One small reduction a step, over a group of gloo: on processors, beside what the model does. Under ``pad`` and
+    ``repeat`` a step is served if any rank has one, under ``drop`` if all have. A rank whose source fails says so in the
+    same reduction, and all others raise at once instead of waiting for it until a collective times out.
+
+    Args:
+        tail: as of the loader.
+        group: processes that agree; a new group of gloo over all of them if None. Then every process makes its agreement.
+
+    Raises:
+        SettingsError: no process group was initialised.
+
+    ::
+
+        loader = WindowBatches(own_stream, Window(8192), collator, agree=RankAgreement())
+    """
+
+    def __init__(self, tail: Tail | str = Tail.PAD, *, group: Any | None = None) -> None:
+        import torch.distributed
+
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            raise SettingsError("RankAgreement asks the other ranks: call torch.distributed.init_process_group first")
+        self._needs_all = Tail.named(tail) is Tail.DROP
+        self._group = torch.distributed.new_group(backend="gloo") if group is None else group
+
+    def __call__(self, has_step: bool) -> bool:
+        """Return whether all ranks serve the step.
+
+        Raises:
+            RankFailedError: a rank could not make its part; names the lowest such rank of the group.
+        """
+        is_unlike, failed_rank = self._reduced(has_step != self._needs_all, -1)
+        if failed_rank >= 0:
+            raise RankFailedError(f"rank {failed_rank} could not make its next step: its own error says why")
+        return is_unlike != self._needs_all
+
+    def fail(self) -> None:
+        """Say that this rank cannot make its step: all others raise."""
+        import torch.distributed
+
+        self._reduced(False, torch.distributed.get_rank(self._group))
+
+    def _reduced(self, flag: bool, failed_rank: int) -> tuple[bool, int]:
+        """Return whether any rank gave a flag, and the lowest rank that failed; -1 for none."""
+        import torch
+        import torch.distributed
+
+        size = torch.distributed.get_world_size(self._group)
+        # By one maximum: a lower rank is a higher number.
+        numbers = torch.tensor([int(flag), 0 if failed_rank < 0 else size - failed_rank])
+        torch.distributed.all_reduce(numbers, op=torch.distributed.ReduceOp.MAX, group=self._group)
+        highest = int(numbers[1])
+        return bool(numbers[0]), size - highest if highest else -1

@@ -1,0 +1,301 @@
+"""Loader of one rank's micro-batches that are composed while it trains, from samples by index or a live stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from copy import copy
+from itertools import count
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+
+from brimful.checks import check_type, setting_number
+from brimful.errors import CollateError, SettingsError, StateError
+from brimful.fingerprint import fingerprint_of
+from brimful.messages import counted
+from brimful.plan.schedule import Tail
+from brimful.serve.agreement import RankAgreement
+from brimful.serve.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
+from brimful.serve.rank_loader import RankLoader, without_loss
+from brimful.serve.sample_feeds import IndexedSampleFeed, SampleFeed, StreamSampleFeed, held_segments
+from brimful.serve.state import Position, check_state, damaged, make_state
+from brimful.serve.token_budget import Count, SampleCount, TokenBudget
+from brimful.serve.window import Window, WindowComposer
+from brimful.shards import Pack
+from brimful.typing import AnyIntArray
+
+Batching: TypeAlias = TokenBudget | SampleCount | Window
+
+Composed = TypeVar("Composed", bound="ComposedBatches")
+
+
+class _StepMark(NamedTuple):
+    """Position between two steps, as references. It becomes JSON only when a state is asked for."""
+
+    position: dict[str, Any]
+    composer: ComposerMark
+    filler: SampleSegment | None
+
+
+class ComposedBatches(RankLoader):
+    """Base of ``TokenBudgetBatches`` and ``WindowBatches``, which say how samples become micro-batches.
+
+    A feed gives samples, a composer makes micro-batches of their lengths, and the ranks share those of a step out. All
+    ranks compose the same; a state holds what waits in the feed and in the composer between two steps.
+    """
+
+    _kinds: ClassVar[tuple[type, ...]]
+    _kinds_in_words: ClassVar[str]
+
+    def __init__(
+        self,
+        source: Any,
+        batching: Batching,
+        collate_fn: Callable[[list[Pack]], Any] | None = None,
+        *,
+        lengths: AnyIntArray | Sequence[int] | None = None,
+        loss_tokens: AnyIntArray | Sequence[int] | None = None,
+        dp_rank: int = 0,
+        dp_world_size: int = 1,
+        micro_batches: int = 1,
+        seed: int | None = 0,
+        tail: Tail | str = Tail.PAD,
+        agree: Callable[[bool], bool] | None = None,
+    ) -> None:
+        check_type("batching", batching, self._kinds, self._kinds_in_words)
+        if isinstance(source, (str, bytes)) or not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
+            check_type("source", source, (), "samples by index or as a stream")
+        super().__init__(collate_fn, dp_rank=dp_rank, dp_world_size=dp_world_size, tail=tail)
+        self._micro_batches = setting_number("micro_batches", micro_batches, minimum=1)
+        if agree is not None and dp_world_size > 1:
+            raise SettingsError("agree is for ranks that each read a stream of their own: leave dp_world_size at 1")
+        by_targets = isinstance(batching, TokenBudget) and batching.count is Count.LOSS_TOKENS
+        self._feed: SampleFeed
+        if lengths is not None:
+            self._feed = IndexedSampleFeed(source, lengths, loss_tokens, by_targets=by_targets, seed=seed)
+        elif loss_tokens is not None:
+            raise SettingsError("loss_tokens goes with lengths: give both, or none for a stream")
+        else:
+            self._feed = StreamSampleFeed(source, by_targets=by_targets)
+        self._batching = batching
+        self._agree = agree
+        self._composer = composer_of(batching)
+        self._step = 0
+        self._num_delivered = 0  # micro-batches of this step
+        self._filler: SampleSegment | None = None  # served without loss by a rank that has no micro-batch
+        self._first_step = 0  # of this epoch
+        # Both of the step in progress, and None between steps. A batch that is None has no loss.
+        self._rank_batches: list[list[SampleSegment] | None] | None = None
+        self._step_mark: _StepMark | None = None
+        self._feed.begin(0)
+
+    @property
+    def step(self) -> int:
+        """Number of steps that were served in full, over all epochs."""
+        return self._step
+
+    @property
+    def ledger(self) -> BatchLedger:
+        """Account of samples and tokens on all ranks that share the source, this step included."""
+        return self._composer.ledger
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, also of the one that is being served. Waiting samples are dropped."""
+        self._composer.restore((), BatchLedger())
+        self._begin(int(epoch))
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch, self._first_step, self._num_delivered = epoch, self._step, 0
+        self._rank_batches = self._step_mark = None
+        self._feed.begin(epoch)
+
+    def next_request(self) -> _Request | None:
+        """Return the next micro-batch; None at the end of the epoch, having gone on to the next."""
+        if self._rank_batches is None:
+            # A state saved within a step holds the step's beginning: loading it composes the same step again.
+            self._step_mark = self._mark()
+            self._rank_batches = self._compose_step()
+            if self._rank_batches is None:
+                if self._num_delivered:
+                    raise StateError(
+                        f"the loader state is {self._num_delivered} micro-batches into step {self._step}, which the "
+                        f"source does not have"
+                    )
+                self._begin(self._epoch + 1)
+                return None
+        return _Request(self._rank_batches[self._num_delivered])
+
+    def make_batch(self, request: _Request) -> Any:
+        """Encode the samples of a micro-batch and collate them."""
+        return self._collate(self._packs(request.segments))
+
+    def advance(self) -> bool:
+        """Count the next micro-batch as served; whether it was the last, only the next request shows."""
+        self._num_delivered += 1
+        if self._num_delivered == self._micro_batches:
+            self._rank_batches, self._step_mark, self._num_delivered = None, None, 0
+            self._step += 1
+        return False
+
+    def fork(self: Composed) -> Composed:
+        """Return a loader of the same samples and settings with a position of its own, at the same place.
+
+        Raises:
+            SettingsError: the samples come as a stream, or the ranks agree on each step.
+        """
+        if self._agree is not None:
+            raise SettingsError(
+                "agree asks the other ranks in each step, and workers cannot: iterate the loader itself"
+            )
+        loader = copy(self)
+        loader._feed, loader._composer = self._feed.fork(), composer_of(self._batching)
+        loader._composer.go_to(self._composer.mark())
+        return loader
+
+    def _compose_step(self) -> list[list[SampleSegment] | None] | None:
+        """Return this rank's micro-batches of the next step; None at the end of the epoch."""
+        num_places = self._dp_world_size * self._micro_batches
+        composer, feed = self._composer, self._feed
+        batches: list[list[SampleSegment] | None] = []
+        feed.drop_except(held_segments(composer.mark().segments, self._filler))
+        composer.begin_step()
+        try:
+            while len(batches) < num_places and (batch := composer.next_batch(self._step, feed.pull)) is not None:
+                batches.append(batch)
+        except BaseException:
+            # A caller that goes on after an error of the source finds the samples of this step waiting again.
+            composer.put_back()
+            if isinstance(self._agree, RankAgreement):
+                self._agree.fail()
+            raise
+        is_full = len(batches) == num_places
+        is_served = is_full if self._tail is Tail.DROP else bool(batches)
+        if self._agree is not None:
+            is_served = self._agree(is_served)
+        if not is_served:
+            # Under drop another rank may have ended first; then the samples that wait here go with the step.
+            while len(composer):
+                batches.append(composer.take(self._step))
+            for dropped_batch in batches:
+                composer.drop(dropped_batch or ())
+            return None
+        if batches and batches[0]:
+            self._filler = batches[0][0]
+        # Every rank gets the same number of micro-batches, also in a last step that is not full.
+        if not is_full:
+            substitutes = batches if self._tail is Tail.REPEAT and batches else [None]
+            batches += [substitutes[place % len(substitutes)] for place in range(num_places - len(batches))]
+        return batches[self._dp_rank :: self._dp_world_size]
+
+    def _packs(self, segments: list[SampleSegment] | None) -> list[Pack]:
+        """Return the packs of a micro-batch; for None the filler without loss."""
+        if segments is not None:
+            return self._feed.packs(segments)
+        if self._filler is None:
+            raise CollateError("this rank's stream gave no sample at all, so it has nothing to run beside the others")
+        return [without_loss(pack) for pack in self._feed.packs([self._filler])]
+
+    def count_steps(self) -> int:
+        """Count the steps of the whole epoch, composed from the lengths. For learning rates and progress.
+
+        The same at any moment of the epoch, and with ``step`` served before it, so that a warm-up keeps its place.
+
+        Raises:
+            SettingsError: the source is a stream, whose end nobody knows.
+        """
+        if not isinstance(self._feed, IndexedSampleFeed):
+            raise SettingsError("a stream has no number of steps; give a source by index and its lengths")
+        num_places = self._dp_world_size * self._micro_batches
+        # A feed and a composer of their own: the samples that wait here belong to the epoch being served.
+        feed, composer = self._feed.fork(), composer_of(self._batching)
+        feed.begin(self._epoch)
+        for num_batches in count():
+            if composer.next_batch(self._first_step + num_batches // num_places, feed.pull) is None:
+                break
+        return num_batches // num_places if self._tail is Tail.DROP else -(-num_batches // num_places)
+
+    def _mark(self) -> _StepMark:
+        return _StepMark(self._feed.position(), self._composer.mark(), self._filler)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position for JSON, which counts delivered batches, not those that a consumer prefetched.
+
+        With ranks that share a source it is the same on all of them, and between two steps it may be loaded with another
+        number of ranks or of micro-batches: the samples go on in their order, and as many micro-batches in a step are the
+        same steps.
+
+        Raises:
+            StateError: the source is a stream without ``state_dict``.
+        """
+        mark = self._step_mark or self._mark()
+        places = self._num_delivered * self._dp_world_size
+        return make_state(
+            "composed",
+            fingerprint_of(self._feed.identity),
+            Position(self._epoch, self._step - self._first_step, places),
+            **self._identity(),
+            shape=[self._dp_world_size, self._micro_batches],
+            first_step=self._first_step,
+            ledger=mark.composer.ledger.as_dict(),
+            plan=self._composer.plan_to_json(mark.composer),
+            **self._feed.save(mark.position, mark.composer.segments, mark.filler),
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        return {"batching": self._batching.as_dict(), "source": self._feed.identity, "tail": self._tail.value}
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self._feed!r}, dp_rank {self._dp_rank} of {self._dp_world_size}, epoch {self._epoch}, "
+            f"step {self._step:,}, {counted(len(self._composer), 'sample')} waiting)"
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to the position of a state.
+
+        Raises:
+            StateError: the state is of other samples or settings, damaged, or within a step of other ranks; names the
+                difference.
+        """
+        own_state = make_state("composed", fingerprint_of(self._feed.identity), Position(0, 0, 0), **self._identity())
+        epoch, step, places = check_state(state, own_state, self._identity())
+        try:
+            world_size, micro_batches = map(int, state["shape"])
+            first_step = int(state["first_step"])
+            if places % world_size or places >= world_size * micro_batches or first_step < 0:
+                raise damaged(f"{places} places of {world_size} × {micro_batches}, first step {first_step}")
+            shape = [self._dp_world_size, self._micro_batches]
+            # Within a step the ranks share its micro-batches out; between steps other ranks may take over.
+            if places and [world_size, micro_batches] != shape:
+                raise StateError(
+                    f"the loader state was saved within a step, behind {places} of its micro-batches, by {world_size} ranks "
+                    f"× {micro_batches}, and here are {shape[0]} × {shape[1]}: save at the end of a step, or load it there"
+                )
+            ledger = BatchLedger(**state["ledger"])
+            segments, filler = self._feed.load(state, epoch)
+            plan = self._composer.plan_from_json(state["plan"], segments)
+        except StateError:
+            raise
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise damaged(f"{type(error).__name__}: {error}") from error
+        if not places and world_size * micro_batches != self._dp_world_size * self._micro_batches:
+            logging.getLogger("brimful").warning(
+                "goes on with steps of %d × %d micro-batches, before with %d × %d: the same samples in the same order",
+                *shape,
+                world_size,
+                micro_batches,
+            )
+        self._composer.go_to(ComposerMark(segments, ledger, plan))
+        self._filler, self._epoch, self._step, self._first_step = filler, epoch, first_step + step, first_step
+        # The step is composed again when iterating goes on.
+        self._rank_batches, self._step_mark, self._num_delivered = None, None, places // world_size
+
+
+class _Request(NamedTuple):
+    """A micro-batch of this rank; None runs without loss beside the others."""
+
+    segments: list[SampleSegment] | None
+
+
+def composer_of(batching: Batching) -> MicroBatchComposer:
+    """Return the composer of these settings."""
+    return WindowComposer(batching) if isinstance(batching, Window) else MicroBatchComposer(batching)

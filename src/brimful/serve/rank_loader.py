@@ -1,0 +1,106 @@
+"""Base of the loaders: one data-parallel rank among several, its epochs, and the one loop that serves and counts."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from brimful.checks import check_rank, check_type
+from brimful.plan.schedule import Tail
+from brimful.shards import Pack
+
+Loader = TypeVar("Loader", bound="RankLoader")
+
+
+class RankLoader(abc.ABC):
+    """Base of the loaders: one data-parallel rank among several, and the epoch that it serves.
+
+    A loader says what comes next (``next_request``), makes the batch of it (``make_batch``), and counts it (``advance``).
+    Only the second reads or encodes samples: the workers of a ``DataLoader`` go through all requests of their rank, and
+    each makes every n-th.
+    """
+
+    def __init__(
+        self, collate_fn: Callable[[list[Pack]], Any] | None, *, dp_rank: int, dp_world_size: int, tail: Tail | str
+    ) -> None:
+        if collate_fn is not None and not callable(collate_fn):
+            check_type("collate_fn", collate_fn, (), "a function of a list of packs, such as PackCollator()")
+        self._dp_rank, self._dp_world_size = check_rank(dp_rank, dp_world_size)
+        self._collate = collate_fn if collate_fn is not None else list
+        self._tail = Tail.named(tail)
+        self._epoch = 0
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the next batch. It moves on at the end of an epoch."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, unless it is the one being served.
+
+        So training loops that call it before every epoch may call it after ``load_state_dict`` as well, and continue
+        from the state.
+        """
+        check_type("epoch", epoch, (int, np.integer), "a whole number")
+        if epoch != self._epoch:
+            self.begin_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        while (request := self.next_request()) is not None:
+            # Count a batch only once it is made: a state saved after an error of the collator has the same packs next.
+            # And before it leaves: a state saved while it trains is behind it.
+            batch = self.make_batch(request)
+            is_last = self.advance()
+            yield batch
+            if is_last:
+                return
+
+    @abc.abstractmethod
+    def begin_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch, also of the one that is being served."""
+
+    def mute(self) -> None:  # noqa: B027  # most loaders tell nobody
+        """Tell nobody any more how far this loader is: it only follows others, which do."""
+
+    def prepare(self) -> None:  # noqa: B027  # most loaders need nothing
+        """Make what the epoch needs, unless it is there; before processes are forked that would each make it."""
+
+    @abc.abstractmethod
+    def next_request(self) -> Any | None:
+        """Return what the next batch is made of; None at the end, having gone on to the next epoch if there is one."""
+
+    @abc.abstractmethod
+    def make_batch(self, request: Any) -> Any:
+        """Read or encode the packs of a request, and collate them."""
+
+    @abc.abstractmethod
+    def advance(self) -> bool:
+        """Count the next batch as served; return true if it was known to be the last of its epoch."""
+
+    @abc.abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, which counts delivered batches, not those that a consumer prefetched."""
+
+    @abc.abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to the position of a state.
+
+        Raises:
+            StateError: the state does not fit, and names the difference.
+        """
+
+    @abc.abstractmethod
+    def fork(self: Loader) -> Loader:
+        """Return a loader of the same samples and settings with a position of its own, at the same place.
+
+        Raises:
+            SettingsError: the source cannot be at two places.
+        """
+
+
+def without_loss(pack: Pack) -> Pack:
+    """Return the same pack without targets. It keeps a rank in step that has no pack of its own."""
+    return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, pack.sample_ids, pack.starts)

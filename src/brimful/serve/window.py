@@ -1,0 +1,222 @@
+"""Online window: samples become packs as they come, by ``Lookahead``, and wait no longer than a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from brimful.errors import StateError
+from brimful.plan import Lookahead, Overflow
+from brimful.plan.stream.packs import StreamPacks
+from brimful.serve.compose import BatchLedger, ComposerMark, MicroBatchComposer, SampleSegment
+from brimful.serve.state import damaged
+from brimful.serve.token_budget import SampleCount
+
+
+@dataclass(frozen=True)
+class Window:
+    """Packs from a window of samples, each at most ``capacity`` tokens (``Lookahead``).
+
+    Args:
+        capacity: most tokens of a pack.
+        size: samples that may be seen before packs must leave.
+        max_wait: packs that a sample may wait for; four times the window if None.
+        algorithm: one of ``LOOKAHEAD_ALGORITHMS``.
+        min_fill: share of the capacity from which a pack leaves at once.
+        overflow: treatment of a sample above the capacity (``Overflow``).
+
+    >>> Window(8192, size=1000).max_wait
+    4000
+    """
+
+    capacity: int
+    _: KW_ONLY
+    size: int = 1000
+    max_wait: int = None  # type: ignore[assignment]  # becomes a number below
+    algorithm: str = "best_fit_decreasing"
+    min_fill: float = 1.0
+    overflow: Overflow = Overflow.ERROR
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "overflow", Overflow.named(self.overflow))
+        if self.max_wait is None:
+            object.__setattr__(self, "max_wait", 4 * self.size)
+        self.planner()  # refuses settings that cannot be
+
+    def planner(self) -> Lookahead:
+        """Return a planner of these settings. It meets no sample above the capacity: the composer has cut or refused it."""
+        settings = {name: getattr(self, name) for name in ("capacity", "size", "max_wait", "algorithm", "min_fill")}
+        return Lookahead(**settings, overflow=Overflow.ERROR)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings for JSON, as saved states hold and compare them."""
+        plain = {**asdict(self), "overflow": self.overflow.value, "min_fill": float(self.min_fill)}
+        return {"kind": "window", **plain, **{key: int(plain[key]) for key in ("capacity", "size", "max_wait")}}
+
+
+class _Plan(NamedTuple):
+    """Knowledge of a window about its segments: their numbers, the packs that are ready, and the planner of the others."""
+
+    numbers: tuple[int, ...]
+    packs: tuple[tuple[int, ...], ...]
+    planner: Lookahead
+
+
+class WindowComposer(MicroBatchComposer):
+    """Composer whose micro-batches are the packs of a ``Lookahead``. It knows lengths only.
+
+    Segments are numbered as they come; the planner knows them by number. They wait in the planner's window, then in packs
+    that are ready::
+
+        window of 4, capacity 10, lengths 7 6 4 2 5 3      in the window    ready          leaves
+        0 1 2 3 came in                                    0 3              1 2            1 2
+        4 5                                                4 3              0 5            0 5
+        the end                                                             4 3            4 3
+    """
+
+    settings: Window  # type: ignore[assignment]  # of another kind than those of the base
+
+    def __init__(self, settings: Window) -> None:
+        super().__init__(SampleCount(1))
+        self.settings = settings
+        self._capacity, self._overflow = settings.capacity, settings.overflow
+        self._planner = settings.planner()
+        self._numbered: dict[int, SampleSegment] = {}
+        self._next_number = 0
+        self._arrived: list[int] = []  # numbers that the planner has not seen
+        self._num_in_window = 0  # segments of the planner
+        self._packs: list[tuple[int, ...]] = []
+        self._taken: list[tuple[tuple[int, ...], list[SampleSegment]]] = []  # packs that left in this step
+
+    def __len__(self) -> int:
+        return len(self._numbered)
+
+    @property
+    def waiting(self) -> Sequence[SampleSegment]:
+        """Segments that no micro-batch holds yet, in order of arrival."""
+        return tuple(self._numbered.values())
+
+    @property
+    def ledger(self) -> BatchLedger:
+        """Copy of the account; asserts that it adds up."""
+        num_samples = sum(segment.samples for segment in self._numbered.values())
+        num_tokens = sum(segment.length for segment in self._numbered.values())
+        return replace(self._ledger, samples_carried=num_samples, tokens_carried=num_tokens).check()
+
+    def _push(self, segment: SampleSegment) -> None:
+        number = self._next_number
+        self._next_number += 1
+        self._numbered[number] = segment
+        self._arrived.append(number)
+        if self._num_in_window + len(self._arrived) == self.settings.size:
+            self._give_to_planner()
+
+    def _give_to_planner(self) -> None:
+        """Show the planner what has come; a full window is planned, and packs of it become ready."""
+        arrived, self._arrived = self._arrived, []
+        lengths = [self._numbered[number].length for number in arrived]
+        self._num_in_window += len(arrived)
+        self._receive(self._planner.add(np.array(arrived, dtype=np.int64), np.array(lengths, dtype=np.int32)))
+
+    def _receive(self, packs: StreamPacks) -> None:
+        for numbers, _, _ in packs:
+            self._packs.append(tuple(numbers.tolist()))
+            self._num_in_window -= len(numbers)
+
+    def next_batch(self, step: int, pull: Callable[[MicroBatchComposer], bool]) -> list[SampleSegment] | None:
+        """Pull samples until a pack is ready, and return it. At the end of the samples the last ones; then None."""
+        while not self._packs and pull(self):
+            pass
+        return self.take(step) if self._numbered else None
+
+    def take(self, step: int) -> list[SampleSegment]:
+        """Remove the next pack and return its segments. At least one segment must wait; none may come later."""
+        if not self._packs:
+            self._give_to_planner()
+            self._receive(self._planner.finish())
+        numbers = self._packs.pop(0)
+        batch = [self._numbered.pop(number) for number in numbers]
+        self._taken.append((numbers, batch))
+        self._ledger.samples_packed += sum(segment.samples for segment in batch)
+        self._ledger.tokens_packed += sum(segment.length for segment in batch)
+        self._ledger.micro_batches += 1
+        return batch
+
+    def begin_step(self) -> None:
+        """Mark the point to which ``put_back`` returns."""
+        self._taken = []
+
+    def put_back(self) -> None:
+        """Return all that was taken since ``begin_step`` to the packs that are ready, in their order."""
+        taken, self._taken = self._taken, []
+        for numbers, batch in taken:
+            self.drop(batch)
+            self._ledger.samples_dropped -= sum(segment.samples for segment in batch)
+            self._ledger.tokens_dropped -= sum(segment.length for segment in batch)
+            self._numbered.update(zip(numbers, batch, strict=True))
+        self._packs = [*(numbers for numbers, _ in taken), *self._packs]
+        # In order of arrival again, as a state shows them.
+        self._numbered = dict(sorted(self._numbered.items()))
+
+    def restore(self, segments: Iterable[SampleSegment], ledger: BatchLedger) -> None:
+        """Go to the beginning: none waits."""
+        assert not list(segments), "segments of a window come with their plan"
+        self.go_to(ComposerMark((), ledger, _Plan((), (), self.settings.planner())))
+
+    def mark(self) -> ComposerMark:
+        """Return this moment, for ``go_to``."""
+        # What the planner has not seen does not fill its window, so nothing is planned here: packs depend on the order
+        # of the samples alone, and not on how they come to the planner.
+        if self._arrived:
+            self._give_to_planner()
+        plan = _Plan(tuple(self._numbered), tuple(self._packs), deepcopy(self._planner))
+        return ComposerMark(tuple(self._numbered.values()), self.ledger, plan)
+
+    def go_to(self, mark: ComposerMark) -> None:
+        """Go back to a moment, of this composer or of another of the same settings."""
+        if mark.plan is None:
+            self.restore(mark.segments, mark.ledger)
+            return
+        plan: _Plan = mark.plan
+        self._numbered = dict(zip(plan.numbers, mark.segments, strict=True))
+        self._next_number = max(plan.numbers, default=-1) + 1
+        self._packs, self._planner = list(plan.packs), deepcopy(plan.planner)
+        self._num_in_window = len(plan.numbers) - sum(map(len, plan.packs))
+        self._arrived, self._taken = [], []
+        self._ledger = replace(mark.ledger)
+
+    def plan_to_json(self, mark: ComposerMark) -> dict[str, Any]:
+        """Return ``mark.plan`` for JSON."""
+        plan: _Plan = mark.plan
+        packs = [list(numbers) for numbers in plan.packs]
+        return {"numbers": list(plan.numbers), "packs": packs, "planner": plan.planner.state_dict()}
+
+    def plan_from_json(self, value: Any, segments: Sequence[SampleSegment]) -> _Plan:
+        """Return ``mark.plan`` of a saved state.
+
+        Raises:
+            StateError: it does not belong to these segments.
+        """
+        if not isinstance(value, dict):
+            raise damaged("a window without its plan")
+        numbers = tuple(map(int, value["numbers"]))
+        packs = tuple(tuple(map(int, pack)) for pack in value["packs"])
+        planner = self.settings.planner()
+        try:
+            planner.load_state_dict(value["planner"])
+        except StateError as error:
+            raise damaged(error.message) from error
+        ready = [number for pack in packs for number in pack]
+        in_window = [int(number) for number in value["planner"]["sample_ids"]]
+        lengths = {number: segment.length for number, segment in zip(numbers, segments, strict=True)}
+        if sorted([*ready, *in_window]) != sorted(lengths) or len(lengths) != len(numbers):
+            raise damaged("segments of the window are lost, or twice in it")
+        if [lengths[number] for number in in_window] != value["planner"]["lengths"]:
+            raise damaged("segments of the window have other lengths in its plan")
+        if any(sum(lengths[number] for number in pack) > self.settings.capacity for pack in packs):
+            raise damaged(f"a pack that is ready has more than {self.settings.capacity:,} tokens")
+        return _Plan(numbers, packs, planner)

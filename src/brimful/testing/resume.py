@@ -1,0 +1,286 @@
+"""Kit that stops a loader at every step, goes on from its state, and says whether the same batches came.
+
+It takes any loader that is iterable and has ``state_dict`` and ``load_state_dict``, ours or not. One loader stands for each
+rank, all in this process, so a world of any size costs no more than its batches::
+
+    without a stop     step 0   1   2   3   4   5
+    stopped after 2         0   1 | 2   3   4   5      2 ranks, then 1; or 2 workers, then none
+    resume of a resume      0   1 | 2 | 3   4   5
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brimful.checks import setting_number
+from brimful.errors import SettingsError
+from brimful.messages import counted
+
+__all__ = ["Place", "ResumeCase", "ResumeRow", "ResumeTable", "check_resume", "resume_cases"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One rank of one run, which the factory makes a loader for.
+
+    Attributes:
+        dp_rank, dp_world_size: the rank among those of the run.
+        micro_batches: batches that each rank takes in a step, so that every world has global batches of one size.
+        num_workers: worker processes of the loader.
+    """
+
+    dp_rank: int
+    dp_world_size: int
+    micro_batches: int
+    num_workers: int
+
+
+@dataclass(frozen=True)
+class ResumeCase:
+    """Runs one after another, each from the state of the one before.
+
+    Attributes:
+        name: in the table.
+        runs: ranks and workers of each run; the first is that of the expected batches.
+        is_late: the state is loaded after the loader has begun to serve, when workers have batches ahead.
+    """
+
+    name: str
+    runs: tuple[tuple[int, int], ...]
+    is_late: bool = False
+
+
+@dataclass
+class ResumeRow:
+    """Outcome of one case over all its stops.
+
+    Attributes:
+        case: that was run.
+        verdict: ``exact``; ``same samples, other batches``; ``repeats n, loses m samples``; ``unequal ranks``; ``refused``,
+            if a state was not taken; ``fails``, with an error while serving; or ``no state``.
+        stop: number of steps before the first stop that was not exact; None if all were.
+        reason: the message of an error.
+    """
+
+    case: ResumeCase
+    verdict: str = "exact"
+    stop: int | None = None
+    reason: str = ""
+
+    @property
+    def is_exact(self) -> bool:
+        """True if every stop was as if there had been none."""
+        return self.verdict == "exact"
+
+
+@dataclass
+class ResumeTable:
+    """Rows of one loader, one for each case.
+
+    Attributes:
+        title: name of the loader.
+        rows: in the order of the cases.
+    """
+
+    title: str
+    rows: list[ResumeRow] = field(default_factory=list)
+
+    @property
+    def is_exact(self) -> bool:
+        """True if every case was exact."""
+        return all(row.is_exact for row in self.rows)
+
+    def __str__(self) -> str:
+        width = max(len(row.case.name) for row in self.rows)
+        return "\n".join([self.title, *(f"  {row.case.name:<{width}}  {_shown(row)}" for row in self.rows)])
+
+
+def resume_cases(dp_world_size: int = 2, num_workers: Iterable[int] = (0, 2)) -> list[ResumeCase]:
+    """Return the cases of one world: same, half and twice the ranks, again, late, and with other workers.
+
+    >>> [case.name for case in resume_cases(num_workers=[0])][:3]
+    ['same ranks', 'half the ranks', 'twice the ranks']
+    """
+    world, half = dp_world_size, max(1, dp_world_size // 2)
+    cases = []
+    for workers in num_workers:
+        suffix = f", {workers} workers" if workers else ""
+        cases += [
+            ResumeCase(f"same ranks{suffix}", ((world, workers),) * 2),
+            ResumeCase(f"half the ranks{suffix}", ((world, workers), (half, workers))),
+            ResumeCase(f"twice the ranks{suffix}", ((world, workers), (2 * world, workers))),
+            ResumeCase(f"resumed twice{suffix}", ((world, workers),) * 3),
+            ResumeCase(f"state loaded late{suffix}", ((world, workers),) * 2, is_late=True),
+        ]
+    cases.append(ResumeCase("half the ranks and back", ((world, 0), (half, 0), (world, 0))))
+    if any(num_workers):
+        cases.append(ResumeCase("0, then 4, then 1 workers", ((world, 0), (world, 4), (world, 1))))
+    return cases
+
+
+def check_resume(
+    make_loader: Callable[[Place], Any],
+    samples_of: Callable[[Any], Iterable[Hashable]],
+    *,
+    title: str = "loader",
+    num_steps: int = 6,
+    micro_batches: int = 2,
+    cases: Sequence[ResumeCase] | None = None,
+    stops: Sequence[int] | None = None,
+) -> ResumeTable:
+    """Stop a loader at every step, go on from its state, and compare the global batches with those without a stop.
+
+    Args:
+        make_loader: returns a new loader for a ``Place``; iterable, with ``state_dict`` and ``load_state_dict``. One that
+            ends is iterated again: it serves the next epoch.
+        samples_of: names of the samples of a batch, without those that only fill it.
+        title: of the table.
+        num_steps: of the run without a stop; over the end of an epoch, if the loader has so few.
+        micro_batches: batches of each rank in a step of the first world; even, if twice the ranks are among the cases.
+        cases: ``resume_cases()`` if None.
+        stops: steps before the first stop; all from 0 to ``num_steps - 1`` if None.
+
+    Raises:
+        SettingsError: a world that does not divide the batches of a step.
+
+    >>> from brimful import PackLoader
+    >>> from brimful.testing.toys import toy_packs
+    >>> def make(place):
+    ...     ranks = {"dp_rank": place.dp_rank, "dp_world_size": place.dp_world_size}
+    ...     return PackLoader(toy_packs(10), **ranks, micro_batches=place.micro_batches)
+    >>> def samples(batch):
+    ...     return [int(pack.sample_ids[0]) for pack in batch if pack.num_loss_tokens]
+    >>> check_resume(make, samples, cases=resume_cases(num_workers=[0])).is_exact
+    True
+    """
+    setting_number("num_steps", num_steps, minimum=2)
+    table = ResumeTable(title)
+    whole: dict[tuple[int, int], list[Counter[Hashable]]] = {}
+    for case in resume_cases() if cases is None else cases:
+        table.rows.append(row := ResumeRow(case))
+        first = case.runs[0]
+        kit = _Kit(make_loader, samples_of, first[0] * micro_batches, case.is_late)
+        if first not in whole:
+            whole[first] = kit.run([first], [num_steps])
+        assert any(whole[first]), "a loader without samples shows nothing"
+        for stop in range(num_steps) if stops is None else stops:
+            # Each further run but the last serves one step.
+            ends = [*range(stop, stop + len(case.runs) - 1), max(num_steps, stop + len(case.runs) - 1)]
+            try:
+                served = kit.run(case.runs, ends)
+            except _NotServed as error:
+                row.verdict, row.stop, row.reason = error.verdict, stop, str(error)
+                break
+            row.verdict = _verdict(whole[first], served[:num_steps])
+            if not row.is_exact:
+                row.stop = stop
+                break
+    return table
+
+
+class _NotServed(Exception):
+    """A run that ended otherwise than by its batches."""
+
+    def __init__(self, verdict: str, error: BaseException | str) -> None:
+        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        super().__init__(text.splitlines()[0] if text else "")
+        self.verdict = verdict
+
+
+@dataclass
+class _Kit:
+    make_loader: Callable[[Place], Any]
+    samples_of: Callable[[Any], Iterable[Hashable]]
+    batches_per_step: int
+    is_late: bool
+
+    def run(self, runs: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[Counter[Hashable]]:
+        """Serve up to each end by one run after the other, and return the samples of each step."""
+        steps: list[Counter[Hashable]] = []
+        states: list[Any] = []
+        for number, ((world_size, num_workers), end) in enumerate(zip(runs, ends, strict=True)):
+            loaders = self._loaders(world_size, num_workers, states)
+            ranks = [_without_end(loader) for loader in loaders]
+            try:
+                while len(steps) < end and (step := self._step(ranks)) is not None:
+                    steps.append(step)
+                # Nobody goes on from the last run.
+                states = [self._state(loader) for loader in loaders] if number < len(runs) - 1 else []
+            finally:
+                for rank in ranks:
+                    rank.close()
+        return steps
+
+    def _loaders(self, world_size: int, num_workers: int, states: Sequence[Any]) -> list[Any]:
+        if self.batches_per_step % world_size:
+            raise SettingsError(
+                f"{counted(world_size, 'rank')} cannot share {self.batches_per_step} batches of a step: give "
+                f"micro_batches as a multiple"
+            )
+        loaders = []
+        for rank in range(world_size):
+            loader = self.make_loader(Place(rank, world_size, self.batches_per_step // world_size, num_workers))
+            loaders.append(loader)
+            if not states:
+                continue
+            begun = iter(loader) if self.is_late else None
+            if begun is not None:
+                next(begun, None)
+            # Of ranks that saved different states, the nearest one.
+            state = copy.deepcopy(states[rank * len(states) // world_size])
+            try:
+                loader.load_state_dict(state)
+            except Exception as error:
+                raise _NotServed("refused", error) from error
+        return loaders
+
+    def _step(self, ranks: Sequence[Iterator[Any]]) -> Counter[Hashable] | None:
+        """Return the samples of one step of all ranks; None if all have ended."""
+        samples: Counter[Hashable] = Counter()
+        num_batches = []
+        try:
+            for batches in ranks:
+                own = [batch for _, batch in zip(range(self.batches_per_step // len(ranks)), batches, strict=False)]
+                samples.update(sample for batch in own for sample in self.samples_of(batch))
+                num_batches.append(len(own))
+        except Exception as error:
+            raise _NotServed("fails", error) from error
+        if len(set(num_batches)) > 1:
+            raise _NotServed("unequal ranks", f"{num_batches} batches in one step")
+        return samples if num_batches[0] else None
+
+    @staticmethod
+    def _state(loader: Any) -> Any:
+        try:
+            return copy.deepcopy(loader.state_dict())
+        except Exception as error:
+            raise _NotServed("no state", error) from error
+
+
+def _without_end(loader: Any) -> Generator[Any, None, None]:
+    """Serve one epoch after another, until two in a row are empty."""
+    num_empty = 0
+    while num_empty < 2:
+        num_empty += 1
+        for batch in loader:
+            num_empty = 0
+            yield batch
+
+
+def _verdict(expected: Sequence[Counter[Hashable]], served: Sequence[Counter[Hashable]]) -> str:
+    if list(expected) == list(served):
+        return "exact"
+    all_expected, all_served = sum(expected, Counter()), sum(served, Counter())
+    num_repeated, num_lost = (all_served - all_expected).total(), (all_expected - all_served).total()
+    if not num_repeated and not num_lost:
+        return "same samples, other batches"
+    return f"repeats {num_repeated}, loses {counted(num_lost, 'sample')}"
+
+
+def _shown(row: ResumeRow) -> str:
+    where = "" if row.stop is None else f" (stopped after {counted(row.stop, 'step')})"
+    return f"{row.verdict}{where}{': ' if row.reason else ''}{row.reason[:160]}"

@@ -1,0 +1,149 @@
+"""Schedule of packs as a sampler, for trainers that deal out a sampler's batches themselves: Accelerate, Transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch.utils.data
+
+from brimful.checks import position
+from brimful.errors import StateError
+from brimful.messages import counted
+from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail
+from brimful.serve import PackLoader
+from brimful.serve.rank_loader import without_loss
+from brimful.shards import FingerprintedPacks, Pack
+
+__all__ = ["PackSampler", "ServedPacks"]
+
+
+class ServedPacks:
+    """Packs, and behind them each of them once more without loss: ``n + i`` is pack ``i`` for a place that has none.
+
+    Args:
+        packs: a ``PackedDataset`` or ``PackStore``.
+
+    >>> from brimful.testing.toys import toy_packs
+    >>> served = ServedPacks(toy_packs(3))
+    >>> len(served), [served[index].num_loss_tokens for index in (2, 3 + 2)]
+    (3, [3, 0])
+    """
+
+    def __init__(self, packs: FingerprintedPacks) -> None:
+        self.packs = packs
+
+    def __len__(self) -> int:
+        return len(self.packs)
+
+    def __getitem__(self, index: int) -> Pack:
+        number = position(index, 2 * len(self.packs), "place")
+        pack = self.packs[number % len(self.packs)]
+        return pack if number < len(self.packs) else without_loss(pack)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Pack]:
+        # Packs that are encoded on the fly are encoded together.
+        get_items = getattr(self.packs, "__getitems__", None)
+        if get_items is None or max(indices) >= len(self.packs):
+            return [self[index] for index in indices]
+        return list(get_items(indices))
+
+    def __repr__(self) -> str:
+        return f"ServedPacks({self.packs!r})"
+
+
+class PackSampler(torch.utils.data.Sampler[int]):
+    """The schedule of ``PackLoader`` in the order in which Accelerate deals it out: batch ``b`` goes to rank ``b % ranks``.
+
+    ::
+
+        2 ranks, 2 micro-batches of 1 pack     rank 0: 4 7 | 2 -       rank 1: 1 5 | 0 -
+        the sampler gives                      4 1 7 5 | 2 0 8+2 8+2       of 8 packs; 8+2: pack 2 without loss
+
+    Every epoch is a multiple of what all ranks take in a step: Accelerate repeats and drops nothing, and costs stay
+    balanced over its ranks. For ``DataLoader(ServedPacks(packs), batch_size=packs_per_micro_batch, sampler=…)``, which
+    ``accelerator.prepare`` then divides.
+
+    Args:
+        packs: a ``PackedDataset`` or ``PackStore``.
+        dp_world_size, packs_per_micro_batch, micro_batches, seed, tail, costs, window_steps: as of ``PackLoader``.
+
+    >>> from brimful.testing.toys import toy_packs
+    >>> list(PackSampler(toy_packs(3), dp_world_size=2, seed=None))
+    [0, 1, 2, 3]
+    """
+
+    def __init__(
+        self,
+        packs: FingerprintedPacks,
+        *,
+        dp_world_size: int,
+        packs_per_micro_batch: int = 1,
+        micro_batches: int = 1,
+        seed: int | None = 0,
+        tail: Tail | str = Tail.PAD,
+        costs: npt.ArrayLike | None = None,
+        window_steps: int = DEFAULT_WINDOW_STEPS,
+    ) -> None:
+        self._packs = packs
+        self._step_size = dp_world_size * packs_per_micro_batch * micro_batches
+        self._loader = PackLoader(
+            packs,
+            dp_world_size=dp_world_size,
+            packs_per_micro_batch=packs_per_micro_batch,
+            micro_batches=micro_batches,
+            seed=seed,
+            tail=tail,
+            costs=costs,
+            window_steps=window_steps,
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of optimizer steps of one epoch."""
+        return self._loader.steps_per_epoch
+
+    def __len__(self) -> int:
+        """Return the places of one epoch, of all ranks."""
+        return self.steps_per_epoch * self._step_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the order of an epoch."""
+        self._loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        schedule = self._loader.schedule()
+        # [steps, ranks, micro-batches, packs] to the order of batches: the ranks of a micro-batch follow one another.
+        places = schedule.transpose(0, 2, 1, 3).reshape(-1)
+        first = int(places[0]) if len(places) else 0
+        places = np.where(places < 0, len(self._packs) + first, places)
+        # A trainer that resumes passes over the steps that were served, and reads none of them.
+        num_served = len(self) - len(places)
+        yield from [first] * num_served
+        yield from places.tolist()
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """Return the state behind so many optimizer steps of the whole run; ``PackLoader`` takes it too."""
+        epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
+        loader = self._loader.fork()
+        # Where ranks changed in the course of an epoch, the next one begins otherwise.
+        loader.set_epoch(epoch)
+        return {**loader.state_dict(), "step": step_of_epoch, "places": 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Keep the global batches of a run that other ranks began.
+
+        Raises:
+            StateError: other packs, another order, or another number of packs in a step.
+        """
+        shapes = state.get("shapes")
+        if isinstance(shapes, list) and shapes and isinstance(shapes[-1], list):
+            saved_size = int(np.prod(shapes[-1][1:]))
+            if saved_size != self._step_size:
+                raise StateError(
+                    f"the checkpoint has steps of {counted(saved_size, 'pack')} and these settings {self._step_size}: change "
+                    f"the accumulation so that ranks × batch size × accumulation is {saved_size}"
+                )
+        self._loader.load_state_dict(state)

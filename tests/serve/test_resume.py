@@ -1,0 +1,350 @@
+"""Stopped at every step and resumed: the same samples in the same global batches, whatever serves them and whoever goes on."""
+
+import json
+from copy import copy
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from brimful import (  # noqa: E402
+    PackedDataset,
+    PackLoader,
+    StreamLoader,
+    TokenBudget,
+    TokenBudgetBatches,
+    open_source,
+    pack_dataset,
+)
+from brimful.errors import SettingsError, StateError  # noqa: E402
+from brimful.measure import measure_lengths  # noqa: E402
+from brimful.plan import plan_packs  # noqa: E402
+from brimful.serve.window import Window  # noqa: E402
+from brimful.serve.window_batches import WindowBatches  # noqa: E402
+from brimful.serve.workers import LoaderDataset, WorkerLoader  # noqa: E402
+from brimful.testing.resume import check_resume, resume_cases  # noqa: E402
+from brimful.testing.toys import toy_chat_encoder, toy_packs, toy_stream  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*fork")
+
+RNG = np.random.default_rng(0)
+TEXTS = [{"text": "x" * int(length)} for length in RNG.integers(2, 15, 36)]
+COSTS = RNG.uniform(1.0, 9.0, 400)
+CAPACITY = 24
+
+
+class Encoded:
+    """Samples by index, which only they that serve them encode."""
+
+    def __init__(self):
+        self.source, self.encoder = open_source(TEXTS), toy_chat_encoder()
+
+    def __len__(self):
+        return len(TEXTS)
+
+    def __getitem__(self, index):
+        return self.encoder.encode(self.source[index])
+
+
+@pytest.fixture(scope="module")
+def makers(tmp_path_factory):
+    """A factory of loaders for each way to serve packs."""
+    folder = tmp_path_factory.mktemp("resume")
+    source, encoder = open_source(TEXTS), toy_chat_encoder()
+    pack_dataset(source, encoder, folder / "packs", capacity=CAPACITY)
+    lengths = measure_lengths(source, encoder)
+    plan = plan_packs(lengths, capacity=CAPACITY)
+    stream = toy_stream(folder / "stream", [4, 3, 5])
+    costs = COSTS[: plan.num_packs]
+
+    def ranks(place, **options):
+        return {"dp_rank": place.dp_rank, "dp_world_size": place.dp_world_size, **options}
+
+    def of_packs(packs, place, **options):
+        return PackLoader(packs, samples, **ranks(place, micro_batches=place.micro_batches), **options)
+
+    def of_samples(kind, batching, place, **options):
+        more = ranks(place, micro_batches=place.micro_batches, lengths=lengths.tokens)
+        return kind(Encoded(), batching, samples, **more, **options)
+
+    by_plan = PackedDataset.from_plan(source, encoder, plan)
+    store = PackedDataset(folder / "packs")
+    return {
+        "store": partial(of_packs, store),
+        "store, balanced": partial(of_packs, store, costs=costs, window_steps=3),
+        "store, dropped tail": partial(of_packs, store, tail="drop"),
+        "store, repeated tail": partial(of_packs, store, tail="repeat", costs=costs, window_steps=2),
+        "source and plan": partial(of_packs, by_plan),
+        "stream": lambda place: StreamLoader(
+            stream, samples, **ranks(place), lanes=4, packs_per_micro_batch=1, repeat=True
+        ),
+        "window": partial(of_samples, WindowBatches, Window(CAPACITY, size=9)),
+        "token budget": partial(of_samples, TokenBudgetBatches, TokenBudget(CAPACITY, min_buffered=5)),
+    }
+
+
+def samples(packs):
+    """Samples of a batch with their places, without those of packs that only fill it; picklable."""
+    return [
+        (int(sample), int(start))
+        for pack in packs
+        if pack.num_loss_tokens
+        for sample, start in zip(pack.sample_ids, pack.starts, strict=True)
+    ]
+
+
+KINDS = [
+    "store", "store, balanced", "store, dropped tail", "store, repeated tail", "source and plan", "stream", "window",
+    "token budget",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_step_and_other_worlds(makers, kind):
+    """Four ways to serve × same, half and twice the ranks × resumed twice, late, and back; over the end of an epoch."""
+    table = check_resume(makers[kind], list, title=kind, num_steps=5, cases=resume_cases(num_workers=[0]))
+    assert table.is_exact, str(table)
+
+
+@pytest.mark.parametrize("kind", ["store", "source and plan", "window", "token budget"])
+def test_workers_and_other_worlds(makers, kind):
+    """The same with batches that workers have made ahead: without their processes here, with them below."""
+    cases = [case for case in resume_cases(num_workers=[2]) if any(workers for _, workers in case.runs)]
+
+    def make(place):
+        return InTurn(makers[kind](place), place.num_workers)
+
+    table = check_resume(make, list, title=kind, num_steps=4, cases=cases)
+    assert len(table.rows) == 6
+    assert table.is_exact, str(table)
+
+
+class InTurn(WorkerLoader):
+    """A loader in workers, without their processes: one item of each in turn, two ahead of what is delivered."""
+
+    def __init__(self, loader, num_workers):
+        super().__init__(loader, num_workers=0)
+        self.workers = num_workers
+
+    def _batches(self):
+        return in_turn(self.workers, self._dataset)
+
+
+def in_turn(count, dataset):
+    """What a ``DataLoader`` with workers gives."""
+    workers = []
+    for number in range(count):
+        with pytest.MonkeyPatch.context() as patched:
+            info = type("Info", (), {"id": number, "num_workers": count})
+            patched.setattr("torch.utils.data.get_worker_info", lambda info=info: info)
+            # Each process has a copy of its own.
+            own = copy(dataset)
+            own._loader = dataset._loader.fork()
+            workers.append(iter(own))
+    if not workers:
+        yield from dataset
+        return
+    ahead = []
+    while workers:
+        for worker in list(workers):
+            item = next(worker, None)
+            workers = workers if item is not None else [other for other in workers if other is not worker]
+            ahead += [] if item is None else [item]
+            if len(ahead) > 2:
+                yield ahead.pop(0)
+    yield from ahead
+
+
+def test_real_workers_from_none_to_four_to_one(makers):
+    """Processes, and what they prefetched: a state counts what was delivered, and is loaded after they have begun."""
+    (case,) = [case for case in resume_cases() if case.name == "0, then 4, then 1 workers"]
+
+    def make(place):
+        return WorkerLoader(makers["window"](place), num_workers=place.num_workers)
+
+    case = type(case)(case.name, ((1, 0), (1, 4), (1, 1)), is_late=True)
+    table = check_resume(make, list, num_steps=6, cases=[case], stops=[2])
+    assert table.is_exact, str(table)
+
+
+def test_the_state_has_one_head_everywhere_and_is_json(makers):
+    """Fingerprint, epoch and step under the same names, equal on all ranks: one copy in a checkpoint is enough."""
+    from brimful.testing.resume import Place
+
+    for kind in KINDS:
+        states = []
+        for rank in range(2):
+            loader = makers[kind](Place(rank, 2, 2, 0))
+            list(islice(loader, 4))
+            states.append(json.loads(json.dumps(loader.state_dict())))
+        assert states[0] == states[1], kind
+        head = list(states[0])[:6]
+        assert head == ["version", "kind", "fingerprint", "epoch", "step", "places"]
+        assert (states[0]["version"], states[0]["epoch"], states[0]["step"], states[0]["places"]) == (3, 0, 2, 0)
+
+
+@settings(max_examples=40)
+@given(
+    num_packs=st.integers(1, 40),
+    steps=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    worlds=st.lists(st.sampled_from([1, 2, 3, 4]), min_size=5, max_size=5),
+    tail=st.sampled_from(["pad", "drop", "repeat"]),
+    balanced=st.booleans(),
+    seed=st.sampled_from([None, 1]),
+)
+def test_any_worlds_serve_each_pack_once(num_packs, steps, worlds, tail, balanced, seed):
+    """By pack index where steps have another size: none comes twice, and only the tail policy leaves out or repeats."""
+    packs, state, served = toy_packs(num_packs), None, []
+    for number, world in enumerate(worlds[: len(steps) + 1]):
+        if tail == "drop" and num_packs < world:
+            return
+        options = {"dp_world_size": world, "tail": tail, "seed": seed, "window_steps": 2}
+        costs = COSTS[:num_packs] if balanced else None
+        loaders = [PackLoader(packs, samples, dp_rank=rank, costs=costs, **options) for rank in range(world)]
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+        is_last = number == len(steps)
+        ranks = [list(loader if is_last else islice(loader, steps[number])) for loader in loaders]
+        assert len({len(batches) for batches in ranks}) == 1
+        served += [sample for step in zip(*ranks, strict=True) for batch in step for sample, _ in batch]
+        states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
+        assert all(other == states[0] for other in states)
+        state = states[0]
+        if state["epoch"]:
+            break
+    if tail == "repeat":
+        assert set(served) == set(range(num_packs))
+        assert len(served) - num_packs < 4
+    else:
+        assert len(served) == len(set(served))
+        assert num_packs - len(served) < (4 if tail == "drop" else 1)
+
+
+def test_it_goes_on_by_pack_index_and_says_so(caplog):
+    """Four ranks, then two without more accumulation: the packs that no step has served, in their order."""
+    first = PackLoader(toy_packs(8), samples, dp_world_size=4, seed=None)
+    next(iter(first))
+    ranks = [PackLoader(toy_packs(8), samples, dp_rank=rank, dp_world_size=2, seed=None) for rank in range(2)]
+    for loader in ranks:
+        loader.load_state_dict(first.state_dict())
+    assert [list(loader) for loader in ranks] == [[[(4, 0)], [(6, 0)]], [[(5, 0)], [(7, 0)]]]
+    assert "goes on with steps of 2 packs (2 ranks × 1 × 1 pack), before with 4 (4 ranks" in caplog.text
+
+
+def test_a_stream_or_an_agreement_is_for_one_process():
+    """A worker each would read the whole stream, and a worker has no collectives."""
+    packs = list(toy_packs(3))
+    with pytest.raises(SettingsError, match="the stream list has one position, and workers need one each"):
+        LoaderDataset(WindowBatches(packs, Window(8, size=2)))
+    with pytest.raises(SettingsError, match="agree asks the other ranks in each step"):
+        LoaderDataset(TokenBudgetBatches([[1, 2, 3], [4, 5, 6, 7]], TokenBudget(8), lengths=[3, 4], agree=bool))
+
+
+class Numbered:
+    """A stream that knows where it stands."""
+
+    def __init__(self, packs):
+        self.packs, self.next = packs, 0
+
+    def __iter__(self):
+        while self.next < len(self.packs):
+            self.next += 1
+            yield self.packs[self.next - 1]
+
+    def set_epoch(self, epoch):
+        self.next = 0
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+@settings(max_examples=30)
+@given(lengths=st.lists(st.integers(2, 12), min_size=1, max_size=30), tail=st.sampled_from(["pad", "drop", "repeat"]))
+def test_a_window_over_a_stream_packs_as_the_lookahead_does(lengths, tail):
+    """One step has two micro-batches on two ranks; all samples of the stream, each in the pack that ``Lookahead`` made."""
+    from brimful.testing.toys import toy_pack
+
+    stream = [toy_pack([length], first_sample=number) for number, length in enumerate(lengths)]
+    window = Window(12, size=4)
+    planner = window.planner()
+    packs = planner.add(np.arange(len(lengths)), np.array(lengths)).as_lists() + planner.finish().as_lists()
+    ranks = [
+        WindowBatches(Numbered(stream), window, samples, dp_rank=rank, dp_world_size=2, micro_batches=2, tail=tail)
+        for rank in range(2)
+    ]
+    batches = [[[sample for sample, _ in batch] for batch in rank] for rank in ranks]
+    assert len(batches[0]) == len(batches[1])
+    in_order = [batch for pair in zip(*batches, strict=True) for batch in pair]
+    expected = packs[: len(packs) // 4 * 4] if tail == "drop" else packs
+    assert in_order[: len(expected)] == expected
+    assert len(in_order) == (-(-len(expected) // 4) * 4)
+    account = ranks[0].ledger
+    assert account.samples_in == len(lengths) == account.samples_packed + account.samples_dropped
+
+
+def test_a_window_over_a_stream_is_resumed_with_its_tokens(makers):
+    """Packs that are ready, samples in the window, and those that the planner has not seen: all in the state."""
+    stream = list(toy_packs(23))
+
+    def make(place):
+        ranks = {"dp_rank": place.dp_rank, "dp_world_size": place.dp_world_size, "micro_batches": place.micro_batches}
+        return WindowBatches(Numbered(stream), Window(9, size=5), samples, **ranks)
+
+    table = check_resume(make, list, num_steps=5, cases=resume_cases(num_workers=[0]))
+    assert table.is_exact, str(table)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda plan: plan["packs"].pop(),
+        lambda plan: plan["numbers"].reverse(),
+        lambda plan: plan["packs"].append(plan["packs"][0]),
+        lambda plan: plan["planner"]["lengths"].reverse(),
+        lambda plan: plan.pop("planner"),
+    ],
+)
+def test_a_damaged_window_is_refused(makers, harm):
+    """An edited checkpoint would train samples twice, or never."""
+    from brimful.testing.resume import Place
+
+    loader = makers["window"](Place(0, 1, 1, 0))
+    next(iter(loader))
+    state = loader.state_dict()
+    harm(state["plan"])
+    with pytest.raises(StateError, match="damaged"):
+        makers["window"](Place(0, 1, 1, 0)).load_state_dict(state)
+
+
+def test_an_error_of_the_source_loses_no_pack_of_the_window():
+    """A caller that goes on after it finds the same packs."""
+    stream = list(toy_packs(12))
+    whole = list(WindowBatches(Numbered(stream), Window(8, size=4), samples, micro_batches=3))
+
+    class Once(Numbered):
+        def __iter__(self):
+            for pack in super().__iter__():
+                if self.next == 9 and not self.broken:
+                    self.broken, self.next = True, 8
+                    raise ConnectionError("the line is cut")
+                yield pack
+
+        broken = False
+
+    source = Once(stream)
+    loader = WindowBatches(source, Window(8, size=4), samples, micro_batches=3)
+    served = []
+    with pytest.raises(ConnectionError):
+        served.extend(loader)
+    vars(loader._feed)["_upcoming"] = None  # the iterator has ended with its error; the source stands where it was
+    served.extend(loader)
+    assert served == whole
