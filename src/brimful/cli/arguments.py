@@ -76,7 +76,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     encoder = encoder_for(
         source,
         options["tokenizer"] or options.get("processor"),
-        media=_family(options),
+        media=media_family(options),
         compare_media=options.get("compare_media", True),
         **encoder_settings(options),
     )
@@ -134,7 +134,7 @@ def encoder_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"template_kwargs": _template_arguments(options["template_args"]), **settings}
 
 
-def _family(options: Mapping[str, Any]) -> Family | None:
+def media_family(options: Mapping[str, Any]) -> Family | None:
     """Return the family of the model's processor; None if no media are wanted."""
     name, directory = options.get("family"), options.get("processor")
     if name is None and directory is None:

@@ -9,10 +9,9 @@ from brimful.checks import choice_of
 from brimful.encode.choose import Mode, encoder_for
 from brimful.encode.encoder import Encoder
 from brimful.encode.tokenizer import Tokenizer
-from brimful.errors import BadSampleError, SettingsError, SourceError, StoreMismatchError
+from brimful.errors import BadSampleError, SourceError, StoreMismatchError
 from brimful.materialize.producer.settings import ProducerSettings
 from brimful.materialize.registered import Registration
-from brimful.messages import setting
 from brimful.shards import StreamLog
 from brimful.sources.feed import Feed
 from brimful.sources.sample import Sample
@@ -39,7 +38,7 @@ def encoder_of_arrivals(
     # Only a mode that is yet to be found asks the source for its formats.
     source: Any = None
     tokenizer = None if given is None else Tokenizer.of(given)
-    return of_texts(encoder_for(source, tokenizer, **{**options, "mode": mode})), mode
+    return encoder_for(source, tokenizer, **{**options, "mode": mode}), mode
 
 
 def _mode(options: Mapping[str, Any], feed: Feed, known: Registration | None, *, close: bool) -> Mode | None:
@@ -47,6 +46,8 @@ def _mode(options: Mapping[str, Any], feed: Feed, known: Registration | None, *,
     mode: Mode = choice_of(Mode, options.get("mode", Mode.AUTO), argument="mode")
     if mode is not Mode.AUTO:
         return mode
+    if options.get("media") is not None:
+        return Mode.CHAT
     if known is not None and known.settings.get("mode") in [choice.value for choice in Mode]:
         return Mode(known.settings["mode"])
     rows = feed.poll(_ROWS, 0, is_last=close)
@@ -68,11 +69,14 @@ def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, n
     Raises:
         StoreMismatchError: it holds packs made otherwise.
     """
+    media = encoder.length_settings.get("media")
     identity = {
         "capacity": settings.capacity,
         "source": "stream",
         "encoder": encoder.fingerprint,
         "train_on": encoder.label_settings.get("train_on"),
+        # What the collator has to know of media: MediaFeatures.of_packs.
+        **({"media_settings": media} if media else {}),
     }
     if not log.is_begun():
         tokenizer = getattr(encoder, "tokenizer", None)
@@ -86,17 +90,3 @@ def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, n
             logging.getLogger("brimful").debug("%s: another producer began it", log.store.url)
     log.expect(identity)
     return int(log.header()["identity"]["lanes"])
-
-
-def of_texts(encoder: Encoder) -> Encoder:
-    """Refuse an encoder of media.
-
-    Raises:
-        SettingsError: it encodes media, which a stream cannot hold so far.
-    """
-    if encoder.takes_media:
-        raise SettingsError(
-            "media cannot be packed while they arrive so far: pack what has come by pack_dataset, or leave out "
-            f"{setting('processor')}"
-        )
-    return encoder

@@ -8,6 +8,7 @@ from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoded_samples import compare_share
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError, NoTargetError
+from brimful.materialize.producer.arrived_media import ArrivedMedia
 from brimful.materialize.producer.settings import ProducerSettings
 from brimful.messages import setting
 from brimful.plan import NoTarget, Overflow
@@ -44,6 +45,7 @@ class Intake:
 
     def __init__(self, encoder: Encoder, settings: ProducerSettings, title: str) -> None:
         self._encoder, self._settings, self._title = encoder, settings, title
+        self._media = ArrivedMedia(encoder, title) if encoder.takes_media else None
         self._num_shown = 0
 
     def take(self, samples: Sequence[Sample | BadSampleError], first_id: int) -> TakenSamples:
@@ -51,7 +53,7 @@ class Intake:
 
         Raises:
             BadSampleError, NoTargetError: by the policies.
-            EncodersDifferError: a fast library gave other tokens than its reference.
+            EncodersDifferError, ProcessorDiffersError: a fast library gave other tokens than its reference, or the encoder others than the model's processor.
         """
         kept: dict[int, EncodedSample] = {}
         num_malformed = num_without_target = 0
@@ -75,11 +77,15 @@ class Intake:
 
     def _encoded(self, samples: Sequence[Sample | BadSampleError]) -> list[EncodedSample | BadSampleError]:
         readable = [sample for sample in samples if isinstance(sample, Sample)]
+        stamps = [] if self._media is None else self._media.stamps(readable)
         results = self._encoder.encode_batch(readable)
         if self._encoder.engine.id:
             compare_share(
                 self._encoder, readable, results, place=lambda _: self._title, remedy="begin the stream again"
             )
+        if self._media is not None:
+            self._media.compare(readable, results)
+            results = self._media.fingerprinted(readable, results, stamps)
         remaining_results = iter(results)
         return [sample if isinstance(sample, BadSampleError) else next(remaining_results) for sample in samples]
 

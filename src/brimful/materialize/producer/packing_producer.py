@@ -14,7 +14,9 @@ from brimful.checks import path_of
 from brimful.encode.encoder import Encoder
 from brimful.errors import StoreMismatchError
 from brimful.materialize.back_pressure import BackPressure, Clock
-from brimful.materialize.producer.begin import claim_stream, encoder_of_arrivals, of_texts
+from brimful.materialize.carried_media import CarriedMedia
+from brimful.materialize.carry_over import ReadyPack
+from brimful.materialize.producer.begin import claim_stream, encoder_of_arrivals
 from brimful.materialize.producer.commit import remove_carry_over, state_behind, write_shard
 from brimful.materialize.producer.intake import Intake
 from brimful.materialize.producer.records import SeenRecords
@@ -26,7 +28,7 @@ from brimful.materialize.registered import Producers, Registration
 from brimful.measure.job import OnBadSample
 from brimful.messages import counted, setting
 from brimful.plan import NoTarget, Overflow
-from brimful.shards import EndRecord, StreamLog
+from brimful.shards import EndRecord, ShardRecord, StreamLog
 from brimful.sources.feed import Feed
 from brimful.sources.open_feed import open_feed
 
@@ -61,14 +63,15 @@ class PackingProducer:
         high_water: shards that may be ahead of training, which ``trainings`` names (``BackPressure``).
         trainings: names under which they acknowledge (``StreamLoader.ack``).
         min_free_bytes: bytes that stay free on the disk of the stream.
-        encoder_options: arguments of ``encoder_for`` beside a tokenizer.
+        encoder_options: arguments of ``encoder_for`` beside a tokenizer; ``media`` for a family of models with media.
         notes: for people; kept in the header.
-        format, fields, ignore, prompt, cache_dir: as of ``open_source``.
+        format, fields, ignore, prompt, media_dir, media_outside, cache_dir: as of ``open_source``. Media are taken if the
+            encoder takes them, and their bytes go into the stream.
         clock: another time than that of the machine, for tests.
         on_shard: called with the statistics behind each shard that this process commits.
 
     Raises:
-        SettingsError: settings that contradict each other, or an encoder of media.
+        SettingsError: settings that contradict each other.
         StoreMismatchError: the stream, or the producer of that name, was begun with other settings.
 
     >>> import tempfile
@@ -109,6 +112,8 @@ class PackingProducer:
         fields: Mapping[str, str] | None = None,
         ignore: Sequence[str] = (),
         prompt: str | None = None,
+        media_dir: str | os.PathLike[str] | None = None,
+        media_outside: bool = False,
         cache_dir: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         on_shard: Callable[[ProducerStatistics], None] | None = None,
@@ -137,9 +142,21 @@ class PackingProducer:
         self._given_encoder, self._encoder_options = encoder, dict(encoder_options or {})
         self._encoder: Encoder | None = None
         if isinstance(encoder, Encoder):
-            self._encoder = of_texts(encoder)
+            self._encoder = encoder
+        takes_media = (
+            encoder.takes_media if isinstance(encoder, Encoder) else self._encoder_options.get("media") is not None
+        )
+        self._carried_media = CarriedMedia(self._store) if takes_media else None
         self._feed: Feed = open_feed(
-            source, format=format, fields=fields, ignore=ignore, prompt=prompt, cache_dir=cache_dir
+            source,
+            format=format,
+            fields=fields,
+            ignore=ignore,
+            prompt=prompt,
+            media=takes_media,
+            media_dir=media_dir,
+            media_outside=media_outside,
+            cache_dir=cache_dir,
         )
         self.name = producer
         self._notes = dict(notes or {})
@@ -209,15 +226,16 @@ class PackingProducer:
         if self._pressure.is_on(len(self._records)):
             return False
         is_closing = close and self._is_closing
-        if len(self._window.ready) >= self._per_shard and not is_closing:
-            return self._commit(self._per_shard)
+        num_packs = self._window.packs_of_shard()
+        if num_packs and not is_closing:
+            return self._commit(num_packs)
         time_now, max_age = self._clock.now(), self._settings.max_age
         if max_age is not None and self._oldest is not None and time_now - self._oldest >= max_age:
             self._is_emptied = True
         if self._is_emptied and not is_closing:
             self._window.finish()
             if self._window.ready:
-                return self._commit(min(self._per_shard, len(self._window.ready)))
+                return self._commit(self._window.packs_of_shard() or len(self._window.ready))
             self._is_emptied, self._oldest = False, None
         if not is_closing:
             first_id = self._own.first_sample_id + self._window.counts["samples_read"]
@@ -234,7 +252,8 @@ class PackingProducer:
         if self._window.ready:
             # The tail is divided over the lanes that have no shard of this round yet, so that they end together.
             num_lanes = -len(self._records) % self._num_lanes or self._num_lanes
-            return self._commit(min(self._per_shard, -(-len(self._window.ready) // num_lanes)))
+            limit = self._window.packs_of_shard() or self._per_shard
+            return self._commit(min(limit, -(-len(self._window.ready) // num_lanes)))
         self._end()
         return False
 
@@ -261,7 +280,7 @@ class PackingProducer:
 
     def _adopt(self) -> None:
         """Go on behind the last record of this producer."""
-        recovered = recover(self._store, self._records, self._settings, self.name, self._clock)
+        recovered = recover(self._store, self._records, self._settings, self.name, self._clock, self._carried_media)
         self._window, self._is_closing, self._is_emptied = recovered.window, recovered.is_closing, False
         self._oldest = None if self._window.is_empty else self._clock.now()
         if recovered.end is not None:
@@ -294,9 +313,16 @@ class PackingProducer:
         packs = self._window.ready[:num_packs]
         cursor = self._feed.cursor()
         state = state_behind(
-            self._store, self._records, self._own, self._window, num_packs, cursor=cursor, is_closing=self._is_closing
+            self._store,
+            self._records,
+            self._own,
+            self._window,
+            num_packs,
+            cursor=cursor,
+            is_closing=self._is_closing,
+            carried_media=self._carried_media,
         )
-        while not self._log.commit(record := write_shard(self._store, self._records, packs, state, self._writer_id)):
+        while not self._log.commit(record := self._write_shard(packs, state)):
             if self._lost_to_own():
                 self._is_current = False
                 return True
@@ -312,6 +338,10 @@ class PackingProducer:
         if self._on_shard is not None:
             self._on_shard(self.statistics)
         return True
+
+    def _write_shard(self, packs: Sequence[ReadyPack], state: dict[str, Any]) -> ShardRecord:
+        with_media = self._carried_media is not None
+        return write_shard(self._store, self._records, packs, state, writer_id=self._writer_id, with_media=with_media)
 
     def _lost_to_own(self) -> bool:
         """Read the records that others were first with; return true if one is of this producer's name.

@@ -7,6 +7,7 @@ from typing import Any
 from brimful.blobs import BlobStore
 from brimful.errors import CorruptFileError, StateError
 from brimful.materialize.back_pressure import Clock
+from brimful.materialize.carried_media import CarriedMedia
 from brimful.materialize.carry_over import load_carry_over
 from brimful.materialize.producer.records import SeenRecords
 from brimful.materialize.producer.settings import ProducerSettings
@@ -40,7 +41,14 @@ class Recovered:
     end: EndRecord | None
 
 
-def recover(store: BlobStore, records: SeenRecords, settings: ProducerSettings, name: str, clock: Clock) -> Recovered:
+def recover(
+    store: BlobStore,
+    records: SeenRecords,
+    settings: ProducerSettings,
+    name: str,
+    clock: Clock,
+    carried_media: CarriedMedia | None,
+) -> Recovered:
     """Return where the last record of a producer leads.
 
     Raises:
@@ -52,10 +60,12 @@ def recover(store: BlobStore, records: SeenRecords, settings: ProducerSettings, 
         end = records.look()
         states = [record.state for record in records.own()]
         window = PackingWindow(settings)
+        if carried_media is not None:
+            carried_media.forget()
         try:
             if states:
                 carried_file = (states[-1].get("carry_over") or {}).get("file", "")
-                _load(window, store, name, states[-1])
+                _load(window, store, name, states[-1], carried_media)
         except FileNotFoundError:
             # Another process of this name has committed more records since, or a network mount shows the file late.
             continue
@@ -67,14 +77,16 @@ def recover(store: BlobStore, records: SeenRecords, settings: ProducerSettings, 
     )
 
 
-def _load(window: PackingWindow, store: BlobStore, name: str, state: dict[str, Any]) -> None:
+def _load(
+    window: PackingWindow, store: BlobStore, name: str, state: dict[str, Any], carried_media: CarriedMedia | None
+) -> None:
     if state.get("version") != STATE_VERSION:
         raise StateError(
             f"{store.url}: producer {name} has state of version {state.get('version')!r}; this brimful reads "
             f"{STATE_VERSION}"
         )
     carried = state["carry_over"]
-    ready, segments = ([], []) if carried is None else load_carry_over(store, carried)
+    ready, segments = ([], []) if carried is None else load_carry_over(store, carried, carried_media)
     window.load(state["counts"], state["window"], ready, segments)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from brimful.materialize.carry_over import ReadyPack, WaitingSamples
+from brimful.materialize.media_layout import CONTAINER_BYTES
 from brimful.materialize.producer.intake import TakenSamples
 from brimful.materialize.producer.settings import ProducerSettings
 from brimful.materialize.producer.statistics import ProducerStatistics
@@ -42,7 +44,7 @@ class PackingWindow:
         for sample_id, sample in taken.kept.items():
             # One that is too long and dropped never leaves the planner.
             if len(sample) <= self._settings.capacity or self._settings.overflow is not Overflow.DROP:
-                self._waiting.add(sample_id, sample.input_ids, sample.loss_mask)
+                self._waiting.add(sample_id, sample.input_ids, sample.loss_mask, media=sample.media)
         self.counts["samples_read"] += taken.num_read
         self.counts["malformed"] += taken.num_malformed
         self.counts["without_target"] += taken.num_without_target
@@ -51,6 +53,16 @@ class PackingWindow:
     def finish(self) -> None:
         """Let everything that waits leave, full or not."""
         self.ready += self._waiting.take(self._planner.finish())
+
+    def packs_of_shard(self) -> int:
+        """Return the packs of the next shard, by their number or the bytes of their media; 0 if it is not full yet."""
+        # The bytes follow from the samples alone, so that a shard is the same after a stop.
+        num_bytes = 0
+        for num_packs, pack in enumerate(self.ready[: self._settings.shard_packs], 1):
+            num_bytes += pack.media_bytes
+            if num_packs == self._settings.shard_packs or num_bytes >= CONTAINER_BYTES:
+                return num_packs
+        return 0
 
     def counts_after(self, packs: Sequence[ReadyPack]) -> dict[str, int]:
         """Return the counts behind a shard of these packs."""
@@ -71,6 +83,7 @@ class PackingWindow:
                 np.array([length], dtype=np.int32),
                 np.array([sample_id], dtype=np.int64),
                 np.array([start], dtype=np.int32),
+                tuple(self._waiting.media(sample_id, start, length)),
             )
             for sample_id, start, length in zip(window["sample_ids"], starts, window["lengths"], strict=True)
         ]
@@ -99,7 +112,8 @@ class PackingWindow:
             }
         )
         for segment, start in zip(segments, starts, strict=True):
-            self._waiting.add(int(segment.sample_ids[0]), segment.input_ids, segment.loss_mask, start)
+            media = tuple(replace(item, start=start + item.start) for item in segment.media)
+            self._waiting.add(int(segment.sample_ids[0]), segment.input_ids, segment.loss_mask, start, media)
 
     @property
     def statistics(self) -> ProducerStatistics:
