@@ -119,8 +119,9 @@ def test_many_kills_of_producers(tmp_path):
 def produce_pictures(rows, pictures, stream, point, occurrence):
     if point is not None:
         die_at(point, occurrence)
-    settings = {"capacity": 64, "lookahead": 6, "packs_per_shard": 1}
-    PackingProducer(rows, PictureEncoder(), stream, media_dir=pictures, **settings).close()
+    PackingProducer(
+        rows, PictureEncoder(), stream, media_dir=pictures, capacity=64, lookahead=6, packs_per_shard=1
+    ).close()
 
 
 @pytest.mark.parametrize("point", MEDIA_CRASH_POINTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -15,10 +16,11 @@ from brimful.blobs import open_blob_store
 from brimful.errors import BadSampleError, OversizedSampleError
 from brimful.serve import remove_acknowledged
 from brimful.serve.acks import Acks
+from brimful.testing.toys import toy_chat_encoder
 from tests.materialize.pictures import PICTURE_TOKEN, PictureEncoder, chat, picture, write_pictures
 from tests.materialize.streams import append, records_of
 
-SETTINGS = {"capacity": 64, "lookahead": 6, "packs_per_shard": 2}
+SETTINGS: dict[str, Any] = {"capacity": 64, "lookahead": 6, "packs_per_shard": 2}
 ROWS = [
     chat("ab" * (number % 4), *[f"p{number % 5}.png"] * (number % 3 > 0), *([picture(20)] * (number % 4 == 0)))
     for number in range(24)
@@ -145,6 +147,16 @@ def test_recordings_and_transcripts_arrive(tmp_path):
         "a.wav": picture(2), "b.wav": picture(1), "c.png": picture(3)
     }  # fmt: skip
     assert "there" in "".join(chr(token) for pack in packs for token in pack.input_ids)
+
+
+def test_words_without_their_sound_are_refused(tmp_path):
+    """Who forgets the processor would train on transcripts alone."""
+    (tmp_path / "a.wav").write_bytes(picture(1))
+    (tmp_path / "a.txt").write_text("hello")
+    with pytest.raises(BadSampleError, match=r"a.txt .*'audio' holds sound, .*processor.*ignore"):
+        PackingProducer(tmp_path, toy_chat_encoder(), tmp_path / "out", **SETTINGS).close()
+    ignoring = PackingProducer(tmp_path, toy_chat_encoder(), tmp_path / "out", ignore=["audio"], **SETTINGS)
+    assert ignoring.close().samples_packed == 1
 
 
 def test_a_shard_ends_before_its_container_is_too_large(tmp_path, pictures, monkeypatch):

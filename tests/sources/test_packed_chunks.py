@@ -21,7 +21,7 @@ def test_written_and_read_again(tmp_path):
     settings = PlanSettings(capacity=16, no_target="drop")
     options = {"num_proc": 1, "cache_dir": tmp_path / "cache"}
     pack_dataset(rows, toy_chat_encoder(), tmp_path / "packs", settings, shard_bytes=400, **options)
-    export_packs(tmp_path / "packs", to="jsonl", directory=tmp_path / "chunks", num_proc=1)
+    export_packs(tmp_path / "packs", to="jsonl", directory=tmp_path / "chunks", packs_per_shard=3, num_proc=1)
     assert len(list((tmp_path / "chunks").glob("chunk_*.jsonl"))) > 1
     packs = open_packs(tmp_path / "packs")
     source = open_source(tmp_path / "chunks", cache_dir=tmp_path / "cache")

@@ -20,6 +20,7 @@ from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.source import Source
+from brimful.sources.unpack import begins_like_array
 
 _CHECKED_BYTES = 4096
 """Bytes in front of a position that must be the same when reading goes on behind it."""
@@ -65,8 +66,8 @@ class DirectoryFeed(Feed):
     file must be complete when it gets its name: write it as ``.name`` and rename it. Hidden files are passed over. A name
     is read once.
 
-    Where media are taken, a ``.txt`` is the transcript of the recording of its name, and waits for it; a ``.json`` beside a
-    medium of its name is a row with it (``brimful.sources.arriving_pairs``).
+    A ``.txt`` beside a recording of its name is its transcript, and a ``.json`` beside a medium a row with it
+    (``brimful.sources.arriving_pairs``). Where media are taken, a ``.txt`` waits for its recording.
 
     Args:
         directory: searched whenever all that was found is taken.
@@ -162,15 +163,18 @@ class DirectoryFeed(Feed):
                         folders.append(f"{name}/")
                     elif arrival_of(entry.name) is not None:
                         sizes.append((name, entry.stat().st_size))
-                    elif self._options.media is not None and media_kind(entry.name) is not None:
+                    elif media_kind(entry.name) is not None:
                         self._media.setdefault(stem_of(name), []).append(entry.name)
         return sizes
 
     def _is_pair(self, name: str) -> bool:
         """Return true for a file that belongs to a medium of its name, which is there or will come."""
-        if self._options.media is None or self._only is not None:
+        if self._only is not None or not name.endswith((TRANSCRIPT, ROW)):
             return False
-        return name.endswith(TRANSCRIPT) or (name.endswith(ROW) and stem_of(name) in self._media)
+        if stem_of(name) not in self._media:
+            return self._options.media is not None and name.endswith(TRANSCRIPT)
+        # Where media are not taken it is a pair all the same, which is refused: words without their sound are another sample.
+        return name.endswith(TRANSCRIPT) or not begins_like_array(str(self._directory / name))
 
     def _take_pair(
         self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
@@ -179,9 +183,11 @@ class DirectoryFeed(Feed):
         path = self._directory / name
         data = path.read_bytes()
         row = row_beside(path.suffix, data, self._media.get(stem_of(name), []))
-        assert self._options.media is not None
+        place = self._options.media
         # Media of its name lie beside it, wherever other rows have theirs.
-        options = replace(self._options, media=replace(self._options.media, directory=str(path.parent)))
+        options = (
+            self._options if place is None else replace(self._options, media=replace(place, directory=str(path.parent)))
+        )
         reading = None if isinstance(row, MalformedRowError) else options.reading([row], str(path))
         progress.rows, progress.bytes, progress.is_done = 1, len(data), True
         progress.format = None if reading is None else reading.format.name
