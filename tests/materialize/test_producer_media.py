@@ -13,7 +13,7 @@ import pytest
 
 from brimful import PackingProducer, check_store, open_packs
 from brimful.blobs import open_blob_store
-from brimful.errors import BadSampleError, OversizedSampleError
+from brimful.errors import BadSampleError, OversizedSampleError, SettingsError
 from brimful.serve import remove_acknowledged
 from brimful.serve.acks import Acks
 from brimful.testing.toys import toy_chat_encoder
@@ -151,12 +151,20 @@ def test_recordings_and_transcripts_arrive(tmp_path):
 
 def test_words_without_their_sound_are_refused(tmp_path):
     """Who forgets the processor would train on transcripts alone."""
-    (tmp_path / "a.wav").write_bytes(picture(1))
-    (tmp_path / "a.txt").write_text("hello")
+    home = tmp_path / "in"
+    home.mkdir()
+    (home / "a.wav").write_bytes(picture(1))
+    (home / "a.txt").write_text("hello")
     with pytest.raises(BadSampleError, match=r"a.txt .*'audio' holds sound, .*processor.*ignore"):
-        PackingProducer(tmp_path, toy_chat_encoder(), tmp_path / "out", **SETTINGS).close()
-    ignoring = PackingProducer(tmp_path, toy_chat_encoder(), tmp_path / "out", ignore=["audio"], **SETTINGS)
+        PackingProducer(home, toy_chat_encoder(), tmp_path / "out", **SETTINGS).close()
+    ignoring = PackingProducer(home, toy_chat_encoder(), tmp_path / "out", ignore=["audio"], **SETTINGS)
     assert ignoring.close().samples_packed == 1
+
+
+def test_a_stream_in_its_own_source_is_refused(tmp_path):
+    """It would read its own records as rows."""
+    with pytest.raises(SettingsError, match="lies in the source"):
+        PackingProducer(tmp_path, toy_chat_encoder(), tmp_path / "a" / "out", **SETTINGS)
 
 
 def test_a_shard_ends_before_its_container_is_too_large(tmp_path, pictures, monkeypatch):

@@ -96,8 +96,13 @@ class RowOptions:
         readable = [row for row in rows[:_ROWS_FOR_DETECTION] if not isinstance(row, MalformedRowError)]
         if not readable:
             return None
+        # A sound that is not wanted makes no transcript of its text.
+        wanted = [
+            {name: value for name, value in row.items() if name not in self.ignore} if isinstance(row, Mapping) else row
+            for row in readable
+        ]
         try:
-            return self._of(detect(readable, self.fields, self.prompt))
+            return self._of(detect(wanted, self.fields, self.prompt))
         except UnknownFormatError as error:
             raise UnknownFormatError(f"{title}: {error.message}") from error
 

@@ -1,6 +1,7 @@
 """The beginning of a producer: its encoder, the header of the stream, and its registration there."""
 
 import logging
+import os
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +10,11 @@ from brimful.checks import choice_of
 from brimful.encode.choose import Mode, encoder_for
 from brimful.encode.encoder import Encoder
 from brimful.encode.tokenizer import Tokenizer
-from brimful.errors import BadSampleError, SourceError, StoreMismatchError
+from brimful.errors import BadSampleError, SettingsError, SourceError, StoreMismatchError
 from brimful.materialize.producer.settings import ProducerSettings
 from brimful.materialize.registered import Registration
+from brimful.messages import setting
+from brimful.remote import is_remote
 from brimful.shards import StreamLog
 from brimful.sources.feed import Feed
 from brimful.sources.sample import Sample
@@ -90,3 +93,18 @@ def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, n
             logging.getLogger("brimful").debug("%s: another producer began it", log.store.url)
     log.expect(identity)
     return int(log.header()["identity"]["lanes"])
+
+
+def check_apart(source: Any, directory: str) -> None:
+    """Refuse a stream in the directory that it is made of: its records would be read as rows.
+
+    Raises:
+        SettingsError: it lies there.
+    """
+    if is_remote(directory) or not isinstance(source, (str, os.PathLike)) or not os.path.isdir(source):
+        return
+    root = os.path.realpath(source)
+    if os.path.commonpath([root, os.path.realpath(directory)]) == root:
+        raise SettingsError(
+            f"{directory} lies in the source {os.fspath(source)}: choose another {setting('directory')}"
+        )

@@ -16,7 +16,7 @@ from brimful.errors import StoreMismatchError
 from brimful.materialize.back_pressure import BackPressure, Clock
 from brimful.materialize.carried_media import CarriedMedia
 from brimful.materialize.carry_over import ReadyPack
-from brimful.materialize.producer.begin import claim_stream, encoder_of_arrivals
+from brimful.materialize.producer.begin import check_apart, claim_stream, encoder_of_arrivals
 from brimful.materialize.producer.commit import remove_carry_over, state_behind, write_shard
 from brimful.materialize.producer.intake import Intake
 from brimful.materialize.producer.records import SeenRecords
@@ -158,6 +158,7 @@ class PackingProducer:
             media_outside=media_outside,
             cache_dir=cache_dir,
         )
+        check_apart(source, self.directory)
         self.name = producer
         self._notes = dict(notes or {})
         self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
