@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -87,6 +88,54 @@ def test_stopped_anywhere_and_started_again_is_never_stopped(tmp_path, pictures,
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
     folder = tmp_path / "out" / "carry"
     assert not folder.exists() or len(list(folder.rglob("*.tar"))) <= 6
+
+
+def test_bytes_of_rows_are_carried_over_once_and_as_long_as_needed(tmp_path):
+    """Each medium in one container, which is there while the last records name it: else a restart would have lost it."""
+    members: dict[str, set[str]] = {}
+
+    def look(_):
+        for path in tmp_path.rglob("carry/**/*.tar"):
+            with tarfile.open(path) as tar:
+                members[path.name] = set(tar.getnames())
+        own = records_of(tmp_path)[0][-2:]
+        carried = [facts for record in own for facts in (record.state["carry_over"] or {}).get("containers", [])]
+        assert all((tmp_path / facts["file"]).stat().st_size == facts["bytes"] for facts in carried)
+        lengths.append(len(carried))
+
+    lengths: list[int] = []
+    rows = [chat("ab" * (number % 9), picture(30 + number)) for number in range(300)]
+    settings: dict[str, Any] = {"capacity": 64, "lookahead": 24, "packs_per_shard": 1, "on_shard": look}
+    PackingProducer(rows, PictureEncoder(), tmp_path, **settings).close()
+    assert max(lengths) > 0
+    assert len(members) > 1
+    names = [name for content in members.values() for name in content]
+    assert len(names) == len(set(names)) > 20
+
+
+@pytest.mark.parametrize("stop_after", range(1, 9))
+def test_parts_of_a_split_sample_keep_the_places_of_their_media(tmp_path, pictures, stop_after):
+    """The second part of a long sample waits, is carried over, and has its picture where its tokens are."""
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": "x" * (66 + 3 * number) + "<image>y"},
+                {"role": "assistant", "content": "z" * (number % 3)},
+            ],
+            "images": [f"p{number % 5}.png"],
+        }
+        for number in range(8)
+    ]
+    settings = {"overflow": "split", "no_target": "keep", "packs_per_shard": 1, "lookahead": 3}
+    producer(rows, tmp_path / "whole", pictures, **settings).close()
+    one = producer(rows, tmp_path / "out", pictures, **settings)
+    for _ in range(stop_after):
+        one.step(close=True)
+    producer(rows, tmp_path / "out", pictures, **settings).close()
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+    for pack in open_packs(tmp_path / "out"):
+        for item in pack.media:
+            assert (pack.input_ids[item.start : item.start + item.length] == PICTURE_TOKEN).all()
 
 
 def test_a_picture_that_changed_is_refused_by_name(tmp_path, pictures):
