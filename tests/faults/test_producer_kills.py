@@ -9,9 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from brimful.testing.faults import CRASH_POINTS, die_at
+from brimful import PackingProducer
+from brimful.testing.faults import CRASH_POINTS, MEDIA_CRASH_POINTS, die_at
 from tests.faults.processes import forked
-from tests.materialize.streams import append, hashes_of, producer, samples_of, texts
+from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
+from tests.materialize.streams import append, hashes_of, producer, records_of, samples_of, texts
 
 LENGTHS = np.random.default_rng(3).integers(2, 11, 60).tolist()
 
@@ -112,3 +114,27 @@ def test_many_kills_of_producers(tmp_path):
         folder.mkdir()
         kills += survive(folder, seed)
         seed += 1
+
+
+def produce_pictures(rows, pictures, stream, point, occurrence):
+    if point is not None:
+        die_at(point, occurrence)
+    PackingProducer(
+        rows, PictureEncoder(), stream, media_dir=pictures, capacity=64, lookahead=6, packs_per_shard=1
+    ).close()
+
+
+@pytest.mark.parametrize("point", MEDIA_CRASH_POINTS)
+def test_killed_at_every_point_with_pictures(tmp_path, point):
+    """P1, P8: shards and containers are those of one run, whether their media lie in files or came with rows."""
+    write_pictures(tmp_path / "in", range(5))
+    rows = [chat("ab" * (n % 4), f"p{n % 5}.png", *[picture(20 + n % 3)] * (n % 2)) for n in range(30)]
+    produce_pictures(rows, tmp_path / "in", tmp_path / "whole", None, 0)
+    expected_hashes = [(record.xxh3_128, record.media) for record in records_of(tmp_path / "whole")[0]]
+    assert len(expected_hashes) > 3
+    kills = 0
+    for occurrence in (2, 7):
+        kills += ended(forked(produce_pictures, rows, tmp_path / "in", tmp_path / "out", point, occurrence)) != 0
+    assert ended(forked(produce_pictures, rows, tmp_path / "in", tmp_path / "out", None, 0)) == 0
+    assert kills
+    assert [(record.xxh3_128, record.media) for record in records_of(tmp_path / "out")[0]] == expected_hashes

@@ -25,10 +25,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FILES = sorted(path.name for path in EXAMPLES.glob("[0-9]*.py"))
 
 
-def run(name: str, tmp_path: Path) -> str:
+def run(name: str, tmp_path: Path, *arguments: str) -> str:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "BRIMFUL_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
+        [sys.executable, str(EXAMPLES / name), *arguments],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -65,6 +65,7 @@ def test_no_example_is_left_out() -> None:
         "08_ms_swift_plugin.py",
         "09_veomni_collator.py",
         "10_shared_plan.py",
+        "11_audio_as_it_arrives.py",
     ], "a new example needs a test here"
 
 
@@ -103,6 +104,11 @@ def test_training_lowers_the_loss(name, tmp_path) -> None:
         ("06_lightning.py", "lightning", r"^stopped after 3 and continued: the same losses$"),
         ("07_torchtitan_loader.py", "torch", r"^resumed with the batch that comes next"),
         ("08_ms_swift_plugin.py", "swift", r"^loss "),
+        (
+            "11_audio_as_it_arrives.py",
+            "transformers",
+            r"^started 2 times, .*the samples and losses of a training without",
+        ),
         ("10_shared_plan.py", "torch", r"^epoch 1: one plan on both ranks, every sample once$"),
         ("09_veomni_collator.py", "transformers", r"^loss of the step (\d+\.\d+), of its samples one by one \1$"),
     ],
@@ -112,6 +118,21 @@ def test_examples_of_trainers(name, library, line, tmp_path) -> None:
         pytest.skip(f"{library} is not installed")
     out = run(name, tmp_path)
     assert re.search(line, out, re.M), out
+
+
+@pytest.mark.training
+def test_real_speech_arrives(data_dir, tmp_path, tmp_path_factory) -> None:
+    """Clips of LJ Speech with their words, as somebody records and transcribes them."""
+    pytest.importorskip("transformers")
+    recordings = tmp_path_factory.mktemp("speech")
+    for line in (data_dir / "audio" / "audio.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["text"] and row["duration_s"] < 12:
+            name = Path(row["audio"])
+            (recordings / name.name).symlink_to(data_dir / "audio" / name)
+            (recordings / f"{name.stem}.txt").write_text(row["text"], encoding="utf-8")
+    out = run("11_audio_as_it_arrives.py", tmp_path, str(recordings))
+    assert re.search(r"^started 2 times, .*the samples and losses of a training without a kill$", out, re.M), out
 
 
 def test_trainer_takes_packs_whole_and_averages_the_loss_by_targets(tmp_path) -> None:

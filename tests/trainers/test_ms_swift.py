@@ -66,11 +66,17 @@ def test_a_sample_longer_than_a_pack_is_refused_with_ms_swifts_flags():
 @pytest.fixture
 def swift(monkeypatch):
     """Modules with the names that the plugin replaces, where ms-swift is not installed."""
-    for name in ("swift", "swift.dataset", "swift.arguments", "swift.pipelines", "swift.pipelines.train"):
+    packages = ("swift", "swift.dataset", "swift.arguments", "swift.arguments.base_args", "swift.pipelines")
+    for name in (*packages, "swift.pipelines.train"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     parts = {
         name: ModuleType(name)
-        for name in ("swift.dataset.packing", "swift.arguments.sft_args", "swift.pipelines.train.sft")
+        for name in (
+            "swift.dataset.packing",
+            "swift.arguments.sft_args",
+            "swift.arguments.base_args.base_args",
+            "swift.pipelines.train.sft",
+        )
     }
     for name, module in parts.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -79,6 +85,12 @@ def swift(monkeypatch):
         parts[name].PackingDataset = theirs  # type: ignore[attr-defined]
     sys.modules["swift.dataset"].PackingDataset = theirs  # type: ignore[attr-defined]
     parts["swift.arguments.sft_args"].SftArguments = type("SftArguments", (), {"_check_padding_free": None})  # type: ignore[attr-defined]
+    parts["swift.arguments.base_args.base_args"].BaseArguments = type(  # type: ignore[attr-defined]
+        "BaseArguments", (), {"_init_model_kwargs": lambda _: None}
+    )
+    parts["swift.pipelines.train.sft"].SwiftSft = type(  # type: ignore[attr-defined]
+        "SwiftSft", (), {"_prepare_dataset": lambda _: ["theirs", None]}
+    )
     return parts
 
 
@@ -88,6 +100,10 @@ def test_the_plugin_replaces_what_the_pipeline_looks_up(swift):
     install()
     assert sys.modules["swift.dataset"].PackingDataset is SwiftPacks
     assert swift["swift.pipelines.train.sft"].PackingDataset is SwiftPacks
+    # Without the flags of a stream the pipeline reads its data as before.
+    pipeline = swift["swift.pipelines.train.sft"].SwiftSft()
+    pipeline.args = SimpleNamespace()
+    assert pipeline._prepare_dataset() == ["theirs", None]
 
 
 @pytest.mark.parametrize("attention", [None, "sdpa", "flex_attention", "flash_attn", "flash_attention_2", "eager"])

@@ -76,7 +76,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     encoder = encoder_for(
         source,
         options["tokenizer"] or options.get("processor"),
-        media=_family(options),
+        media=media_family(options),
         compare_media=options.get("compare_media", True),
         **encoder_settings(options),
     )
@@ -140,7 +140,7 @@ def augmentation_of(texts: Sequence[str]) -> dict[str, Any] | None:
     return _json_values("--augmentation", texts, "NAME=VALUE, such as crop=224") or None
 
 
-def _family(options: Mapping[str, Any]) -> Family | None:
+def media_family(options: Mapping[str, Any]) -> Family | None:
     """Return the family of the model's processor; None if no media are wanted."""
     name, directory = options.get("family"), options.get("processor")
     if name is None and directory is None:

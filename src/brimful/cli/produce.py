@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import encoder_settings, field_names, required
+from brimful.cli.arguments import encoder_settings, field_names, media_family, required
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
 from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.flags import in_flags
-from brimful.cli.options import capacity_option, encoder_options, json_option, overflow_option
+from brimful.cli.options import capacity_option, encoder_options, json_option, media_options, overflow_option
 from brimful.cli.terminal import show
 from brimful.errors import SettingsError
 from brimful.materialize.producer import PackingProducer, ProducerStatistics
@@ -75,6 +75,7 @@ class _Warnings(logging.Handler):
 @click.argument("source", nargs=-1, required=True, cls=SourceArgument)
 @_row_options
 @encoder_options
+@media_options
 @_window_options
 @_stream_options
 @grouped("Output", json_option, click.option("--quiet", is_flag=True, help="No progress."))
@@ -83,7 +84,7 @@ def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None
     """Append packs to a stream while SOURCE still arrives.
 
     SOURCE is a directory that fills, a file of JSON lines that grows, another data file, or - for JSON lines on standard
-    input. Lines of .jsonl are taken as they are appended; other files must be complete when they get their name. Stopped
+    input. With --processor its pictures, videos and sounds are packed too; there x.txt is the transcript of x.wav. Lines of .jsonl are taken as they are appended; other files must be complete when they get their name. Stopped
     at any point, the same command goes on; standard input is then to be given from its beginning.
     """
     directory = required(output, "-o", "name the directory of the stream")
@@ -103,13 +104,18 @@ def produce(source: tuple[str, ...], output: str | None, **options: Any) -> None
     names = (
         *("producer", "lookahead", "algorithm", "min_fill", "overflow", "no_target", "on_bad_sample", "max_age"),
         *("packs_per_shard", "lanes", "high_water", "trainings", "min_free_bytes", "ignore", "prompt"),
+        *("media_dir", "media_outside"),
     )
+    family = media_family(options)
     producer = PackingProducer(
         source[0],
-        options["tokenizer"],
+        options["tokenizer"] or options["processor"],
         directory,
         capacity=capacity,
-        encoder_options=encoder_settings(options),
+        encoder_options={
+            **encoder_settings(options),
+            **({} if family is None else {"media": family, "compare_media": options["compare_media"]}),
+        },
         notes={"source": source[0]},
         format=options["format_name"],
         fields=field_names(options) or None,

@@ -1,7 +1,8 @@
 """Tokens that a producer has taken from its source and not yet committed: packs that are ready, and segments that wait.
 
 They lie in a file of the format of shards, which the next record names by its hash: packs first, then one row for each
-segment in the order of the window. So a producer that was stopped goes on without its source being read again.
+segment in the order of the window. So a producer that was stopped goes on without its source being read again. Of media in
+files it holds places and fingerprints (``materialize/carried_media.py`` has the bytes of others).
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from brimful.blobs import Blob, BlobStore
-from brimful.errors import CorruptFileError
+from brimful.errors import CorruptFileError, OversizedSampleError
 from brimful.fingerprint import fingerprint_bytes
+from brimful.materialize.carried_media import CarriedMedia
+from brimful.media import BadMediumError, PlacedMedium, media_of_segment
+from brimful.messages import setting
 from brimful.plan.stream.packs import StreamPacks
 from brimful.ragged import offsets_of
-from brimful.shards import BATCH_ROWS, PackRows, ShardReader, ShardWriter
+from brimful.shards import BATCH_ROWS, MediaFiles, PackMedium, PackRows, ShardReader, ShardWriter
 from brimful.typing import Lengths, LossMask, SampleIds, TokenIds
 
 
@@ -31,6 +36,7 @@ class ReadyPack:
         input_ids: ``int32[num_tokens]``.
         loss_mask: ``bool[num_tokens]``.
         lengths, sample_ids, starts: of its segments, as of ``PackRows``.
+        media: in the order of their tokens, with sizes and fingerprints.
     """
 
     input_ids: TokenIds
@@ -38,15 +44,25 @@ class ReadyPack:
     lengths: Lengths
     sample_ids: SampleIds
     starts: Lengths
+    media: tuple[PlacedMedium, ...] = ()
+
+    @cached_property
+    def media_bytes(self) -> int:
+        """Bytes of its media, each as often as it is there."""
+        return sum(item.medium.num_bytes for item in self.media)
 
 
 @dataclass
 class _Tokens:
-    """Tokens of one sample that waits, from its token ``start`` on, and how many of them have left."""
+    """Tokens of one sample that waits, from its token ``start`` on, and how many of them have left.
+
+    Places of its media are counted from the sample's first token.
+    """
 
     start: int
     input_ids: TokenIds
     loss_mask: LossMask
+    media: tuple[PlacedMedium, ...] = ()
     num_left: int = 0
 
 
@@ -70,15 +86,36 @@ class WaitingSamples:
     def __iter__(self) -> Iterator[int]:
         return iter(self._samples)
 
-    def add(self, sample_id: int, input_ids: TokenIds, loss_mask: LossMask, start: int = 0) -> None:
-        """Keep the tokens of a sample, or of a part of one that begins at a token."""
-        self._samples.setdefault(sample_id, []).append(_Tokens(start, input_ids, loss_mask))
+    def add(
+        self,
+        sample_id: int,
+        input_ids: TokenIds,
+        loss_mask: LossMask,
+        start: int = 0,
+        media: tuple[PlacedMedium, ...] = (),
+    ) -> None:
+        """Keep the tokens of a sample, or of a part of one that begins at a token; its media as they are in the sample."""
+        self._samples.setdefault(sample_id, []).append(_Tokens(start, input_ids, loss_mask, media))
 
     def segment(self, sample_id: int, start: int, length: int) -> tuple[TokenIds, LossMask]:
         """Return tokens and mask of a segment, which stays."""
         tokens = self._part(sample_id, start)
         place = slice(start - tokens.start, start - tokens.start + length)
         return tokens.input_ids[place], tokens.loss_mask[place]
+
+    def media(
+        self, sample_id: int, start: int, length: int, *, segment: int = 0, offset: int = 0
+    ) -> Iterator[PlacedMedium]:
+        """Yield the media of a segment, placed in its pack.
+
+        Raises:
+            OversizedSampleError: the sample was cut within a medium.
+        """
+        media = self._part(sample_id, start).media
+        try:
+            yield from media_of_segment(media, start=start, length=length, segment=segment, offset=offset)
+        except BadMediumError as error:
+            raise OversizedSampleError(f"sample {sample_id}: {error}; choose {setting('overflow', 'drop')}") from error
 
     def _part(self, sample_id: int, start: int) -> _Tokens:
         parts = self._samples[sample_id]
@@ -89,12 +126,19 @@ class WaitingSamples:
         ready = []
         for sample_ids, starts, lengths in packs:
             ids, masks = [], []
-            for sample_id, start, length in zip(sample_ids.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+            media: list[PlacedMedium] = []
+            offset = 0
+            segments = zip(sample_ids.tolist(), starts.tolist(), lengths.tolist(), strict=True)
+            for segment, (sample_id, start, length) in enumerate(segments):
+                media += self.media(sample_id, start, length, segment=segment, offset=offset)
+                offset += length
                 tokens, mask = self.segment(sample_id, start, length)
                 ids.append(tokens)
                 masks.append(mask)
                 self._drop(sample_id, start, length)
-            ready.append(ReadyPack(np.concatenate(ids), np.concatenate(masks), lengths, sample_ids, starts))
+            ready.append(
+                ReadyPack(np.concatenate(ids), np.concatenate(masks), lengths, sample_ids, starts, tuple(media))
+            )
         return ready
 
     def _drop(self, sample_id: int, start: int, length: int) -> None:
@@ -108,9 +152,9 @@ class WaitingSamples:
             del self._samples[sample_id]
 
 
-def write_packs_to(blob: Blob, packs: Sequence[ReadyPack]) -> None:
-    """Write packs as a shard."""
-    writer = ShardWriter(blob)
+def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[PackMedium]] | None = None) -> None:
+    """Write packs as a shard, with the media of each if they may have some."""
+    writer = ShardWriter(blob, with_media=media is not None)
     for begin in range(0, len(packs), BATCH_ROWS):
         batch = packs[begin : begin + BATCH_ROWS]
         writer.add(
@@ -121,32 +165,53 @@ def write_packs_to(blob: Blob, packs: Sequence[ReadyPack]) -> None:
                 np.concatenate([pack.sample_ids for pack in batch]),
                 np.concatenate([pack.starts for pack in batch]),
                 offsets_of([len(pack.lengths) for pack in batch]),
+                None if media is None else media[begin : begin + BATCH_ROWS],
             )
         )
     writer.close()
 
 
 def save_carry_over(
-    store: BlobStore, folder: str, seq: int, ready: Sequence[ReadyPack], segments: Sequence[ReadyPack]
+    store: BlobStore,
+    folder: str,
+    seq: int,
+    ready: Sequence[ReadyPack],
+    segments: Sequence[ReadyPack],
+    carried_media: CarriedMedia | None = None,
 ) -> dict[str, Any] | None:
     """Publish what is carried over behind a record, and return what the record says of it; None if it is nothing."""
     if not ready and not segments:
         return None
+    rows = [*ready, *segments]
+    media: list[list[PackMedium]] | None = None
+    containers: list[dict[str, Any]] = []
+    if carried_media is not None:
+        media, containers = carried_media.save(f"{folder}/media-{seq:08d}", [row.media for row in rows])
     with store.blob(f"{folder}/{seq:08d}") as blob:
-        write_packs_to(blob, [*ready, *segments])
+        write_packs_to(blob, rows, media)
         key = f"{folder}/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
         blob.publish(key)
-    return {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128, "ready": len(ready), "waiting": len(segments)}
+    return {
+        "file": key,
+        "bytes": blob.size,
+        "xxh3_128": blob.xxh3_128,
+        "ready": len(ready),
+        "waiting": len(segments),
+        **({"containers": containers} if containers else {}),
+    }
 
 
-def load_carry_over(store: BlobStore, facts: dict[str, Any]) -> tuple[list[ReadyPack], list[ReadyPack]]:
+def load_carry_over(
+    store: BlobStore, facts: dict[str, Any], carried_media: CarriedMedia | None = None
+) -> tuple[list[ReadyPack], list[ReadyPack]]:
     """Return the packs that were ready and the segments that waited.
 
     Raises:
         FileNotFoundError: a later record was committed since, and the file is gone.
         CorruptFileError: it is damaged.
     """
-    with _opened(store, facts) as reader:
+    files = None if carried_media is None else carried_media.files(facts.get("containers", []))
+    with _opened(store, facts, files) as reader:
         rows = [reader.pack(row) for row in range(facts["ready"] + facts["waiting"])]
     packs = [
         ReadyPack(
@@ -156,6 +221,7 @@ def load_carry_over(store: BlobStore, facts: dict[str, Any]) -> tuple[list[Ready
             np.diff(row.cu_seqlens).astype(np.int32),
             np.array(row.sample_ids),
             np.array(row.starts),
+            () if carried_media is None else carried_media.loaded(row.media),
         )
         for row in rows
     ]
@@ -163,7 +229,7 @@ def load_carry_over(store: BlobStore, facts: dict[str, Any]) -> tuple[list[Ready
 
 
 @contextlib.contextmanager
-def _opened(store: BlobStore, facts: dict[str, Any]) -> Iterator[ShardReader]:
+def _opened(store: BlobStore, facts: dict[str, Any], media: MediaFiles | None) -> Iterator[ShardReader]:
     """Open the file; behind a URL a copy of it, which goes with the block."""
     data = store.get(facts["file"])
     if fingerprint_bytes(data) != facts["xxh3_128"]:
@@ -171,4 +237,4 @@ def _opened(store: BlobStore, facts: dict[str, Any]) -> Iterator[ShardReader]:
     with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
         file.write(data)
         file.flush()
-        yield ShardReader(file.name, size=facts["bytes"])
+        yield ShardReader(file.name, size=facts["bytes"], media=media)

@@ -153,6 +153,9 @@ def remove_acknowledged(directory: str | os.PathLike[str], groups: list[str], *,
         store.put_atomic(_EXPIRED, json.dumps({"below": first_needed}).encode())
     for record in shards[: max(first, first_needed)]:
         store.delete(record.file)
+        # Media of a stream that grows are with the shard that uses them; those of a planned store may serve later shards.
+        if record.state is not None and record.media is not None:
+            store.delete(record.media["file"])
     return max(first, first_needed)
 
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from brimful.errors import BadSampleError, SourceError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.sources.arriving_pairs import ROW, TRANSCRIPT, row_beside, stem_of
 from brimful.sources.fast_json import parser_for
 from brimful.sources.feed import Cursor, Feed, RowOptions, numbered, row_of_line, sample_of
+from brimful.sources.media_files import media_kind
 from brimful.sources.open import arrival_of, open_source
 from brimful.sources.reading import Reading
 from brimful.sources.rows import MAX_ROW_BYTES, oversized
-from brimful.sources.sample import Sample
+from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.source import Source
+from brimful.sources.unpack import begins_like_array
 
 _CHECKED_BYTES = 4096
 """Bytes in front of a position that must be the same when reading goes on behind it."""
@@ -63,6 +66,9 @@ class DirectoryFeed(Feed):
     file must be complete when it gets its name: write it as ``.name`` and rename it. Hidden files are passed over. A name
     is read once.
 
+    A ``.txt`` beside a recording of its name is its transcript, and a ``.json`` beside a medium a row with it
+    (``brimful.sources.arriving_pairs``). Where media are taken, a ``.txt`` waits for its recording.
+
     Args:
         directory: searched whenever all that was found is taken.
         options: of the rows.
@@ -89,6 +95,7 @@ class DirectoryFeed(Feed):
         self._queue: deque[str] = deque()
         self._growing: dict[str, _GrowingFile] = {}
         self._source: tuple[str, Source] | None = None
+        self._media: dict[str, list[str]] = {}  # names of media of the last listing, by their stem
         self.is_ended = False
 
     def poll(self, most: int, first_id: int, *, is_last: bool = False) -> list[Sample | BadSampleError]:
@@ -99,10 +106,12 @@ class DirectoryFeed(Feed):
                 # Nothing has come only if a listing of now says so: other files may have come beside those of the last.
                 if samples or is_listed:
                     break
-                self._queue, is_listed = deque(self._unread_names()), True
+                self._queue, is_listed = deque(self._unread_names(is_last=is_last)), True
                 continue
             name = self._queue[0]
-            take = self._take_lines if arrival_of(name) == "lines" else self._take_rows
+            take = self._take_pair if self._is_pair(name) else self._take_rows
+            if arrival_of(name) == "lines":
+                take = self._take_lines
             progress = self._files.setdefault(name, _Progress())
             place = progress.rows, progress.bytes, progress.is_done
             samples += take(name, progress, most - len(samples), first_id + len(samples), is_last)
@@ -116,13 +125,15 @@ class DirectoryFeed(Feed):
         self.is_ended = is_last and not has_moved and not self._queue
         return samples
 
-    def _unread_names(self) -> list[str]:
+    def _unread_names(self, *, is_last: bool) -> list[str]:
         """Return the names of files that have, or may have, something unread: the one that was begun, then by name."""
         names = []
         for name, size in sorted(self._sizes()):
             progress = self._files.get(name)
             if progress is None:
-                names.append(name)
+                # A transcript without its recording has not come yet.
+                if is_last or not self._is_pair(name) or stem_of(name) in self._media:
+                    names.append(name)
             elif size < progress.bytes or (progress.is_done and size != progress.bytes):
                 raise SourceError(
                     f"{self._directory / name} has {size:,} bytes and had {progress.bytes:,} when it was read: files may "
@@ -140,6 +151,7 @@ class DirectoryFeed(Feed):
         if self._only is not None:
             return [(self._only, os.path.getsize(self._directory / self._only))]
         sizes, folders = [], [""]
+        self._media = {}
         while folders:
             folder = folders.pop()
             with os.scandir(self._directory / folder) as entries:
@@ -151,7 +163,35 @@ class DirectoryFeed(Feed):
                         folders.append(f"{name}/")
                     elif arrival_of(entry.name) is not None:
                         sizes.append((name, entry.stat().st_size))
+                    elif media_kind(entry.name) is not None:
+                        self._media.setdefault(stem_of(name), []).append(entry.name)
         return sizes
+
+    def _is_pair(self, name: str) -> bool:
+        """Return true for a file that belongs to a medium of its name, which is there or will come."""
+        if self._only is not None or not name.endswith((TRANSCRIPT, ROW)):
+            return False
+        if stem_of(name) not in self._media:
+            return self._options.media is not None and name.endswith(TRANSCRIPT)
+        # Where media are not taken it is a pair all the same, which is refused: words without their sound are another sample.
+        return name.endswith(TRANSCRIPT) or not begins_like_array(str(self._directory / name))
+
+    def _take_pair(
+        self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
+    ) -> list[Sample | BadSampleError]:
+        """Take the one row of a file beside a medium."""
+        path = self._directory / name
+        data = path.read_bytes()
+        row = row_beside(path.suffix, data, self._media.get(stem_of(name), []))
+        place = self._options.media
+        # Media of its name lie beside it, wherever other rows have theirs.
+        options = (
+            self._options if place is None else replace(self._options, media=replace(place, directory=str(path.parent)))
+        )
+        reading = None if isinstance(row, MalformedRowError) else options.reading([row], str(path))
+        progress.rows, progress.bytes, progress.is_done = 1, len(data), True
+        progress.format = None if reading is None else reading.format.name
+        return [sample_of(row, first_id, reading, str(path))]
 
     def _take_rows(
         self, name: str, progress: _Progress, most: int, first_id: int, is_last: bool
@@ -182,6 +222,9 @@ class DirectoryFeed(Feed):
                 fields=options.fields,
                 ignore=options.ignore,
                 prompt=options.prompt,
+                media=options.media is not None,
+                media_dir=None if options.media is None else options.media.directory or None,
+                media_outside=options.media is not None and options.media.allow_outside,
                 cache_dir=self._cache,
             )
             progress.bytes, progress.check, progress.format = size, check, source.format_name
@@ -224,7 +267,7 @@ class DirectoryFeed(Feed):
             if text.strip():
                 rows.append(row_of_line(text, parse))
         if rows and growing_file.reading is None:
-            growing_file.reading = self._options.reading(rows, str(path), progress.format)
+            growing_file.reading = self._options.in_folder(str(path.parent)).reading(rows, str(path), progress.format)
             progress.format = None if growing_file.reading is None else growing_file.reading.format.name
         samples = [
             sample_of(row, first_id + index, growing_file.reading, f"{path}: row {progress.rows + index}")

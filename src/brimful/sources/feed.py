@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from brimful.errors import BadSampleError, UnknownFormatError
 from brimful.sources.formats import RowFormat, detect, format_named
 from brimful.sources.lines import json_row
+from brimful.sources.media import MediaPlace
 from brimful.sources.reading import Reading
 from brimful.sources.sample import MalformedRowError, Sample
 
@@ -70,12 +71,18 @@ class RowOptions:
         fields: keys of the rows, by the format's own names.
         ignore: columns and marks that may be left out though they say something.
         prompt: turn of the user for formats that write one.
+        media: place of the media that rows name; beside their own file if it names no directory. None refuses them.
     """
 
     format: str | None = None
     fields: Mapping[str, str] | None = None
     ignore: tuple[str, ...] = ()
     prompt: str | None = None
+    media: MediaPlace | None = None
+
+    def in_folder(self, folder: str) -> RowOptions:
+        """Return the options of the rows of a file in a folder."""
+        return self if self.media is None else replace(self, media=self.media.beside(folder))
 
     def reading(self, rows: Sequence[Any], title: str, known_format: str | None = None) -> Reading | None:
         """Return the reading of rows by the first of them; None while none of them can be read.
@@ -89,13 +96,18 @@ class RowOptions:
         readable = [row for row in rows[:_ROWS_FOR_DETECTION] if not isinstance(row, MalformedRowError)]
         if not readable:
             return None
+        # A sound that is not wanted makes no transcript of its text.
+        wanted = [
+            {name: value for name, value in row.items() if name not in self.ignore} if isinstance(row, Mapping) else row
+            for row in readable
+        ]
         try:
-            return self._of(detect(readable, self.fields, self.prompt))
+            return self._of(detect(wanted, self.fields, self.prompt))
         except UnknownFormatError as error:
             raise UnknownFormatError(f"{title}: {error.message}") from error
 
     def _of(self, row_format: RowFormat) -> Reading:
-        return Reading(row_format, frozenset(self.ignore), None)
+        return Reading(row_format, frozenset(self.ignore), self.media)
 
 
 def sample_of(row: Any, sample_id: int, reading: Reading | None, where: str) -> Sample | BadSampleError:

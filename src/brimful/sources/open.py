@@ -18,6 +18,7 @@ from brimful.sources.huggingface import HuggingFaceRows
 from brimful.sources.lines import JsonArray, JsonLines, TextLines
 from brimful.sources.media import MediaPlace
 from brimful.sources.memory import MemoryRows
+from brimful.sources.packed_chunks import PackedChunk, holds_packed_chunk
 from brimful.sources.packed_pairs import PackedPairs, holds_packed_pairs
 from brimful.sources.pairs import pair_folders, pair_rows
 from brimful.sources.parquet import ParquetRows
@@ -86,6 +87,7 @@ def open_source(
     a DataFrame, a pyarrow table       as it is
     an iterable, a streamed data set   kept in the cache first
     ``data.jsonl`` (.gz .zst .bz2)     one JSON object a line
+    ``chunk_00000.jsonl`` of packs     one row a sample, as ms-swift's sharded loader reads them
     ``data.json``                      one JSON array of objects
     ``data.parquet``                   one row a sample
     ``shard.tar``                      members of one key a row, as WebDataset has it
@@ -281,6 +283,8 @@ def _from_file(path: str, options: _Options) -> Rows:
         return PackedPairs(path)
     if kind == "tar":
         return TarRows.of(path, options.cache, allow_outside=options.media_outside)
+    if kind == "lines" and not is_remote(path) and holds_packed_chunk(path):
+        return PackedChunk(path, cache=options.cache)
     original = path if is_remote(path) else os.path.realpath(path)
     if kind == "array" and begins_like_array(path):
         copy = unpacked_json_array(path, options.cache)

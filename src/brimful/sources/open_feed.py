@@ -10,6 +10,7 @@ from typing import Any
 from brimful.errors import SettingsError, SourceNotFoundError
 from brimful.sources.directory_feed import DirectoryFeed
 from brimful.sources.feed import Feed, RowOptions
+from brimful.sources.media import MediaPlace
 from brimful.sources.open import STANDARD_INPUT, arrival_of
 from brimful.sources.row_feed import IteratorFeed, PipeFeed
 
@@ -21,12 +22,15 @@ def open_feed(
     fields: Mapping[str, str] | None = None,
     ignore: Sequence[str] = (),
     prompt: str | None = None,
+    media: bool = False,
+    media_dir: str | os.PathLike[str] | None = None,
+    media_outside: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> Feed:
     """Open data that still arrives.
 
     ======================  ====================================================================
-    a directory             its files as they arrive (``DirectoryFeed``)
+    a directory             its files as they arrive (``DirectoryFeed``); with ``media``, recordings with transcripts
     ``data.jsonl``          its lines as they are appended
     another data file       its rows
     ``-``                   JSON lines from standard input
@@ -35,7 +39,7 @@ def open_feed(
 
     Args:
         data: any of the above; a ``Feed`` is returned as it is.
-        format, fields, ignore, prompt, cache_dir: as of ``open_source``.
+        format, fields, ignore, prompt, media, media_dir, media_outside, cache_dir: as of ``open_source``.
 
     Raises:
         SourceNotFoundError: no such file or directory.
@@ -46,7 +50,8 @@ def open_feed(
     """
     if isinstance(data, Feed):
         return data
-    options = RowOptions(format, fields, (ignore,) if isinstance(ignore, str) else tuple(ignore), prompt)
+    place = MediaPlace(os.fspath(media_dir or ""), media_outside) if media or media_dir is not None else None
+    options = RowOptions(format, fields, (ignore,) if isinstance(ignore, str) else tuple(ignore), prompt, place)
     if isinstance(data, (str, os.PathLike)):
         path = os.fspath(data)
         if path == STANDARD_INPUT:

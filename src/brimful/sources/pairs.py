@@ -12,7 +12,7 @@ names, sizes and times alone, and reads what is new.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -241,22 +241,32 @@ def _entry(listing: _Listing, stem: str, file: str, stamp: tuple[int, int]) -> d
         names = dict.fromkeys(value for value in media_values(row) if isinstance(value, str) and len(value) < 4096)
         return {"name": stem, "media": listing.sizes_of(names), "row": row}
     pair = listing.media_of.get(stem, [])
-    for name in pair:
+    result = with_media_of_its_name(row, pair)
+    value = {"error": result} if isinstance(result, str) else {"row": result}
+    return {"name": stem, "media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair, **value}
+
+
+def with_media_of_its_name(row: dict[str, Any], media: Sequence[str]) -> dict[str, Any] | str:
+    """Return a row with the media that have its name, unless it names media itself; or why it cannot be said which.
+
+    >>> with_media_of_its_name({"text": "Hello."}, ["a.wav"])
+    {'text': 'Hello.', 'audios': ['a.wav']}
+    """
+    if has_media_of_its_own(row):
+        return row
+    columns: dict[str, list[str]] = {}
+    for name in media:
         kind = media_kind(name)
         assert kind is not None
-        column = COLUMN_OF_KIND[kind]
-        row[column] = [*row.get(column, ()), name]
+        columns.setdefault(COLUMN_OF_KIND[kind], []).append(name)
     # Two pictures of one name: which is the row's is not said, and nothing is guessed.
-    crowded_folders = next(
-        (names for names in (row.get(column, ()) for column in COLUMN_OF_KIND.values()) if len(names) > 1), None
-    )
-    if crowded_folders is not None and pair:
-        listed = ", ".join(map(shown, crowded_folders))
-        return {"name": stem, "media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair, "error": (
-            f"several media have its name ({listed}): name those that belong to it in the row, as in "
-            f'"images": [{json.dumps(crowded_folders[0], ensure_ascii=False)}]'
-        )}  # fmt: skip
-    return {"name": stem, "media": listing.sizes_of(dict.fromkeys(pair)), "pair": pair, "row": row}
+    crowded_names = next((names for names in columns.values() if len(names) > 1), None)
+    if crowded_names is not None:
+        return (
+            f"several media have its name ({', '.join(map(shown, crowded_names))}): name those that belong to it in the "
+            f'row, as in "images": [{json.dumps(crowded_names[0], ensure_ascii=False)}]'
+        )
+    return {**row, **columns}
 
 
 def _read(path: str, stamp: tuple[int, int]) -> dict[str, Any] | str:

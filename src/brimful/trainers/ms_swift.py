@@ -16,6 +16,7 @@ import numpy as np
 
 from brimful.errors import MissingExtraError, OversizedSampleError, SettingsError
 from brimful.plan import Plan, plan_packs
+from brimful.trainers.ms_swift_stream import install_stream_flags
 
 __all__ = ["STRATEGIES", "SwiftPacks", "install"]
 
@@ -98,7 +99,7 @@ def install() -> None:
     """Let ``swift sft`` (and ``swift pt``, ``megatron sft``) pack with ``SwiftPacks``, and without flash attention too.
 
     Two things are replaced: ``PackingDataset`` in every module of ms-swift that names it, and the check that refuses
-    packing without flash attention. Streaming (``IterablePackingDataset``) stays ms-swift's. A second call changes
+    packing without flash attention; and streams of packs are taken (``brimful.trainers.ms_swift_stream``). Streaming (``IterablePackingDataset``) stays ms-swift's. A second call changes
     nothing.
 
     Raises:
@@ -112,6 +113,7 @@ def install() -> None:
         raise MissingExtraError(
             "brimful.trainers.ms_swift needs ms-swift, which is not installed: pip install ms-swift"
         ) from error
+    install_stream_flags()
     original = packing.PackingDataset
     if original is SwiftPacks:
         return

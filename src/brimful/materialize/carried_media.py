@@ -1,0 +1,111 @@
+"""Media of what a producer carries over: references to files, and bytes that came with rows in containers of their own.
+
+A row of a pipe is not there to be read again, so its bytes are kept: each medium once, in the container of the record
+behind which it was first carried. Later records name that container, until the medium is in a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from brimful.blobs import BlobStore
+from brimful.errors import CorruptFileError
+from brimful.media import BadMediumError, PlacedMedium
+from brimful.shards import ContainerWriter, MediaFiles, PackMedium, ShardRecord, StoredAt
+from brimful.typing import Fingerprint
+
+
+@dataclass(frozen=True)
+class _CarriedBytes:
+    """Place of bytes that came with a row."""
+
+    container: str
+    offset: int
+    size: int
+
+
+class CarriedMedia:
+    """Bytes that one producer has carried over so far, and where they are.
+
+    Args:
+        store: of the stream.
+    """
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all that was carried over: another record is gone on from."""
+        self._containers: dict[str, dict[str, Any]] = {}
+        self._places: dict[Fingerprint, _CarriedBytes] = {}
+
+    def save(
+        self, prefix: str, rows: Sequence[Sequence[PlacedMedium]]
+    ) -> tuple[list[list[PackMedium]], list[dict[str, Any]]]:
+        """Store what is new among the media of some rows; return their places, and the containers that are needed.
+
+        Args:
+            prefix: of the key of a new container.
+            rows: media of each pack or segment that is carried over.
+        """
+        carried = {item.fingerprint: item for row in rows for item in row if not item.medium.path}
+        # What is carried no longer is in a shard by now.
+        self._places = {name: place for name, place in self._places.items() if name in carried}
+        new = {name: item for name, item in carried.items() if name not in self._places}
+        if new:
+            self._store_new(prefix, new)
+        keys = sorted({place.container for place in self._places.values()})
+        self._containers = {key: self._containers[key] for key in keys}
+        return [[self._placed(item, keys) for item in row] for row in rows], list(self._containers.values())
+
+    def _store_new(self, prefix: str, media: dict[Fingerprint, PlacedMedium]) -> None:
+        offsets: dict[Fingerprint, int] = {}
+        with self._store.blob(prefix) as blob:
+            container = ContainerWriter(blob)
+            for name, item in media.items():
+                offsets[name] = container.add(item.medium.name, name, item.read())
+            container.close()
+            key = f"{prefix}-{blob.xxh3_128[:16]}.tar"
+            blob.publish(key)
+        self._containers[key] = {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128}
+        for name, item in media.items():
+            self._places[name] = _CarriedBytes(key, offsets[name], item.medium.num_bytes)
+
+    def _placed(self, item: PlacedMedium, keys: Sequence[str]) -> PackMedium:
+        if item.medium.path:
+            return PackMedium(item)
+        place = self._places[item.fingerprint]
+        return PackMedium(item, StoredAt(keys.index(place.container), place.offset, place.size))
+
+    def files(self, containers: Sequence[dict[str, Any]]) -> MediaFiles:
+        """Return the files of media that a record names."""
+        self._containers = {facts["file"]: dict(facts) for facts in containers}
+        # A container is found by the number of its record, as those of shards are.
+        records = [ShardRecord(seq, "", 0, "", 0, 0, 0, 0, "", media=facts) for seq, facts in enumerate(containers)]
+        return MediaFiles(self._store, records, "")
+
+    def loaded(self, media: Sequence[PlacedMedium]) -> tuple[PlacedMedium, ...]:
+        """Return media with the bytes that came with rows; the files of others are read when their shard is written.
+
+        Raises:
+            FileNotFoundError: a later record was committed since, and the container is gone.
+            CorruptFileError: it is damaged.
+        """
+        return tuple(map(self._loaded, media))
+
+    def _loaded(self, item: PlacedMedium) -> PlacedMedium:
+        medium = item.medium
+        if medium.container is None:
+            return item
+        try:
+            content = item.read()
+        except BadMediumError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise FileNotFoundError(medium.path) from error
+            raise CorruptFileError(f"{medium.path}: {error}") from error
+        self._places[item.fingerprint] = _CarriedBytes(medium.container.key, medium.offset, len(content))
+        data = replace(medium, path="", offset=0, size=len(content), data=content, container=None)
+        return replace(item, medium=data)

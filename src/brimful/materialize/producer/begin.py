@@ -1,0 +1,110 @@
+"""The beginning of a producer: its encoder, the header of the stream, and its registration there."""
+
+import logging
+import os
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from brimful.checks import choice_of
+from brimful.encode.choose import Mode, encoder_for
+from brimful.encode.encoder import Encoder
+from brimful.encode.tokenizer import Tokenizer
+from brimful.errors import BadSampleError, SettingsError, SourceError, StoreMismatchError
+from brimful.materialize.producer.settings import ProducerSettings
+from brimful.materialize.registered import Registration
+from brimful.messages import setting
+from brimful.remote import is_remote
+from brimful.shards import StreamLog
+from brimful.sources.feed import Feed
+from brimful.sources.sample import Sample
+
+_ROWS = 256
+"""Rows that came first, by which the way to tokens is chosen."""
+
+
+def encoder_of_arrivals(
+    given: Any, options: Mapping[str, Any], feed: Feed, known: Registration | None, *, close: bool
+) -> tuple[Encoder, Mode] | None:
+    """Return the encoder and its mode, once it is known how samples are encoded; None until then.
+
+    Args:
+        given: a tokenizer, or the name or directory of one; None for rows of tokens.
+        options: further arguments of ``encoder_for``.
+        feed: the samples.
+        known: registration of this producer, if it was begun.
+        close: nothing will follow what is in the feed by now.
+    """
+    mode = _mode(options, feed, known, close=close)
+    if mode is None:
+        return None
+    # Only a mode that is yet to be found asks the source for its formats.
+    source: Any = None
+    tokenizer = None if given is None else Tokenizer.of(given)
+    return encoder_for(source, tokenizer, **{**options, "mode": mode}), mode
+
+
+def _mode(options: Mapping[str, Any], feed: Feed, known: Registration | None, *, close: bool) -> Mode | None:
+    """Return the way from rows to tokens: as given, as this producer was begun, or by the first rows that came."""
+    mode: Mode = choice_of(Mode, options.get("mode", Mode.AUTO), argument="mode")
+    if mode is not Mode.AUTO:
+        return mode
+    if options.get("media") is not None:
+        return Mode.CHAT
+    if known is not None and known.settings.get("mode") in [choice.value for choice in Mode]:
+        return Mode(known.settings["mode"])
+    rows = feed.poll(_ROWS, 0, is_last=close)
+    if close and not rows and feed.is_ended:
+        raise SourceError(f"{feed.title} is empty: there is no sample to pack")
+    feed.seek([])
+    kinds = {row.kind for row in rows if isinstance(row, Sample)}
+    if not kinds:
+        error = next((row for row in rows if isinstance(row, BadSampleError)), None)
+        if error is not None:
+            raise error
+        return None
+    return Mode(kinds.pop()) if len(kinds) == 1 else Mode.CHAT
+
+
+def claim_stream(log: StreamLog, encoder: Encoder, settings: ProducerSettings, notes: Mapping[str, Any]) -> int:
+    """Begin the stream, or check that it is one of these packs; return its lanes.
+
+    Raises:
+        StoreMismatchError: it holds packs made otherwise.
+    """
+    media = encoder.length_settings.get("media")
+    identity = {
+        "capacity": settings.capacity,
+        "source": "stream",
+        "encoder": encoder.fingerprint,
+        "train_on": encoder.label_settings.get("train_on"),
+        # What the collator has to know of media: MediaFeatures.of_packs.
+        **({"media_settings": media} if media else {}),
+    }
+    if not log.is_begun():
+        tokenizer = getattr(encoder, "tokenizer", None)
+        if tokenizer is not None:
+            notes = {**notes, "tokenizer": tokenizer.place, "tokenizer_fingerprint": tokenizer.fingerprint}
+        try:
+            # A stream has no plan; its own random name keeps states of other streams away.
+            log.begin({**identity, "plan": uuid.uuid4().hex, "lanes": settings.lanes}, dict(notes))
+        except StoreMismatchError:
+            # Another producer began it at the same time, under another name.
+            logging.getLogger("brimful").debug("%s: another producer began it", log.store.url)
+    log.expect(identity)
+    return int(log.header()["identity"]["lanes"])
+
+
+def check_apart(source: Any, directory: str) -> None:
+    """Refuse a stream in the directory that it is made of: its records would be read as rows.
+
+    Raises:
+        SettingsError: it lies there.
+    """
+    if is_remote(directory) or not isinstance(source, (str, os.PathLike)) or not os.path.isdir(source):
+        return
+    root = os.path.realpath(source)
+    if os.path.commonpath([root, os.path.realpath(directory)]) == root:
+        raise SettingsError(
+            f"{directory} lies in the source {os.fspath(source)}: choose another {setting('directory')}"
+        )

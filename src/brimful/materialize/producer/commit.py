@@ -1,0 +1,102 @@
+"""The commit of a producer: a shard, the position in the source and what is carried over, in one record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from brimful.blobs import BlobStore, crash_points
+from brimful.materialize.carried_media import CarriedMedia
+from brimful.materialize.carry_over import ReadyPack, save_carry_over, write_packs_to
+from brimful.materialize.producer.media_container import ShardContainer
+from brimful.materialize.producer.records import SeenRecords
+from brimful.materialize.producer.recovery import STATE_VERSION
+from brimful.materialize.producer.window import PackingWindow
+from brimful.materialize.registered import Registration
+from brimful.shards import ShardRecord, shard_key
+from brimful.sources.feed import Cursor
+
+_KEPT_CARRY_OVERS = 2
+"""Records whose carry-over stays: another process may be reading the last but one."""
+
+
+def state_behind(
+    store: BlobStore,
+    records: SeenRecords,
+    own: Registration,
+    window: PackingWindow,
+    num_packs: int,
+    *,
+    cursor: Cursor,
+    is_closing: bool,
+    carried_media: CarriedMedia | None,
+) -> dict[str, Any]:
+    """Publish what is carried over behind a shard of the first ready packs, and return the state for its record."""
+    folder = f"carry/{own.number:06d}"
+    ready, segments = window.ready[num_packs:], window.segments()
+    carried = save_carry_over(store, folder, len(records), ready, segments, carried_media)
+    return {
+        "version": STATE_VERSION,
+        "producer": own.name,
+        "cursor": cursor,
+        "counts": window.counts_after(window.ready[:num_packs]),
+        "window": window.planner_state(),
+        "carry_over": carried,
+        "is_closing": is_closing,
+    }
+
+
+def write_shard(
+    store: BlobStore,
+    records: SeenRecords,
+    packs: Sequence[ReadyPack],
+    state: dict[str, Any],
+    *,
+    writer_id: str,
+    with_media: bool,
+) -> ShardRecord:
+    """Publish a shard and its media under the next number, and return its record, which is not committed yet.
+
+    Raises:
+        BadSampleError: a medium was changed since it was taken, or is gone.
+    """
+    seq, (num_packs, num_tokens) = len(records), records.sums
+    with ShardContainer(store, seq) as container:
+        media = [container.add(pack) for pack in packs] if with_media else None
+        media_facts = container.publish()
+    crash_points.reach("after-media")
+    with store.blob(f"shards/{seq:08d}") as blob:
+        write_packs_to(blob, packs, media)
+        key = shard_key(seq, blob.xxh3_128)
+        blob.publish(key)
+    # Killed here, the shard lies unseen under its content's name: nothing was promised.
+    crash_points.reach("after-shard")
+    tokens = sum(len(pack.input_ids) for pack in packs)
+    return ShardRecord(
+        seq=seq,
+        file=key,
+        bytes=blob.size,
+        xxh3_128=blob.xxh3_128,
+        packs=len(packs),
+        tokens=tokens,
+        cum_packs=num_packs + len(packs),
+        cum_tokens=num_tokens + tokens,
+        producer_id=writer_id,
+        state=state,
+        media=media_facts,
+    )
+
+
+def remove_carry_over(store: BlobStore, records: SeenRecords) -> None:
+    """Remove the carry-over of a record that nobody goes on from."""
+    files = [_carried_files(record) for record in islice(records.last_own(), _KEPT_CARRY_OVERS + 1)]
+    if len(files) > _KEPT_CARRY_OVERS:
+        # A container of media stays while a later record names it.
+        for key in files[-1].difference(*files[:-1]):
+            store.delete(key)
+
+
+def _carried_files(record: ShardRecord) -> set[str]:
+    carried = record.state["carry_over"] or {}
+    return {facts["file"] for facts in [carried, *carried.get("containers", [])] if facts}

@@ -1,0 +1,77 @@
+"""The media of some packs with their bytes in one container, each distinct medium once."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from brimful.blobs import Blob, BlobStore
+from brimful.materialize.carry_over import ReadyPack
+from brimful.materialize.producer.arrived_media import read_again
+from brimful.shards import ContainerWriter, KindCounter, PackMedium, StoredAt, container_key
+
+
+class ShardContainer:
+    """Container of the media of one shard, complete by itself: older shards may be removed once they are trained.
+
+    Use as a context; what is not published leaves nothing behind.
+
+    Args:
+        store: of the stream.
+        seq: number of the shard.
+    """
+
+    def __init__(self, store: BlobStore, seq: int) -> None:
+        self._store, self._seq, self._stack = store, seq, ExitStack()
+        self._blob: Blob | None = None
+        self._container: ContainerWriter | None = None
+        self._places: dict[str, StoredAt] = {}
+        self._counts: dict[str, KindCounter] = {}
+        self._kinds_seen: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> ShardContainer:
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    def add(self, pack: ReadyPack) -> list[PackMedium]:
+        """Store the media of a pack, and return them with their places.
+
+        Raises:
+            BadSampleError: one was changed since it was taken, or is gone.
+        """
+        media = []
+        for item in pack.media:
+            sample_id, kind = int(pack.sample_ids[item.segment]), item.medium.kind.value
+            place = self._places.get(item.fingerprint)
+            if place is None:
+                content = read_again(item, sample_id)
+                offset = self._opened().add(item.medium.name, item.fingerprint, content)
+                place = self._places[item.fingerprint] = StoredAt(self._seq, offset, len(content))
+            is_first = (kind, item.fingerprint) not in self._kinds_seen
+            self._kinds_seen.add((kind, item.fingerprint))
+            self._counts.setdefault(kind, KindCounter()).add(item, sample_id, is_first=is_first)
+            media.append(PackMedium(item, place))
+        return media
+
+    def _opened(self) -> ContainerWriter:
+        if self._container is None:
+            self._blob = self._stack.enter_context(self._store.blob(f"media/{self._seq:08d}"))
+            self._container = ContainerWriter(self._blob)
+        return self._container
+
+    def publish(self) -> dict[str, Any] | None:
+        """Publish the container, and return the entry of the log on the media of the shard; None without any."""
+        if self._container is None or self._blob is None:
+            return None
+        self._container.close()
+        key = container_key(self._seq, self._blob.xxh3_128)
+        self._blob.publish(key)
+        return {
+            "items": {kind: counter.total().as_dict() for kind, counter in sorted(self._counts.items())},
+            "file": key,
+            "bytes": self._blob.size,
+            "xxh3_128": self._blob.xxh3_128,
+            "stored": self._container.num_members,
+        }

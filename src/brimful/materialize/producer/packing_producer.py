@@ -1,0 +1,378 @@
+"""Packs while the data still arrives: a producer appends shards to a stream, each sample exactly once."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from brimful.arguments import CAPACITY_NAMES, understands
+from brimful.blobs import crash_points, open_blob_store
+from brimful.checks import path_of
+from brimful.encode.encoder import Encoder
+from brimful.errors import StoreMismatchError
+from brimful.materialize.back_pressure import BackPressure, Clock
+from brimful.materialize.carried_media import CarriedMedia
+from brimful.materialize.carry_over import ReadyPack
+from brimful.materialize.producer.begin import check_apart, claim_stream, encoder_of_arrivals
+from brimful.materialize.producer.commit import remove_carry_over, state_behind, write_shard
+from brimful.materialize.producer.intake import Intake
+from brimful.materialize.producer.records import SeenRecords
+from brimful.materialize.producer.recovery import FIRST_WAIT, late_looks, recover
+from brimful.materialize.producer.settings import ProducerSettings
+from brimful.materialize.producer.statistics import ProducerStatistics
+from brimful.materialize.producer.window import PackingWindow
+from brimful.materialize.registered import Producers, Registration
+from brimful.measure.job import OnBadSample
+from brimful.messages import counted, setting
+from brimful.plan import NoTarget, Overflow
+from brimful.shards import EndRecord, ShardRecord, StreamLog, beating, producer_key
+from brimful.sources.feed import Feed
+from brimful.sources.open_feed import open_feed
+
+_BATCH = 256
+"""Samples that are taken and encoded together."""
+
+_MAX_WAIT = 1.0
+"""Most seconds between two looks at a source from which nothing comes."""
+
+
+class PackingProducer:
+    """Appends packs to a stream while samples arrive; stopped anywhere and started again, as if it had never stopped.
+
+    Samples are packed in a window (``Lookahead``), and packs leave in shards of one size. What is in a shard depends on
+    the order of the samples alone, unless ``max_age`` cuts it short. Several producers may feed one stream, each with a
+    name and a source of its own; two processes of one name share one source and do its work twice, but commit it once.
+
+    Args:
+        source: a directory that fills, a file, ``-`` or an iterable (``open_feed``), or a ``Feed``.
+        encoder: an encoder, a tokenizer, or the name or directory of one.
+        directory: path or URL of the stream.
+        capacity: most tokens of a pack.
+        producer: name of this producer among those of the stream.
+        lookahead: samples that the planner sees at once.
+        max_wait: packs that a sample may wait for, as of ``Lookahead``; four times the window if None.
+        algorithm, min_fill, overflow: as of ``Lookahead``.
+        no_target: what becomes of samples without a target (``NoTarget``).
+        on_bad_sample: ``error``, or ``skip``: malformed samples are counted and logged.
+        packs_per_shard: packs of one shard; as many as 64 MiB hold if None.
+        max_age: seconds without a new shard after which all samples leave, however full their packs are; None for never.
+        lanes: groups of shards that readers divide among them: the packs of a global batch. Of the first producer.
+        high_water: shards that may be ahead of training, which ``trainings`` names (``BackPressure``).
+        trainings: names under which they acknowledge (``StreamLoader.ack``).
+        min_free_bytes: bytes that stay free on the disk of the stream.
+        encoder_options: arguments of ``encoder_for`` beside a tokenizer; ``media`` for a family of models with media.
+        notes: for people; kept in the header.
+        format, fields, ignore, prompt, media_dir, media_outside, cache_dir: as of ``open_source``. Media are taken if the
+            encoder takes them, and their bytes go into the stream.
+        clock: another time than that of the machine, for tests.
+        on_shard: called with the statistics behind each shard that this process commits.
+
+    Raises:
+        SettingsError: settings that contradict each other.
+        StoreMismatchError: the stream, or the producer of that name, was begun with other settings.
+
+    >>> import tempfile
+    >>> from brimful.serve import open_packs
+    >>> from brimful.testing.toys import toy_chat_encoder
+    >>> stream, rows = tempfile.mkdtemp(), [{"text": text} for text in ("aaaaaaa", "bbbb", "ccc", "dddddd")]
+    >>> PackingProducer(rows, toy_chat_encoder(), stream, capacity=10).run(close=True)  # doctest: +ELLIPSIS
+    ProducerStatistics(samples_read=4, samples_packed=4, ..., packs=2, tokens=20, shards=1, capacity=10)
+    >>> [pack.sample_ids.tolist() for pack in open_packs(stream)]
+    [[0, 2], [3, 1]]
+    """
+
+    @understands(capacity=CAPACITY_NAMES)
+    def __init__(
+        self,
+        source: Any,
+        encoder: Encoder | str | os.PathLike[str] | Any,
+        directory: str | os.PathLike[str],
+        *,
+        capacity: int,
+        producer: str = "producer",
+        lookahead: int = 1024,
+        max_wait: int | None = None,
+        algorithm: str = "best_fit_decreasing",
+        min_fill: float = 1.0,
+        overflow: Overflow | str = Overflow.ERROR,
+        no_target: NoTarget | str = NoTarget.ERROR,
+        on_bad_sample: OnBadSample = "error",
+        packs_per_shard: int | None = None,
+        max_age: float | None = None,
+        lanes: int = 1,
+        high_water: int | None = None,
+        trainings: Sequence[str] = (),
+        min_free_bytes: int = 0,
+        encoder_options: Mapping[str, Any] | None = None,
+        notes: Mapping[str, Any] | None = None,
+        format: str | None = None,
+        fields: Mapping[str, str] | None = None,
+        ignore: Sequence[str] = (),
+        prompt: str | None = None,
+        media_dir: str | os.PathLike[str] | None = None,
+        media_outside: bool = False,
+        cache_dir: str | os.PathLike[str] | None = None,
+        clock: Clock | None = None,
+        on_shard: Callable[[ProducerStatistics], None] | None = None,
+    ) -> None:
+        self.directory = path_of("directory", directory, "the path of a stream")
+        self._settings = ProducerSettings(
+            capacity=capacity,
+            lookahead=lookahead,
+            max_wait=max_wait,
+            algorithm=algorithm,
+            min_fill=min_fill,
+            overflow=overflow,
+            no_target=no_target,
+            on_bad_sample=on_bad_sample,
+            packs_per_shard=packs_per_shard,
+            max_age=max_age,
+            lanes=lanes,
+        )
+        self.capacity, self._per_shard = self._settings.capacity, self._settings.shard_packs
+        self._store = open_blob_store(directory)
+        self._log, self._producers = StreamLog(self._store), Producers(self._store)
+        self._clock, self._on_shard = clock or Clock(), on_shard
+        self._pressure = BackPressure(
+            self._store, high_water=high_water, trainings=trainings, min_free_bytes=min_free_bytes, clock=self._clock
+        )
+        self._given_encoder, self._encoder_options = encoder, dict(encoder_options or {})
+        self._encoder: Encoder | None = None
+        if isinstance(encoder, Encoder):
+            self._encoder = encoder
+        takes_media = (
+            encoder.takes_media if isinstance(encoder, Encoder) else self._encoder_options.get("media") is not None
+        )
+        self._carried_media = CarriedMedia(self._store) if takes_media else None
+        self._feed: Feed = open_feed(
+            source,
+            format=format,
+            fields=fields,
+            ignore=ignore,
+            prompt=prompt,
+            media=takes_media,
+            media_dir=media_dir,
+            media_outside=media_outside,
+            cache_dir=cache_dir,
+        )
+        check_apart(source, self.directory)
+        self.name = producer
+        self._notes = dict(notes or {})
+        self._writer_id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._registration: Registration | None = None
+        self._records = SeenRecords(self._log, producer)
+        self._window = PackingWindow(self._settings)
+        self._oldest: float | None = None  # time at which the oldest sample came that is in no shard
+        self._is_emptied = False  # everything that waits leaves, full or not
+        self._is_closing = False
+        self._is_stopped = self.is_finished = self._is_current = False
+
+    @property
+    def statistics(self) -> ProducerStatistics:
+        """Account of this producer until now, with that of the processes before it."""
+        return self._window.statistics
+
+    def run(self, *, close: bool = False) -> ProducerStatistics:
+        """Follow the source until it ends, or until ``stop``; with ``close`` end the stream where the source ends.
+
+        A directory has its end, when the stream is closed, where all files that are there are read. The stream ends once
+        all its producers are closed. Without ``close`` samples that fill no shard stay where they are, and the same call
+        goes on from there.
+
+        Args:
+            close: nothing will follow what is in the source by now.
+
+        Raises:
+            BadSampleError, NoTargetError, OversizedSampleError: by the policies; nothing that was committed is lost.
+            StoreFullError: no space left; the same call goes on when there is some.
+        """
+        wait = FIRST_WAIT
+        with self._store.used(), beating(self._store, self._tell):
+            while not (self._is_stopped or self.is_finished):
+                if self.step(close=close):
+                    wait = FIRST_WAIT
+                elif not self.is_finished:
+                    self._clock.sleep(wait)
+                    wait = min(2 * wait, _MAX_WAIT)
+        return self.statistics
+
+    def _tell(self) -> tuple[str, dict[str, Any], dict[str, float]] | None:
+        """Return the key, the facts and the counts of a heartbeat, once this producer is registered."""
+        if self._registration is None:
+            return None
+        facts = {"producer": self.name, "waiting_for": self._pressure.reason}
+        return producer_key(self._registration.number), facts, dict(self._window.counts)
+
+    def stop(self) -> None:
+        """Let ``run`` return after the present step; any thread or signal handler may call this."""
+        self._is_stopped = True
+
+    def close(self) -> ProducerStatistics:
+        """Read the source to its end, commit what waits, and end the stream if all its producers are closed."""
+        self._is_stopped = False
+        return self.run(close=True)
+
+    def step(self, *, close: bool = False) -> bool:
+        """Do one piece of the work: take samples, or commit one shard. Return false if there was nothing to do."""
+        if self.is_finished:
+            return False
+        if self._registration is None and not self._begin(close=close):
+            return False
+        try:
+            if not self._is_current:
+                self._adopt()
+            return not self.is_finished and self._advance(close=close)
+        except BaseException:
+            # What was taken is in no record: the next step begins behind the last one that is there.
+            self._is_current = False
+            raise
+
+    def _advance(self, *, close: bool) -> bool:
+        if self._pressure.is_on(len(self._records)):
+            return False
+        is_closing = close and self._is_closing
+        num_packs = self._window.packs_of_shard()
+        if num_packs and not is_closing:
+            return self._commit(num_packs)
+        time_now, max_age = self._clock.now(), self._settings.max_age
+        if max_age is not None and self._oldest is not None and time_now - self._oldest >= max_age:
+            self._is_emptied = True
+        if self._is_emptied and not is_closing:
+            self._window.finish()
+            if self._window.ready:
+                return self._commit(self._window.packs_of_shard() or len(self._window.ready))
+            self._is_emptied, self._oldest = False, None
+        if not is_closing:
+            first_id = self._own.first_sample_id + self._window.counts["samples_read"]
+            samples = self._feed.poll(_BATCH, first_id, is_last=close)
+            if samples:
+                self._oldest = time_now if self._oldest is None else self._oldest
+                self._window.add(self._intake.take(samples, first_id))
+                return True
+            if not (close and self._feed.is_ended):
+                self.is_finished = self._feed.is_ended
+                return False
+        self._is_closing = True
+        self._window.finish()
+        if self._window.ready:
+            # The tail is divided over the lanes that have no shard of this round yet, so that they end together.
+            num_lanes = -len(self._records) % self._num_lanes or self._num_lanes
+            limit = self._window.packs_of_shard() or self._per_shard
+            return self._commit(min(limit, -(-len(self._window.ready) // num_lanes)))
+        self._end()
+        return False
+
+    @property
+    def _own(self) -> Registration:
+        assert self._registration is not None
+        return self._registration
+
+    def _begin(self, *, close: bool) -> bool:
+        """Claim the stream and register, once it is known how samples are encoded; return false until then."""
+        known = self._producers.named(self.name)
+        if known is None and self._records.look() is not None:
+            raise self._ended()
+        mode = "encoder" if known is None else known.settings.get("mode", "encoder")
+        if self._encoder is None:
+            chosen = encoder_of_arrivals(self._given_encoder, self._encoder_options, self._feed, known, close=close)
+            if chosen is None:
+                return False
+            self._encoder, mode = chosen[0], chosen[1].value
+        self._intake = Intake(self._encoder, self._settings, self._feed.title)
+        self._num_lanes = claim_stream(self._log, self._encoder, self._settings, self._notes)
+        self._registration = self._producers.register(self.name, {"mode": mode, **self._settings.registered})
+        return True
+
+    def _adopt(self) -> None:
+        """Go on behind the last record of this producer."""
+        recovered = recover(self._store, self._records, self._settings, self.name, self._clock, self._carried_media)
+        self._window, self._is_closing, self._is_emptied = recovered.window, recovered.is_closing, False
+        self._oldest = None if self._window.is_empty else self._clock.now()
+        if recovered.end is not None:
+            self._check_closed()
+        self._feed.seek(recovered.cursors)
+        self._is_current = True
+        if self._producers.is_closed(self._own):
+            self._end()
+
+    def _check_closed(self) -> None:
+        """Refuse to go on behind the end of the stream, unless this producer was closed in front of it.
+
+        Raises:
+            StoreMismatchError: it was not.
+        """
+        if not any(self._producers.is_closed(self._own) for _ in late_looks(self._clock)):
+            raise self._ended()
+
+    def _ended(self) -> StoreMismatchError:
+        return StoreMismatchError(
+            f"{self.directory} has ended with {counted(len(self._records), 'shard')}: nothing can follow. Choose "
+            f"another {setting('directory')}"
+        )
+
+    def _commit(self, num_packs: int) -> bool:
+        """Write a shard of the first packs that are ready, and the record of it; return true.
+
+        If another process was first, its record is adopted: of its own name wholly, of another only its number.
+        """
+        packs = self._window.ready[:num_packs]
+        cursor = self._feed.cursor()
+        state = state_behind(
+            self._store,
+            self._records,
+            self._own,
+            self._window,
+            num_packs,
+            cursor=cursor,
+            is_closing=self._is_closing,
+            carried_media=self._carried_media,
+        )
+        while not self._log.commit(record := self._write_shard(packs, state)):
+            if self._lost_to_own():
+                self._is_current = False
+                return True
+        crash_points.reach("after-commit")
+        self._records.shards.append(record)
+        self._feed.settle()
+        self._window.drop_committed(num_packs, state["counts"])
+        if self._window.is_empty:
+            self._oldest = None
+        elif self._oldest is not None and not self._is_emptied:
+            self._oldest = self._clock.now()
+        remove_carry_over(self._store, self._records)
+        if self._on_shard is not None:
+            self._on_shard(self.statistics)
+        return True
+
+    def _write_shard(self, packs: Sequence[ReadyPack], state: dict[str, Any]) -> ShardRecord:
+        with_media = self._carried_media is not None
+        return write_shard(self._store, self._records, packs, state, writer_id=self._writer_id, with_media=with_media)
+
+    def _lost_to_own(self) -> bool:
+        """Read the records that others were first with; return true if one is of this producer's name.
+
+        Raises:
+            StoreMismatchError: the stream has ended.
+        """
+        num_known = len(self._records)
+        # The record is there, but a network mount may show it late.
+        while (end := self._records.look()) is None and len(self._records) == num_known:
+            self._clock.sleep(FIRST_WAIT)
+        if self._records.own(num_known):
+            return True
+        if end is not None:
+            self._check_closed()
+        return end is not None
+
+    def _end(self) -> None:
+        """Close this producer, and the stream if all others are closed too."""
+        self._producers.close(self._own, self.statistics.as_dict())
+        self.is_finished = True
+        while all(map(self._producers.is_closed, self._producers.all())) and self._records.look() is None:
+            self._log.end(EndRecord(len(self._records), *self._records.sums))
+
+    def __repr__(self) -> str:
+        return f"PackingProducer({self._feed.title!r} to {self.directory!r}, {self.statistics})"

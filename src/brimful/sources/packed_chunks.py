@@ -1,0 +1,114 @@
+"""Samples of packed rows as ms-swift's sharded loader reads them: ``chunk_00000.jsonl``, one pack a line.
+
+::
+
+    {"input_ids": [ … ], "labels": [ … ], "position_ids": [0, 1, 2, 0, 1], "lengths": [3, 2], "pack_length": 5, "num_samples": 2}
+
+Each of ``lengths`` is a row of its own here: a format that took the line for one sample would let them see each other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.fingerprint import canonical_json, fingerprint_bytes
+from brimful.sources.lines import JsonLines
+from brimful.sources.rows import UniformBlockRows
+from brimful.sources.sample import MalformedRowError
+from brimful.typing import Fingerprint
+
+_NAME = re.compile(r"chunk_\d+\.jsonl")
+_MARK = b'"pack_length"'
+
+
+def holds_packed_chunk(path: str) -> bool:
+    """Return true for a file with the name of a chunk whose first line is a pack.
+
+    >>> holds_packed_chunk("chunk_0.json")
+    False
+    """
+    if not _NAME.fullmatch(os.path.basename(path)) or not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return _MARK in file.readline()
+
+
+class PackedChunk(UniformBlockRows):
+    """Rows of one chunk: one row a sample, in the order of packs and of the samples in them.
+
+    Opening reads the chunk once, for the number of samples in each pack.
+
+    Args:
+        path: of the chunk.
+        cache: directory of line indexes.
+    """
+
+    unit = "one sample of a pack a row"
+
+    def __init__(self, path: str | os.PathLike[str], *, cache: Path | None = None) -> None:
+        self.title = os.fspath(path)
+        self._lines = JsonLines(path, cache=cache)
+        counts = [len(rows_of_pack(pack)) for pack in self._lines.read(0, len(self._lines))]
+        self._first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return int(self._first_rows[-1])
+
+    def _line_of(self, index: int) -> int:
+        return int(np.searchsorted(self._first_rows, index, side="right")) - 1
+
+    def read(self, start: int, stop: int) -> Iterator[Any]:
+        stop = min(stop, len(self))
+        if start >= stop:
+            return
+        first, last = self._line_of(start), self._line_of(stop - 1)
+        for line, pack in enumerate(self._lines.read(first, last + 1), first):
+            begin = int(self._first_rows[line])
+            yield from rows_of_pack(pack)[max(0, start - begin) : stop - begin]
+
+    def where(self, index: int) -> str:
+        line = self._line_of(index)
+        return f"{self._lines.where(line)}: sample {index - int(self._first_rows[line])} of the pack"
+
+    def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
+        rows = [str(row) if isinstance(row, MalformedRowError) else row for row in self.read(start, stop)]
+        return fingerprint_bytes(canonical_json(rows))
+
+
+def rows_of_pack(pack: Any) -> list[Any]:
+    """Return the samples of a packed row; a row that contradicts itself as one error.
+
+    >>> rows_of_pack({"input_ids": [5, 6, 7], "labels": [-100, 6, -100], "lengths": [2, 1], "pack_length": 3})
+    [{'input_ids': [5, 6], 'labels': [-100, 6]}, {'input_ids': [7], 'labels': [-100]}]
+    """
+    if isinstance(pack, MalformedRowError):
+        return [pack]
+    try:
+        ids, labels, lengths = (pack[name] for name in ("input_ids", "labels", "lengths"))
+        reason = _contradiction(pack, ids, labels, lengths)
+    except (KeyError, TypeError) as error:
+        reason = f"is no packed row: {error!r}"
+    if reason:
+        return [MalformedRowError(reason)]
+    return [{"input_ids": ids[a:b], "labels": labels[a:b]} for a, b in pairwise(accumulate(lengths, initial=0))]
+
+
+def _contradiction(pack: Mapping[str, Any], ids: Any, labels: Any, lengths: Any) -> str:
+    """Return what in a packed row contradicts its lengths; empty if nothing does."""
+    if not lengths or min(lengths) < 1:
+        return "its lengths are not of samples: each must be at least 1"
+    num_tokens = sum(lengths)
+    for name, number in (("input_ids", len(ids)), ("labels", len(labels)), ("pack_length", pack.get("pack_length"))):
+        if number != num_tokens:
+            return f"its lengths are {num_tokens:,} tokens, and {name} is of {number!r}"
+    positions = pack.get("position_ids")
+    if positions is not None and positions != [place for length in lengths for place in range(length)]:
+        return "its position_ids do not begin again where its lengths say that a sample begins"
+    return ""

@@ -1,0 +1,142 @@
+"""Streams in ms-swift: its flags keep their meaning, contradictions are named, and a training gets the packs in order."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from brimful import LazyShardedDataset, PackingProducer
+from brimful.errors import SettingsError
+from brimful.testing.toys import toy_stream
+from brimful.trainers import ms_swift_stream
+from brimful.trainers.ms_swift_stream import SwiftStream, take_flags
+from tests.materialize.pictures import PictureEncoder, chat, picture
+from tests.trainers.swift_stream_run import CANNOT
+
+VARIABLE = "BRIMFUL_PYTHON_MS_SWIFT"
+FLAGS = ["--sharded_lazy", "true", "--sharded_lazy_pre_packed", "true"]
+
+
+def arguments(stream, **values):
+    """Arguments as ms-swift has them where plugins are imported."""
+    given = {"packing": False, "streaming": False, "attn_impl": "sdpa", "dataset": [str(stream)], "val_dataset": []}
+    given |= {"cached_dataset": [], "max_steps": 4, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
+    given |= {"global_world_size": 2, "train_dataloader_shuffle": False, "ignore_args_error": False}
+    return SimpleNamespace(**given | values)
+
+
+def read(monkeypatch, args, argv):
+    """Read a command line as the plugin does."""
+    monkeypatch.setattr(sys, "argv", ["sft", *argv])
+    monkeypatch.setattr(
+        ms_swift_stream, "_unknown_to_swift", lambda _, others: [name for name in others if "typo" in name]
+    )
+    ms_swift_stream._read_flags(args)
+    return args
+
+
+def test_flags_are_read_as_ms_swift_reads_booleans():
+    flags, others = take_flags(["--sharded_lazy", "--model", "m", "--sharded_lazy_pre_packed", "False"])
+    assert flags == {"sharded_lazy": True, "sharded_lazy_pre_packed": False}
+    assert others == ["--model", "m"]
+    with pytest.raises(SettingsError, match="--sharded_lazy maybe: use true or false"):
+        take_flags(["--sharded_lazy", "maybe"])
+
+
+def test_without_the_flags_nothing_changes(monkeypatch, tmp_path):
+    """What ms-swift does not know is still its own business to refuse."""
+    args = read(monkeypatch, arguments(tmp_path), ["--typo", "--sharded_lazy", "false"])
+    assert not args.ignore_args_error
+    assert not hasattr(args, "_streams_packs")
+
+
+@pytest.mark.parametrize(
+    ("values", "argv", "error"),
+    [
+        ({}, FLAGS[:2], "--sharded_lazy_pre_packed true"),
+        ({}, FLAGS[2:], "goes with --sharded_lazy true"),
+        ({"packing": True}, FLAGS, "set --packing false"),
+        ({"streaming": True}, FLAGS, "set --streaming false"),
+        ({"rlhf_type": "dpo"}, FLAGS, "is for `swift sft`"),
+        ({"val_dataset": ["v"]}, FLAGS, "--dataset STREAM, without others"),
+        ({"attn_impl": "paged"}, FLAGS, "--attn_impl paged does not see packs"),
+        ({}, [*FLAGS, "--typo", "3"], "ms-swift does not know --typo"),
+    ],
+)
+def test_contradictions_are_refused_with_the_flag_to_change(monkeypatch, tmp_path, values, argv, error):
+    with pytest.raises(SettingsError, match=error):
+        read(monkeypatch, arguments(tmp_path, **values), argv)
+
+
+def test_a_global_batch_is_the_lanes(monkeypatch, tmp_path):
+    """Two ranks with two packs each: samplers by number deliver each pack once."""
+    stream = toy_stream(tmp_path / "s", [3, 3, 3])
+    args = read(monkeypatch, arguments(stream), FLAGS)
+    rows = ms_swift_stream._stream_of(args)
+    assert args.ignore_args_error
+    assert (len(rows), rows.packs.lanes) == (12, 4)
+    assert [index for index in range(12) if all(label == -100 for label in rows[index]["labels"])] == [9, 10, 11]
+
+
+def test_a_stream_that_grows_needs_steps_and_no_shuffling(tmp_path):
+    producer = PackingProducer(
+        [{"text": "abc"}] * 40, toy_encoder(), tmp_path, capacity=16, lookahead=4, packs_per_shard=1
+    )
+    while not list(tmp_path.glob("log/*")):
+        producer.step()
+    with pytest.raises(SettingsError, match="still grows, so that its length is not known: set --max_steps"):
+        ms_swift_stream._stream_of(arguments(tmp_path, max_steps=-1))
+    with pytest.raises(SettingsError, match="--train_dataloader_shuffle false"):
+        ms_swift_stream._stream_of(arguments(tmp_path, train_dataloader_shuffle=True))
+    rows = ms_swift_stream._stream_of(arguments(tmp_path, global_batch_size=2, train_iters=3))
+    assert len(rows) == 6
+    assert rows[0]["position_ids"][:4] == [0, 1, 2, 0]
+    assert rows[0]["length"] == len(rows[0]["labels"])
+
+
+def toy_encoder():
+    from brimful.testing.toys import toy_chat_encoder
+
+    return toy_chat_encoder()
+
+
+def test_a_stream_with_media_is_refused(tmp_path):
+    """Their pixels would be left out of the batch."""
+
+    class Encoder(PictureEncoder):
+        length_settings = {"encoder": "toy", "media": {"family": "toy"}}
+
+    PackingProducer([chat("a", picture(1))], Encoder(), tmp_path, capacity=64).close()
+    with pytest.raises(SettingsError, match="holds media, which ms-swift's collator cannot be given"):
+        SwiftStream(LazyShardedDataset(tmp_path))
+
+
+@pytest.mark.training
+def test_swift_sft_trains_on_a_stream_that_grows(tmp_path):
+    """The command of ms-swift's own Python with the four flags; each pack in order, and its samples isolated."""
+    interpreter = os.environ.get(VARIABLE)
+    if interpreter is None and importlib.util.find_spec("swift") is None:
+        pytest.skip(f"ms-swift is not installed ({VARIABLE} may name its interpreter)")
+    flags = [*FLAGS, "--packing", "false", "--train_dataloader_shuffle", "false"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [interpreter or sys.executable, "-W", "ignore", "-m", "tests.trainers.swift_stream_run", str(tmp_path), *flags],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if done.returncode == CANNOT:
+        pytest.skip(f"ms-swift cannot be imported: {done.stderr.strip().splitlines()[-1]} ({VARIABLE})")
+    assert done.returncode == 0, done.stderr[-3000:]
+    outcome = json.loads(done.stdout.strip().splitlines()[-1])
+    assert outcome["packs"] == 6
+    assert outcome["segments"] > 1
