@@ -35,6 +35,7 @@
     ├── LengthChangedError (ValueError)        a sample encodes to another length than planned
     ├── CollateError (ValueError)              samples that cannot share one batch
     ├── StateError (ValueError)                a loader state that does not fit this loader
+    ├── UnfinishedSharesError (RuntimeError)   this share of a job is done, and others are not
     └── TaskFailedError (RuntimeError)         a worker process died
 
 Each class is also the built-in error that a caller would expect, so both work::
@@ -91,6 +92,7 @@ __all__ = [
     "LengthChangedError",
     "CollateError",
     "StateError",
+    "UnfinishedSharesError",
     "TaskFailedError",
     "missing_extra",
 ]
@@ -302,6 +304,10 @@ class CollateError(BrimfulError, ValueError):
 
 class StateError(BrimfulError, ValueError):
     """A saved state does not fit this loader."""
+
+
+class UnfinishedSharesError(BrimfulError, RuntimeError):
+    """The share of this call is done, and others of the job are not: no failure, but there is no result yet."""
 
 
 class TaskFailedError(BrimfulError, RuntimeError):
