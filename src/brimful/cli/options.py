@@ -159,7 +159,10 @@ job_options = grouped(
 engine_option = grouped(
     "Job",
     choice_option(
-        "--engine", Engine, "Who does the work: processes of this machine, or the Ray cluster that runs.", default="local"
+        "--engine",
+        Engine,
+        "Who does the work: processes of this machine, or the Ray cluster that runs.",
+        default="local",
     ),
 )
 

@@ -118,7 +118,9 @@ class _Crew:
         self._ray, self._say = ray, say
         cores = int(ray.cluster_resources().get("CPU", 0))
         if num_proc is None and not cores:
-            raise SettingsError(f"the Ray cluster has no core for workers: give {setting('num_proc')} if it will have some")
+            raise SettingsError(
+                f"the Ray cluster has no core for workers: give {setting('num_proc')} if it will have some"
+            )
         self._num_workers = num_proc or cores
         # Both lie in the cluster once, and each node takes a copy.
         self._order = ray.put(bytes(ForkingPickler.dumps((function, context))))
@@ -160,13 +162,13 @@ class _Crew:
                     continue
                 num_open -= 1
                 yield tasks[number], answer
-            for worker, error in dead_workers:
-                repeats.extend(self._bury(worker, error, tasks))
+            for worker, death in dead_workers:
+                repeats.extend(self._bury(worker, death, tasks))
             if dead_workers:
-                worker, error = dead_workers[-1]
+                worker, death = dead_workers[-1]
                 self._say(
                     f"{counted(len(dead_workers), 'worker')} died, the last on {worker.machine or 'its way'} "
-                    f"({_reason(error)}); the tasks are done again"
+                    f"({_reason(death)}); the tasks are done again"
                 )
             if waiting_since is not None and time.monotonic() - waiting_since > _PATIENCE_SECONDS:
                 waiting_since = None
