@@ -1,8 +1,7 @@
 """The same job by processes of one machine and by a Ray cluster of two nodes on it, with the same number of workers.
 
-``brimful measure`` and ``brimful write`` as commands, each in its turn: local, then Ray, on fresh caches. The nodes are of
-``ray.cluster_utils.Cluster``. Processor time is that of all processes of a command, those of the cluster included, sampled five
-times a second; on a busy machine it says more than the clock.
+``brimful measure`` as a command, in turn: local, then Ray, on fresh caches. The nodes are of ``ray.cluster_utils.Cluster``. Processor time is that of all processes of a command, those of the cluster included, sampled
+twice a second; on a busy machine it says more than the clock.
 
     PYTHONPATH=src:RAY python benchmarks/bench_ray.py DATA.jsonl TOKENIZER [--repetitions 1] [-- --no-fast …]
 """
@@ -48,7 +47,7 @@ def timed(command: list[str], cluster: list[psutil.Process]) -> tuple[float, flo
     root = psutil.Process(process.pid)
     while process.poll() is None:
         processor_seconds([root, *cluster], times)
-        time.sleep(0.2)
+        time.sleep(0.5)
     if process.returncode:
         raise SystemExit(f"brimful {' '.join(command)} ended with {process.returncode}")
     seconds = time.monotonic() - begin
@@ -88,32 +87,29 @@ def main() -> None:
             workers = ["--num-proc", "2"] if engine == "local" else ["--engine", "ray", "--num-proc", "2"]
             folder = home / f"{engine}-{repetition}"
             cache = ["--cache-dir", str(folder / "cache")]
-            lengths, plan, packs = (str(folder / name) for name in ("lengths.arrow", "plan.arrow", "packs"))
             folder.mkdir()
             # The index is made before, for it is no task.
             subprocess.run(
-                [sys.executable, "-c", f"import brimful; brimful.open_source({arguments.data!r}, cache_dir={cache[1]!r})"],
+                [
+                    sys.executable,
+                    "-c",
+                    f"import brimful; brimful.open_source({arguments.data!r}, cache_dir={cache[1]!r})",
+                ],
                 check=True,
             )
-            row = {"engine": engine, "load": os.getloadavg()[0]}
-            row["measure s"], row["measure processor s"] = timed(["measure", *base, *cache, *workers, "-o", lengths], nodes)
-            subprocess.run(
-                [sys.executable, "-m", "brimful", "plan", lengths, "--max-length", "8192", "-o", plan, "--quiet"],
-                check=True,
-                stdout=subprocess.DEVNULL,
-            )
-            row["write s"], row["write processor s"] = timed(["write", plan, *base, *cache, *workers, "-o", packs], nodes)
+            output = ["-o", str(folder / "lengths.arrow")]
+            row: dict[str, float | str] = {"engine": engine, "load": os.getloadavg()[0]}
+            row["seconds"], row["processor seconds"] = timed(["measure", *base, *cache, *workers, *output], nodes)
             rows.append(row)
-            print(json.dumps({name: round(value, 1) if not isinstance(value, str) else value for name, value in row.items()}), flush=True)
+            print(
+                json.dumps({name: value if isinstance(value, str) else round(value, 1) for name, value in row.items()}),
+                flush=True,
+            )
         one, other = (home / f"{engine}-{repetition}" for engine in ("local", "ray"))
-        for name in ("lengths.arrow", "plan.arrow"):
-            assert filecmp.cmp(one / name, other / name, shallow=False), name
-        shards = [sorted(path.name for path in (folder / "packs/shards").iterdir()) for folder in (one, other)]
-        assert shards[0] == shards[1]
-    for stage in ("measure", "write"):
-        for clock in ("s", "processor s"):
-            sums = [sum(row[f"{stage} {clock}"] for row in rows if row["engine"] == engine) for engine in ("local", "ray")]
-            print(f"{stage}, {clock}: Ray / local = {sums[1] / sums[0]:.3f}")
+        assert filecmp.cmp(one / "lengths.arrow", other / "lengths.arrow", shallow=False)
+    for clock in ("seconds", "processor seconds"):
+        sums = {name: sum(float(row[clock]) for row in rows if row["engine"] == name) for name in ("local", "ray")}
+        print(f"{clock}: Ray / local = {sums['ray'] / sums['local']:.3f}")
     cluster.shutdown()
     shutil.rmtree(home)
 

@@ -59,7 +59,9 @@ def test_a_share_that_is_alone_says_what_is_missing():
     share.check_all_done(4, 4, "shares")
     with pytest.raises(UnfinishedSharesError) as caught:
         share.check_all_done(3, 4, "shares")
-    assert str(caught.value).startswith("share 1 of 4 is done; 3 of 4 shares are there. The call that finishes last joins")
+    assert str(caught.value).startswith(
+        "share 1 of 4 is done; 3 of 4 shares are there. The call that finishes last joins"
+    )
 
 
 def test_all_cores_where_nobody_says_how_many(monkeypatch):

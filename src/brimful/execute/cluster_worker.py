@@ -1,7 +1,7 @@
 """The worker of a cluster: it gets a function and its context once, then task after task, and answers each.
 
-The class knows no cluster: ``execute/ray.py`` makes an actor of it. Answers are bytes, so that results and errors take the
-same way as those of local processes.
+The class knows no cluster: ``execute/ray.py`` makes an actor of it. Orders and answers are pickled as ``multiprocessing``
+does it between local processes, so that they can hold the same and fail alike; they come from the job itself, never from data.
 """
 
 import os
