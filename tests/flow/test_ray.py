@@ -36,6 +36,7 @@ with warnings.catch_warnings():
 def cluster():
     """Two nodes of one core, whose workers find this package and these tests."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # else 15: on a machine with other work they would stand still
         patch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
         nodes = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         nodes.add_node(num_cpus=1)
