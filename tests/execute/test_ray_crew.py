@@ -104,3 +104,21 @@ def test_a_cluster_without_cores_and_no_workers_are_refused(run):
         run(FakeRay(0))
     with pytest.raises(SettingsError, match="num_proc must be at least 1 and is 0"):
         run(FakeRay(2), num_proc=0)
+
+
+class _NoCluster(FakeRay):
+    def is_initialized(self):
+        return False
+
+    def init(self, *, address, **_):
+        assert address == "auto"
+        raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to.")
+
+
+def test_no_cluster_is_an_error_that_says_how_to_start_one(run):
+    with pytest.raises(SettingsError) as caught:
+        run(_NoCluster())
+    assert str(caught.value).startswith(
+        "no Ray cluster is found (Could not find any running Ray instance. Please specify the one to connect to): start one by "
+        "`ray start`, or name one in RAY_ADDRESS"
+    )

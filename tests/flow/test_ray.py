@@ -129,7 +129,7 @@ def test_a_row_that_kills_its_workers_is_refused_by_name(cluster, data, tmp_path
     progress = _At()
     with pytest.raises(TaskFailedError, match="samples 60 to 60: 3 workers died at this task, the last on "):
         measure_lengths(data, Slow(), cache_dir=tmp_path / "cache", execution="ray", progress=progress)
-    assert len(progress.lines) == 2
+    assert sum("1 worker died, the last on " in line for line in progress.lines) == 2
     # Without the row the job goes on with what was measured.
     data.write_text("".join(data.read_text().splitlines(keepends=True)[:60]))
     progress = _At()
@@ -180,19 +180,6 @@ def _wait_until(condition):
             return
         time.sleep(0.1)
     raise AssertionError("nothing happened for a minute")
-
-
-def test_no_cluster_is_an_error_that_says_how_to_start_one(tmp_path):
-    script = "from brimful.cli import main; main(['measure', 'a.jsonl', '--engine', 'ray'])"
-    (tmp_path / "a.jsonl").write_text('{"input_ids": [1, 2]}\n')
-    environment = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}
-    del environment["RAY_ADDRESS"]
-    environment["RAY_TMPDIR"] = str(tmp_path)
-    result = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert result.returncode == 2, result.stderr
-    assert result.stderr.splitlines()[-1].startswith("error: no Ray cluster is found")
 
 
 def test_zero_workers_are_refused(cluster, data):

@@ -6,13 +6,13 @@ does it between local processes, so that they can hold the same and fail alike; 
 
 import os
 import socket
+import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from brimful import __version__
 from brimful.errors import SettingsError, TaskFailedError
 from brimful.execute.serving import attempt
 from brimful.execute.shared_directories import unshared
@@ -20,6 +20,10 @@ from brimful.messages import setting
 
 _VARIABLES = ("BRIMFUL_", "HF_", "TOKENIZERS_", "TRANSFORMERS_")
 """Beginnings of the variables of the environment that workers take over: caches, and hubs that may not be asked."""
+
+
+_VERSION: str = sys.modules["brimful"].__version__
+"""Version of the package, which is imported before any of its modules."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Surroundings:
     def here(cls, marks: Mapping[str, str]) -> "Surroundings":
         """Return those of this process."""
         variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
-        return cls(__version__, os.getcwd(), variables, marks)
+        return cls(_VERSION, os.getcwd(), variables, marks)
 
 
 class ClusterWorker:
@@ -76,9 +80,9 @@ def _check(surroundings: Surroundings, machine: str) -> None:
     Raises:
         SettingsError: this machine has another brimful, or does not see a directory.
     """
-    if surroundings.version != __version__:
+    if surroundings.version != _VERSION:
         raise SettingsError(
-            f"node {machine} has brimful {__version__} and the job runs {surroundings.version}: install one version on "
+            f"node {machine} has brimful {_VERSION} and the job runs {surroundings.version}: install one version on "
             f"all nodes"
         )
     try:

@@ -1,4 +1,4 @@
-"""Where the tasks of a job run, and which of them one call does."""
+"""Settings of a job's tasks: who runs them, and which of them one call does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Task = TypeVar("Task")
 
 
 class Engine(str, Enum):
-    """What runs tasks."""
+    """Runners of tasks."""
 
     LOCAL = "local"
     """Processes of this machine."""
@@ -60,7 +60,7 @@ class Execution:
         if not 0 <= self.task_index < self.num_tasks:
             raise SettingsError(
                 f"{setting('task_index')} must be 0 to {self.num_tasks - 1} and is {self.task_index} (an array of Slurm "
-                f"counts from 0 with --array=0-{self.num_tasks - 1})"
+                f"counts from 0 with array=0-{self.num_tasks - 1})"
             )
         if self.engine is not Engine.LOCAL:
             raise SettingsError(

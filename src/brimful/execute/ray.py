@@ -92,9 +92,8 @@ def _connected() -> Any:
         ray.init(address="auto", namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError) as error:
         raise SettingsError(
-            f"no Ray cluster is found ({_first_line(error)}): start one with `ray start --head` and `ray start --address=…` "
-            f"on the other machines, or name one in RAY_ADDRESS; processes of this machine alone are "
-            f"{setting('engine', 'local')}"
+            f"no Ray cluster is found ({_first_line(error)}): start one by `ray start`, or name one in RAY_ADDRESS; processes "
+            f"of this machine alone are {setting('engine', 'local')}"
         ) from error
     finally:
         # Ray takes SIGTERM for itself; how a program ends is decided elsewhere (``brimful.stopping``).
