@@ -64,7 +64,7 @@ def main() -> None:
     arguments = parser.parse_args()
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_worker_niceness"] = "0"  # else 15: other work on this machine would go first
+    os.environ.update(RAY_worker_niceness="0")  # else 15: other work on this machine would go first
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     node = cluster.add_node(num_cpus=1)
     os.environ["RAY_ADDRESS"] = cluster.address
