@@ -57,8 +57,7 @@ class FakeActor:
         self.do = SimpleNamespace(remote=lambda *arguments: self._asked(worker.do, *arguments))
 
     def _asked(self, method, *arguments):
-        reference = SimpleNamespace(answer=lambda: self._answer(method, *arguments))
-        reference = _Reference(reference.answer)
+        reference = _Reference(lambda: self._answer(method, *arguments))
         self.ray.calls.append(reference)
         return reference
 

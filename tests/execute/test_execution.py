@@ -44,14 +44,14 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 def test_a_share_is_a_whole_number():
     with pytest.raises(WrongTypeError, match="task_index must be a whole number"):
-        Execution(task_index="0", num_tasks=2)
+        Execution(task_index="0", num_tasks=2)  # type: ignore[arg-type]
 
 
 def test_an_engine_is_known_by_its_name():
     assert as_execution("ray") == as_execution(Engine.RAY) == Execution(Engine.RAY)
     assert as_execution(LOCAL) is LOCAL
     with pytest.raises(WrongTypeError, match="an Execution, or the name of an engine: local or ray"):
-        as_execution(4)
+        as_execution(4)  # type: ignore[arg-type]
 
 
 def test_a_share_that_is_alone_says_what_is_missing():

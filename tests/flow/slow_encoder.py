@@ -8,7 +8,7 @@ from brimful.testing.toys import toy_chat_encoder
 _Toy = type(toy_chat_encoder())
 
 
-class Slow(_Toy):  # type: ignore[misc, valid-type]
+class Slow(_Toy):  # type: ignore[valid-type]
     """Takes its time for each batch, and ends its process at a row that asks for it. Its lengths are those of the toy."""
 
     def __init__(self, seconds=0.0):

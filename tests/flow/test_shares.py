@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_exports_in_shares_are_those_of_one_call(job, tmp_path):
     plan, source, encoder, _ = job
     write_packs(plan, source, encoder, tmp_path / "packs")
     for name in ("jsonl", "megatron"):
-        options = {"to": name, "packs_per_shard": 1}
+        options: dict[str, Any] = {"to": name, "packs_per_shard": 1}
         export_packs(tmp_path / "packs", directory=tmp_path / name / "whole", **options)
         for execution in (*shares(3)[1:], shares(3)[1]):
             with pytest.raises(UnfinishedSharesError):

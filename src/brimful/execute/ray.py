@@ -185,6 +185,7 @@ class _Crew:
         """Return the workers whose first answer is there, after a wait for one."""
         by_reference = {worker.queue[0][0]: worker for worker in self._workers if worker.queue}
         references = list(by_reference)
+        assert references, "tasks are open and no worker has any"
         ready, _ = self._ray.wait(references, num_returns=1, timeout=_WAIT_SECONDS)
         if ready:
             # All that are there by now: one call a task would look through all workers each time.

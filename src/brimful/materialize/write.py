@@ -244,8 +244,11 @@ def write_packs(
                     progress.advance(num_packs, tokens=num_tokens)
         # Every shard of this call is committed here: run_tasks raises if one task fails.
         if execution.is_share:
-            num_committed = num_shards - len(_pending_shards(store, log, range(num_shards)))
+            # One listing answers most shares; only one that may join looks at every file.
+            num_committed = len(log.committed() & set(range(num_shards)))
             execution.check_all_done(num_committed, num_shards, "shards")
+            num_whole = num_shards - len(_pending_shards(store, log, range(num_shards)))
+            execution.check_all_done(num_whole, num_shards, "shards")
         log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
         return len(pending_shards)
 
