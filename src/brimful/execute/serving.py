@@ -13,7 +13,6 @@ from typing import Any
 
 from brimful.errors import TaskFailedError
 
-
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 """Containers that are made before garbage is looked for: some megabytes of them."""
 
