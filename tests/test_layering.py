@@ -300,6 +300,17 @@ def test_the_compiler_has_one_home():
     assert found == {"compiling.py"}
 
 
+def test_ray_has_one_home():
+    """A second place that talks to the cluster decides anew what becomes of a worker that dies."""
+    found = {
+        str(path.relative_to(ROOT))
+        for path, _, tree in modules()
+        for name, _ in imports(tree)
+        if name.split(".")[0] == "ray"
+    }
+    assert found == {"execute/ray.py"}
+
+
 def test_no_module_is_called_utils():
     """A name that says nothing collects everything."""
     names = {path.stem for path in ROOT.rglob("*.py")} | {path.name for path in ROOT.rglob("*") if path.is_dir()}

@@ -36,6 +36,7 @@
     ├── CollateError (ValueError)              samples that cannot share one batch
     ├── StateError (ValueError)                a loader state that does not fit this loader
     ├── RankFailedError (RuntimeError)         another rank could not go on, seen from this one
+    ├── UnfinishedSharesError (RuntimeError)   this share of a job is done, and others are not
     └── TaskFailedError (RuntimeError)         a worker process died
 
 Each class is also the built-in error that a caller would expect, so both work::
@@ -93,6 +94,7 @@ __all__ = [
     "CollateError",
     "StateError",
     "RankFailedError",
+    "UnfinishedSharesError",
     "TaskFailedError",
     "missing_extra",
 ]
@@ -308,6 +310,10 @@ class StateError(BrimfulError, ValueError):
 
 class RankFailedError(BrimfulError, RuntimeError):
     """Another data-parallel rank could not make its part of a step, so that this one would wait for ever."""
+
+
+class UnfinishedSharesError(BrimfulError, RuntimeError):
+    """The share of this call is done, and others of the job are not: no failure, but there is no result yet."""
 
 
 class TaskFailedError(BrimfulError, RuntimeError):

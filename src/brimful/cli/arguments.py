@@ -12,6 +12,7 @@ from brimful.cli.flags import flag_of
 from brimful.cli.mixture import MixtureFile
 from brimful.encode import Encoder, encoder_for
 from brimful.errors import BrimfulError, SettingsError
+from brimful.execute import Execution
 from brimful.media.families import Family, family_of_processor, open_family
 from brimful.plan import Alignment, PlanSettings
 from brimful.progress import Progress, make_progress
@@ -51,6 +52,11 @@ class Job:
         if tokenizer is None:
             return source_note
         return {"tokenizer": tokenizer.place, "tokenizer_fingerprint": tokenizer.fingerprint, **source_note}
+
+
+def execution_of(options: Mapping[str, Any]) -> Execution:
+    """Return where the tasks of a command run, and which of them it does."""
+    return Execution(options["engine"], options.get("task_index"), options.get("num_tasks"))
 
 
 def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import pairs, required
+from brimful.cli.arguments import execution_of, pairs, required
 from brimful.cli.command import GroupedCommand, grouped, value_option
-from brimful.cli.options import job_options, source_options, store_options
+from brimful.cli.options import execution_options, job_options, source_options, store_options
 from brimful.cli.terminal import show
 from brimful.export import LAYOUTS, check_export, export_packs
 from brimful.export.whole_samples import open_as_packed
@@ -29,6 +29,7 @@ from brimful.sources import Source
 )
 @source_options
 @store_options
+@execution_options
 @job_options
 def export(packs: str, output: str | None, to: str | None, check: bool, **options: Any) -> None:
     """Write PACKS, a pack store, in the layout of another project.
@@ -53,6 +54,7 @@ def export(packs: str, output: str | None, to: str | None, check: bool, **option
         source=source,
         packs_per_shard=options["packs_per_shard"],
         num_proc=options["num_proc"],
+        execution=execution_of(options),
         progress=progress,
     )
     outcome = check_export(directory, store, source=source, progress=progress) if check else None

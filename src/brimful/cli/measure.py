@@ -4,13 +4,14 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import augmentation_of, open_job
+from brimful.cli.arguments import augmentation_of, execution_of, open_job
 from brimful.cli.artefacts import lengths_as_dict
 from brimful.cli.command import GroupedCommand, choice_option, grouped, value_option
 from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.options import (
     bad_sample_option,
     encoder_options,
+    execution_options,
     filter_option,
     job_options,
     media_options,
@@ -49,6 +50,7 @@ from brimful.report.text.lengths import describe_lengths
     click.option("-o", "--output", metavar="FILE", help="The length table (default: inside the cache)."),
     choice_option("--on-mismatch", ["error", "rebuild"], "If FILE holds lengths of other data or settings."),
 )
+@execution_options
 @job_options
 @config_option
 def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None:
@@ -64,6 +66,7 @@ def measure(source: tuple[str, ...], output: str | None, **options: Any) -> None
         budgets=("tokens", *options["budgets"]),
         path=output,
         rejects_path=options["rejects"] or (f"{output}.rejects.jsonl" if output else None),
+        execution=execution_of(options),
         progress=job.progress,
         augmentation=augmentation,
         **{

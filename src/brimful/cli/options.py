@@ -8,6 +8,7 @@ import click
 from brimful.cli.command import choice_option, grouped, value_option
 from brimful.cli.mixture import read_mixture
 from brimful.encode import Mode, Reasoning
+from brimful.execute import Engine
 from brimful.measure.filters import FILTERS
 from brimful.media.families import FAMILIES
 from brimful.media.storage import MediaStorage
@@ -153,6 +154,28 @@ job_options = grouped(
             help="Where indexes and measured lengths are kept, but not what is known of tokenizers (default: $BRIMFUL_CACHE or ~/.cache/brimful).",
         ),
     ),
+)
+
+engine_option = grouped(
+    "Job",
+    choice_option(
+        "--engine",
+        Engine,
+        "Who does the work: processes of this machine, or the Ray cluster that runs.",
+        default="local",
+    ),
+)
+
+execution_options = grouped(
+    "Job",
+    engine_option,
+    value_option(
+        "--task-index",
+        "N",
+        "Do one share of the job, from 0, for an array of Slurm; whoever finishes last joins them.",
+        type=int,
+    ),
+    value_option("--num-tasks", "N", "Shares of the job.", type=int),
 )
 
 store_options = grouped("Output", value_option("-o", "DIR", "Directory of the packs.", "--output"))

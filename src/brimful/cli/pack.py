@@ -4,13 +4,14 @@ from typing import Any
 
 import click
 
-from brimful.cli.arguments import open_job, plan_settings, required
+from brimful.cli.arguments import execution_of, open_job, plan_settings, required
 from brimful.cli.command import GroupedCommand
 from brimful.cli.config import SourceArgument, config_option
 from brimful.cli.npy import numbers_from_npy
 from brimful.cli.options import (
     bad_sample_option,
     encoder_options,
+    engine_option,
     filter_option,
     job_options,
     max_patches_option,
@@ -35,6 +36,7 @@ from brimful.materialize import pack_dataset
 @media_storage_option
 @plan_options
 @store_options
+@engine_option
 @job_options
 @config_option
 def pack(source: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
@@ -55,6 +57,7 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
         groups=None if groups is None else numbers_from_npy(groups),
         sources=job.sources,
         notes=job.notes,
+        execution=execution_of(options),
         progress=job.progress,
         **{name: options[name] for name in ("num_proc", "cache_dir", "on_bad_sample", "filters", "media_storage")},
     )

@@ -12,7 +12,7 @@ import click
 
 from brimful import __version__
 from brimful.cli.flags import in_flags
-from brimful.errors import BrimfulError
+from brimful.errors import BrimfulError, UnfinishedSharesError
 from brimful.stopping import STOPPED
 
 _COMMANDS = {
@@ -89,6 +89,11 @@ def run(arguments: Sequence[str]) -> NoReturn:
     as_json = "--json" in arguments
     try:
         result: Any = _brimful.main(args=list(arguments), prog_name="brimful", standalone_mode=False)
+    except UnfinishedSharesError as error:
+        # No failure: an array of Slurm must not take it for one.
+        message = in_flags(error.message)
+        print(json.dumps({"event": "share", "message": message}) if as_json else message, file=sys.stderr)
+        sys.exit(0)
     except BrimfulError as error:
         _fail(in_flags(error.message), error, as_json)
     except click.exceptions.NoArgsIsHelpError as error:

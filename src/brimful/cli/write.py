@@ -6,11 +6,12 @@ from typing import Any
 import click
 
 from brimful.blobs import open_blob_store
-from brimful.cli.arguments import open_job, required
+from brimful.cli.arguments import execution_of, open_job, required
 from brimful.cli.artefacts import PLAN, kind_of, mismatch
 from brimful.cli.command import GroupedCommand
 from brimful.cli.options import (
     encoder_options,
+    execution_options,
     job_options,
     media_options,
     media_storage_option,
@@ -34,6 +35,7 @@ from brimful.serve import open_packs
 @media_options
 @media_storage_option
 @store_options
+@execution_options
 @job_options
 def write(plan_file: str, source: tuple[str, ...], output: str | None, **options: Any) -> None:
     """Write the packs of PLAN, made from SOURCE, as a pack store. Killed, the same command goes on."""
@@ -57,6 +59,7 @@ def write(plan_file: str, source: tuple[str, ...], output: str | None, **options
         media_storage=options["media_storage"],
         cache_dir=options["cache_dir"],
         notes=job.notes,
+        execution=execution_of(options),
         progress=job.progress,
     )
     home = JobHome(open_blob_store(directory), options["cache_dir"])

@@ -1,5 +1,7 @@
-"""Runs tasks in this process or in several; knows nothing of packing."""
+"""Runs tasks in this process, in several, or on a cluster; knows nothing of packing."""
 
-from brimful.execute.local import available_cores, run_tasks
+from brimful.execute.execution import LOCAL, Engine, Execution, ExecutionLike, as_execution
+from brimful.execute.local import available_cores
+from brimful.execute.run import run_tasks
 
-__all__ = ["available_cores", "run_tasks"]
+__all__ = ["LOCAL", "Engine", "Execution", "ExecutionLike", "as_execution", "available_cores", "run_tasks"]

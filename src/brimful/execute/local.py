@@ -43,7 +43,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def run_tasks(
+def run_locally(
     function: Callable[[Context, Task], Result],
     tasks: Sequence[Task],
     *,

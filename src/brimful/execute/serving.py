@@ -59,12 +59,16 @@ def serve(_shield: None, pipe: Connection) -> None:
         _answer(pipe, None)
         while True:
             task = pipe.recv()
-            try:
-                result = function(context, task)
-            except BaseException as error:
-                _answer(pipe, error, traceback.format_exc())
-            else:
-                _answer(pipe, result)
+            result, error_traceback = attempt(function, context, task)
+            _answer(pipe, result, error_traceback)
+
+
+def attempt(function: Callable[[Any, Any], Any], context: Any, task: Any) -> tuple[Any, str]:
+    """Return the result of a task and no text, or its error and the traceback of it."""
+    try:
+        return function(context, task), ""
+    except BaseException as error:
+        return error, traceback.format_exc()
 
 
 def _answer(pipe: Connection, answer: Any, error_traceback: str = "") -> None:

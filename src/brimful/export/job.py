@@ -6,9 +6,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from brimful.blobs import crash_points, open_blob_store
+from brimful.blobs import LocalBlobStore, crash_points, open_blob_store
 from brimful.errors import SettingsError
-from brimful.execute import available_cores, run_tasks
+from brimful.execute import LOCAL, ExecutionLike, as_execution, available_cores, run_tasks
 from brimful.export.layout import ExportPlan, Layout, ShardOutcome
 from brimful.export.layouts import LAYOUTS, layout_of
 from brimful.export.record import ExportRecords
@@ -63,6 +63,13 @@ class ExportSummary:
         ]
 
 
+class _Shard(int):
+    """The number of a shard, as a task."""
+
+    def __str__(self) -> str:
+        return f"shard {int(self)}"
+
+
 @dataclass(frozen=True)
 class _Context:
     """Everything that a task needs beside the number of its shard; travels to worker processes."""
@@ -81,6 +88,7 @@ def export_packs(
     source: Any = None,
     packs_per_shard: int | None = None,
     num_proc: int | None = None,
+    execution: ExecutionLike = LOCAL,
     progress: Progress | None = None,
 ) -> ExportSummary:
     """Write packs in the layout of another project.
@@ -95,12 +103,15 @@ def export_packs(
         source: the samples, or anything that ``open_source`` takes, for the layouts that hold texts.
         packs_per_shard: packs in one file; those of 64 MiB of tokens if None.
         num_proc: processes; all cores if None, one for small exports. Never changes a byte.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. Packs and directory must lie where
+            all machines see them.
         progress: reports packs and tokens a second and the time left.
 
     Raises:
         SettingsError: no such layout, or one that cannot hold these packs.
         StoreMismatchError: the directory holds another export.
         StoreFullError: no space left; the same call goes on when there is some.
+        UnfinishedSharesError: the share of this call is done, and others are not.
         StoreError: a medium cannot be read; names the sample.
 
     >>> import tempfile
@@ -111,6 +122,7 @@ def export_packs(
     (3, 12)
     """
     layout = layout_of(to)
+    execution = as_execution(execution)
     if isinstance(packs, (str, os.PathLike)):
         packs = open_packs(packs)
     plan = _plan(packs, layout, source, packs_per_shard)
@@ -121,18 +133,32 @@ def export_packs(
         records.begin(_identity(layout, plan))
         was_finished = records.is_finished()
         outcomes = records.outcomes(trusts_records=was_finished and layout.joins_shards)
-        pending_shards = [shard for shard in range(plan.num_shards) if shard not in outcomes]
-        if num_proc is None:
+        shards = execution.share([_Shard(number) for number in range(plan.num_shards)])
+        pending_shards = [shard for shard in shards if shard not in outcomes]
+        if num_proc is None and execution.is_local:
             num_tokens = getattr(packs, "num_tokens", plan.num_packs * (plan.capacity or _USUAL_CAPACITY))
             num_proc = 1 if num_tokens < _IN_PROCESS_TOKENS else available_cores()
         context = _Context(packs, layout.name, plan, str(directory))
-        with progress.stage("export", total=plan.num_packs, unit="packs"):
-            progress.advance(plan.num_packs - sum(len(plan.packs_of(shard)) for shard in pending_shards), resumed=True)
-            tasks = run_tasks(_write_shard, pending_shards, context=context, num_proc=num_proc)
+        num_packs, num_pending = (sum(len(plan.packs_of(shard)) for shard in part) for part in (shards, pending_shards))
+        with progress.stage("export", total=num_packs, unit="packs"):
+            progress.advance(num_packs - num_pending, resumed=True)
+            tasks = run_tasks(
+                _write_shard,
+                pending_shards,
+                context=context,
+                num_proc=num_proc,
+                execution=execution,
+                shared=[store.directory] if isinstance(store, LocalBlobStore) else [],
+                say=progress.say,
+            )
             with closing(tasks) as results:
                 for shard, outcome in results:
                     outcomes[shard] = outcome
                     progress.advance(outcome.packs, tokens=outcome.tokens)
+        if execution.is_share and len(outcomes) < plan.num_shards:
+            # Others may have ended since this call began.
+            outcomes = records.outcomes()
+            execution.check_all_done(len(outcomes), plan.num_shards, "shards")
         in_order = [outcomes[shard] for shard in range(plan.num_shards)]
         if pending_shards or not was_finished:
             files = layout.finish(in_order, plan, store)

@@ -26,6 +26,7 @@ from brimful.errors import (
     SourceError,
     StoreMismatchError,
 )
+from brimful.execute import LOCAL, ExecutionLike, as_execution
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.changed_media import explained_changes_of_media
 from brimful.materialize.dropped import write_dropped
@@ -81,6 +82,7 @@ def pack_dataset(
     filters: Sequence[Filter | str] | None = None,
     notes: dict[str, Any] | None = None,
     media_storage: MediaStorage | str = MediaStorage.REFERENCES,
+    execution: ExecutionLike = LOCAL,
     progress: Progress | None = None,
 ) -> PackSummary:
     """Measure, plan and write in one call; every sample is tokenised once.
@@ -99,6 +101,7 @@ def pack_dataset(
         groups, sources: as of ``plan_packs``.
         shard_bytes, notes, media_storage: as of ``write_packs``.
         num_proc, cache_dir, on_bad_sample, filters, progress: as of ``measure_lengths``.
+        execution: ``ray``, for a cluster. Shares need the plan between measuring and writing: call those two by themselves.
         transforms: what training will apply to samples each time they are served. A few samples are probed, so that none of
             them changes a length (``encode.augmentation``); packs hold the samples as they are.
 
@@ -108,6 +111,12 @@ def pack_dataset(
         BrimfulError: as of ``measure_lengths``, ``plan_packs`` and ``write_packs``.
     """
     settings = _one_of(settings, capacity)
+    execution = as_execution(execution)
+    if execution.is_share:
+        raise SettingsError(
+            f"{setting('task_index')}: all shares have to be measured before one plan is made of them, so packing in one call "
+            f"takes none: measure in shares, plan, then write in shares"
+        )
     if settings.mixture is not None and isinstance(source, Mapping):
         source, sources = _chained(source, cache_dir)
     source = open_source(source, cache_dir=cache_dir)
@@ -152,6 +161,7 @@ def pack_dataset(
             on_mismatch="rebuild",  # lengths of another job in a directory that no packs claim yet
             progress=progress,
             encoded_dir=None if is_finished else encoded_dir,
+            execution=execution,
         )
         table = measurement.table
         if not np.any(table.tokens > 0):
@@ -163,7 +173,14 @@ def pack_dataset(
         if encoder.takes_media and not is_finished:
             with explained_changes_of_media(is_measured_now=True):
                 is_packable = table.tokens > 0
-                survey = survey_media(source, is_packable, cache_dir=cache_dir, num_proc=num_proc, progress=progress)
+                survey = survey_media(
+                    source,
+                    is_packable,
+                    cache_dir=cache_dir,
+                    num_proc=num_proc,
+                    execution=execution,
+                    progress=progress,
+                )
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
         with progress.stage("plan", total=len(source), unit="samples"), exclusive(home.path("tmp/plan")):
             is_claimed = log.is_begun()
@@ -194,6 +211,7 @@ def pack_dataset(
             media_storage=storage,
             media_survey=survey,
             cache_dir=cache_dir,
+            execution=execution,
             progress=progress,
         )
         write_dropped(home.path("dropped.jsonl"), plan, table, source)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from brimful.cache import cache_dir as default_cache_dir
 from brimful.errors import BadSampleError, BrimfulError
-from brimful.execute import available_cores, run_tasks
+from brimful.execute import LOCAL, Execution, available_cores, run_tasks
 from brimful.fingerprint import short_digest
 from brimful.media import BadMediumError, MediaKind, Medium
 from brimful.progress import Progress
@@ -112,6 +112,7 @@ def survey_media(
     *,
     cache_dir: str | os.PathLike[str] | None = None,
     num_proc: int | None = None,
+    execution: Execution = LOCAL,
     progress: Progress | None = None,
 ) -> MediaSurvey:
     """Read the media of samples for their sizes and fingerprints.
@@ -121,6 +122,7 @@ def survey_media(
         is_wanted: ``bool[len(source)]``, true for samples whose media are needed.
         cache_dir: directory of what is remembered.
         num_proc: processes; all cores if None, one for few rows.
+        execution: where they run.
         progress: reports samples, and in its messages bytes.
 
     Raises:
@@ -138,11 +140,14 @@ def survey_media(
         for block in source.blocks
     ]
     pending = [block for block in blocks if block.is_wanted.any()]
-    if num_proc is None:
+    if num_proc is None and execution.is_local:
         num_proc = 1 if len(pending) <= _IN_PROCESS_BLOCKS else available_cores()
     facts: dict[int, _Facts] = {}
     with progress.stage("media", total=len(source), unit="samples"):
-        with closing(run_tasks(_survey_block, pending, context=source, num_proc=num_proc)) as results:
+        tasks = run_tasks(
+            _survey_block, pending, context=source, num_proc=num_proc, execution=execution, say=progress.say
+        )
+        with closing(tasks) as results:
             for block, block_facts in results:
                 facts[block.start] = block_facts
                 progress.advance(block.stop - block.start)

@@ -20,7 +20,7 @@ from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import KeptMedium, StoredSamples, mask_as_complement, unmask_complement
 from brimful.errors import BadSampleError, PlanMismatchError, StoreFullError, StoreMismatchError
-from brimful.execute import available_cores, run_tasks
+from brimful.execute import LOCAL, ExecutionLike, as_execution, available_cores, run_tasks
 from brimful.fingerprint import short
 from brimful.materialize.changed_media import explained_changes_of_media
 from brimful.materialize.media import ShardMediaWriter
@@ -85,6 +85,9 @@ class _ShardTask:
     seq: int
     media: ShardMedia | None
 
+    def __str__(self) -> str:
+        return f"shard {self.seq}"
+
 
 class _ShardTasks(Sequence[_ShardTask]):
     """Tasks of shards, made when they are asked for: the facts of all media are not copied at once."""
@@ -120,6 +123,7 @@ def write_packs(
     media_storage: MediaStorage | str = MediaStorage.REFERENCES,
     media_survey: MediaSurvey | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    execution: ExecutionLike = LOCAL,
     progress: Progress | None = None,
 ) -> int:
     """Write the packs of a plan as a pack store.
@@ -141,6 +145,8 @@ def write_packs(
             each distinct medium; bytes that came with rows always are.
         media_survey: sizes and fingerprints of the media, from ``survey_media``; made now if None.
         cache_dir: directory in which fingerprints of files are remembered.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. Source, plan and directory must lie
+            where all machines see them.
         progress: reports packs and tokens a second and the time left.
 
     Returns:
@@ -150,12 +156,14 @@ def write_packs(
         LengthChangedError: a sample encodes to another length; names the sample.
         BadSampleError: a medium cannot be read, or was changed while it was packed; names sample and medium.
         StoreMismatchError: the directory holds other packs.
+        UnfinishedSharesError: the share of this call is done, and others are not.
         StoreFullError: no space left, or less than the media need; the same call goes on when there is some.
     """
     check_type("plan", plan, Plan, "a Plan", "the call is write_packs(plan, source, encoder, directory)")
     source = open_source(source)
     encoder = as_encoder(source, encoder)
     storage = choice_of(MediaStorage, media_storage, argument="media_storage")
+    execution = as_execution(execution)
     if plan.num_packs == 0:
         raise PlanMismatchError("the plan has no packs: every sample was dropped or rejected")
     if plan.ledger.samples_in != len(source):
@@ -178,15 +186,21 @@ def write_packs(
                 return 0
             if media_survey is None:
                 media_survey = survey_media(
-                    source, _is_packed(plan), cache_dir=cache_dir, num_proc=num_proc, progress=progress
+                    source,
+                    _is_packed(plan),
+                    cache_dir=cache_dir,
+                    num_proc=num_proc,
+                    execution=execution,
+                    progress=progress,
                 )
             layout = MediaLayout.of(plan, media_survey, storage)
         per_shard = claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
         placed_layout = None if layout is None else layout.placed(per_shard)
         num_shards = -(-plan.num_packs // per_shard)
-        pending_shards = _pending_shards(store, log, num_shards)
+        shards = execution.share(range(num_shards))
+        pending_shards = _pending_shards(store, log, shards)
         edges = np.minimum(np.arange(num_shards + 1) * per_shard, plan.num_packs)
-        if num_proc is None:
+        if num_proc is None and execution.is_local:
             small_job = _IN_PROCESS_TOKENS if encoded is not None else _IN_PROCESS_TOKENS // _ENCODING_COST
             is_small = plan.ledger.tokens_packed < small_job
             if layout is not None:
@@ -208,16 +222,33 @@ def write_packs(
             producer_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             media_root=media_root_of(source) if encoder.takes_media else "",
         )
-        with progress.stage("write", total=plan.num_packs, unit="packs"):
-            progress.advance(plan.num_packs - int(np.diff(edges)[pending_shards].sum()), resumed=True)
+        packs_of_shards = np.diff(edges)
+        num_packs = int(packs_of_shards[shards].sum())
+        with progress.stage("write", total=num_packs, unit="packs"):
+            progress.advance(num_packs - int(packs_of_shards[pending_shards].sum()), resumed=True)
             # One shard is gathered while another is flushed; encoders are not asked from two threads.
             threads = 2 if encoded is not None else 1
             shard_tasks = _ShardTasks(pending_shards, plan, per_shard, placed_layout)
-            tasks = run_tasks(_write_shard, shard_tasks, context=context, num_proc=num_proc, threads=threads)
+            tasks = run_tasks(
+                _write_shard,
+                shard_tasks,
+                context=context,
+                num_proc=num_proc,
+                threads=threads,
+                execution=execution,
+                shared=[store.directory] if isinstance(store, LocalBlobStore) else [],
+                say=progress.say,
+            )
             with closing(tasks) as results:
                 for _, (num_packs, num_tokens) in results:
                     progress.advance(num_packs, tokens=num_tokens)
-        # Every shard is committed here: run_tasks raises if one task fails.
+        # Every shard of this call is committed here: run_tasks raises if one task fails.
+        if execution.is_share:
+            # One listing answers most shares; only one that may join looks at every file.
+            num_committed = len(log.committed() & set(range(num_shards)))
+            execution.check_all_done(num_committed, num_shards, "shards")
+            num_whole = num_shards - len(_pending_shards(store, log, range(num_shards)))
+            execution.check_all_done(num_whole, num_shards, "shards")
         log.end(EndRecord(num_shards, plan.num_packs, plan.ledger.tokens_packed))
         return len(pending_shards)
 
@@ -376,10 +407,10 @@ def _is_whole(store: BlobStore, record: ShardRecord) -> bool:
     )
 
 
-def _pending_shards(store: BlobStore, log: StreamLog, num_shards: int) -> list[int]:
-    """Return the shards to write: not committed, or with a file that was deleted or cut short since."""
+def _pending_shards(store: BlobStore, log: StreamLog, shards: Sequence[int]) -> list[int]:
+    """Return the shards of some that are to be written: not committed, or with a file that was deleted or cut short since."""
     committed_shards = log.committed()
-    return [seq for seq in range(num_shards) if seq not in committed_shards or not _is_whole(store, log.record_of(seq))]
+    return [seq for seq in shards if seq not in committed_shards or not _is_whole(store, log.record_of(seq))]
 
 
 def _write_shard(context: _Context, task: _ShardTask) -> tuple[int, int]:
@@ -439,7 +470,9 @@ def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
     try:
         plan = Plan.open(path)
     except FileNotFoundError as error:
-        raise PlanMismatchError(f"{path} was removed while its packs were written: save the plan again") from error
+        raise PlanMismatchError(
+            f"{path} was removed while its packs were written, or lies where only one machine sees it: save the plan again"
+        ) from error
     plan.check_fingerprint()
     if plan.fingerprint != fingerprint:
         raise PlanMismatchError(

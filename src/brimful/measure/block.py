@@ -80,6 +80,9 @@ class BlockTask:
     def __len__(self) -> int:
         return self.stop - self.start
 
+    def __str__(self) -> str:
+        return f"samples {self.start:,} to {self.stop - 1:,}"
+
 
 def measure_block(context: BlockContext, task: BlockTask) -> int:
     """Measure one block, write its files and return the number of its tokens; runs in any process."""

@@ -13,7 +13,7 @@ from brimful.blobs import atomic_file
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, BrimfulError, EncodersDifferError, SourceNotFoundError
-from brimful.measure.block import BlockContext, BlockTask
+from brimful.measure.block import BlockContext, BlockTask, measure_block
 from brimful.messages import setting
 from brimful.sources.sample import Sample
 from brimful.tables import Table, open_table
@@ -55,6 +55,17 @@ def compare_block(context: BlockContext, task: BlockTask) -> None:
     # Behind the comparison: a job that is killed before compares the block when it goes on.
     with contextlib.suppress(OSError, BrimfulError), atomic_file(_record(task)) as file:
         file.write("\n".join(name for name in fingerprints if name is not None).encode())
+
+
+def measure_and_compare(context: BlockContext, task: BlockTask) -> int:
+    """Measure one block, compare it and return the number of its tokens; runs in any process.
+
+    Raises:
+        EncodersDifferError: as of ``compare_block``.
+    """
+    num_tokens = measure_block(context, task)
+    compare_block(context, task)
+    return num_tokens
 
 
 def is_compared(task: BlockTask) -> bool:

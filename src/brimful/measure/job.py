@@ -13,17 +13,17 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from brimful.arguments import understands
-from brimful.blobs import atomic_file
+from brimful.blobs import LocalBlobStore, atomic_file
 from brimful.cache import cache_dir as default_cache_dir
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import StoredSamples, is_stored
 from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
-from brimful.execute import available_cores, run_tasks
+from brimful.execute import LOCAL, Execution, ExecutionLike, as_execution, available_cores, run_tasks
 from brimful.fingerprint import fingerprint_of
 from brimful.measure.account import Account
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
-from brimful.measure.comparison import compare_block, is_compared
+from brimful.measure.comparison import compare_block, is_compared, measure_and_compare
 from brimful.measure.filters import Duplicates, Filter, as_filters
 from brimful.measure.filters.duplicates import CONTENT, first_of_each
 from brimful.measure.media_comparison import MediaComparison
@@ -81,6 +81,7 @@ def measure_lengths(
     filters: Sequence[Filter | str] | None = None,
     augmentation: Mapping[str, Any] | None = None,
     on_mismatch: OnMismatch = "error",
+    execution: ExecutionLike = LOCAL,
     progress: Progress | None = None,
 ) -> LengthTable:
     """Measure the exact lengths of all samples: ``len(encoder.encode(sample).input_ids)``, always.
@@ -107,11 +108,14 @@ def measure_lengths(
             in the table, and compared when it is opened for another training (``LengthCache``).
         on_mismatch: reaction to a ``path`` with lengths of other data or another encoder: ``error`` names the
             parts that differ, ``rebuild`` replaces the table.
+        execution: ``ray``, for a cluster, or an ``Execution``, for one share of the job. The source and ``cache_dir`` must lie
+            where all machines see them.
         progress: reports rows and tokens a second and the time left.
 
     Raises:
         BadSampleError: names file, line and reason.
         CacheMismatchError: see ``on_mismatch``.
+        UnfinishedSharesError: the share of this call is done, and others are not.
 
     >>> from brimful.sources import open_source
     >>> from brimful.testing.toys import toy_chat_encoder
@@ -134,6 +138,7 @@ def measure_lengths(
         filters=filters,
         augmentation=augmentation,
         on_mismatch=on_mismatch,
+        execution=execution,
         progress=progress,
         encoded_dir=None,
     ).table
@@ -155,6 +160,7 @@ def measure_and_keep(
     encoded_dir: str | os.PathLike[str] | None,
     filters: Sequence[Filter | str] | None = None,
     augmentation: Mapping[str, Any] | None = None,
+    execution: ExecutionLike = LOCAL,
 ) -> Measurement:
     """Measure lengths and leave the tokens in ``encoded_dir``, so that writing need not make them again."""
     names = budgets_of(budgets, encoder)
@@ -163,6 +169,7 @@ def measure_and_keep(
     if on_mismatch not in ("error", "rebuild"):
         raise SettingsError(f"{setting('on_mismatch', on_mismatch)} is unknown: use error or rebuild")
     judges = as_filters(filters)
+    execution = as_execution(execution)
     progress = progress or Progress()
     provenance = provenance_of(source, encoder, names, targets, judges, augmentation)
     key = fingerprint_of([_PARTS_VERSION, provenance["settings"], provenance["labels"] if targets else None])
@@ -206,9 +213,12 @@ def measure_and_keep(
         if lacks_tokens and all(_has_lengths(task, context) for task in tasks):
             encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
             context = replace(context, keep_encoded=False)
+        if execution.is_share:
+            _measure_share(context, tasks, folder / "shares" / source.fingerprint, num_proc, execution, progress)
         with progress.stage("measure", total=len(source), unit="rows"):
             progress.advance(first_new, resumed=True)
-            _run_pending(context, tasks, num_proc, progress)
+            shared = [folder / "parts", *([] if encoded_dir is None else [encoded_dir])]
+            _run_pending(context, tasks, num_proc, progress, execution, shared)
         originals = _originals(tasks, context)
         table = _assemble(earlier_table, tasks, context, provenance, originals)
         table.save(target)
@@ -267,7 +277,39 @@ def _task_for(
     return BlockTask(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded_path, block.num_bytes)
 
 
-def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | None, progress: Progress) -> None:
+def _measure_share(
+    context: BlockContext,
+    tasks: list[BlockTask],
+    folder: Path,
+    num_proc: int | None,
+    execution: Execution,
+    progress: Progress,
+) -> None:
+    """Run the tasks of one share; return if all shares are done.
+
+    Args:
+        folder: of an empty file for each share that is done. A file without its blocks does no harm: who joins measures them.
+
+    Raises:
+        UnfinishedSharesError: others are not done.
+    """
+    own_tasks = execution.share(tasks)
+    with progress.stage("measure share", total=sum(map(len, own_tasks)), unit="rows"):
+        _run_pending(context, own_tasks, num_proc, progress)
+    shares = LocalBlobStore(folder)
+    shares.put_if_absent(f"{execution.num_tasks}/{execution.task_index}", b"")
+    num_done = len(shares.list(f"{execution.num_tasks}"))
+    execution.check_all_done(num_done, execution.num_tasks or 1, "shares")
+
+
+def _run_pending(
+    context: BlockContext,
+    tasks: list[BlockTask],
+    num_proc: int | None,
+    progress: Progress,
+    execution: Execution = LOCAL,
+    shared: Sequence[str | os.PathLike[str]] = (),
+) -> None:
     """Run the tasks whose files do not exist yet, or are of no use, and compare what nobody compared."""
     pending_tasks, uncompared_tasks = [], []
     comparison = MediaComparison(context, progress)
@@ -281,7 +323,7 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
                 undecoded_tasks.append(task)
         else:
             pending_tasks.append(task)
-    if num_proc is None:
+    if num_proc is None and execution.is_local:
         # Starting a process and loading its tokenizer takes seconds. Lengths alone are mostly the tokenizer's work, which
         # uses all cores from one process; labels are Python's.
         limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
@@ -290,18 +332,23 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
     if sum(map(len, tasks)) <= _FEW_ROWS and sum(task.num_bytes or 0 for task in tasks) <= _FEW_BYTES:
         encoder = encoder.engine.reference
     engine = encoder.engine
-    if num_proc == 1 and pending_tasks:
+    if num_proc == 1 and execution.is_local and pending_tasks:
         engine.warm_up()
+    # Here one process compares for all workers, beside them; for those of a cluster it would be too slow.
+    compares_here = execution.is_local
     tasks_done = run_tasks(
-        measure_block,
+        measure_block if compares_here else measure_and_compare,
         pending_tasks,
         context=replace(context, encoder=encoder),
         num_proc=num_proc,
         preload={measure_block.__module__: {}, **engine.preload},
+        execution=execution,
+        shared=shared,
+        say=progress.say,
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(tasks_done) as results:
-        if num_proc > 1 and pending_tasks and engine.id:
+        if num_proc != 1 and compares_here and pending_tasks and engine.id:
             # Loaded while other processes start, and not when they need the cores.
             engine.reference.engine.load()
         # Those of a job that was killed before it compared them.
@@ -310,7 +357,8 @@ def _run_pending(context: BlockContext, tasks: list[BlockTask], num_proc: int | 
         for task in undecoded_tasks:
             comparison.compare(task)
         for task, num_tokens in results:
-            compare_block(context, task)
+            if compares_here:
+                compare_block(context, task)
             comparison.compare(task)
             progress.advance(len(task), tokens=num_tokens)
 

@@ -1,0 +1,107 @@
+"""The worker of a cluster: it gets a function and its context once, then task after task, and answers each.
+
+The class knows no cluster: ``execute/ray.py`` makes an actor of it. Orders and answers are pickled as ``multiprocessing``
+does it between local processes, so that they can hold the same and fail alike; they come from the job itself, never from data.
+"""
+
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from brimful.errors import SettingsError, TaskFailedError
+from brimful.execute.serving import attempt
+from brimful.execute.shared_directories import unshared
+from brimful.messages import setting
+
+_VARIABLES = ("BRIMFUL_", "HF_", "TOKENIZERS_", "TRANSFORMERS_")
+"""Beginnings of the variables of the environment that workers take over: caches, and hubs that may not be asked."""
+
+
+_VERSION: str = sys.modules["brimful"].__version__
+"""Version of the package, which is imported before any of its modules."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Facts of the machine that starts a job, which each worker must share or takes over.
+
+    Attributes:
+        version: of brimful.
+        directory: in which relative paths begin.
+        variables: of the environment.
+        marks: of the directories that all machines have to see, by path.
+    """
+
+    version: str
+    directory: str
+    variables: Mapping[str, str]
+    marks: Mapping[str, str]
+
+    @classmethod
+    def here(cls, marks: Mapping[str, str]) -> "Surroundings":
+        """Return those of this process."""
+        variables = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
+        return cls(_VERSION, os.getcwd(), variables, marks)
+
+
+class ClusterWorker:
+    """The worker process on some machine, as an actor: ``start`` comes first, then ``do`` for each task."""
+
+    def start(self, surroundings: Surroundings, order: bytes) -> bytes:
+        """Become ready for tasks; return an answer as ``do`` does, the name of this machine.
+
+        Args:
+            surroundings: of the process that has the job.
+            order: the function and its context, pickled.
+        """
+        machine = socket.gethostname()
+        # There is one worker a core already; threads on top of that compete with them.
+        os.environ.update({**surroundings.variables, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"})
+        try:
+            _check(surroundings, machine)
+            self._function, self._context = ForkingPickler.loads(order)
+        except Exception as error:
+            return _packed(error, traceback.format_exc())
+        return _packed(machine)
+
+    def do(self, task: Any) -> bytes:
+        """Return the pickled result and an empty text, or the error of a task and its traceback."""
+        return _packed(*attempt(self._function, self._context, task))
+
+
+def _check(surroundings: Surroundings, machine: str) -> None:
+    """Enter the directory of the job.
+
+    Raises:
+        SettingsError: this machine has another brimful, or does not see a directory.
+    """
+    if surroundings.version != _VERSION:
+        raise SettingsError(
+            f"node {machine} has brimful {_VERSION} and the job runs {surroundings.version}: install one version on "
+            f"all nodes"
+        )
+    try:
+        os.chdir(surroundings.directory)
+    except OSError as error:
+        raise SettingsError(
+            f"node {machine} has no {surroundings.directory}, where this job runs: start it in a directory that all nodes see"
+        ) from error
+    directory = unshared(surroundings.marks)
+    if directory:
+        raise SettingsError(
+            f"node {machine} does not see {directory} of the machine that starts the job: workers leave their results "
+            f"there. Name a {setting('cache_dir')} and a {setting('directory')} on a file system that all nodes share"
+        )
+
+
+def _packed(answer: Any, error_traceback: str = "") -> bytes:
+    try:
+        return bytes(ForkingPickler.dumps((answer, error_traceback)))
+    except Exception as error:
+        failure = TaskFailedError(f"a worker process cannot send {answer!r:.200}: {error}")
+        return bytes(ForkingPickler.dumps((failure, error_traceback or "an answer that cannot be pickled")))

@@ -1,0 +1,112 @@
+"""Settings of a job's tasks: who runs them, and which of them one call does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias, TypeVar
+
+from brimful.checks import check_type, choice_of
+from brimful.errors import SettingsError, UnfinishedSharesError
+from brimful.messages import setting
+
+Task = TypeVar("Task")
+
+
+class Engine(str, Enum):
+    """Runners of tasks."""
+
+    LOCAL = "local"
+    """Processes of this machine."""
+    RAY = "ray"
+    """Workers of the Ray cluster that runs already."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Settings of where tasks run, which never change a byte of the result.
+
+    Tasks put their results into directories or stores that all machines see, whole and under names of their content. So a
+    task that runs twice, or is killed, changes nothing, and each task of a Slurm array does its share by itself.
+
+    Attributes:
+        engine: ``local`` or ``ray``.
+        task_index: this call does the share of that number, from 0; None does everything.
+        num_tasks: shares of the job.
+
+    Raises:
+        SettingsError: a share that does not exist, or one on Ray, which shares tasks out itself.
+
+    >>> Execution(task_index=1, num_tasks=3).share(["a", "b", "c", "d", "e"])
+    ['b', 'e']
+    """
+
+    engine: Engine = Engine.LOCAL
+    task_index: int | None = None
+    num_tasks: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "engine", choice_of(Engine, self.engine, argument="engine"))
+        for name in ("task_index", "num_tasks"):
+            check_type(name, getattr(self, name), (int, type(None)), "a whole number")
+        if (self.task_index is None) != (self.num_tasks is None):
+            absent, present = ("task_index", "num_tasks") if self.task_index is None else ("num_tasks", "task_index")
+            raise SettingsError(f"{setting(present)} goes with {setting(absent)}: one of two says nothing")
+        if self.task_index is None or self.num_tasks is None:
+            return
+        if self.num_tasks < 1:
+            raise SettingsError(f"{setting('num_tasks')} must be at least 1 and is {self.num_tasks}")
+        if not 0 <= self.task_index < self.num_tasks:
+            raise SettingsError(
+                f"{setting('task_index')} must be 0 to {self.num_tasks - 1} and is {self.task_index} (an array of Slurm "
+                f"counts from 0 with array=0-{self.num_tasks - 1})"
+            )
+        if self.engine is not Engine.LOCAL:
+            raise SettingsError(
+                f"{setting('task_index')} is a share of a job for processes of this machine, and "
+                f"{setting('engine', self.engine.value)} shares tasks out by itself: leave one out"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """True if tasks run on this machine."""
+        return self.engine is Engine.LOCAL
+
+    @property
+    def is_share(self) -> bool:
+        """True if other calls do the rest of the job."""
+        return self.num_tasks is not None
+
+    def share(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the tasks of this call: every ``num_tasks``-th of all tasks, however many of them are done."""
+        return list(tasks[self.task_index or 0 :: self.num_tasks or 1])
+
+    def check_all_done(self, num_done: int, num_total: int, unit: str) -> None:
+        """Check that the other shares are done too, so that this call may join them.
+
+        Raises:
+            UnfinishedSharesError: they are not, and this share is.
+        """
+        if num_done < num_total:
+            raise UnfinishedSharesError(
+                f"share {self.task_index} of {self.num_tasks} is done; {num_done:,} of {num_total:,} {unit} are there. The "
+                f"call that finishes last joins them, or the same one without {setting('task_index')} and "
+                f"{setting('num_tasks')}"
+            )
+
+
+ExecutionLike: TypeAlias = Execution | Engine | str
+"""An execution, or the name of its engine."""
+
+LOCAL = Execution()
+
+
+def as_execution(execution: ExecutionLike) -> Execution:
+    """Return the execution itself, or that of an engine.
+
+    >>> as_execution("ray").engine.value
+    'ray'
+    """
+    check_type("execution", execution, (Execution, str), "an Execution, or the name of an engine: local or ray")
+    return execution if isinstance(execution, Execution) else Execution(engine=execution)  # type: ignore[arg-type]
