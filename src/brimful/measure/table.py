@@ -119,6 +119,20 @@ class LengthTable:
         return int(tokens.sum(dtype=np.int64)) + int(np.count_nonzero(tokens < 0))
 
     @property
+    def group_size(self) -> int:
+        """Samples of one row: 2 for preferences, ``2·row`` chosen and ``2·row + 1`` rejected; else 1."""
+        return int(self.provenance.get("group_size", 1))
+
+    @property
+    def groups(self) -> Int64Array | None:
+        """``int64[num_samples]``: the row of each sample, where rows are several samples; else None.
+
+        >>> LengthTable({"tokens": np.array([3, 4, 5, 6], dtype=np.int32)}, provenance={"group_size": 2}).groups.tolist()
+        [0, 0, 1, 1]
+        """
+        return None if self.group_size == 1 else np.arange(len(self)) // self.group_size
+
+    @property
     def account(self) -> Account:
         """Account of the rows: kinds of samples, columns that nobody read, reasons of missing targets."""
         return Account.sum([self.provenance.get("account", {})])
