@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from brimful.errors import BadSampleError, UnknownFormatError
+from brimful.errors import BadSampleError, SettingsError, UnknownFormatError
 from brimful.sources.formats import RowFormat, detect, format_named
 from brimful.sources.lines import json_row
 from brimful.sources.reading import Reading
@@ -95,6 +95,11 @@ class RowOptions:
             raise UnknownFormatError(f"{title}: {error.message}") from error
 
     def _of(self, row_format: RowFormat) -> Reading:
+        if row_format.has_sides:
+            raise SettingsError(
+                f"{title} has rows of format {row_format.name}: a stream packs single samples, and both sides of a preference "
+                f"stay in one pack. Pack the finished file with brimful pack"
+            )
         return Reading(row_format, frozenset(self.ignore), None)
 
 
