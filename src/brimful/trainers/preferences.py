@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from brimful.checks import check_type
+from brimful.collate.loss import count_targets
 from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.pairs import pair_segments
 from brimful.collate.preference_loss import PreferenceLosses, preference_loss
@@ -58,12 +59,21 @@ class PreferenceCollator:
         """
         (batch,) = self.collator.rows(features)
         pairs = pair_segments(batch.sample_ids)
+        # A pack that only fills the last step of a rank has no targets, and its pairs are of another step.
+        targets = count_targets(batch.labels, batch.cu_seqlens, batch.num_segments)
+        pairs = pairs[targets[pairs].any(axis=1)]
         extra = {
             "cu_seqlens": torch.from_numpy(batch.cu_seqlens[: batch.num_segments + 1].copy()),
             "pairs": torch.from_numpy(pairs),
         }
         if self.references is not None:
-            logps = np.concatenate([self.references.of(pack) for pack in features])
+            unknown = [np.zeros(pack.num_segments, dtype=np.float32) for pack in features]
+            logps = np.concatenate(
+                [
+                    self.references.of(pack) if pack.num_loss_tokens else zeros
+                    for pack, zeros in zip(features, unknown, strict=True)
+                ]
+            )
             extra["reference_logps"] = torch.from_numpy(logps[pairs])
         return {**self.collator.speak([batch]), _PAIRS: extra}
 
