@@ -16,7 +16,10 @@ def test_two_pairs():
 @pytest.mark.parametrize(
     ("sample_ids", "reason"),
     [
-        ([2, 3, 4], "sample 4, the chosen side of preference 2, is in a micro-batch without sample 5, the rejected one"),
+        (
+            [2, 3, 4],
+            "sample 4, the chosen side of preference 2, is in a micro-batch without sample 5, the rejected one",
+        ),
         ([3, 4, 5], "sample 3, the rejected side of preference 1, is in a micro-batch without sample 2"),
         ([2, 3, 2], "sample 2 is in this micro-batch twice"),
     ],

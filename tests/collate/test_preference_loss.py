@@ -43,13 +43,14 @@ def test_a_micro_batch_without_pairs_has_a_loss_of_zero(loss_type):
     segments = per_sample_loss(logits, torch.full((4,), -100), [0, 2, 4])
     loss = preference_loss(segments, [], torch.zeros(0, 2), loss_type=loss_type).losses.sum()
     loss.backward()
-    assert float(loss.detach()) == 0.0 and float(logits.grad.abs().sum()) == 0.0
+    assert float(loss.detach()) == 0.0
+    assert float(logits.grad.abs().sum()) == 0.0
 
 
 def test_a_loss_of_the_micro_batch_is_refused():
     with pytest.raises(SettingsError, match="sorts the pairs of a micro-batch, so that packing would change it"):
         preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], loss_type="aot")
-    with pytest.raises(SettingsError, match="\"dpo\" is unknown: use one of sigmoid, robust"):
+    with pytest.raises(SettingsError, match='"dpo" is unknown: use one of sigmoid, robust'):
         preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], loss_type="dpo")
     with pytest.raises(SettingsError, match="must be above 0 and is 0"):
         preference_loss(SEGMENTS, [[0, 1]], [[0.0, 0.0]], beta=0)

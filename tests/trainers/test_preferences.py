@@ -16,6 +16,7 @@ from brimful.collate.loss_torch import scale_for_ddp  # noqa: E402
 from brimful.collate.preference_loss import PAIR_LOSSES  # noqa: E402
 from brimful.errors import PlanMismatchError, SettingsError, SourceNotFoundError  # noqa: E402
 from brimful.serve.loader import without_loss  # noqa: E402
+from brimful.trainers import evaluate_samples  # noqa: E402
 from brimful.trainers.preferences import (  # noqa: E402
     PreferenceCollator,
     packed_preference_loss,
@@ -102,20 +103,23 @@ def test_references_are_computed_once_and_found_by_content(tmp_path):
     identity = compute_references(reference, packs, PackCollator(), tmp_path)
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.arrow")}
     assert compute_references(reference, packs, PackCollator(), tmp_path) == identity
-    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.arrow")}, "nothing was computed again"
+    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.arrow")}, (
+        "nothing was computed again"
+    )
     references = ReferenceLogps.open(tmp_path, identity)
     assert len(references) == 2 * NUM_PAIRS
     collator = PreferenceCollator(PackCollator(), references)
     others = tiny.packs(capacity=96, epoch=1)
-    online = sum(packed_losses([pack], model, PreferenceCollator(PackCollator()), reference=reference) for pack in others)
+    online = sum(
+        packed_losses([pack], model, PreferenceCollator(PackCollator()), reference=reference) for pack in others
+    )
     stored = sum(packed_losses([pack], model, collator) for pack in others)
     assert float(stored) == pytest.approx(float(online), rel=1e-6)
     assert packed_losses([without_loss(others[0])], model, collator) == 0
     cut = tiny.packs(capacity=20, overflow="truncate", no_target="drop")
     assert len(cut)
-    with pytest.raises(PlanMismatchError, match="had other tokens or targets in .*: compute those of these packs"):
-        for pack in cut:
-            collator([pack])
+    with pytest.raises(PlanMismatchError, match=r"had other tokens or targets in .*: compute those of these packs"):
+        collator(list(cut))
     with pytest.raises(SourceNotFoundError, match="no reference log probabilities of that model"):
         ReferenceLogps.open(tmp_path, "another")
 
@@ -284,5 +288,9 @@ def test_two_ranks_of_trainer_are_one(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = by_hand()
+    losses = evaluate_samples(tiny.model(1), tiny.packs()[:1], PackCollator())
     for rank in (0, 1):
-        assert difference(dict(np.load(tmp_path / f"{rank}.npz")), expected) < 1e-5
+        written = dict(np.load(tmp_path / f"{rank}.npz"))
+        assert difference(written, expected) < 1e-5
+        assert written["sample_ids"].tolist() == losses.sample_ids.tolist(), "each sample once, on every rank"
+        np.testing.assert_allclose(written["nll_sum"], losses.nll_sum, rtol=1e-6)

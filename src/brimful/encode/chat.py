@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from brimful.checks import check_type, choice_of
 from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
+from brimful.encode.completions import PromptAndRival
 from brimful.encode.engine import Engine
 from brimful.encode.fast_engines import ChatEngine
 from brimful.encode.placeholders import examined
-from brimful.encode.completions import PromptAndRival
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.shapes import Shape, is_of_texts, shape_of
 from brimful.encode.swallowed import SwallowedText

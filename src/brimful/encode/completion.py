@@ -103,7 +103,8 @@ class CompletionEncoder(RenderingEncoder):
         return [(context, len(text))]
 
     def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
-        assert sample.completion is not None and sample.messages is not None
+        assert sample.completion is not None
+        assert sample.messages is not None
         prompt = str(sample.messages[0]["content"]) + self._separator
         rival = sample.completion.rival
         return prompt, "" if rival is None else prompt + self._without_eos(str(rival[1]["content"]))

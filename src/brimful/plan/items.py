@@ -188,9 +188,7 @@ def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
     return Items(segments, sizes, budgets.capacities, dropped_by=dropped_by)
 
 
-def _of_groups(
-    table: LengthTable, settings: PlanSettings, group_ids: Int64Array, limits: Int64Array | None
-) -> Items:
+def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array, limits: Int64Array | None) -> Items:
     budgets = Budgets.of(settings.usable, settings.budgets)
     alignment, policy = settings.row_alignment, settings.overflow_policy
     tokens = table.tokens

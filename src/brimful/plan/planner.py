@@ -166,8 +166,7 @@ def plan_with(
     if (groups is not None or table.group_size > 1) and mixture.weighting is Weighting.DRAWS:
         name = setting("groups") if groups is not None else "both sides of a preference"
         raise SettingsError(
-            f"{setting('mixture')} draws single samples, and {name} stay together: leave one out, or use "
-            f"weighting loss"
+            f"{setting('mixture')} draws single samples, and {name} stay together: leave one out, or use weighting loss"
         )
     names, begins = members_of(table, mixture, sources)
     counts = as_uses(uses, len(table))

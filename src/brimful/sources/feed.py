@@ -85,16 +85,16 @@ class RowOptions:
         """
         name = self.format or known_format
         if name is not None:
-            return self._of(format_named(name, self.fields, self.prompt))
+            return self._of(format_named(name, self.fields, self.prompt), title)
         readable = [row for row in rows[:_ROWS_FOR_DETECTION] if not isinstance(row, MalformedRowError)]
         if not readable:
             return None
         try:
-            return self._of(detect(readable, self.fields, self.prompt))
+            return self._of(detect(readable, self.fields, self.prompt), title)
         except UnknownFormatError as error:
             raise UnknownFormatError(f"{title}: {error.message}") from error
 
-    def _of(self, row_format: RowFormat) -> Reading:
+    def _of(self, row_format: RowFormat, title: str) -> Reading:
         if row_format.has_sides:
             raise SettingsError(
                 f"{title} has rows of format {row_format.name}: a stream packs single samples, and both sides of a preference "

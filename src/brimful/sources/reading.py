@@ -21,8 +21,8 @@ from brimful.media import MediaKind
 from brimful.messages import setting
 from brimful.sources.formats import RowFormat
 from brimful.sources.media import MEDIA_COLUMNS, MediaPlace, place_media
-from brimful.sources.sides import SideOfRow
 from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample
+from brimful.sources.sides import SideOfRow
 
 _REASONS = {
     **dict.fromkeys(

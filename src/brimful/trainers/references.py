@@ -178,14 +178,18 @@ def compute_references(
         for number in numbers:
             path = folder / f"{number:08d}.arrow"
             if not path.exists():
-                some = [packs[i] for i in range(number * _PACKS_PER_FILE, min((number + 1) * _PACKS_PER_FILE, len(packs)))]
+                some = [
+                    packs[i] for i in range(number * _PACKS_PER_FILE, min((number + 1) * _PACKS_PER_FILE, len(packs)))
+                ]
                 losses = evaluate_samples(model, some, collator, packs_per_batch=packs_per_batch, device=device)
                 columns = {
                     "sample_ids": losses.sample_ids.astype(np.int64),
                     "logps": (-losses.nll_sum).astype(np.float32),
                     "contents": np.concatenate([contents_of(pack) for pack in some]),
                 }
-                write_table(path, columns, {"kind": _KIND, "version": _VERSION, "num_files": num_files, "model": identity})
+                write_table(
+                    path, columns, {"kind": _KIND, "version": _VERSION, "num_files": num_files, "model": identity}
+                )
             progress.advance(_PACKS_PER_FILE)
     return identity
 

@@ -16,9 +16,7 @@ def table_of(tokens, prompts=None):
     targets = None
     if prompts is not None:
         targets = Targets.of_runs(runs_of(tokens, prompts))
-    return LengthTable(
-        {"tokens": np.array(tokens, dtype=np.int32)}, provenance={"group_size": 2}, targets=targets
-    )
+    return LengthTable({"tokens": np.array(tokens, dtype=np.int32)}, provenance={"group_size": 2}, targets=targets)
 
 
 def runs_of(tokens, prompts):
@@ -48,16 +46,26 @@ def test_what_happens_to_pairs_over_capacity(tmp_path):
     with pytest.raises(OversizedSampleError, match=r"samples 2 \(7\), 3 \(4\), takes 11 tokens"):
         plan_packs(table_of(tokens), capacity=10)
     dropped = plan_packs(table_of(tokens), capacity=10, overflow="drop")
-    assert packs_of(dropped) == [[0, 1]] and dropped.dropped_ids.tolist() == [2, 3, 4, 5]
+    assert packs_of(dropped) == [[0, 1]]
+    assert dropped.dropped_ids.tolist() == [2, 3, 4, 5]
     cut = plan_packs(table_of(tokens), capacity=10, overflow="truncate", seed=None)
     assert dict(zip(cut.sample_ids.tolist(), cut.lengths.tolist(), strict=True)) == {0: 6, 1: 4, 2: 5, 3: 4, 4: 5, 5: 2}
     assert (cut.ledger.samples_truncated, cut.ledger.tokens_truncated) == (2, 6)
-    assert cut.truncated.sample_ids.tolist() == [2, 4] and cut.truncated.lengths.tolist() == [7, 9]
+    assert cut.truncated.sample_ids.tolist() == [2, 4]
+    assert cut.truncated.lengths.tolist() == [7, 9]
     cut.save(tmp_path / "plan.arrow")
     again = Plan.open(tmp_path / "plan.arrow")
-    assert again.fingerprint == cut.fingerprint and again.sample_lengths.tolist() == cut.sample_lengths.tolist()
+    assert again.fingerprint == cut.fingerprint
+    assert again.sample_lengths.tolist() == cut.sample_lengths.tolist()
     left = plan_packs(table_of(tokens), capacity=10, overflow="truncate_left", seed=None)
-    assert dict(zip(left.sample_ids.tolist(), left.starts.tolist(), strict=True)) == {0: 0, 1: 0, 2: 2, 3: 0, 4: 4, 5: 0}
+    assert dict(zip(left.sample_ids.tolist(), left.starts.tolist(), strict=True)) == {
+        0: 0,
+        1: 0,
+        2: 2,
+        3: 0,
+        4: 4,
+        5: 0,
+    }
     with pytest.raises(SettingsError, match="both sides of a preference stay in one pack"):
         plan_packs(table_of(tokens), capacity=10, overflow="split")
 
@@ -68,12 +76,14 @@ def test_a_prompt_that_fills_half_a_pack_leaves_no_target():
     with pytest.raises(NoTargetError, match="sample 2, 3"):
         plan_packs(table, capacity=10, overflow="truncate")
     plan = plan_packs(table, capacity=10, overflow="truncate", no_target="drop")
-    assert packs_of(plan) == [[0, 1]] and plan.dropped_ids.tolist() == [2, 3]
+    assert packs_of(plan) == [[0, 1]]
+    assert plan.dropped_ids.tolist() == [2, 3]
 
 
 def test_the_mate_of_a_rejected_side_is_left_out():
     plan = plan_packs(table_of([3, 3, -1, 5]), capacity=10)
-    assert packs_of(plan) == [[0, 1]] and plan.dropped_ids.tolist() == [3]
+    assert packs_of(plan) == [[0, 1]]
+    assert plan.dropped_ids.tolist() == [3]
     assert plan.outcome.dropped_by == {"group_mate_rejected": 1}
 
 

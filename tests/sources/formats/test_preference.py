@@ -31,7 +31,8 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_one_row_is_two_samples(name):
     source = open_source([ROWS[name]])
-    assert len(source) == 2 and source.group_size == 2
+    assert len(source) == 2
+    assert source.group_size == 2
     chosen, rejected = source[0], source[1]
     assert [list(sample.messages) for sample in (chosen, rejected)] == [[USER, GOOD], [USER, BAD]]
     assert [sample.sample_id for sample in source.read(0, 2)] == [0, 1]
@@ -66,10 +67,11 @@ def test_a_row_that_cannot_be_read_says_why(row, reason):
 def test_preferences_are_not_mixed_with_other_samples():
     """Their losses have no common unit, and sample ids would not tell the sides."""
     chats = open_source([{"messages": [USER, GOOD]}])
-    with pytest.raises(SettingsError, match="holds preferences among other samples .*: pack them apart"):
+    with pytest.raises(SettingsError, match=r"holds preferences among other samples .*: pack them apart"):
         open_source([open_source([ROWS["texts of TRL"]]), chats])
     both = open_source([open_source([ROWS["texts of TRL"]]), open_source([ROWS["sharegpt_preference"]])])
-    assert len(both) == 4 and both.group_size == 2
+    assert len(both) == 4
+    assert both.group_size == 2
 
 
 def test_sides_keep_the_contract_of_rows():
@@ -83,5 +85,6 @@ def test_sides_keep_the_contract_of_rows():
     assert [(block.start, block.stop) for block in rows.blocks] == [(0, 10)]
     first = SideRows(MemoryRows([{"chosen": number, "rejected": -number} for number in range(3)]))
     assert first.fingerprint in rows.prefix_fingerprints(6)
-    assert rows.prefix_fingerprints(5) == [] and first.fingerprint != rows.fingerprint
+    assert rows.prefix_fingerprints(5) == []
+    assert first.fingerprint != rows.fingerprint
     assert rows.fingerprint != plain.fingerprint
