@@ -85,8 +85,7 @@ class SampleLosses:
         return {parts[source][0]: self._take(sources == source) for source in np.unique(sources).tolist()}
 
     def _take(self, rows: BoolArray) -> SampleLosses:
-        columns = (self.sample_ids, self.nll_sum, self.num_targets, self.num_correct)
-        return SampleLosses(*(column[rows] for column in columns))
+        return SampleLosses(self.sample_ids[rows], self.nll_sum[rows], self.num_targets[rows], self.num_correct[rows])
 
     @classmethod
     def joined(cls, parts: Sequence[SampleLosses]) -> SampleLosses:

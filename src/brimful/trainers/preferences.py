@@ -158,7 +158,8 @@ def train_on_preferences(
 
     def count_pairs(batches: Sequence[dict[str, Any]], device: Any) -> torch.Tensor:
         count = torch.tensor(sum(len(batch[_PAIRS]["pairs"]) for batch in batches), device=device)
-        return trainer.accelerator.reduce(count, reduction="sum")
+        total: torch.Tensor = trainer.accelerator.reduce(count, reduction="sum")
+        return total
 
     def compute_loss(
         model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -182,7 +182,7 @@ def compute_references(
                     packs[i] for i in range(number * _PACKS_PER_FILE, min((number + 1) * _PACKS_PER_FILE, len(packs)))
                 ]
                 losses = evaluate_samples(model, some, collator, packs_per_batch=packs_per_batch, device=device)
-                columns = {
+                columns: dict[str, Any] = {
                     "sample_ids": losses.sample_ids.astype(np.int64),
                     "logps": (-losses.nll_sum).astype(np.float32),
                     "contents": np.concatenate([contents_of(pack) for pack in some]),

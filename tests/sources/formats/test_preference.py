@@ -34,10 +34,10 @@ def test_one_row_is_two_samples(name):
     assert len(source) == 2
     assert source.group_size == 2
     chosen, rejected = source[0], source[1]
-    assert [list(sample.messages) for sample in (chosen, rejected)] == [[USER, GOOD], [USER, BAD]]
+    assert [list(sample.messages or ()) for sample in (chosen, rejected)] == [[USER, GOOD], [USER, BAD]]
     assert [sample.sample_id for sample in source.read(0, 2)] == [0, 1]
     assert chosen.completion.num_prompt == rejected.completion.num_prompt == 1
-    assert chosen.completion.rival == list(rejected.messages)
+    assert chosen.completion.rival == list(rejected.messages or ())
     assert source.where(1) == "memory[0], rejected"
 
 
