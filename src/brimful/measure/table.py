@@ -34,6 +34,7 @@ class LengthTable:
         tokens: the budget of that name: tokens of each sample, -1 for rejected ones.
         provenance: fingerprints and settings of source and encoder, for comparing.
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
+        group_size: samples of one row: 2 for preferences, ``2·row`` chosen and ``2·row + 1`` rejected; else 1.
         targets: targets of the loss in each sample; None if they were not measured. No part of the fingerprint:
             equal lengths are packed alike.
 
@@ -61,6 +62,7 @@ class LengthTable:
         self.budgets: dict[str, Lengths] = dict(budgets)
         self.tokens = self.budgets["tokens"]
         self.provenance: dict[str, Any] = dict(provenance or {})
+        self.group_size = int(self.provenance.get("group_size", 1))
         self.rejects = [list(reject) for reject in rejects]
         self.targets = targets
         self.path = path
@@ -117,11 +119,6 @@ class LengthTable:
         """Sum of all lengths."""
         tokens = self.tokens
         return int(tokens.sum(dtype=np.int64)) + int(np.count_nonzero(tokens < 0))
-
-    @property
-    def group_size(self) -> int:
-        """Samples of one row: 2 for preferences, ``2·row`` chosen and ``2·row + 1`` rejected; else 1."""
-        return int(self.provenance.get("group_size", 1))
 
     @property
     def groups(self) -> Int64Array | None:

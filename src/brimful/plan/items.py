@@ -94,9 +94,10 @@ def prepare_items(
             raise InvalidLengthsError(
                 f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at least 1 token"
             )
-    if groups is None:
+    group_ids = None
+    if groups is None and table.group_size > 1:
         group_ids = table.groups
-        if group_ids is not None and settings.overflow_policy is Overflow.SPLIT:
+        if settings.overflow_policy is Overflow.SPLIT:
             raise SettingsError(
                 f"{setting('overflow', 'split')} cuts samples into several, and both sides of a preference stay in one pack: "
                 f"choose drop, truncate or truncate_left"
@@ -105,7 +106,7 @@ def prepare_items(
         raise SettingsError(
             f"these are preferences, whose sides are packed together already: leave {setting('groups')} out"
         )
-    else:
+    elif groups is not None:
         group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)
     limits = None
     if group_ids is not None and groups is None:
