@@ -56,7 +56,7 @@ def test_unknown_rows_are_shown_with_the_way_out():
         open_source([{"dialogue": [], "id": 3}])
     assert str(caught.value) == (
         "memory: the rows have no format that brimful knows; the first has keys ['dialogue', 'id']. Name the format and "
-        'its fields, for example format="messages" fields={"messages": "dialogue"} (formats: tokens, messages, sharegpt, '
+        'its fields, for example format="messages" fields={"messages": "dialogue"} (formats: tokens, sharegpt_preference, alpaca_preference, preference, messages, sharegpt, '
         "alpaca, prompt_completion, question_answer, caption, detection, transcript, text)"
     )
 
@@ -75,7 +75,7 @@ def test_an_unknown_format_or_field_names_the_known_ones():
     with pytest.raises(SettingsError) as caught:
         open_source(ROWS, format="chatml")
     assert str(caught.value) == (
-        'format="chatml" is unknown: use one of tokens, messages, sharegpt, alpaca, prompt_completion, question_answer, '
+        'format="chatml" is unknown: use one of tokens, sharegpt_preference, alpaca_preference, preference, messages, sharegpt, alpaca, prompt_completion, question_answer, '
         "caption, detection, transcript, text"
     )
     with pytest.raises(SettingsError) as caught:

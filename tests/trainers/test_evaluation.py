@@ -8,7 +8,7 @@ pytest.importorskip("transformers")
 
 from brimful import PackCollator  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
-from brimful.trainers import evaluate_samples, one_by_one  # noqa: E402
+from brimful.trainers import SampleLosses, evaluate_samples, one_by_one  # noqa: E402
 from tests.trainers import tiny  # noqa: E402
 
 
@@ -56,3 +56,37 @@ def test_a_dialect_that_is_no_row_of_transformers_is_refused(dialect):
         evaluate_samples(tiny.model(), tiny.packs(1), PackCollator(dialect=dialect))
     with pytest.raises(SettingsError, match="no packs"):
         evaluate_samples(tiny.model(), tiny.packs(0), PackCollator())
+
+
+@pytest.mark.parametrize("num_packs", [1, 3, 4])
+def test_ranks_have_equal_steps_and_count_each_sample_once(num_packs):
+    """Also a set of one pack on three ranks: a sharded model hangs where ranks run it unequally often."""
+    packs, model = tiny.packs(num_packs), tiny.model()
+    calls = []
+    hook = model.register_forward_hook(lambda *_: calls.append(None))
+    alone = evaluate_samples(model, packs, PackCollator())
+    calls.clear()
+    parts, steps = [], []
+    for dp_rank in range(3):
+        parts.append(evaluate_samples(model, packs, PackCollator(), dp_rank=dp_rank, dp_world_size=3))
+        steps.append(len(calls))
+        calls.clear()
+    hook.remove()
+    assert steps == [-(-num_packs // 3)] * 3
+    joined = SampleLosses.joined(parts)
+    assert sorted(joined.sample_ids.tolist()) == alone.sample_ids.tolist()
+    assert joined.loss_by_sample == pytest.approx(alone.loss_by_sample)
+    assert joined.num_targets.dtype == np.int64
+    assert joined.nll_sum.dtype == np.float64
+
+
+def test_losses_of_each_source():
+    losses = evaluate_samples(tiny.model(), tiny.packs(3), PackCollator())
+    parts = losses.by_source([("chat", 4), ("none", 0), ("code", 5)])
+    assert {name: part.sample_ids.tolist() for name, part in parts.items()} == {
+        "chat": [0, 1, 2, 3],
+        "code": [4, 5, 6, 7, 8],
+    }
+    assert sum(part.nll_sum.sum() for part in parts.values()) == pytest.approx(losses.nll_sum.sum())
+    with pytest.raises(SettingsError, match="sample 8 is of no source"):
+        losses.by_source([("chat", 4)])

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from brimful.checks import check_type, choice_of
 from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
+from brimful.encode.completions import PromptAndRival
 from brimful.encode.engine import Engine
 from brimful.encode.fast_engines import ChatEngine
 from brimful.encode.placeholders import examined
@@ -289,6 +290,34 @@ class ChatEncoder(RenderingEncoder):
             raise BadSampleError(refusal, sample_id=sample.sample_id)
         return _Rendering(chat, shape, spans), text
 
+    def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
+        completion, original = sample.completion, sample.messages or ()
+        assert completion is not None
+        prepared = self._prepare(sample)
+        # A system prompt of the settings stands in front of the prompt of the row.
+        num_prompt = completion.num_prompt + len(prepared.messages or ()) - len(original)
+        prompt = list(prepared.messages or ())[:num_prompt]
+        rival = None if completion.rival is None else self._prepare(replace(sample, messages=completion.rival)).messages
+        try:
+            return (
+                self._chat_template.render(prompt, sample.tools, add_generation_prompt=True),
+                "" if rival is None else self._chat_template.render(rival, sample.tools),
+            )
+        except Exception as error:  # as in ``_render_sample``
+            message = (str(error).strip() or repr(error)).splitlines()[0]
+            raise BadSampleError(
+                f"the chat template refuses its prompt or its other side: {message}", sample_id=sample.sample_id
+            ) from error
+
+    def _check_completion(self, sample: Sample) -> None:
+        super()._check_completion(sample)
+        if sample.completion is not None and sample.completion.needs_no_template:
+            raise BadSampleError(
+                f"has two texts and no prompt: what they have in common is no turn of a chat. Choose "
+                f"{setting('mode', 'completion', python='CompletionEncoder')}, or give the prompt",
+                sample_id=sample.sample_id,
+            )
+
     def _may_fill(self, shape: Shape, messages: Sequence[Message]) -> bool:
         """Return true if conversations of a shape are texts around the texts of their messages: proved, and seen here."""
         if not is_of_texts(shape) or not self._chat_template.writes_unseen(messages):
@@ -377,6 +406,8 @@ class ChatEncoder(RenderingEncoder):
     def no_target_reason(self, sample: Sample) -> str:
         if sample.kind != "chat":
             return super().no_target_reason(sample)
+        if sample.completion is not None:
+            return "its completion is empty"
         answers = _answers_of(sample)
         if not answers:
             return "it has no turn of the assistant"

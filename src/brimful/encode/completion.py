@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any
 
 from brimful.checks import choice_of
+from brimful.encode.completions import PromptAndRival
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
@@ -91,6 +92,8 @@ class CompletionEncoder(RenderingEncoder):
             )
             raise BadSampleError(reason, sample_id=sample.sample_id)
         prompt, completion = (str(message.get("content") or "") for message in messages)
+        if sample.completion is not None:
+            completion = self._without_eos(completion)
         self.tokenizer.check(sample, prompt + completion)
         # The separator is the same in all rows, so there is nothing to learn from it: it belongs to the prompt.
         prompt += self._separator
@@ -98,6 +101,18 @@ class CompletionEncoder(RenderingEncoder):
 
     def _target_spans(self, context: int, text: str) -> Sequence[tuple[int, int]]:
         return [(context, len(text))]
+
+    def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
+        assert sample.completion is not None
+        assert sample.messages is not None
+        prompt = str(sample.messages[0]["content"]) + self._separator
+        rival = sample.completion.rival
+        return prompt, "" if rival is None else prompt + self._without_eos(str(rival[1]["content"]))
+
+    def _without_eos(self, completion: str) -> str:
+        """Return the completion without an EOS that its text ends with: as in TRL it is written once."""
+        eos = self.tokenizer.facts.special_tokens.get("eos_token")
+        return completion.removesuffix(eos) if eos and self.marks[1] else completion
 
     def no_target_reason(self, sample: Sample) -> str:
         return "its completion is empty" if sample.kind == "chat" else super().no_target_reason(sample)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from brimful.encode.batch import EncodedBatch
+from brimful.encode.completions import PromptAndRival, mark_completions
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
 from brimful.encode.engine import Engine
@@ -55,6 +56,26 @@ class RenderingEncoder(Encoder):
             BadSampleError: nobody knows which.
         """
         raise NotImplementedError
+
+    def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
+        """Return the text of a preference's prompt alone, and that of its other side (empty without one).
+
+        Raises:
+            BadSampleError: the encoder has no prompts.
+        """
+        raise BadSampleError(
+            f"is one side of a preference, and {type(self).__name__} has no prompts: choose {setting('mode', 'chat')} or "
+            f"completion",
+            sample_id=sample.sample_id,
+        )
+
+    def _check_completion(self, sample: Sample) -> None:
+        """Refuse a sample with a completion where other tokens are asked for as targets."""
+        if self.all_are_targets:
+            raise BadSampleError(
+                f"is one side of a preference, whose targets are its completion: leave {setting('train_on', 'all')} out",
+                sample_id=sample.sample_id,
+            )
 
     @property
     def marks(self) -> tuple[list[int], list[int]]:
@@ -130,8 +151,14 @@ class RenderingEncoder(Encoder):
     def decode(self, input_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(input_ids)
 
-    def _render_batch(self, samples: Sequence[Sample]) -> tuple[list[Any], list[str], dict[int, BadSampleError]]:
-        """Render all samples; one that cannot be rendered has an empty text, and its error under its index."""
+    def _render_batch(
+        self, samples: Sequence[Sample]
+    ) -> tuple[list[Any], list[str], dict[int, BadSampleError], dict[int, PromptAndRival]]:
+        """Render all samples; one that cannot be rendered has an empty text, and its error under its index.
+
+        Sides of preferences have their prompt and their other side under their index.
+        """
+        sides: dict[int, PromptAndRival] = {}
         contexts: list[Any] = []
         texts: list[str] = []
         errors: dict[int, BadSampleError] = {}
@@ -140,21 +167,25 @@ class RenderingEncoder(Encoder):
                 if sample.media and not self.takes_media:
                     raise BadSampleError(_NO_MEDIA, sample_id=sample.sample_id)
                 context, text = self._render_sample(sample)
+                if sample.completion is not None:
+                    self._check_completion(sample)
+                    sides[index] = self.prompt_and_rival(sample)
+                    self.tokenizer.check(sample, "".join(sides[index]))
             except BadSampleError as error:
                 errors[index] = error
                 context, text = None, ""
             contexts.append(context)
             texts.append(text)
-        return contexts, texts, errors
+        return contexts, texts, errors, sides
 
     def _encode_rendered(self, samples: Sequence[Sample]) -> EncodedBatch:
-        contexts, texts, errors = self._render_batch(samples)
+        contexts, texts, errors, sides = self._render_batch(samples)
         # Characters of all texts that are targets: start and end by turns, and the number of spans in each text.
         bounds: list[int] = []
         num_spans = np.zeros(len(texts), dtype=np.int64)
         if not self.all_are_targets:
             for index, (context, text) in enumerate(zip(contexts, texts, strict=True)):
-                if index in errors:
+                if index in errors or index in sides:
                     continue
                 try:
                     spans = self._target_spans(context, text)
@@ -168,6 +199,8 @@ class RenderingEncoder(Encoder):
         mask = (
             np.ones(len(tokens.ids.values), dtype=bool) if self.all_are_targets else _mask_of(tokens, num_spans, bounds)
         )
+        if sides:
+            mark_completions(mask, tokens.ids, texts, sides, self.tokenizer)
         ids, mask = self._with_marks(tokens.ids, mask, errors)
         return EncodedBatch(ids, mask, errors)
 
@@ -194,7 +227,7 @@ class RenderingEncoder(Encoder):
         return Ragged(values, offsets), full_mask
 
     def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
-        _, texts, errors = self._render_batch(samples)
+        _, texts, errors, _ = self._render_batch(samples)
         num_marks = sum(map(len, self.marks))
 
         def finish() -> MeasuredLengths:

@@ -13,6 +13,14 @@ def why_dropped(plan: Plan, table: LengthTable, sample_id: int) -> str:
     """Return the reason why a plan dropped a sample, in words."""
     usable = plan.alignment.usable(plan.capacity)
     is_longer = int(table.tokens[sample_id]) > usable
+    if table.group_size > 1:
+        # Both sides of a preference are dropped together, for the length of both.
+        pair = table.tokens.reshape(-1, table.group_size)[sample_id // table.group_size]
+        if int(pair.min()) < 0:
+            return "the other side of the preference was rejected"
+        is_longer = int(plan.alignment.rounded(pair).sum()) > usable
+        if is_longer and plan.settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
+            return f"both sides of the preference are longer than a pack ({usable:,} tokens)"
     # Policies that cut keep every long sample, unless the cut took its last target.
     if is_longer and plan.settings.overflow_policy in (Overflow.ERROR, Overflow.DROP):
         return f"longer than a pack ({usable:,} tokens)"

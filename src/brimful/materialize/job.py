@@ -127,7 +127,9 @@ def pack_dataset(
     home = JobHome(store, cache_dir)
     encoded_dir, plan_path = home.path("tmp/encoded"), home.path("plan.arrow")
     group_fingerprint = None
-    if groups is not None:
+    if groups is None and source.group_size > 1:
+        group_fingerprint = fingerprint_array(np.arange(len(source)) // source.group_size)
+    elif groups is not None:
         group_fingerprint = fingerprint_array(
             as_groups(groups, num_samples=len(source), policy=settings.overflow_policy)
         )

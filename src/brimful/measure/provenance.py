@@ -39,6 +39,7 @@ def provenance_of(
         "source": source.title,
         "parts": [list(member) for member in source.rows.members],
         "num_samples": len(source),
+        **({"group_size": source.group_size} if source.group_size > 1 else {}),
     }
 
 

@@ -34,6 +34,7 @@ class LengthTable:
         tokens: the budget of that name: tokens of each sample, -1 for rejected ones.
         provenance: fingerprints and settings of source and encoder, for comparing.
         rejects: ``[sample_id, where, reason]`` of the rejected samples, the first thousand.
+        group_size: samples of one row: 2 for preferences, ``2·row`` chosen and ``2·row + 1`` rejected; else 1.
         targets: targets of the loss in each sample; None if they were not measured. No part of the fingerprint:
             equal lengths are packed alike.
 
@@ -61,6 +62,7 @@ class LengthTable:
         self.budgets: dict[str, Lengths] = dict(budgets)
         self.tokens = self.budgets["tokens"]
         self.provenance: dict[str, Any] = dict(provenance or {})
+        self.group_size = int(self.provenance.get("group_size", 1))
         self.rejects = [list(reject) for reject in rejects]
         self.targets = targets
         self.path = path
@@ -117,6 +119,15 @@ class LengthTable:
         """Sum of all lengths."""
         tokens = self.tokens
         return int(tokens.sum(dtype=np.int64)) + int(np.count_nonzero(tokens < 0))
+
+    @property
+    def groups(self) -> Int64Array | None:
+        """``int64[num_samples]``: the row of each sample, where rows are several samples; else None.
+
+        >>> LengthTable({"tokens": np.array([3, 4, 5, 6], dtype=np.int32)}, provenance={"group_size": 2}).groups.tolist()
+        [0, 0, 1, 1]
+        """
+        return None if self.group_size == 1 else np.arange(len(self)) // self.group_size
 
     @property
     def account(self) -> Account:

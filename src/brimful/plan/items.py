@@ -13,7 +13,7 @@ from brimful.measure.table import REJECTED, LengthTable
 from brimful.messages import setting
 from brimful.plan.policies.budgets import Budgets
 from brimful.plan.policies.concat import cut_stream
-from brimful.plan.policies.groups import Groups, as_groups, group_items
+from brimful.plan.policies.groups import Groups, as_groups, group_items, limits_of_members
 from brimful.plan.policies.no_target import NO_SAMPLES, samples_to_leave_out
 from brimful.plan.policies.overflow import Overflow, Segments, apply_overflow
 from brimful.plan.settings import PlanSettings
@@ -64,7 +64,8 @@ def prepare_items(
        the policy drops or cuts: a segment of that length is aligned already.
     2. Samples without a target are left out, or refused.
     3. Segments take their aligned length of the budget ``tokens``; ``samples`` and ``squares`` come from real lengths.
-    4. Members of a group become one item, of the sum of their sizes.
+    4. Members of a group become one item, of the sum of their sizes. Rows of several samples are groups of themselves
+       (``LengthTable.groups``); truncation cuts each of their samples to an equal part of a pack.
     5. Items that exceed another budget, and groups that exceed any, are an error or dropped whole, counted by budget.
 
     ``concat_split`` knows no items: its segments are the stream of all tokens, cut where packs end.
@@ -94,13 +95,33 @@ def prepare_items(
                 f"sample {sample_id} has length {int(tokens[sample_id])}; every sample needs at least 1 token"
             )
     group_ids = None
-    if groups is not None:
+    if groups is None and table.group_size > 1:
+        group_ids = table.groups
+        if settings.overflow_policy is Overflow.SPLIT:
+            raise SettingsError(
+                f"{setting('overflow', 'split')} cuts samples into several, and both sides of a preference stay in one pack: "
+                f"choose drop, truncate or truncate_left"
+            )
+    elif table.group_size > 1:
+        raise SettingsError(
+            f"these are preferences, whose sides are packed together already: leave {setting('groups')} out"
+        )
+    elif groups is not None:
         group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)
+    limits = None
+    if group_ids is not None and groups is None:
+        limits = limits_of_members(
+            tokens,
+            group_size=table.group_size,
+            capacity=settings.usable,
+            alignment=settings.row_alignment,
+            policy=settings.overflow_policy,
+        )
     left_out = NO_SAMPLES
     if table.targets is not None:
         left_out = samples_to_leave_out(
             table,
-            capacity=settings.longest_segment,
+            capacity=settings.longest_segment if limits is None else limits,
             overflow=settings.overflow_policy,
             policy=settings.no_target_policy,
             groups=group_ids,
@@ -109,15 +130,16 @@ def prepare_items(
         # Like samples that could not be read: planning passes over them.
         tokens = tokens.copy()
         tokens[left_out] = REJECTED
-        table = LengthTable({**table.budgets, "tokens": tokens})
+        table = LengthTable({**table.budgets, "tokens": tokens}, provenance=table.provenance)
     if settings.algorithm == "concat_split":
-        if groups is not None:
+        if group_ids is not None:
+            name = setting("groups") if groups is not None else "preferences"
             raise SettingsError(
-                f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {setting('groups')} stay whole: leave one out"
+                f"{setting('algorithm', 'concat_split')} cuts samples anywhere, and {name} stay whole: leave one out"
             )
         items = _of_stream(table, settings)
     elif group_ids is not None:
-        items = _of_groups(table, settings, group_ids)
+        items = _of_groups(table, settings, group_ids, limits)
     elif settings.budgets:
         items = _of_budgets(table, settings)
     else:
@@ -167,7 +189,7 @@ def _of_budgets(table: LengthTable, settings: PlanSettings) -> Items:
     return Items(segments, sizes, budgets.capacities, dropped_by=dropped_by)
 
 
-def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array) -> Items:
+def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array, limits: Int64Array | None) -> Items:
     budgets = Budgets.of(settings.usable, settings.budgets)
     alignment, policy = settings.row_alignment, settings.overflow_policy
     tokens = table.tokens
@@ -176,7 +198,7 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
     broken_groups = np.unique(group_ids[is_rejected & (group_ids >= 0)])
     is_bereft = ~is_rejected & np.isin(group_ids, broken_groups)
     ids = np.flatnonzero(~is_rejected & ~is_bereft)
-    lengths = tokens[ids]
+    lengths = tokens[ids] if limits is None else np.minimum(tokens, limits)[ids].astype(np.int32)
     sizes = budgets.sizes(table, lengths=lengths, sample_ids=ids, rounded=alignment.rounded(lengths))
     groups = group_items(sizes, group_ids[ids])
     oversized, dropped_by = groups.oversized(budgets, sizes=sizes, sample_ids=ids, policy=policy, unit=alignment.total)
@@ -188,7 +210,10 @@ def _of_groups(table: LengthTable, settings: PlanSettings, group_ids: Int64Array
         dropped_by = {**dropped_by, "group_mate_rejected": int(np.count_nonzero(is_bereft))}
     is_dropped = ~is_rejected
     is_dropped[ids] = False
-    segments = Segments(lengths, ids, None, np.flatnonzero(is_dropped))
+    starts = None
+    if policy is Overflow.TRUNCATE_LEFT:
+        starts = (tokens[ids] - lengths).astype(np.int32)
+    segments = Segments(lengths, ids, starts, np.flatnonzero(is_dropped))
     packed_sizes = groups.sizes if len(budgets.names) > 1 else groups.sizes[:, 0].astype(np.int32)
     return Items(segments, packed_sizes, budgets.capacities, groups, dropped_by, fingerprint_array(group_ids))
 

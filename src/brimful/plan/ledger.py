@@ -143,7 +143,9 @@ def ledger_of(table: LengthTable, segments: Segments, settings: PlanSettings) ->
         num_split = int(np.count_nonzero(np.bincount(segments.ids()) > 1))
     if settings.overflow_policy in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
         num_truncated = int(np.count_nonzero(tokens > settings.longest_segment))
-        if settings.no_target_policy is NoTarget.DROP:  # some of those are left out, as truncation took their targets
+        if table.group_size > 1:  # sides of a preference are cut by what both take
+            num_truncated = int(np.count_nonzero(segments.lengths < tokens[segments.ids()]))
+        elif settings.no_target_policy is NoTarget.DROP:  # some of those are left out, as truncation took their targets
             num_truncated -= int(np.count_nonzero(dropped_lengths > settings.longest_segment))
     ledger = Ledger(
         samples_in=len(tokens),

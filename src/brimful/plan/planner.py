@@ -163,10 +163,10 @@ def plan_with(
             raise SettingsError(f"{setting(name)} belongs to {setting('mixture')}, and there is none: leave it out")
         items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
         return _make_plan(table, items, _pack(items, settings), settings)
-    if groups is not None and mixture.weighting is Weighting.DRAWS:
+    if (groups is not None or table.group_size > 1) and mixture.weighting is Weighting.DRAWS:
+        name = setting("groups") if groups is not None else "both sides of a preference"
         raise SettingsError(
-            f"{setting('mixture')} draws single samples, and {setting('groups')} stay together: leave one out, or use "
-            f"weighting loss"
+            f"{setting('mixture')} draws single samples, and {name} stay together: leave one out, or use weighting loss"
         )
     names, begins = members_of(table, mixture, sources)
     counts = as_uses(uses, len(table))
@@ -468,6 +468,8 @@ def _make_plan(
     # A sample that lost its beginning ends where its segment does: its length follows from the packs.
     if ledger.samples_truncated and settings.overflow_policy is Overflow.TRUNCATE:
         ids = np.flatnonzero(table.tokens > settings.usable)
+        if table.group_size > 1:
+            ids = segments.ids()[segments.lengths < table.tokens[segments.ids()]]
         truncated = Truncated(ids, table.tokens[ids])
     return Plan(
         capacity=settings.capacity,

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 from brimful.checks import check_type, setting_number
 from brimful.errors import CollateError, SettingsError, StateError
 from brimful.fingerprint import fingerprint_of
+from brimful.measure.table import LengthTable
 from brimful.messages import counted
 from brimful.plan.schedule import Tail
 from brimful.serve.agreement import RankAgreement
@@ -70,6 +71,11 @@ class ComposedBatches(RankLoader):
             raise SettingsError("agree is for ranks that each read a stream of their own: leave dp_world_size at 1")
         by_targets = isinstance(batching, TokenBudget) and batching.count is Count.LOSS_TOKENS
         self._feed: SampleFeed
+        if isinstance(lengths, LengthTable) and lengths.group_size > 1:
+            raise SettingsError(
+                "micro-batches that are composed take single samples, and both sides of a preference stay together: "
+                "serve them from packs (PackLoader)"
+            )
         if lengths is not None:
             self._feed = IndexedSampleFeed(source, lengths, loss_tokens, by_targets=by_targets, seed=seed)
         elif loss_tokens is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from brimful.errors import BadSampleError, UnknownFormatError
+from brimful.errors import BadSampleError, SettingsError, UnknownFormatError
 from brimful.sources.formats import RowFormat, detect, format_named
 from brimful.sources.lines import json_row
 from brimful.sources.media import MediaPlace
@@ -92,7 +92,7 @@ class RowOptions:
         """
         name = self.format or known_format
         if name is not None:
-            return self._of(format_named(name, self.fields, self.prompt))
+            return self._of(format_named(name, self.fields, self.prompt), title)
         readable = [row for row in rows[:_ROWS_FOR_DETECTION] if not isinstance(row, MalformedRowError)]
         if not readable:
             return None
@@ -102,11 +102,16 @@ class RowOptions:
             for row in readable
         ]
         try:
-            return self._of(detect(wanted, self.fields, self.prompt))
+            return self._of(detect(wanted, self.fields, self.prompt), title)
         except UnknownFormatError as error:
             raise UnknownFormatError(f"{title}: {error.message}") from error
 
-    def _of(self, row_format: RowFormat) -> Reading:
+    def _of(self, row_format: RowFormat, title: str) -> Reading:
+        if row_format.has_sides:
+            raise SettingsError(
+                f"{title} has rows of format {row_format.name}: a stream packs single samples, and both sides of a preference "
+                f"stay in one pack. Pack the finished file with brimful pack"
+            )
         return Reading(row_format, frozenset(self.ignore), self.media)
 
 

@@ -22,11 +22,13 @@ from brimful.messages import setting
 from brimful.sources.formats import RowFormat
 from brimful.sources.media import MEDIA_COLUMNS, MediaPlace, place_media
 from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample
+from brimful.sources.sides import SideOfRow
 
 _REASONS = {
     **dict.fromkeys(
         ("chosen", "rejected", "chosen_messages", "rejected_messages"),
-        "is half of a preference, and pairs cannot be packed so far: make rows of the answers you want, or ",
+        "is half of a preference, and these rows are read as single samples: name the format of preferences "
+        f"({setting('format', 'preference')}) and its fields, make rows of the answers you want, or ",
     ),
     "label": "says which answers are wanted, and packing would train all of them: keep the rows you want, or ",
 }
@@ -72,6 +74,9 @@ class Reading:
         Raises:
             MalformedRowError: it is no row of this format, or says something that cannot be packed.
         """
+        side = None
+        if type(row) is SideOfRow:
+            row, side = row
         unread = unread_columns(row, self.format.columns, ignore=self.ignore)
         media_columns: list[str] = []
         if unread:
@@ -81,7 +86,12 @@ class Reading:
             reason = refusal(unread)
             if reason is not None:
                 raise MalformedRowError(reason)
-        content = self.format.convert(row)
+        content = self.format.convert(row) if side is None else self.format.convert_side(row, side)
+        if side is not None and media_columns:
+            raise MalformedRowError(
+                f"column {media_columns[0]!r} holds media, and preferences are packed as text so far: leave it out with "
+                f"{setting('ignore', [media_columns[0]])}"
+            )
         messages = content.get("messages")
         if self.format.puts_media_first and not media_columns and self.ignore.isdisjoint(MEDIA_COLUMNS):
             raise MalformedRowError(f"it has no medium, and a row of format {self.format.name} is of one")

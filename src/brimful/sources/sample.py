@@ -57,6 +57,22 @@ class PlainMessages(list[Message]):
 
 
 @dataclass(frozen=True, slots=True)
+class Completion:
+    """The part of a conversation that a preference scores: all that follows its prompt.
+
+    Attributes:
+        num_prompt: messages of the prompt, the first of the sample.
+        rival: the conversation of the other side; it decides with which token the completion begins, as both sides
+            begin with the same.
+        needs_no_template: true if prompt and completion are two pieces of one text, which has no turns.
+    """
+
+    num_prompt: int
+    rival: Sequence[Message] | None = None
+    needs_no_template: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One training example, from a row of any format: exactly one of ``messages``, ``text`` and ``input_ids``.
 
@@ -69,6 +85,7 @@ class Sample:
         input_ids: tokens of a row that was tokenised before.
         labels: its targets: the token at each target, else -100; None if every token is one.
         media: pictures, videos and sounds, one for each such part, in the order of the parts.
+        completion: the part that a preference scores, whose tokens are its targets; None for other samples.
         unread: columns of the row that hold a value and were not read, such as ``id``; those of messages as
             ``messages[].name``.
 
@@ -83,6 +100,7 @@ class Sample:
     input_ids: Sequence[int] | None = None
     labels: Sequence[int] | None = None
     media: tuple[Medium, ...] = ()
+    completion: Completion | None = None
     unread: tuple[str, ...] = ()
 
     @property

@@ -19,6 +19,7 @@ from brimful.sources.media import MediaPlace
 from brimful.sources.reading import Reading
 from brimful.sources.rows import Block, ChainedRows, Rows
 from brimful.sources.sample import MalformedRowError, Sample
+from brimful.sources.sides import SIDES, SideRows
 from brimful.typing import Fingerprint
 
 _ROWS_FOR_DETECTION = 16
@@ -70,6 +71,10 @@ class Source:
             prompted = ", ".join(name for name, row_format in FORMATS.items() if row_format.default_prompt)
             raise SettingsError(f"{setting('prompt')} says nothing with rows of format {names}: it is for {prompted}")
         places = [None if media is None else media.beside(part.directory) for part in parts]
+        parts = [
+            SideRows(part) if row_format.has_sides else part for part, row_format in zip(parts, formats, strict=True)
+        ]
+        rows = ChainedRows(parts, rows.title) if isinstance(rows, ChainedRows) else parts[0]
         readings = [
             Reading(row_format, frozenset(ignore), place) for row_format, place in zip(formats, places, strict=True)
         ]
@@ -90,6 +95,15 @@ class Source:
         self.rows = rows
         self.title = rows.title
         self._sized_readings = sized_readings
+        formats = [reading.format for _, reading in sized_readings]
+        self.group_size = len(SIDES) if any(row_format.has_sides for row_format in formats) else 1
+        """Samples of one row: 2 for preferences, whose sides are packed together; else 1."""
+        if self.group_size > 1 and not all(row_format.has_sides for row_format in formats):
+            names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
+            raise SettingsError(
+                f"{rows.title} holds preferences among other samples (formats {names}), whose losses have no common "
+                f"unit: pack them apart"
+            )
         # A run ends where the reading changes: neighbouring files that are read alike are one.
         self._runs: list[tuple[int, Reading]] = []
         start = 0

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
-from brimful.checks import check_type
+from brimful.checks import check_type, setting_number
 from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
-from brimful.messages import counted
+from brimful.messages import counted, setting
 from brimful.serve.pack_store import IndexedPacks
 from brimful.shards import Pack, PackSequence, assemble_pack
-from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array, SampleIds
+from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Float64Array, Int64Array, SampleIds
 
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
 
@@ -59,17 +61,59 @@ class SampleLosses:
         targets = np.bincount(index, weights=self.num_targets, minlength=len(ids))
         return {int(i): float(s / t) for i, s, t in zip(ids, sums, targets, strict=True) if t}
 
+    def by_source(self, parts: Sequence[tuple[str, int]]) -> dict[str, SampleLosses]:
+        """Return the losses of each source that has samples here, by its name.
+
+        Args:
+            parts: name and number of samples of each source, in order: ``source.rows.members``, or the entry ``parts`` of
+                ``LengthTable.provenance``.
+
+        Raises:
+            SettingsError: a sample behind the last of them.
+
+        >>> losses = SampleLosses(np.array([0, 2]), np.array([4.0, 9.0]), np.array([2, 3]), np.array([1, 1]))
+        >>> {name: part.loss for name, part in losses.by_source([("chat", 2), ("code", 5)]).items()}
+        {'chat': 2.0, 'code': 3.0}
+        """
+        ends = np.cumsum([count for _, count in parts], dtype=np.int64)
+        sources = np.searchsorted(ends, self.sample_ids, side="right")
+        if len(sources) and int(sources.max()) >= len(parts):
+            raise SettingsError(
+                f"sample {int(self.sample_ids.max())} is of no source: {setting('parts')} have {int(ends[-1]) if len(ends) else 0:,} "
+                f"samples together"
+            )
+        return {parts[source][0]: self._take(sources == source) for source in np.unique(sources).tolist()}
+
+    def _take(self, rows: BoolArray) -> SampleLosses:
+        return SampleLosses(self.sample_ids[rows], self.nll_sum[rows], self.num_targets[rows], self.num_correct[rows])
+
+    @classmethod
+    def joined(cls, parts: Sequence[SampleLosses]) -> SampleLosses:
+        """Join the parts of several ranks, one behind the other."""
+        rows = [(part.sample_ids, part.nll_sum, part.num_targets, part.num_correct) for part in parts]
+        return cls(*map(np.concatenate, zip(*rows, strict=True)))
+
     def __repr__(self) -> str:
         return f"SampleLosses({len(self.sample_ids):,} segments, loss {self.loss:.4f}, token_acc {self.token_acc:.4f})"
 
 
 def evaluate_samples(
-    model: Any, packs: PackSequence, collator: PackCollator, *, packs_per_batch: int = 1, device: Any = None
+    model: Any,
+    packs: PackSequence,
+    collator: PackCollator,
+    *,
+    packs_per_batch: int = 1,
+    device: Any = None,
+    dp_rank: int = 0,
+    dp_world_size: int = 1,
+    group: Any = None,
 ) -> SampleLosses:
     """Compute the loss of every sample, equal for packed samples and for ``one_by_one`` of them.
 
     A trainer's own ``eval_loss`` is a mean over batches of means over targets, and so depends on which samples share a
-    batch; this one does not. On several ranks give each its part, and join the arrays.
+    batch; this one does not. On several ranks batch ``b`` is of rank ``b % dp_world_size``, and every rank runs the model
+    equally often, also where there are fewer packs than ranks: a rank without a pack of its own repeats the first one and
+    counts nothing. Where ``torch.distributed`` is initialised, every rank gets the losses of all.
 
     Args:
         model: called with the batch without its labels; returns ``logits``, or the logits.
@@ -77,6 +121,8 @@ def evaluate_samples(
         collator: of a dialect with one row for all packs of a batch (not ``llama_factory``, ``axolotl``, ``plain``).
         packs_per_batch: packs of one forward.
         device: device of the batch; that of the model if None.
+        dp_rank, dp_world_size: this data-parallel rank and their number.
+        group: the process group of these ranks; all if None.
 
     Raises:
         SettingsError: a dialect with rows, or one for models with other arguments; or no packs.
@@ -90,13 +136,20 @@ def evaluate_samples(
             f"evaluate_samples calls a model of Transformers with one row for all packs, and dialect "
             f"{collator.dialect.name!r} is another: use PackCollator(), or collator_for(model)"
         )
+    dp_world_size = setting_number("dp_world_size", dp_world_size, minimum=1)
+    dp_rank = setting_number("dp_rank", dp_rank, minimum=0, maximum=dp_world_size - 1)
     device = next(model.parameters()).device if device is None else torch.device(device)
     was_training = model.training
     model.eval()
     sample_ids, columns = [], []
     try:
         with torch.no_grad():
-            for start in range(0, len(packs), packs_per_batch):
+            # Sharded models gather their weights in each forward: all ranks have as many.
+            stride = packs_per_batch * dp_world_size
+            for first in range(0, len(packs), stride):
+                own_start = first + dp_rank * packs_per_batch
+                is_filler = own_start >= len(packs)
+                start = 0 if is_filler else own_start
                 end = min(start + packs_per_batch, len(packs))
                 (batch,) = collator.rows([packs[index] for index in range(start, end)])
                 # Without labels and weights the model computes no loss of its own.
@@ -108,15 +161,40 @@ def evaluate_samples(
                 output = model(**inputs)
                 logits = getattr(output, "logits", output)
                 labels = torch.from_numpy(batch.labels).to(device)
+                if is_filler:
+                    continue
                 losses = per_sample_loss(logits, labels, batch.cu_seqlens, batch.num_segments)
                 columns.append([column.cpu().numpy() for column in losses])
                 sample_ids.append(batch.sample_ids)
     finally:
         model.train(was_training)
-    if not columns:
+    if not len(packs):
         raise SettingsError("there are no packs to evaluate")
-    nll_sum, num_targets, num_correct = map(np.concatenate, zip(*columns, strict=True))
-    return SampleLosses(np.concatenate(sample_ids), nll_sum.astype(np.float64), num_targets, num_correct)
+    ids = np.concatenate([np.empty(0, dtype=np.int64), *sample_ids])
+    empty = [np.empty(0, dtype=np.float64), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
+    nll_sum, num_targets, num_correct = map(np.concatenate, zip(empty, *columns, strict=True))
+    losses_of_rank = SampleLosses(ids, nll_sum.astype(np.float64), num_targets, num_correct)
+    is_alone = dp_world_size == 1 or not (dist.is_available() and dist.is_initialized())
+    return losses_of_rank if is_alone else _gathered(losses_of_rank, dp_world_size, group, device)
+
+
+def _gathered(losses: SampleLosses, dp_world_size: int, group: Any, device: Any) -> SampleLosses:
+    """Return the losses of all ranks, in the order of the ranks; every rank must call it."""
+    integers = torch.from_numpy(np.stack([losses.sample_ids, losses.num_targets, losses.num_correct])).to(device)
+    # Float64 travels as the integers of its bits: devices without doubles take it too.
+    bits = torch.from_numpy(losses.nll_sum.view(np.int64)[None].copy()).to(device)
+    table = torch.cat([integers, bits])
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dp_world_size)]
+    dist.all_gather(sizes, torch.tensor([table.shape[1]], device=device), group=group)
+    counts = [int(size) for size in sizes]
+    padded = torch.nn.functional.pad(table, (0, max(counts) - table.shape[1]))
+    tables = [torch.empty_like(padded) for _ in range(dp_world_size)]
+    dist.all_gather(tables, padded, group=group)
+    parts = []
+    for rank_table, count in zip(tables, counts, strict=True):
+        ids, targets, correct, nll_bits = rank_table[:, :count].cpu().numpy()
+        parts.append(SampleLosses(ids, nll_bits.copy().view(np.float64), targets, correct))
+    return SampleLosses.joined(parts)
 
 
 def one_by_one(packs: PackSequence) -> _OneByOne:

@@ -8,10 +8,11 @@ import numpy as np
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
 from brimful.messages import setting
 from brimful.plan.packing import Packing
+from brimful.plan.policies.alignment import Alignment
 from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.overflow import Overflow
 from brimful.ragged import offsets_of, ranges
-from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
+from brimful.typing import AnyIntArray, BoolArray, Int64Array, Lengths, Offsets
 
 ALONE = -1
 """Group of a sample that belongs to none."""
@@ -116,6 +117,51 @@ def as_groups(groups: AnyIntArray | Sequence[int], *, num_samples: int, policy: 
             f"sample {sample_id} is in group {int(array[sample_id])}; groups are 0 and up, {ALONE} means none"
         )
     return array.astype(np.int64, copy=False)
+
+
+def limits_of_members(
+    tokens: Lengths, *, group_size: int, capacity: int, alignment: Alignment, policy: Overflow
+) -> Int64Array | None:
+    """Return the tokens that truncation leaves of each sample at most; None under a policy that cuts nothing.
+
+    A group is one: it fits, or each of its samples keeps at most an equal part of the pack. For preferences that is half
+    a pack, TRL's ``max_length = capacity // 2``, and those that fit keep every token::
+
+        capacity 10     sample 0   1       2   3       4   5
+        tokens                 6   4       7   4       9   2
+        limits                10  10       5   5       5   5
+        packed                 6   4       5   4       5   2
+
+    Pure: no I/O.
+
+    Args:
+        tokens: of all samples, -1 for rejected ones; group ``i`` is samples ``group_size·i`` and the following.
+        group_size: samples of each group.
+        capacity: aligned tokens of a pack at most.
+        alignment: of segments.
+        policy: for groups that have more.
+
+    Returns:
+        ``int64[num_samples]``, or None.
+
+    Raises:
+        SettingsError: the part of a sample is not one aligned token.
+
+    >>> limits_of_members(
+    ...     np.array([6, 4, 7, 4], np.int32), group_size=2, capacity=10, alignment=Alignment(), policy=Overflow.TRUNCATE
+    ... ).tolist()
+    [10, 10, 5, 5]
+    """
+    if policy not in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
+        return None
+    part = capacity // group_size // alignment.segment * alignment.segment
+    if part < 1:
+        raise SettingsError(
+            f"{setting('capacity')} has {capacity:,} usable tokens, and {group_size} samples stay together, aligned to "
+            f"{alignment.segment}: raise it"
+        )
+    loads = alignment.rounded(np.maximum(tokens, 0)).reshape(-1, group_size).sum(axis=1, dtype=np.int64)
+    return np.repeat(np.where(loads > capacity, part, capacity), group_size)
 
 
 def group_items(sizes: Int64Array, groups: Int64Array) -> Groups:

@@ -30,7 +30,7 @@ class NoTarget(str, Enum):
 
 
 def samples_to_leave_out(
-    table: LengthTable, *, capacity: int, overflow: Overflow, policy: NoTarget, groups: Int64Array | None
+    table: LengthTable, *, capacity: int | Int64Array, overflow: Overflow, policy: NoTarget, groups: Int64Array | None
 ) -> Int64Array:
     """Return the samples that are left out for want of a target.
 
@@ -38,7 +38,7 @@ def samples_to_leave_out(
 
     Args:
         table: lengths with their targets.
-        capacity: tokens that a segment may have at most.
+        capacity: tokens that a segment may have at most; of each sample if they differ.
         overflow: policy for longer samples; truncation may take all targets of one.
         groups: ``int64[num_samples]``: a group stays whole as long as one of its samples has a target.
 
@@ -70,7 +70,9 @@ def samples_to_leave_out(
     return ids if policy is NoTarget.DROP else NO_SAMPLES
 
 
-def samples_without_target(table: LengthTable, *, capacity: int, overflow: Overflow) -> tuple[Int64Array, Int64Array]:
+def samples_without_target(
+    table: LengthTable, *, capacity: int | Int64Array, overflow: Overflow
+) -> tuple[Int64Array, Int64Array]:
     """Return the samples without a target, and those that lose all of them to truncation; both ascending."""
     targets, tokens = table.targets, table.tokens
     assert targets is not None
@@ -78,8 +80,9 @@ def samples_without_target(table: LengthTable, *, capacity: int, overflow: Overf
     if overflow not in (Overflow.TRUNCATE, Overflow.TRUNCATE_LEFT):
         return targetless, NO_SAMPLES
     longer = np.flatnonzero((tokens > capacity) & (targets.counts > 0))
-    starts = tokens[longer] - capacity if overflow is Overflow.TRUNCATE_LEFT else np.zeros(len(longer), dtype=np.int64)
-    remaining = targets.within(longer, starts, np.full(len(longer), capacity, dtype=np.int64))
+    limits = np.broadcast_to(np.asarray(capacity, dtype=np.int64), tokens.shape)[longer]
+    starts = tokens[longer] - limits if overflow is Overflow.TRUNCATE_LEFT else np.zeros(len(longer), dtype=np.int64)
+    remaining = targets.within(longer, starts, limits)
     return targetless, longer[remaining == 0]
 
 

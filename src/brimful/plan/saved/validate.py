@@ -26,6 +26,8 @@ def validate_plan(plan: Plan, lengths: LengthTable | AnyIntArray, *, groups: Any
     if plan.num_packs and int(sizes.min()) < 1:
         raise PlanMismatchError(f"pack {int(np.argmin(sizes))} is empty")
     _validate_samples(plan, table.tokens)
+    if groups is None:
+        groups = table.groups
     if groups is not None:
         _validate_groups(plan, np.asarray(groups))
 

@@ -17,6 +17,7 @@ from brimful.sources.formats.alpaca import Alpaca
 from brimful.sources.formats.caption import Caption
 from brimful.sources.formats.detection import Detection
 from brimful.sources.formats.messages import Messages
+from brimful.sources.formats.preference import AlpacaPreference, Preference, ShareGPTPreference
 from brimful.sources.formats.prompt_completion import PromptCompletion
 from brimful.sources.formats.question_answer import QuestionAnswer
 from brimful.sources.formats.row_format import RowFormat
@@ -31,6 +32,9 @@ FORMATS: dict[str, type[RowFormat]] = {
     format_class.name: format_class
     for format_class in (
         Tokens,
+        ShareGPTPreference,
+        AlpacaPreference,
+        Preference,
         Messages,
         ShareGPT,
         Alpaca,
@@ -86,7 +90,7 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt:
 def _hint(keys: Sequence[str]) -> str:
     """Return a sentence on rows that cannot be packed so far; empty for others."""
     if any(key.startswith(("chosen", "rejected")) for key in keys):
-        return "These are preferences, and pairs cannot be packed so far. "
+        return "These are preferences: name both sides, as chosen and rejected. "
     if any(key in ("image", "images", "video", "videos", "audio", "audios") for key in keys):
         return "They hold media, which cannot be packed so far. "
     return ""

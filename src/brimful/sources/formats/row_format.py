@@ -20,6 +20,8 @@ class RowFormat(abc.ABC):
     """Fields by which a row is recognised: it has all of them."""
     default_prompt: ClassVar[str] = ""
     """Turn of the user that it writes itself; empty if all turns come from the row."""
+    has_sides: ClassVar[bool] = False
+    """True if a row is a preference: two samples, which ``convert_side`` makes (``sources.sides``)."""
     puts_media_first: ClassVar[bool] = False
     """True if its rows have a medium and no marks: the media stand in front of the first turn of the user."""
 
@@ -49,6 +51,10 @@ class RowFormat(abc.ABC):
         Raises:
             MalformedRowError: a field is missing or has the wrong type; names it and shows the value.
         """
+
+    def convert_side(self, row: Mapping[str, Any], side: int) -> dict[str, Any]:
+        """Return the fields of the ``Sample`` of a side, 0 or 1; only for a format that ``has_sides``."""
+        raise NotImplementedError(f"a row of format {self.name} has no sides")
 
     def get(self, row: Mapping[str, Any], name: str) -> Any:
         """Return a field, or refuse the row without it."""

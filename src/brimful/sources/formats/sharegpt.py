@@ -30,11 +30,11 @@ class ShareGPT(RowFormat):
     required_fields = ("conversations",)
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        messages = self.messages(row, "conversations", _message)
+        messages = self.messages(row, "conversations", as_sharegpt_message)
         return {"messages": self.system_message(row) + messages, "tools": as_tools(self.optional(row, "tools"))}
 
 
-def _message(turn: Any, name: str) -> Message:
+def as_sharegpt_message(turn: Any, name: str) -> Message:
     """Return one turn in OpenAI's words; keys beside ``from`` and ``value`` stay."""
     if isinstance(turn, Mapping) and "role" in turn and "from" not in turn:
         return as_message(turn, name)

@@ -1,0 +1,48 @@
+"""Sides of preferences in a packed batch, and what a loss needs to know of each segment."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from brimful.errors import CollateError
+from brimful.typing import AnyIntArray, Int64Array
+
+_FIX = "its packs were planned without their groups, or a batch takes samples apart"
+
+
+def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
+    """Return the segments of each pair: ``int64[num_pairs, 2]``, chosen and rejected, in order of the chosen ones.
+
+    The sides of preference ``n`` are samples ``2n`` (chosen) and ``2n + 1`` (rejected) of their source.
+
+    Pure: no I/O.
+
+    Args:
+        sample_ids: ``int64[num_segments]``, sample of each segment: ``PackedBatch.sample_ids``.
+
+    Raises:
+        CollateError: a side without the other one, or twice; names the sample.
+
+    >>> pair_segments([6, 7, 3, 2]).tolist()
+    [[0, 1], [3, 2]]
+    """
+    ids = np.asarray(sample_ids, dtype=np.int64)
+    chosen = np.flatnonzero(ids % 2 == 0)
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(twice):
+        raise CollateError(
+            f"sample {int(ordered[twice[0]])} is in this micro-batch twice, and a preference has each side once: {_FIX}"
+        )
+    mates = ids ^ 1
+    is_alone = ~np.isin(mates, ids)
+    if is_alone.any():
+        segment = int(np.argmax(is_alone))
+        side, other = ("chosen", "rejected") if ids[segment] % 2 == 0 else ("rejected", "chosen")
+        raise CollateError(
+            f"sample {int(ids[segment])}, the {side} side of preference {int(ids[segment]) // 2}, is in a micro-batch without "
+            f"sample {int(mates[segment])}, the {other} one: {_FIX}"
+        )
+    rejected = order[np.searchsorted(ordered, ids[chosen] + 1)]
+    return np.stack([chosen, rejected], axis=1).astype(np.int64)

@@ -1,0 +1,178 @@
+"""Preference losses of packed pairs in PyTorch: DPO and its kin, one number for each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from brimful.checks import is_number
+from brimful.collate.loss_torch import SegmentLosses
+from brimful.errors import CollateError, SettingsError
+from brimful.messages import setting
+
+__all__ = ["PAIR_LOSSES", "PreferenceLosses", "preference_loss"]
+
+
+class PreferenceLosses(NamedTuple):
+    """Losses and rewards of the pairs of a micro-batch."""
+
+    losses: torch.Tensor
+    """``float32[num_pairs]``. Differentiable. Divide their sum by the pairs of the step, and by nothing else."""
+    chosen_rewards: torch.Tensor
+    """``float32[num_pairs]``: β·(log π - log π_ref) of the chosen answers. Detached."""
+    rejected_rewards: torch.Tensor
+    """The same of the rejected ones."""
+
+    @property
+    def accuracy(self) -> torch.Tensor:
+        """Share of the pairs whose chosen answer has the higher reward: ``float32[]``."""
+        return (self.chosen_rewards > self.rejected_rewards).float().mean()
+
+
+class _Ratios(NamedTuple):
+    """``log π - log π_ref`` of both sides, and their targets: ``float32[num_pairs]`` each."""
+
+    chosen: torch.Tensor
+    rejected: torch.Tensor
+    chosen_targets: torch.Tensor
+    rejected_targets: torch.Tensor
+
+    @property
+    def delta(self) -> torch.Tensor:
+        return self.chosen - self.rejected
+
+    @property
+    def delta_of_means(self) -> torch.Tensor:
+        return self.chosen / self.chosen_targets.clamp(min=1) - self.rejected / self.rejected_targets.clamp(min=1)
+
+
+def _sigmoid(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    return -F.logsigmoid(beta * ratios.delta)
+
+
+def _cautious(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    """Return the loss of noisy labels without bias (robust DPO, 2403.00409, eq. 6)."""
+    right, flipped = F.logsigmoid(beta * ratios.delta), F.logsigmoid(-beta * ratios.delta)
+    return (-right * (1 - smoothing) + flipped * smoothing) / (1 - 2 * smoothing)
+
+
+def _hinge(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    return torch.relu(1 - beta * ratios.delta)
+
+
+def _ipo(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    return (ratios.delta_of_means - 1 / (2 * beta)) ** 2
+
+
+def _sigmoid_norm(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    return -F.logsigmoid(beta * ratios.delta_of_means)
+
+
+def _apo_zero(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    return 1 - torch.sigmoid(beta * ratios.chosen) + torch.sigmoid(beta * ratios.rejected)
+
+
+def _apo_down(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    return torch.sigmoid(beta * ratios.chosen) + 1 - torch.sigmoid(beta * ratios.delta)
+
+
+def _nca_pair(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    chosen, rejected = beta * ratios.chosen, beta * ratios.rejected
+    return -F.logsigmoid(chosen) - 0.5 * F.logsigmoid(-chosen) - 0.5 * F.logsigmoid(-rejected)
+
+
+def _bco_pair(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    return -F.logsigmoid(beta * ratios.chosen) - F.logsigmoid(-beta * ratios.rejected)
+
+
+def _sppo_hard(ratios: _Ratios, beta: float, smoothing: float) -> torch.Tensor:
+    return (ratios.chosen - 0.5 / beta) ** 2 + (ratios.rejected + 0.5 / beta) ** 2
+
+
+PAIR_LOSSES: dict[str, Callable[[_Ratios, float, float], torch.Tensor]] = {
+    "sigmoid": _sigmoid,
+    "robust": _cautious,
+    "hinge": _hinge,
+    "ipo": _ipo,
+    "sigmoid_norm": _sigmoid_norm,
+    "apo_zero": _apo_zero,
+    "apo_down": _apo_down,
+    "nca_pair": _nca_pair,
+    "bco_pair": _bco_pair,
+    "sppo_hard": _sppo_hard,
+}
+"""Losses of TRL's ``loss_type`` that are sums over pairs, so that no packing changes them."""
+
+_OF_BATCHES = {
+    **dict.fromkeys(("aot", "aot_unpaired"), "sorts the pairs of a micro-batch"),
+    "sft": "is a mean over the tokens of a micro-batch",
+}
+"""Losses of TRL that depend on which pairs share a micro-batch, and in what."""
+
+
+def preference_loss(
+    losses: SegmentLosses,
+    pairs: Any,
+    reference_logps: Any,
+    *,
+    beta: float = 0.1,
+    loss_type: str = "sigmoid",
+    label_smoothing: float = 0.0,
+) -> PreferenceLosses:
+    """Return the loss of each pair of a packed micro-batch, equal to TRL's ``DPOTrainer`` on the same pairs.
+
+    Divide the sum of ``losses`` by the pairs of the whole step (``global_sum``, ``scale_for_ddp``): micro-batches have
+    different numbers of pairs, and a mean of their means would weigh a pair by what it is packed with.
+
+    Args:
+        losses: of the segments, from ``per_sample_loss``; ``-nll_sum`` is the log probability of a completion.
+        pairs: ``int64[num_pairs, 2]``, segments of both sides (``pair_segments``).
+        reference_logps: ``float[num_pairs, 2]``, log probabilities of both sides under the reference model.
+        beta: strength of the pull to the reference; τ of IPO.
+        loss_type: a name of ``PAIR_LOSSES``; as in TRL 1.16.
+        label_smoothing: share of the pairs that are labelled wrongly, for ``robust``.
+
+    Raises:
+        SettingsError: no such loss, or one that depends on the micro-batch; smoothing of a loss without it.
+        CollateError: reference log probabilities of another number of pairs, or not finite.
+
+    Source: DPO (2305.18290), IPO (2310.12036), robust DPO (2403.00409), APO (2408.06266), NCA (2402.05369), SPPO
+    (2405.00675).
+
+    >>> segments = SegmentLosses(torch.tensor([2.0, 4.0]), torch.tensor([3, 3]), torch.tensor([0, 0]))
+    >>> result = preference_loss(segments, [[0, 1]], [[-3.0, -3.0]], beta=1.0)
+    >>> [round(loss, 4) for loss in result.losses.tolist()], result.chosen_rewards.tolist(), result.rejected_rewards.tolist()
+    ([0.1269], [1.0], [-1.0])
+    """
+    if loss_type in _OF_BATCHES:
+        raise SettingsError(
+            f"{setting('loss_type', loss_type)} {_OF_BATCHES[loss_type]}, so that packing would change it: use one of "
+            f"{', '.join(PAIR_LOSSES)}"
+        )
+    if loss_type not in PAIR_LOSSES:
+        raise SettingsError(f"{setting('loss_type', loss_type)} is unknown: use one of {', '.join(PAIR_LOSSES)}")
+    if not is_number(beta) or not beta > 0:
+        raise SettingsError(f"{setting('beta')} must be above 0 and is {beta!r}")
+    if label_smoothing and loss_type != "robust":
+        raise SettingsError(
+            f"{setting('label_smoothing')} is for {setting('loss_type', 'robust')}, and the loss is {loss_type}"
+        )
+    if not 0 <= label_smoothing < 0.5:
+        raise SettingsError(f"{setting('label_smoothing')} is a share from 0 to below 0.5 and is {label_smoothing}")
+    device = losses.nll_sum.device
+    rows = torch.as_tensor(pairs, dtype=torch.int64, device=device).reshape(-1, 2)
+    reference = torch.as_tensor(reference_logps, dtype=torch.float32, device=device)
+    if reference.shape != rows.shape:
+        raise CollateError(
+            f"reference_logps must be two numbers for each of {len(rows)} pairs; their shape is {tuple(reference.shape)}"
+        )
+    ratios = -losses.nll_sum[rows] - reference
+    targets = losses.num_targets[rows]
+    result = PAIR_LOSSES[loss_type](
+        _Ratios(ratios[:, 0], ratios[:, 1], targets[:, 0], targets[:, 1]), float(beta), float(label_smoothing)
+    )
+    rewards = beta * ratios.detach()
+    return PreferenceLosses(result, rewards[:, 0], rewards[:, 1])

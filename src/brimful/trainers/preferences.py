@@ -1,0 +1,188 @@
+"""Preference training on packs: a collator that adds pairs to a batch, and DPO for ``Trainer`` of Transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from brimful.checks import check_type
+from brimful.collate.loss import count_targets
+from brimful.collate.loss_torch import per_sample_loss
+from brimful.collate.pairs import pair_segments
+from brimful.collate.preference_loss import PreferenceLosses, preference_loss
+from brimful.collate.torch import PackCollator
+from brimful.errors import SettingsError
+from brimful.shards import Pack
+from brimful.trainers.references import ReferenceLogps
+
+__all__ = ["PreferenceCollator", "packed_preference_loss", "train_on_preferences"]
+
+_PAIRS = "preference"
+
+
+class PreferenceCollator:
+    """``PackCollator`` that adds to its batch the pairs in it, and their reference log probabilities.
+
+    The key ``preference`` holds tensors: ``cu_seqlens`` of the real segments, ``pairs`` (``int64[num_pairs, 2]``) and,
+    with references, ``reference_logps`` (``float32[num_pairs, 2]``). Picklable, for the workers of a loader.
+
+    Args:
+        collator: of a dialect with one row for all packs of a batch and labels that are not shifted.
+        references: of the same samples; None if the reference model is asked in each step.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> PreferenceCollator(PackCollator())([toy_pack([4, 2])])["preference"]["pairs"].tolist()
+    [[0, 1]]
+    """
+
+    def __init__(self, collator: PackCollator, references: ReferenceLogps | None = None) -> None:
+        check_type("collator", collator, PackCollator, "a PackCollator")
+        check_type("references", references, (ReferenceLogps, type(None)), "ReferenceLogps.open(…)")
+        dialect = collator.dialect
+        if dialect.row_per_pack or dialect.row_per_sample or dialect.labels_shifted:
+            raise SettingsError(
+                f"pairs are counted in one row of all packs, and dialect {dialect.name!r} is another: use PackCollator(), or "
+                f"collator_for(model)"
+            )
+        self.collator = collator
+        self.references = references
+
+    def __call__(self, features: Sequence[Pack]) -> dict[str, Any]:
+        """Return one batch.
+
+        Raises:
+            CollateError: a side without the other; and as of ``PackCollator``.
+            PlanMismatchError: a sample without a reference log probability.
+        """
+        (batch,) = self.collator.rows(features)
+        pairs = pair_segments(batch.sample_ids)
+        # A pack that only fills the last step of a rank has no targets, and its pairs are of another step.
+        targets = count_targets(batch.labels, batch.cu_seqlens, batch.num_segments)
+        pairs = pairs[targets[pairs].any(axis=1)]
+        extra = {
+            "cu_seqlens": torch.from_numpy(batch.cu_seqlens[: batch.num_segments + 1].copy()),
+            "pairs": torch.from_numpy(pairs),
+        }
+        if self.references is not None:
+            unknown = [np.zeros(pack.num_segments, dtype=np.float32) for pack in features]
+            logps = np.concatenate(
+                [
+                    self.references.of(pack) if pack.num_loss_tokens else zeros
+                    for pack, zeros in zip(features, unknown, strict=True)
+                ]
+            )
+            extra["reference_logps"] = torch.from_numpy(logps[pairs])
+        return {**self.collator.speak([batch]), _PAIRS: extra}
+
+    def __repr__(self) -> str:
+        return f"PreferenceCollator({self.collator!r}, {self.references!r})"
+
+
+def packed_preference_loss(
+    model: Any,
+    batch: dict[str, Any],
+    *,
+    reference_model: Any = None,
+    beta: float = 0.1,
+    loss_type: str = "sigmoid",
+    label_smoothing: float = 0.0,
+) -> PreferenceLosses:
+    """Run a model on a batch of ``PreferenceCollator`` and return the loss of each pair.
+
+    Args:
+        model: of Transformers; called without labels.
+        batch: of ``PreferenceCollator``, on the device of the model. It is not changed.
+        reference_model: asked without gradients, where the batch has no reference log probabilities.
+        beta, loss_type, label_smoothing: as of ``preference_loss``.
+
+    Raises:
+        SettingsError: neither a reference model nor reference log probabilities, or both.
+    """
+    extra = batch[_PAIRS]
+    if (reference_model is None) == ("reference_logps" not in extra):
+        raise SettingsError(
+            "a preference loss needs the reference once: give reference_model, or references to PreferenceCollator"
+        )
+    inputs = {key: value for key, value in batch.items() if key not in (_PAIRS, "labels", "loss_weights", "loss_scale")}
+
+    def losses_of(some_model: Any) -> Any:
+        output = some_model(**inputs)
+        return per_sample_loss(getattr(output, "logits", output), batch["labels"], extra["cu_seqlens"])
+
+    if reference_model is None:
+        reference_logps = extra["reference_logps"]
+    else:
+        with torch.no_grad():
+            reference_logps = -losses_of(reference_model).nll_sum[extra["pairs"]]
+    return preference_loss(
+        losses_of(model),
+        extra["pairs"],
+        reference_logps,
+        beta=beta,
+        loss_type=loss_type,
+        label_smoothing=label_smoothing,
+    )
+
+
+def train_on_preferences(
+    trainer: Any,
+    *,
+    reference_model: Any = None,
+    beta: float = 0.1,
+    loss_type: str = "sigmoid",
+    label_smoothing: float = 0.0,
+) -> None:
+    """Let a ``Trainer`` of Transformers train on packed pairs, each pair of a step weighing the same.
+
+    The loss of a step is the sum over its pairs, of all micro-batches and ranks, divided by their number. The numbers
+    ``rewards/chosen``, ``rewards/rejected`` and ``rewards/accuracies`` of the last micro-batch are in
+    ``trainer.preference_metrics``.
+
+    Args:
+        trainer: with a ``PreferenceCollator`` and packs of preferences.
+        reference_model, beta, loss_type, label_smoothing: as of ``packed_preference_loss``.
+
+    Raises:
+        SettingsError: another collator.
+    """
+    if not isinstance(trainer.data_collator, PreferenceCollator):
+        raise SettingsError(
+            f"train_on_preferences needs the pairs of each batch, and the trainer has {type(trainer.data_collator).__name__}: "
+            f"pass data_collator=PreferenceCollator(collator_for(model), references)"
+        )
+    if reference_model is not None:
+        reference_model.eval().requires_grad_(False)
+
+    def count_pairs(batches: Sequence[dict[str, Any]], device: Any) -> torch.Tensor:
+        count = torch.tensor(sum(len(batch[_PAIRS]["pairs"]) for batch in batches), device=device)
+        total: torch.Tensor = trainer.accelerator.reduce(count, reduction="sum")
+        return total
+
+    def compute_loss(
+        model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        result = packed_preference_loss(
+            model,
+            inputs,
+            reference_model=reference_model,
+            beta=beta,
+            loss_type=loss_type,
+            label_smoothing=label_smoothing,
+        )
+        num_pairs = count_pairs([inputs], result.losses.device) if num_items_in_batch is None else num_items_in_batch
+        # Ranks average gradients, and the count is of all ranks: their number undoes the average.
+        loss = result.losses.sum() * (trainer.accelerator.num_processes / num_pairs)
+        trainer.preference_metrics = {
+            "rewards/chosen": float(result.chosen_rewards.mean()),
+            "rewards/rejected": float(result.rejected_rewards.mean()),
+            "rewards/accuracies": float(result.accuracy),
+        }
+        return (loss, {"losses": result.losses}) if return_outputs else loss
+
+    trainer.compute_loss = compute_loss
+    trainer._get_num_items_in_batch = count_pairs
+    # Trainer divides by the micro-batches of a step, unless a function of the caller has divided already.
+    trainer.compute_loss_func = compute_loss

@@ -1,0 +1,39 @@
+"""Both sides of a preference are found in a micro-batch, or the batch is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.collate.pairs import pair_segments
+from brimful.errors import CollateError
+
+
+def test_two_pairs():
+    assert pair_segments([6, 7, 3, 2]).tolist() == [[0, 1], [3, 2]]
+    assert pair_segments([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("sample_ids", "reason"),
+    [
+        (
+            [2, 3, 4],
+            "sample 4, the chosen side of preference 2, is in a micro-batch without sample 5, the rejected one",
+        ),
+        ([3, 4, 5], "sample 3, the rejected side of preference 1, is in a micro-batch without sample 2"),
+        ([2, 3, 2], "sample 2 is in this micro-batch twice"),
+    ],
+)
+def test_a_pair_that_was_taken_apart_is_named(sample_ids, reason):
+    with pytest.raises(CollateError, match=reason):
+        pair_segments(sample_ids)
+
+
+@given(st.lists(st.integers(0, 50), unique=True, max_size=20), st.randoms())
+def test_every_pair_once(pairs, random):
+    ids = [2 * pair + side for pair in pairs for side in (0, 1)]
+    random.shuffle(ids)
+    rows = pair_segments(ids)
+    assert [(ids[chosen], ids[rejected]) for chosen, rejected in rows.tolist()] == [
+        (sample, sample + 1) for sample in ids if sample % 2 == 0
+    ]

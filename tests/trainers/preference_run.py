@@ -1,0 +1,24 @@
+"""What one rank does in ``test_preferences``: started by torchrun, it trains and writes its weights."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from brimful import PackCollator
+from brimful.trainers import evaluate_samples
+from tests.trainers import preference_pairs as tiny
+from tests.trainers.test_preferences import trained
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    weights = trained(folder, ranks=ranks)
+    # Trainer has opened the process group. One pack for two ranks: the second has none of its own.
+    assert torch.distributed.is_initialized()
+    losses = evaluate_samples(
+        tiny.model(1), tiny.packs()[:1], PackCollator(), dp_rank=rank, dp_world_size=ranks, device="cpu"
+    )
+    np.savez(folder / f"{rank}.npz", nll_sum=losses.nll_sum, sample_ids=losses.sample_ids, **weights)
