@@ -65,7 +65,10 @@ def test_media_come_back_as_they_were(tmp_path):
     reader = shard(tmp_path / "s.arrow", stored, files)
     pack = reader.pack(0)
     assert (len(pack.media), pack.media, reader.pack(1).media) == (3, items, ())
-    assert [dataclasses.asdict(item) for item in pack.media] == [dataclasses.asdict(item) for item in items]
+    names = [field.name for field in dataclasses.fields(PlacedMedium)]
+    assert [[getattr(item, name) for name in names] for item in pack.media] == [
+        [getattr(item, name) for name in names] for item in items
+    ]
     assert [item.read() for item in pack.media[:2]] == [*CONTENTS[:2]]
     assert hash(pack.media) == hash(items)
 
@@ -109,14 +112,15 @@ def test_flipped_bytes_are_found_before_they_are_used(tmp_path):
         assert media[0].read() == CONTENTS[0]
 
 
-def test_every_flipped_byte_of_a_shard_is_noticed_or_harmless(tmp_path):
+def test_flipped_bytes_of_a_shard_are_noticed_or_harmless(tmp_path):
     """Places and digests too: another picture at a sample's tokens would train silently."""
     files, places = files_of(tmp_path)
     items, stored = media_of(files, places)
     path = tmp_path / "s.arrow"
     shard(path, stored, files)
     data, raised = path.read_bytes(), 0
-    for position in range(len(data)):
+    # Every third byte is in each of the columns many times over.
+    for position in range(0, len(data), 3):
         path.write_bytes(data[:position] + bytes([data[position] ^ (1 << position % 8)]) + data[position + 1 :])
         try:
             media = ShardReader(str(path), size=len(data), media=files).pack(0).media
@@ -124,7 +128,7 @@ def test_every_flipped_byte_of_a_shard_is_noticed_or_harmless(tmp_path):
             raised += 1
         else:
             assert media == items
-    assert raised > 500
+    assert raised > 200
 
 
 def test_values_that_no_writer_writes(tmp_path):
