@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +31,8 @@ def files_of(folder):
 
 def media_of(files, places):
     """A picture and a video of the container, and a sound in a file; and what is written for them."""
-    video = {"grid": (2, 4, 4), "num_frames": 4, "runs": (2, 8), "seconds_per_grid": 0.7, "segment": 1}
-    in_container = [
+    video: dict[str, Any] = {"grid": (2, 4, 4), "num_frames": 4, "runs": (2, 8), "seconds_per_grid": 0.7, "segment": 1}
+    in_container: list[tuple[MediaKind, str, dict[str, Any]]] = [
         (MediaKind.IMAGE, "a.png", {"start": 1, "length": 4, "num_tokens": 4, "num_patches": 16, "grid": (1, 4, 4)}),
         (MediaKind.VIDEO, "ä \udcff.mp4", {"start": 9, "length": 12, "num_tokens": 8, "num_patches": 32, **video}),
     ]

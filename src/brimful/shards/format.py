@@ -175,7 +175,7 @@ class _BatchViews:
         names = [name for name in ("media", *COLUMNS) if name in batch.schema.names]
         views = [(_list_views if name in _LISTS else _text_views)(batch.column(name)) for name in names]
         # Columns that no pack of the batch has a value in need not be cut.
-        self.media = [(memoryview(data), offsets) if len(data) else None for data, offsets in views]
+        self.media = [(data.data, offsets) if len(data) else None for data, offsets in views]
         self.blobs = batch.column("blobs") if "blobs" in batch.schema.names else None
 
     def media_of(self, row: int) -> tuple[bytes, ...]:
