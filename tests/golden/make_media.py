@@ -3,7 +3,7 @@
     python tests/golden/make_media.py FOLDER
 
 ``media_2`` was written by the code of commit 96425d4 (shards of version 2), ``media_3`` by the version that introduced
-containers of media. They stay as they are; a format that changes gets a folder of its own.
+containers of media, ``media_4`` by the one that introduced columns of places. They stay as they are; a format that changes gets a folder of its own.
 """
 
 import base64

@@ -25,7 +25,7 @@ COUNTS = {
     "mel_frames": 0,
     "largest": {"name": "pictures/p0.png", "sample": 0, "tokens": 6, "patches": 24},
 }
-"""Pictures of the stores of version 3."""
+"""Pictures of the stores of versions 3 and 4."""
 
 
 @pytest.fixture
@@ -50,6 +50,8 @@ def test_there_are_golden_files():
         ("media_2", "references"),
         ("media_3", "references"),
         ("media_3", "bytes"),
+        ("media_4", "references"),
+        ("media_4", "bytes"),
     ]
 
 
@@ -74,12 +76,14 @@ def test_finished_stores_open(golden, store):
         (FORMATS[0], "references", {}),
         (FORMATS[1], "references", {"image": COUNTS}),
         (FORMATS[1], "bytes", {"image": COUNTS}),
+        (FORMATS[2], "references", {"image": COUNTS}),
+        (FORMATS[2], "bytes", {"image": COUNTS}),
     ],
     indirect=["golden"],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_the_census_of_older_stores_is_what_they_say(golden, store, known):
-    """Version 2 has none, the records of version 3 have all; nothing is made up, or read for it."""
+    """Version 2 has none, the records of later ones have all; nothing is made up, or read for it."""
     shutil.rmtree(Path(store, "shards"))
     census = open_packs(store).media
     assert census.as_dict()["kinds"] == known

@@ -33,7 +33,10 @@ from brimful.plan import Plan
 from brimful.progress import Progress
 from brimful.shards import (
     BATCH_ROWS,
+    JSON_VERSION,
     LANES,
+    MEDIA_VERSION,
+    SHARD_VERSION,
     EndRecord,
     PackRows,
     ShardRecord,
@@ -76,6 +79,8 @@ class _Context:
     producer_id: str
     media_root: str
     """Directory that references are relative to."""
+    media_version: int
+    """Version of shards with media: that of the job that began the store."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +226,7 @@ def write_packs(
             cum_tokens=np.cumsum(plan.pack_tokens)[edges[1:] - 1].tolist(),
             producer_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
             media_root=media_root_of(source) if encoder.takes_media else "",
+            media_version=_media_version(log),
         )
         packs_of_shards = np.diff(edges)
         num_packs = int(packs_of_shards[shards].sum())
@@ -299,7 +305,10 @@ def claim_store(
         return per_shard
     per_shard = layout.packs_per_shard(per_shard, plan.num_packs)
     note = root_note(log.store, media_root_of(source)) if layout.num_references else {}
-    media = {"storage": layout.storage.value, "fingerprint": layout.fingerprint}
+    media: dict[str, Any] = {"storage": layout.storage.value, "fingerprint": layout.fingerprint}
+    version = _media_version(log)
+    if version > JSON_VERSION:
+        media["shards"] = version
     log.begin({**identity_of(plan, source, encoder, per_shard), "media": media}, {**(notes or {}), **note})
     # References are relative to the root of the job that began the store. It may have been moved with its media since.
     begun = log.header()["notes"]
@@ -310,6 +319,13 @@ def claim_store(
                 f"{root['path']!r}: choose another {setting('directory')}, or {setting('media_dir')} as before"
             )
     return per_shard
+
+
+def _media_version(log: StreamLog) -> int:
+    """Return the version of shards with media: that of the job that began the store, so that all of them are alike."""
+    if not log.is_begun():
+        return MEDIA_VERSION
+    return int(log.header()["identity"].get("media", {}).get("shards", JSON_VERSION))
 
 
 def expect_media(log: StreamLog, identity: Mapping[str, Any], storage: MediaStorage) -> None:
@@ -426,7 +442,8 @@ def _write_shard(context: _Context, task: _ShardTask) -> tuple[int, int]:
         if task.media is not None:
             media = stack.enter_context(ShardMediaWriter(seq, task.media, context.samples, store))
         blob = stack.enter_context(store.blob(f"shards/{seq:08d}"))
-        writer = ShardWriter(blob, with_media=media is not None, media_root=context.media_root)
+        version = SHARD_VERSION if media is None else context.media_version
+        writer = ShardWriter(blob, version=version, media_root=context.media_root)
         for begin in range(first, end, BATCH_ROWS):
             writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end), media))
         writer.close()

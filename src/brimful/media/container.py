@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 
 from brimful.blobs import BlobStore
 from brimful.media.reference import BadMediumError, MediaKind, Medium
+
+_MAPPED_BYTES = 256 << 10
+"""Largest medium that is copied from a mapped file: to ask the system for a small one costs more than to copy it."""
 
 
 class MediaContainer:
@@ -31,6 +35,7 @@ class MediaContainer:
         self._local_path = store.local_path(key)
         self.path = self._local_path or f"{store.url}/{key}"
         self._descriptor: int | None = None
+        self._map: mmap.mmap | None = None
 
     def medium(self, kind: MediaKind, name: str, offset: int, size: int) -> Medium:
         """Return the medium at a range of the bytes."""
@@ -66,7 +71,12 @@ class MediaContainer:
             return self.store.get_range(self.key, offset, offset + size)
         if self._descriptor is None:
             self._descriptor = os.open(self._local_path, os.O_RDONLY)
-        # By position: the descriptor is shared with forked processes, and a mapped file that is cut would kill them.
+        # Behind the end of a file that was cut a map kills the process: its size is asked for before every use.
+        if size <= _MAPPED_BYTES and os.lseek(self._descriptor, 0, os.SEEK_END) >= offset + size > offset:
+            if self._map is None:
+                self._map = mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
+            return self._map[offset : offset + size]
+        # By position: the descriptor is shared with forked processes.
         return os.pread(self._descriptor, size, offset)
 
     def __reduce__(self) -> tuple[object, ...]:

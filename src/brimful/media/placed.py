@@ -49,6 +49,12 @@ class PlacedMedium:
     segment: int = 0
     fingerprint: Fingerprint = ""
 
+    def __eq__(self, other: object) -> bool:
+        # Media of a shard have a class of their own, and are equal to others with the same facts.
+        if not isinstance(other, PlacedMedium):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in PlacedMedium.__dataclass_fields__)
+
     @property
     def title(self) -> str:
         """Kind and name, for messages."""

@@ -5,6 +5,8 @@ from typing import Any
 from brimful.media.placed import PlacedMedium
 from brimful.media.reference import Medium
 
+_FACTS = tuple(name for name in PlacedMedium.__dataclass_fields__ if name != "medium")
+
 
 def placed_to_values(item: PlacedMedium) -> dict[str, Any]:
     """Return all that JSON can hold of a placed medium, but for the place of its bytes.
@@ -14,7 +16,7 @@ def placed_to_values(item: PlacedMedium) -> dict[str, Any]:
     >>> placed_from_values(placed_to_values(item), item.medium) == item
     True
     """
-    facts = {name: value for name, value in vars(item).items() if name != "medium"}
+    facts = {name: getattr(item, name) for name in _FACTS}
     return {"kind": item.medium.kind.value, "name": item.medium.name, **facts}
 
 

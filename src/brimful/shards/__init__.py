@@ -1,6 +1,6 @@
 """The file format of packs and the log that commits them; knows no policy."""
 
-from brimful.shards.format import BATCH_ROWS, ShardReader, ShardWriter
+from brimful.shards.format import BATCH_ROWS, JSON_VERSION, MEDIA_VERSION, SHARD_VERSION, ShardReader, ShardWriter
 from brimful.shards.heartbeats import (
     Beat,
     Heartbeat,
@@ -27,7 +27,10 @@ from brimful.shards.pack_media import PackMedium, StoredAt
 
 __all__ = [
     "BATCH_ROWS",
+    "JSON_VERSION",
     "LANES",
+    "MEDIA_VERSION",
+    "SHARD_VERSION",
     "Beat",
     "ContainerWriter",
     "EndRecord",

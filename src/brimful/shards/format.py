@@ -6,13 +6,15 @@
 ``lengths``      list<int32>         tokens of each segment
 ``sample_ids``   list<int64>         sample of each segment
 ``starts``       list<int32>         first token of the sample in each segment
-``media``        binary              JSON of the pack's media (``shards/pack_media.py``); from version 2 on
+``media_…``                          five columns of the pack's media (``shards/media_columns.py``); version 4
+``media``        binary              JSON of the pack's media (``shards/pack_media.py``); versions 2 and 3
 ``blobs``        list<large_binary>  bytes of media that are in no file; version 2 alone
 ``checksum``     uint64              XXH3-64 of the row, checked at every read
 ===============  ==================  ==========================================================
 
-Packs with media are version 3: a reader that does not know media must not serve their tokens without them. Their bytes are
-in files of their own (``shards/media_files.py``). Version 2, which is only read, has them in the rows of packs.
+Packs with media are version 4: a reader that does not know media must not serve their tokens without them. Their bytes are
+in files of their own (``shards/media_files.py``). Version 3 is written by jobs that it began, and version 2, which has the bytes
+in the rows of packs, is only read.
 """
 
 import os
@@ -27,9 +29,11 @@ from brimful.arrow_arrays import to_arrow, to_numpy
 from brimful.errors import CorruptFileError
 from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
+from brimful.shards.media_columns import COLUMNS, MediaCells, cells_of, columns_of, schema_fields
 from brimful.shards.media_files import MediaFiles
 from brimful.shards.pack import Pack, PackRows
 from brimful.shards.pack_media import from_row_blobs, media_from_json, media_to_json
+from brimful.shards.stored_media import StoredMedia
 
 SHARD_VERSION = 1
 """Version in the metadata of a shard of text."""
@@ -37,11 +41,19 @@ SHARD_VERSION = 1
 BLOBS_VERSION = 2
 """Version of a shard with media whose bytes are in its rows: read, and not written any more."""
 
-MEDIA_VERSION = 3
+JSON_VERSION = 3
+"""Version of a shard whose rows have their media as JSON: read, and written where a job of that version goes on."""
+
+MEDIA_VERSION = 4
 """Version of a shard of packs with media. A reader refuses every version that is not named here."""
+
+_VERSIONS = (SHARD_VERSION, BLOBS_VERSION, JSON_VERSION, MEDIA_VERSION)
 
 BATCH_ROWS = 64
 """Rows in a record batch. A reader parses a shard batch by batch, and finds row ``r`` in batch ``r // BATCH_ROWS``."""
+
+_LISTS = COLUMNS[:3]
+"""Columns of media that are lists; the others are texts and digests."""
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,7 +69,9 @@ def _checksum(*columns: Any) -> int:
 def _schema(version: int) -> Any:
     import pyarrow as pa
 
-    media = [("media", pa.binary())] if version >= BLOBS_VERSION else []
+    media = [("media", pa.binary())] if version in (BLOBS_VERSION, JSON_VERSION) else []
+    if version == MEDIA_VERSION:
+        media = [*schema_fields().items()]
     blobs = [("blobs", pa.list_(pa.large_binary()))] if version == BLOBS_VERSION else []
     return pa.schema(
         [
@@ -79,15 +93,16 @@ class ShardWriter:
 
     Args:
         sink: anything with ``write``.
-        with_media: packs have media, or may have.
+        version: ``MEDIA_VERSION`` for packs that have media, or may have; ``JSON_VERSION`` for a job that was begun so.
         media_root: directory that references to files in it are relative to.
     """
 
-    def __init__(self, sink: Any, *, with_media: bool = False, media_root: str = "") -> None:
+    def __init__(self, sink: Any, *, version: int = SHARD_VERSION, media_root: str = "") -> None:
         import pyarrow as pa
 
-        self._with_media, self._media_root = with_media, media_root
-        self._schema = _schema(MEDIA_VERSION if with_media else SHARD_VERSION)
+        assert version in (SHARD_VERSION, JSON_VERSION, MEDIA_VERSION)
+        self._version, self._media_root = version, media_root
+        self._schema = _schema(version)
         self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), self._schema)
 
     def add(self, rows: PackRows) -> None:
@@ -99,13 +114,13 @@ class ShardWriter:
         tokens, segments = rows.tokens.tolist(), rows.segments.tolist()
         # Every mask begins at a byte of its own, so a row can be read without its neighbours.
         bits = [np.packbits(rows.loss_mask[a:b], bitorder="little") for a, b in pairwise(tokens)]
-        texts = [media_to_json(items, self._media_root) for items in rows.media or [()] * len(rows)]
+        media = self._media_cells(rows)
         checksums = [
             _checksum(
                 *(rows.input_ids[a:b], mask, rows.lengths[c:d], rows.sample_ids[c:d], rows.starts[c:d]),
-                *((text,) if self._with_media else ()),
+                *cells,
             )
-            for (a, b), (c, d), mask, text in zip(pairwise(tokens), pairwise(segments), bits, texts, strict=True)
+            for (a, b), (c, d), mask, cells in zip(pairwise(tokens), pairwise(segments), bits, media, strict=True)
         ]
         # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of whole plans.
         segment_offsets = to_arrow(rows.segments.astype(np.int32))
@@ -118,10 +133,26 @@ class ShardWriter:
                 pa.ListArray.from_arrays(segment_offsets, to_arrow(values))
                 for values in (rows.lengths, rows.sample_ids, rows.starts)
             ),
-            *((pa.array(texts, pa.binary()),) if self._with_media else ()),
+            *self._media_columns(media),
             to_arrow(np.array(checksums, dtype=np.uint64)),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+
+    def _media_cells(self, rows: PackRows) -> Sequence[tuple[bytes, ...]]:
+        """Return the cells of media of each row, as they go into its checksum."""
+        packs = rows.media or [()] * len(rows)
+        if self._version == MEDIA_VERSION:
+            return [cells_of(media, self._media_root) for media in packs]
+        if self._version == JSON_VERSION:
+            return [(media_to_json(media, self._media_root),) for media in packs]
+        return [()] * len(rows)
+
+    def _media_columns(self, cells: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        import pyarrow as pa
+
+        if self._version == MEDIA_VERSION:
+            return columns_of([MediaCells(*row) for row in cells])
+        return [pa.array([text for (text,) in cells], pa.binary())] if self._version == JSON_VERSION else []
 
     def close(self) -> None:
         """Write the footer."""
@@ -141,16 +172,17 @@ class _BatchViews:
         self.starts, _ = _list_views(batch.column("starts"))
         self.bits, self.mask_offsets = _text_views(batch.column("loss_mask"))
         self.checksums = to_numpy(batch.column("checksum"))
-        self.media = _text_views(batch.column("media")) if "media" in batch.schema.names else None
+        names = [name for name in ("media", *COLUMNS) if name in batch.schema.names]
+        views = [(_list_views if name in _LISTS else _text_views)(batch.column(name)) for name in names]
+        # Columns that no pack of the batch has a value in need not be cut.
+        self.media = [(data.data, offsets) if len(data) else None for data, offsets in views]
         self.blobs = batch.column("blobs") if "blobs" in batch.schema.names else None
 
-    def media_of(self, row: int) -> tuple[bytes, list[bytes]] | None:
-        """Return the media of a pack as they are stored, and bytes in its row; None in a shard without media."""
-        if self.media is None:
-            return None
-        data, offsets = self.media
+    def media_of(self, row: int) -> tuple[bytes, ...]:
+        """Return the cells of a pack's media as they are stored, bytes in its row last; empty in a shard of text."""
         # A copy, which is checked and then parsed: the mapped file may change in between.
-        return data[offsets[row] : offsets[row + 1]].tobytes(), [] if self.blobs is None else self.blobs[row].as_py()
+        cells = [b"" if view is None else view[0][view[1][row] : view[1][row + 1]].tobytes() for view in self.media]
+        return (*cells, *(() if self.blobs is None else self.blobs[row].as_py()))
 
 
 def _text_views(column: Any) -> tuple[_Array, list[int]]:
@@ -197,7 +229,7 @@ class ShardReader:
             version = (self._reader.schema.metadata or {}).get(b"brimful_shard")
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise CorruptFileError(f"{path} cannot be read as a shard: {str(error).splitlines()[0]}") from error
-        versions = {str(number).encode(): number for number in (SHARD_VERSION, BLOBS_VERSION, MEDIA_VERSION)}
+        versions = {str(number).encode(): number for number in _VERSIONS}
         if version not in versions:
             known = ", ".join(map(str, versions.values()))
             raise CorruptFileError(f"{path} has shard version {version!r}; this brimful reads {known}")
@@ -205,7 +237,7 @@ class ShardReader:
         for field in _schema(self._version):
             if field not in list(self._reader.schema):
                 raise CorruptFileError(f"{path} has no column {field.name!r} of type {field.type}: write it again")
-        self.has_media = versions[version] == MEDIA_VERSION
+        self.has_media = self._version >= JSON_VERSION
         self._batches: dict[int, _BatchViews] = {}
 
     def _open_batch(self, batch_index: int) -> _BatchViews:
@@ -236,18 +268,19 @@ class ShardReader:
         lengths, sample_ids, starts = batch.lengths[begin:end], batch.sample_ids[begin:end], batch.starts[begin:end]
         # The views share the mapped file, which may change under an open reader: check at every read.
         media = batch.media_of(i)
-        stored_media = () if media is None else (media[0], *media[1])
-        if _checksum(ids, bits, lengths, sample_ids, starts, *stored_media) != batch.checksums[i]:
+        if _checksum(ids, bits, lengths, sample_ids, starts, *media) != batch.checksums[i]:
             raise CorruptFileError(f"{self.path}: row {row} has other bytes than were written: write the shard again")
         # Summed in int32 at once: every read comes through here.
         cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
         lengths.cumsum(out=cu_seqlens[1:])
         mask = np.unpackbits(bits, count=len(ids), bitorder="little").view(np.bool_)
-        return Pack(ids, mask, cu_seqlens, sample_ids, starts, () if media is None else self._placed(*media))
+        return Pack(ids, mask, cu_seqlens, sample_ids, starts, self._placed(media) if media else ())
 
-    def _placed(self, text: bytes, blobs: Sequence[bytes]) -> tuple[PlacedMedium, ...]:
+    def _placed(self, cells: tuple[bytes, ...]) -> Sequence[PlacedMedium]:
         """Return the media of a pack, wherever their bytes are."""
         if self._version == BLOBS_VERSION:
-            return media_from_json(text, from_row_blobs(blobs))
+            return media_from_json(cells[0], from_row_blobs(cells[1:]))
         assert self._media is not None, "packs with media are read with the files of their store"
-        return media_from_json(text, self._media.resolve)
+        if self._version == JSON_VERSION:
+            return media_from_json(cells[0], self._media.resolve)
+        return StoredMedia(MediaCells(*cells), self._media) if cells[0] else ()

@@ -101,12 +101,19 @@ class MediaFiles:
             CorruptFileError: its container is missing or has another size than was committed.
         """
         if "container" not in place:
-            path = os.path.join(self.root, place["path"])  # an absolute path stays
-            return Medium(kind, name, path, place["offset"], place["size"])
-        container = self._container(place["container"])
-        return container.medium(kind, name, place["offset"], place["size"])
+            return self.reference(kind, name, place["path"], place["offset"], place["size"])
+        return self.container(place["container"]).medium(kind, name, place["offset"], place["size"])
 
-    def _container(self, shard: int) -> MediaContainer:
+    def reference(self, kind: MediaKind, name: str, path: str, offset: int, size: int) -> Medium:
+        """Return a medium in a file of its own, or in a part of one; a relative path is one below the root."""
+        return Medium(kind, name, os.path.join(self.root, path), offset, size)
+
+    def container(self, shard: int) -> MediaContainer:
+        """Return the container of a shard.
+
+        Raises:
+            CorruptFileError: it is missing or has another size than was committed.
+        """
         container = self._containers.get(shard)
         if container is None:
             container = self._containers[shard] = self._open(shard)

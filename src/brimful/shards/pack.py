@@ -53,7 +53,7 @@ class Pack(_NoDictionary):
     cu_seqlens: CuSeqlens
     sample_ids: SampleIds
     starts: TokenIds
-    media: tuple[PlacedMedium, ...] = ()
+    media: Sequence[PlacedMedium] = ()
 
     def __len__(self) -> int:
         return len(self.input_ids)

@@ -1,0 +1,207 @@
+"""Media of a pack of a shard: objects are made when they are asked for, from the columns of the shard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, overload
+
+import numpy as np
+
+from brimful.errors import CorruptFileError
+from brimful.fingerprint import digest_bytes
+from brimful.media import Medium, PlacedMedium
+from brimful.shards.media_columns import DIGEST_BYTES, KINDS, NO_DIGEST, NUMBERS, ONE_RUN, ROW, TEXT, MediaCells
+from brimful.shards.media_files import MediaFiles
+
+_CONTAINER = NUMBERS.index("container")
+_NUM_RUNS = NUMBERS.index("num_runs")
+_NAME_BYTES = NUMBERS.index("name_bytes")
+
+
+class StoredMedia(Sequence[PlacedMedium]):
+    """Media of a pack of a shard. Equal to a tuple of the same media.
+
+    Args:
+        cells: of the pack.
+        files: that its media lie in.
+
+    Raises:
+        CorruptFileError: a container is missing or has another size than was committed; at any access, other values
+            than a writer writes.
+    """
+
+    def __init__(self, cells: MediaCells, files: MediaFiles) -> None:
+        self._cells, self._files = cells, files
+        self._rows = list(ROW.iter_unpack(cells.numbers))
+        self._made: tuple[PlacedMedium, ...] | None = None
+        # A pack whose container is gone must not be served: files are looked at in front of everything else.
+        last_shard = -1
+        for row in self._rows:
+            if row[_CONTAINER] != last_shard:
+                last_shard = row[_CONTAINER]
+                if last_shard >= 0:
+                    files.container(last_shard)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> PlacedMedium: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[PlacedMedium, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> PlacedMedium | tuple[PlacedMedium, ...]:
+        return self._items[index]
+
+    def __iter__(self) -> Iterator[PlacedMedium]:
+        return iter(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (tuple, StoredMedia)):
+            return NotImplemented
+        return self._items == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._items)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return tuple, (self._items,)
+
+    def __repr__(self) -> str:
+        return repr(self._items)
+
+    @property
+    def _items(self) -> tuple[PlacedMedium, ...]:
+        if self._made is None:  # not a cached property, whose lock costs as much as a medium
+            self._made = tuple([_of_shard(self, index) for index in range(len(self._rows))])
+        return self._made
+
+    @cached_property
+    def _first_bytes(self) -> list[int]:
+        """First byte of each medium's name among the texts."""
+        return list(accumulate((sum(row[_NAME_BYTES : _NAME_BYTES + 2]) for row in self._rows), initial=0))
+
+    @cached_property
+    def _seconds(self) -> list[float]:
+        seconds: list[float] = np.frombuffer(self._cells.seconds, dtype=np.float64).tolist()
+        return seconds or [math.nan] * len(self)
+
+    @cached_property
+    def _first_runs(self) -> list[int]:
+        """First run of each medium among the runs."""
+        return list(accumulate((row[_NUM_RUNS] for row in self._rows), initial=0))
+
+    def content(self, index: int) -> bytes | None:
+        """Return the bytes of a medium, if they are in a container and those that were packed."""
+        shard, offset, size = self._rows[index][_CONTAINER:]
+        if shard < 0:
+            return None
+        content = self._files.container(shard).read(offset, size)
+        return content if digest_bytes(content) == self._digest(index) else None
+
+    def facts(self, index: int) -> dict[str, Any]:
+        """Return the fields of ``PlacedMedium``.
+
+        Raises:
+            CorruptFileError: other values than a writer writes.
+        """
+        try:
+            return self._facts(index)
+        except (ValueError, IndexError) as error:
+            raise CorruptFileError(f"the media of a pack cannot be read: {error}") from error
+
+    def _facts(self, index: int) -> dict[str, Any]:
+        (kind, segment, start, length, num_tokens, num_patches, time, height, width, num_frames) = self._rows[index][
+            :10
+        ]
+        (num_mel_frames, num_runs, name_bytes, path_bytes, shard, offset, size) = self._rows[index][10:]
+        begin = self._first_bytes[index]
+        name, path = (
+            self._cells.texts[first : first + count].decode(*TEXT)
+            for first, count in ((begin, name_bytes), (begin + name_bytes, path_bytes))
+        )
+        medium: Medium
+        if shard < 0:
+            medium = self._files.reference(KINDS[kind], name, path, offset, size)
+        else:
+            medium = self._files.container(shard).medium(KINDS[kind], name, offset, size)
+        runs = np.frombuffer(self._cells.runs, dtype=np.int32)[self._first_runs[index] :][:num_runs]
+        seconds = self._seconds[index]
+        digest = self._digest(index)
+        return {
+            "medium": medium,
+            "start": start,
+            "length": length,
+            "num_tokens": num_tokens,
+            "num_patches": num_patches,
+            "grid": (time, height, width) if time else None,
+            "num_frames": num_frames,
+            "num_mel_frames": num_mel_frames,
+            "runs": tuple(runs.tolist()) or ONE_RUN,
+            "seconds_per_grid": None if math.isnan(seconds) else seconds,
+            "segment": segment,
+            "fingerprint": "" if digest == NO_DIGEST else digest.hex(),
+        }
+
+    def _digest(self, index: int) -> bytes:
+        return self._cells.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
+
+
+class _Fact:
+    """Field of ``PlacedMedium`` that is read from the shard at its first use, with all others of the medium."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, item: Any, owner: type) -> Any:
+        media, index = item._source
+        # From now on the values of the object hide this descriptor.
+        vars(item).update(media.facts(index))
+        return vars(item)[self._name]
+
+
+class _OfShard(PlacedMedium):
+    """A placed medium whose facts lie in a shard. A changed copy of it is a ``PlacedMedium`` like any other."""
+
+    __slots__ = ("_source",)
+    _source: tuple[StoredMedia, int]
+
+    medium = _Fact()
+    start = _Fact()
+    length = _Fact()
+    num_tokens = _Fact()
+    num_patches = _Fact()
+    grid = _Fact()
+    num_frames = _Fact()
+    num_mel_frames = _Fact()
+    runs = _Fact()
+    seconds_per_grid = _Fact()
+    segment = _Fact()
+    fingerprint = _Fact()
+
+    def __new__(cls, *values: Any, **named: Any) -> PlacedMedium:  # type: ignore[misc]
+        return PlacedMedium(*values, **named)
+
+    def read(self) -> bytes:
+        media, index = self._source
+        content = media.content(index)
+        # A reference, or bytes that are not those that were packed: read as any other medium, which says so.
+        return super().read() if content is None else content
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PlacedMedium, tuple(getattr(self, name) for name in PlacedMedium.__dataclass_fields__)
+
+
+def _of_shard(media: StoredMedia, index: int) -> PlacedMedium:
+    """Return a medium of a pack, without its facts."""
+    item = object.__new__(_OfShard)
+    _set_source(item, (media, index))
+    return item
+
+
+_set_source = _OfShard.__dict__["_source"].__set__
+"""Setter of a slot: the class is frozen, and every medium that is served comes through here."""
