@@ -24,7 +24,16 @@ from brimful.media import BadMediumError, PlacedMedium, media_of_segment
 from brimful.messages import setting
 from brimful.plan.stream.packs import StreamPacks
 from brimful.ragged import offsets_of
-from brimful.shards import BATCH_ROWS, MediaFiles, PackMedium, PackRows, ShardReader, ShardWriter
+from brimful.shards import (
+    BATCH_ROWS,
+    MEDIA_VERSION,
+    SHARD_VERSION,
+    MediaFiles,
+    PackMedium,
+    PackRows,
+    ShardReader,
+    ShardWriter,
+)
 from brimful.typing import Lengths, LossMask, SampleIds, TokenIds
 
 
@@ -154,7 +163,7 @@ class WaitingSamples:
 
 def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[PackMedium]] | None = None) -> None:
     """Write packs as a shard, with the media of each if they may have some."""
-    writer = ShardWriter(blob, with_media=media is not None)
+    writer = ShardWriter(blob, version=SHARD_VERSION if media is None else MEDIA_VERSION)
     for begin in range(0, len(packs), BATCH_ROWS):
         batch = packs[begin : begin + BATCH_ROWS]
         writer.add(
