@@ -142,7 +142,7 @@ def test_every_public_object_says_what_it_is(name, instances):
         ("Sample", "Sample(0, 2 messages)"),
         ("EncodedSample", "EncodedSample(22 tokens, 2 loss tokens)"),
         ("PackedDataset", "PackedDataset(1 pack, "),
-        ("PackLoader", "PackLoader(1 pack, dp_rank 0 of 2, epoch 0, 0 of 1 micro-batches)"),
+        ("PackLoader", "PackLoader(1 pack, dp_rank 0 of 2, epoch 0, step 0 of 1)"),
         ("TokenBudgetBatches", "TokenBudgetBatches(0 samples of a stream taken, dp_rank 0 of 1, epoch 0, step 0, "),
         ("indexed", "TokenBudgetBatches(0 of 2 samples taken, dp_rank 0 of 1, epoch 0, step 0, 0 samples waiting)"),
         ("PackCollator", "PackCollator(dialect transformers, Padding(to=8, "),

@@ -220,6 +220,11 @@ def test_blocks_of_a_page_stand_alone(page, demo):
         shutil.rmtree("packs")
         pack = "brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop"
         run_command(f"{pack} --processor processor --encoder qwen2-vl")
+    if page == "preferences.md":
+        shutil.rmtree("packs")
+        sides = [{"prompt": f"What is {n}?", "chosen": str(n), "rejected": str(n + 1)} for n in range(8)]
+        Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sides))
+        run_command("brimful pack pairs.jsonl -o packs --tokenizer tokenizer --max-length 128 --overflow drop")
     assert run_in_order((DOCS / page).read_text(encoding="utf-8"), given)
 
 
@@ -228,7 +233,9 @@ def test_output_that_is_shown_below_code_is_its_output():
     pairs = 0
     for page in PAGES:
         text = (DOCS / page).read_text(encoding="utf-8")
-        for code, output in re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for code, output in re.findall(
+            r"^```python\n((?:(?!```).*\n)*)```\n\n```text\n((?:(?!```).*\n)*)```$", text, re.MULTILINE
+        ):
             assert run_python(code, {}) == output, page
             pairs += 1
     assert pairs

@@ -19,8 +19,8 @@ from brimful.messages import in_python, setting
 from brimful.plan.settings import PlanSettings
 
 SOURCES = Path(brimful.__file__).parent
-SPEAKS_FLAGS = ("cli/", "demo/steps.py", "demo/multimodal.py", "measure/length_cache.py", "trainers/ms_swift.py")
-"""The command line, what shows a command to run, and the plugin whose users set ms-swift's own flags."""
+SPEAKS_FLAGS = ("cli/", "demo/steps.py", "demo/multimodal.py", "measure/length_cache.py", "trainers/ms_swift")
+"""The command line, what shows a command to run, and the plugins whose users set ms-swift's own flags."""
 
 LITERAL_FLAG = re.compile(r"(?<![\w-])(--[a-z{]|-o\b)")
 

@@ -138,7 +138,7 @@ def test_a_model_of_the_users_own_is_verified_on_packs_with_media(pictures, tmp_
     store = open_packs(pictures / "packs")
     settings = store.media_settings
     assert settings is not None
-    tiny_media_model(settings, {MediaKind.IMAGE: 151_655}, 151_700).save_pretrained(tmp_path)
+    tiny_media_model(settings, {MediaKind.IMAGE: 10_268}, 10_300).save_pretrained(tmp_path)
     code, out, err = run(
         pictures / "packs", "--processor", pictures, "--model", tmp_path, "--attention", "sdpa", "--no-gradients"
     )

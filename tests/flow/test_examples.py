@@ -66,6 +66,7 @@ def test_no_example_is_left_out() -> None:
         "09_veomni_collator.py",
         "10_shared_plan.py",
         "11_audio_as_it_arrives.py",
+        "12_preferences.py",
     ], "a new example needs a test here"
 
 
@@ -109,6 +110,7 @@ def test_training_lowers_the_loss(name, tmp_path) -> None:
             "transformers",
             r"^started 2 times, .*the samples and losses of a training without",
         ),
+        ("12_preferences.py", "transformers", r"^accuracy of the last micro-batch"),
         ("10_shared_plan.py", "torch", r"^epoch 1: one plan on both ranks, every sample once$"),
         ("09_veomni_collator.py", "transformers", r"^loss of the step (\d+\.\d+), of its samples one by one \1$"),
     ],

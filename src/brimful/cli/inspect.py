@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import click
 
+from brimful.blobs import open_blob_store
 from brimful.cli.artefacts import LENGTHS, PLAN, kind_of, lengths_as_dict, lengths_in, plan_as_dict, plan_in
 from brimful.cli.command import GroupedCommand, grouped, value_option
 from brimful.cli.decoder import decoder_of
@@ -25,6 +26,7 @@ from brimful.report.text.plan import describe_plan
 from brimful.report.text.store import describe_store
 from brimful.report.text.stream import describe_stream
 from brimful.serve import open_packs
+from brimful.shards import StreamLog
 
 
 @click.command(cls=GroupedCommand)
@@ -116,7 +118,9 @@ def _show_store(
     try:
         packs = open_packs(path, media_root=media_root)
     except UnfinishedStoreError:
-        if index is not None or check:
+        # Packs of a plan do not grow: their job was stopped, and goes on by the same command.
+        has_plan = "plan" in StreamLog(open_blob_store(path)).header()["identity"]
+        if index is not None or check or has_plan:
             raise
         status = StreamWatch(path).look()
         show(status.as_dict, lambda: describe_stream(status), as_json)

@@ -114,7 +114,7 @@ def encoder_for(
     if stray is not None:
         mode_names = " or ".join(setting("mode", choice.value) for choice in _SETTINGS if stray in _SETTINGS[choice])
         raise SettingsError(f"{setting(stray)} says nothing with {setting('mode', mode.value)}: it is for {mode_names}")
-    if source.group_size > 1 and train_on is not None:
+    if source is not None and source.group_size > 1 and train_on is not None:
         raise SettingsError(
             f"{setting('train_on')} says nothing with preferences, whose targets are their completions: leave it out"
         )

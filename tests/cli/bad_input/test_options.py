@@ -10,7 +10,7 @@ from tests.cli.bad_input.tools import one_line, refused, run, temporary_files
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--format", "nonsense"], "--format nonsense is unknown: use one of tokens, messages, sharegpt"),
+        (["--format", "nonsense"], "--format nonsense is unknown: use one of tokens, sharegpt_preference, "),
         (["--format", "messages", "--field", "answer=x"], "--field 'answer' is not a field of format messages"),
         (["--field", "messages"], "--field 'messages' must be NAME=KEY"),
         (["--field", "=dialogue"], "--field '=dialogue' must be NAME=KEY"),

@@ -57,11 +57,11 @@ def reader_beat(stream, rank, world_size, position, *, group="run-1", lanes=4, *
 def test_a_producer_that_was_killed_counts_what_it_committed(tmp_path):
     """What it had taken and not committed will be taken again: showing it would count samples twice."""
     first = producer(iter(ROWS), tmp_path)
-    while not first._records:
+    while not first._records.shards:
         first.step()
     watch = StreamWatch(tmp_path)
     status = watch.look()
-    committed = first._records[-1]
+    committed = first._records.shards[-1]
     assert (status.shards, status.packs, status.tokens) == (1, committed.cum_packs, committed.cum_tokens)
     assert status.bytes == status.kept_bytes == committed.bytes
     assert status.producers[0].samples_read == committed.state["counts"]["samples_read"]
