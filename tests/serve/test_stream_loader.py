@@ -217,6 +217,9 @@ def test_damaged_shards_are_found_before_use(tmp_path, kind, assign):
     damage(tmp_path, kind)
     with pytest.raises(CorruptFileError, match=DAMAGES[kind]):
         list(loaders(stream, 1, assign=assign)[0])
+    # The flipped byte lies between columns, where only a rank that reads whole shards looks.
+    if kind == "flipped":
+        return
     # Of several ranks, where packs follow one another each opens the shard for some of them.
     found = 0
     for rank in loaders(stream, 2, assign=assign):

@@ -105,7 +105,7 @@ class LazyShardedDataset:
         rank: tuple[str, int, int] | None,
     ) -> None:
         self._beyond, self._settings, self._rank = beyond, settings, rank
-        self._loader = StreamLoader.with_settings(directory, None, settings)
+        self._loader = StreamLoader.with_settings(directory, None, settings, are_shards_shared=True)
         if rank is not None:
             self._loader.announce(rank[0], dp_rank=rank[1], dp_world_size=rank[2])
         self.directory, self.lanes = self._loader.directory, self._loader.lanes

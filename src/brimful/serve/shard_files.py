@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 from brimful.blobs import BlobStore, LocalCopies, LocalCopy
 from brimful.errors import CorruptFileError
+from brimful.fingerprint import fingerprint_stream
 from brimful.shards import MediaFiles, Pack, ShardReader, ShardRecord
 
 _MAX_OPEN_SHARDS = 256
 """Shards that one process keeps mapped; the one mapped first is closed for the next."""
+
+_READ_BYTES = 1 << 20
+"""Bytes of a shard that are read and hashed together: they stay in the processor's cache."""
 
 _CACHE_SHARE = 8
 """A process keeps no more than this part of the cache open, ``1 / 8``: a node has many ranks, and each has workers."""
@@ -35,6 +39,9 @@ class ShardFiles:
         store: where the shards are.
         media: files of the media that their packs refer to.
         cache_dir, cache_bytes: as of ``open_packs``; a local store without a ``cache_dir`` is read where it is.
+        are_read_whole: this process reads whole shards, so that each is held against the hash in the log when it is opened.
+            Batches are compared with their digests in the record anyway; this finds a flip between columns too, and a
+            foreign shard whose record has no digests.
     """
 
     def __init__(
@@ -44,8 +51,9 @@ class ShardFiles:
         *,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
+        are_read_whole: bool = False,
     ) -> None:
-        self.store, self._media = store, media
+        self.store, self._media, self._are_read_whole = store, media, are_read_whole
         self._cache = cache_dir, cache_bytes
         self.is_copied = cache_dir is not None or store.local_path("") is None
         self._copies: LocalCopies | None = None
@@ -96,13 +104,19 @@ class ShardFiles:
     def _opened(self, record: ShardRecord) -> _OpenShard:
         path = self.store.local_path(record.file)
         if path is not None and not self.is_copied:
-            return _OpenShard(self._reader(path, record), None)
+            reader = ShardReader(path, size=record.bytes, batches=record.batches, media=self._media)
+            # Behind the reader, which has refused a file that is absent or cut short.
+            if self._are_read_whole:
+                with open(path, "rb", buffering=0) as file:
+                    fingerprint = fingerprint_stream(iter(lambda: file.read(_READ_BYTES), b""))
+                if fingerprint != record.xxh3_128:
+                    raise CorruptFileError(f"{path} has other bytes than were committed: write the shard again")
+            return _OpenShard(reader, None)
         copy = self.copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)
         try:
-            return _OpenShard(self._reader(copy.path, record), copy)
+            return _OpenShard(
+                ShardReader(copy.path, size=record.bytes, batches=record.batches, media=self._media), copy
+            )
         except BaseException:
             copy.close()
             raise
-
-    def _reader(self, path: str, record: ShardRecord) -> ShardReader:
-        return ShardReader(path, size=record.bytes, batches=record.batches, media=self._media)

@@ -105,19 +105,22 @@ class StreamLoader(RankLoader):
         directory: str | os.PathLike[str],
         collate_fn: Callable[[list[Pack]], Any] | None,
         settings: StreamSettings,
+        *,
+        are_shards_shared: bool = False,
     ) -> StreamLoader:
         """Return a loader with settings that were made before.
 
         Args:
             directory, collate_fn: as of the class.
             settings: of this rank.
+            are_shards_shared: other ranks read packs of the same shards, though this one is told that it is the only one.
 
         Raises:
             SettingsError, NotAPackStoreError: as of the class.
         """
         check_type("settings", settings, StreamSettings, "StreamSettings(…)")
         loader = cls.__new__(cls)
-        loader._open(directory, collate_fn, settings)
+        loader._open(directory, collate_fn, settings, are_shards_shared)
         return loader
 
     def _open(
@@ -125,11 +128,13 @@ class StreamLoader(RankLoader):
         directory: str | os.PathLike[str],
         collate_fn: Callable[[list[Pack]], Any] | None,
         settings: StreamSettings,
+        are_shards_shared: bool = False,
     ) -> None:
         super().__init__(collate_fn, dp_rank=settings.dp_rank, dp_world_size=settings.dp_world_size, tail=settings.tail)
         self.directory = path_of("directory", directory, "the path of a stream")
         self._store = open_blob_store(directory)
         self._log = FollowedLog(self._store, timeout=settings.timeout)
+        self._are_shards_shared = are_shards_shared
         self._settings = settings = settings.of_stream(self._log.header["identity"]["lanes"])
         assert settings.lanes is not None
         assert settings.packs_per_micro_batch is not None
@@ -144,6 +149,9 @@ class StreamLoader(RankLoader):
             media,
             cache_dir=settings.cache_dir,
             cache_bytes=settings.cache_bytes,
+            # Where packs follow one another, every rank opens every shard for a few packs of it.
+            are_read_whole=self._assignment is Assignment.LANE
+            or (settings.dp_world_size == 1 and not are_shards_shared),
         )
         self._on_corrupt, self._repeat = settings.on_corrupt, settings.repeat
         self._heartbeat: ReaderHeartbeat | None = None
@@ -239,7 +247,7 @@ class StreamLoader(RankLoader):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Each process follows the log itself, and maps its own files.
-        make = partial(StreamLoader.with_settings, settings=self._settings)
+        make = partial(StreamLoader.with_settings, settings=self._settings, are_shards_shared=self._are_shards_shared)
         return make, (self.directory, self._collate), (self._epoch, self._position, self._announced)
 
     def __setstate__(self, state: tuple[int, int, tuple[str, int, int] | None]) -> None:

@@ -17,6 +17,7 @@ in files of their own (``shards/media_files.py``). Version 3 is written by jobs 
 in the rows of packs, is only read.
 """
 
+import functools
 import os
 from collections.abc import Sequence
 from itertools import pairwise
@@ -71,6 +72,7 @@ def _batch_digest(checksums: _Array) -> str:
     return f"{xxhash.xxh3_64_intdigest(checksums.data) & 0xFFFFFFFF:08x}"
 
 
+@functools.cache
 def _schema(version: int) -> Any:
     import pyarrow as pa
 

@@ -166,7 +166,8 @@ class StreamLog:
             record: of the shard.
             files: that the record names and that are not published yet.
         """
-        values = {"type": "shard", **asdict(record)}
+        # A record is written once, and its state may be large: no deep copy.
+        values = {"type": "shard", **vars(record)}
         # Records of shards without media are those of earlier versions.
         for key in ("media", "batches"):
             if values[key] is None:
