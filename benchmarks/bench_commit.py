@@ -105,7 +105,7 @@ def _commits(packs_per_shard: int, num_commits: int) -> list[Row]:
 
 def _sizes(stream: Path, producer: PackingProducer) -> tuple[int, int, int]:
     """Bytes of the last carry-over, shard and record."""
-    record = producer._records[-1]
+    record = producer._records.shards[-1]
     carried = record.state["carry_over"]
     log = stream / f"log/{record.seq:012d}.json"
     return (0 if carried is None else (stream / carried["file"]).stat().st_size, record.bytes, log.stat().st_size)

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from brimful import PackingProducer
+from brimful import PackingProducer, open_packs
 from brimful.testing.faults import CRASH_POINTS, MEDIA_CRASH_POINTS, die_at
 from tests.faults.processes import forked
 from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
@@ -128,7 +128,7 @@ def produce_pictures(rows, pictures, stream, point, occurrence):
 def test_killed_at_every_point_with_pictures(tmp_path, point):
     """P1, P8: shards and containers are those of one run, whether their media lie in files or came with rows."""
     write_pictures(tmp_path / "in", range(5))
-    rows = [chat("ab" * (n % 4), f"p{n % 5}.png", *[picture(20 + n % 3)] * (n % 2)) for n in range(30)]
+    rows = picture_rows()
     produce_pictures(rows, tmp_path / "in", tmp_path / "whole", None, 0)
     expected_hashes = [(record.xxh3_128, record.media) for record in records_of(tmp_path / "whole")[0]]
     assert len(expected_hashes) > 3
@@ -138,3 +138,70 @@ def test_killed_at_every_point_with_pictures(tmp_path, point):
     assert ended(forked(produce_pictures, rows, tmp_path / "in", tmp_path / "out", None, 0)) == 0
     assert kills
     assert [(record.xxh3_128, record.media) for record in records_of(tmp_path / "out")[0]] == expected_hashes
+
+
+def survive_with_pictures(folder, seed, expected_samples):
+    """Two processes of one name that write containers, killed at random until one ends; return the kills."""
+    rng = np.random.default_rng(seed)
+    rows, stream = picture_rows(), folder / "out"
+    running, kills = set(), 0
+
+    def start():
+        point = MEDIA_CRASH_POINTS[rng.integers(len(MEDIA_CRASH_POINTS))] if rng.random() < 0.8 else None
+        running.add(forked(produce_pictures, rows, folder / "in", stream, point, int(rng.integers(1, 9))))
+
+    start()
+    start()
+    while running:
+        pid, status = os.wait()
+        if pid not in running:  # a process of an earlier test
+            continue
+        running.remove(pid)
+        code = os.waitstatus_to_exitcode(status)
+        assert code in (0, -signal.SIGKILL), code
+        if code:
+            kills += 1
+            start()
+    served = [
+        (pack.sample_ids.tolist(), [(item.fingerprint, item.read()) for item in pack.media])
+        for pack in open_packs(stream)
+    ]
+    assert served == expected_samples, "lost, twice, or other bytes"
+    return kills
+
+
+def picture_rows():
+    return [chat("ab" * (n % 4), f"p{n % 5}.png", *[picture(20 + n % 3)] * (n % 2)) for n in range(30)]
+
+
+def pictures_of_one_run(folder):
+    folder.mkdir()
+    write_pictures(folder / "in", range(5))
+    produce_pictures(picture_rows(), folder / "in", folder / "out", None, 0)
+    return [
+        (pack.sample_ids.tolist(), [(item.fingerprint, item.read()) for item in pack.media])
+        for pack in open_packs(folder / "out")
+    ]
+
+
+def kill_with_pictures(folder, seeds, enough):
+    """Kill pairs of processes, seed by seed, until there were enough kills."""
+    expected_samples = pictures_of_one_run(folder / "whole")
+    kills = 0
+    for seed in seeds:
+        if kills >= enough:
+            return
+        write_pictures(folder / str(seed) / "in", range(5))
+        kills += survive_with_pictures(folder / str(seed), seed, expected_samples)
+    assert kills >= enough
+
+
+def test_two_processes_with_pictures(tmp_path):
+    """P2: whoever is first with a record, its container is the one that is named, and holds what its packs need."""
+    kill_with_pictures(tmp_path, range(4), 4)
+
+
+@pytest.mark.chaos
+def test_many_kills_of_producers_with_pictures(tmp_path):
+    """As many kills as BRIMFUL_KILLS says."""
+    kill_with_pictures(tmp_path, range(1000, 1 << 30), int(os.environ.get("BRIMFUL_KILLS", "1000")))

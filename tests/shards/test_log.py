@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from brimful.blobs import open_blob_store
+from brimful.blobs import BlobGroup, open_blob_store
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
 from brimful.shards import (
     LANES,
@@ -21,20 +21,20 @@ def record(seq, packs=2, tokens=20):
 def test_the_log_is_dense_and_ends(tmp_path):
     """Shards committed out of order count up to the first gap; the end closes the log."""
     log = StreamLog(open_blob_store(tmp_path))
-    assert log.commit(record(1))
+    assert log.commit(record(1), BlobGroup(log.store))
     assert log.records() == ([], None)
-    assert log.commit(record(0))
-    assert not log.commit(record(0))
+    assert log.commit(record(0), BlobGroup(log.store))
+    assert not log.commit(record(0), BlobGroup(log.store))
     assert log.records() == ([record(0), record(1)], None)
     log.end(EndRecord(2, 4, 40))
     assert log.records() == ([record(0), record(1)], EndRecord(2, 4, 40))
-    assert not log.commit(record(2)), "nothing can follow the end"
+    assert not log.commit(record(2), BlobGroup(log.store)), "nothing can follow the end"
 
 
 def test_a_changed_record_is_noticed(tmp_path):
     """The log decides what exists; sums that do not add up mean that somebody edited it."""
     log = StreamLog(open_blob_store(tmp_path))
-    log.commit(record(0))
+    log.commit(record(0), BlobGroup(log.store))
     path = tmp_path / "log" / "000000000000.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "cum_packs": 3}))
     with pytest.raises(CorruptFileError, match=r"000000000000.json does not follow"):

@@ -16,6 +16,7 @@ b'first'
 
 from brimful.blobs.atomic_file import atomic_file
 from brimful.blobs.copies import LocalCopies, LocalCopy
+from brimful.blobs.group import BlobGroup
 from brimful.blobs.interface import Blob, BlobStore
 from brimful.blobs.local import LocalBlobStore
 from brimful.blobs.open import open_blob_store
@@ -23,6 +24,7 @@ from brimful.blobs.remote import FsspecBlobStore
 
 __all__ = [
     "Blob",
+    "BlobGroup",
     "BlobStore",
     "FsspecBlobStore",
     "LocalBlobStore",

@@ -105,7 +105,8 @@ def full_device_explained(target: Path, num_bytes: Callable[[], int | None] = la
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL_DEVICE_ERRORS:
+        # One that is explained names the file itself.
+        if isinstance(error, StoreFullError) or error.errno not in _FULL_DEVICE_ERRORS:
             raise
         written = num_bytes()
         extent = "" if written is None else f" ({counted(written, 'byte')} of it were written)"

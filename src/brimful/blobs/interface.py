@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import xxhash
+
+from brimful.blobs import crash_points
+from brimful.blobs.at_once import at_once
 
 _SMALL_WRITE = 1 << 16
 """Bytes that are collected in memory before they go to the device in one call."""
@@ -46,6 +49,19 @@ class BlobStore(abc.ABC):
         Behind a network the answer to a request may be lost; there a blob of equal bytes counts as this call's. Writers
         who must know which of them it was put something of their own into the data.
         """
+
+    def commit(self, key: str, data: bytes | memoryview, blobs: Mapping[str, Blob]) -> bool:
+        """Publish blobs of this store at once, and behind them ``data`` as ``put_if_absent`` does.
+
+        Whoever sees the key finds the blobs, also behind a power cut. They stay if another writer was first with the key.
+
+        Args:
+            key, data: of what promises the blobs.
+            blobs: complete ones by their keys.
+        """
+        at_once(lambda named: named[1].publish(named[0]), blobs.items())
+        crash_points.reach("after-shard")
+        return self.put_if_absent(key, data)
 
     @abc.abstractmethod
     def get(self, key: str) -> bytes:
@@ -121,7 +137,7 @@ class Blob(abc.ABC):
         if len(self._pending) + len(view) < _SMALL_WRITE:
             self._pending += view
         else:
-            self._flush_pending()
+            self.flush_pending()
             self._write(view)
         return len(view)
 
@@ -134,7 +150,8 @@ class Blob(abc.ABC):
         """32 hexadecimal digits of XXH3-128 over all bytes so far."""
         return self._hasher.hexdigest()
 
-    def _flush_pending(self) -> None:
+    def flush_pending(self) -> None:
+        """Write the small pieces that were collected."""
         if self._pending:
             self._write(memoryview(bytes(self._pending)))
             self._pending.clear()

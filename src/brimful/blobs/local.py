@@ -2,7 +2,7 @@
 
 The bytes go to ``tmp/``, are flushed to the device, and are renamed (``put_atomic``) or hard-linked
 (``put_if_absent``) to their name; then the directory is flushed, so that a power cut cannot undo a write
-that was reported as done. A failed write leaves nothing behind. A killed one leaves a file, which goes when the next job
+that was reported as done. The files of a commit are flushed at the same time, all before a name promises them. A failed write leaves nothing behind. A killed one leaves a file, which goes when the next job
 finishes in that directory (``LocalBlobStore.used``): files in use are locked.
 """
 
@@ -13,10 +13,11 @@ import errno
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from brimful.blobs import crash_points
+from brimful.blobs.at_once import at_once
 from brimful.blobs.atomic_file import full_device_explained, make_directory, sync_directory
 from brimful.blobs.folder_use import IN_USE, remove, use_folder
 from brimful.blobs.interface import Blob, BlobStore
@@ -44,7 +45,7 @@ class LocalBlobStore(BlobStore):
             use_folder(folder),
         ):
             try:
-                with contextlib.closing(_LocalBlob(self.directory, tmp)) as blob:
+                with contextlib.closing(_LocalBlob(self.directory, tmp, title)) as blob:
                     blobs.append(blob)
                     yield blob
             finally:
@@ -59,12 +60,22 @@ class LocalBlobStore(BlobStore):
         with self.blob(key) as blob:
             blob.write(data)
             blob.finish()
-            make_directory(target.parent)
-            crash_points.reach("before-link")
-            is_ours = _exclusive_link(blob.tmp, target)
-            crash_points.reach("after-link")
-            sync_directory(target.parent)
-        return is_ours
+            return blob.link(key)
+
+    def commit(self, key: str, data: bytes | memoryview, blobs: Mapping[str, Blob]) -> bool:
+        with self.blob(key) as record:
+            record.write(data)
+            record.flush_pending()
+            files = {name: blob for name, blob in blobs.items() if isinstance(blob, _LocalBlob)}
+            assert len(files) == len(blobs), "blobs of another store"
+            # One journal of the file system takes them all; the record's own bytes promise nothing without a name.
+            at_once(_LocalBlob.finish, [*files.values(), record])
+            for name, blob in files.items():
+                blob.rename(name)
+            at_once(sync_directory, {(self.directory / name).parent for name in files})
+            # Killed here, the blobs lie unseen under the names of their contents: nothing was promised.
+            crash_points.reach("after-shard")
+            return record.link(key)
 
     def get(self, key: str) -> bytes:
         return (self.directory / key).read_bytes()
@@ -121,11 +132,11 @@ class LocalBlobStore(BlobStore):
 
 
 class _LocalBlob(Blob):
-    """A file in ``tmp/`` that is renamed to its key."""
+    """A file in ``tmp/`` that is renamed or linked to its key."""
 
-    def __init__(self, directory: Path, tmp: Path) -> None:
+    def __init__(self, directory: Path, tmp: Path, title: str) -> None:
         super().__init__()
-        self._directory, self.tmp = directory, tmp
+        self._directory, self._tmp, self._title = directory, tmp, title
         self.num_written = 0
         self._descriptor: int | None = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         crash_points.reach("before-write")
@@ -140,19 +151,34 @@ class _LocalBlob(Blob):
 
     def finish(self) -> None:
         """Bring all bytes to the device."""
-        self._flush_pending()
-        assert self._descriptor is not None
-        os.fsync(self._descriptor)
-        self.close()  # its error counts too: NFS reports a full disk here
+        with full_device_explained(self._directory / self._title, lambda: self.num_written):
+            self.flush_pending()
+            assert self._descriptor is not None
+            os.fsync(self._descriptor)
+            self.close()  # its error counts too: NFS reports a full disk here
 
     def publish(self, key: str) -> None:
         self.finish()
+        self.rename(key)
+        sync_directory((self._directory / key).parent)
+
+    def rename(self, key: str) -> None:
+        """Give a finished file its name, which is durable once its directory is flushed."""
         target = self._directory / key
         make_directory(target.parent)
         crash_points.reach("before-rename")
-        os.replace(self.tmp, target)
+        os.replace(self._tmp, target)
         crash_points.reach("after-rename")
+
+    def link(self, key: str) -> bool:
+        """Give a finished file its name unless that exists; true if it is this file's."""
+        target = self._directory / key
+        make_directory(target.parent)
+        crash_points.reach("before-link")
+        is_ours = _exclusive_link(self._tmp, target)
+        crash_points.reach("after-link")
         sync_directory(target.parent)
+        return is_ours
 
     def close(self) -> None:
         """Close the file, unless it is closed."""
@@ -181,7 +207,7 @@ def _exclusive_copy(tmp: Path, target: Path) -> bool:
     A reader may see it half written and must check its length.
     """
     try:
-        blob = _LocalBlob(target.parent, target)
+        blob = _LocalBlob(target.parent, target, target.name)
     except FileExistsError:
         return False
     try:

@@ -233,5 +233,5 @@ class _MemoryBlob(Blob):
         self._data += view
 
     def publish(self, key: str) -> None:
-        self._flush_pending()
+        self.flush_pending()
         self._store.put(key, self._data)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from brimful.blobs import BlobStore
+from brimful.blobs import BlobGroup, BlobStore
 from brimful.errors import CorruptFileError
 from brimful.media import BadMediumError, PlacedMedium
 from brimful.shards import ContainerWriter, MediaFiles, PackMedium, ShardRecord, StoredAt
@@ -43,11 +43,12 @@ class CarriedMedia:
         self._places: dict[Fingerprint, _CarriedBytes] = {}
 
     def save(
-        self, prefix: str, rows: Sequence[Sequence[PlacedMedium]]
+        self, files: BlobGroup, prefix: str, rows: Sequence[Sequence[PlacedMedium]]
     ) -> tuple[list[list[PackMedium]], list[dict[str, Any]]]:
         """Store what is new among the media of some rows; return their places, and the containers that are needed.
 
         Args:
+            files: of the commit, to which a new container is added.
             prefix: of the key of a new container.
             rows: media of each pack or segment that is carried over.
         """
@@ -56,20 +57,20 @@ class CarriedMedia:
         self._places = {name: place for name, place in self._places.items() if name in carried}
         new = {name: item for name, item in carried.items() if name not in self._places}
         if new:
-            self._store_new(prefix, new)
+            self._store_new(files, prefix, new)
         keys = sorted({place.container for place in self._places.values()})
         self._containers = {key: self._containers[key] for key in keys}
         return [[self._placed(item, keys) for item in row] for row in rows], list(self._containers.values())
 
-    def _store_new(self, prefix: str, media: dict[Fingerprint, PlacedMedium]) -> None:
+    def _store_new(self, files: BlobGroup, prefix: str, media: dict[Fingerprint, PlacedMedium]) -> None:
         offsets: dict[Fingerprint, int] = {}
-        with self._store.blob(prefix) as blob:
-            container = ContainerWriter(blob)
-            for name, item in media.items():
-                offsets[name] = container.add(item.medium.name, name, item.read())
-            container.close()
-            key = f"{prefix}-{blob.xxh3_128[:16]}.tar"
-            blob.publish(key)
+        blob = files.blob(prefix)
+        container = ContainerWriter(blob)
+        for name, item in media.items():
+            offsets[name] = container.add(item.medium.name, name, item.read())
+        container.close()
+        key = f"{prefix}-{blob.xxh3_128[:16]}.tar"
+        files.add(key, blob)
         self._containers[key] = {"file": key, "bytes": blob.size, "xxh3_128": blob.xxh3_128}
         for name, item in media.items():
             self._places[name] = _CarriedBytes(key, offsets[name], item.medium.num_bytes)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.blobs import Blob, BlobStore
+from brimful.blobs import Blob, BlobGroup, BlobStore
 from brimful.errors import CorruptFileError, OversizedSampleError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.materialize.carried_media import CarriedMedia
@@ -161,8 +161,8 @@ class WaitingSamples:
             del self._samples[sample_id]
 
 
-def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[PackMedium]] | None = None) -> None:
-    """Write packs as a shard, with the media of each if they may have some."""
+def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Sequence[PackMedium]] | None = None) -> str:
+    """Write packs as a shard, with the media of each if they may have some; return the digests of its batches."""
     writer = ShardWriter(blob, version=SHARD_VERSION if media is None else MEDIA_VERSION)
     for begin in range(0, len(packs), BATCH_ROWS):
         batch = packs[begin : begin + BATCH_ROWS]
@@ -178,28 +178,29 @@ def write_packs_to(blob: Blob, packs: Sequence[ReadyPack], media: Sequence[Seque
             )
         )
     writer.close()
+    return writer.batches
 
 
 def save_carry_over(
-    store: BlobStore,
+    files: BlobGroup,
     folder: str,
     seq: int,
     ready: Sequence[ReadyPack],
     segments: Sequence[ReadyPack],
     carried_media: CarriedMedia | None = None,
 ) -> dict[str, Any] | None:
-    """Publish what is carried over behind a record, and return what the record says of it; None if it is nothing."""
+    """Write what is carried over into a commit, and return what its record says of it; None if it is nothing."""
     if not ready and not segments:
         return None
     rows = [*ready, *segments]
     media: list[list[PackMedium]] | None = None
     containers: list[dict[str, Any]] = []
     if carried_media is not None:
-        media, containers = carried_media.save(f"{folder}/media-{seq:08d}", [row.media for row in rows])
-    with store.blob(f"{folder}/{seq:08d}") as blob:
-        write_packs_to(blob, rows, media)
-        key = f"{folder}/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
-        blob.publish(key)
+        media, containers = carried_media.save(files, f"{folder}/media-{seq:08d}", [row.media for row in rows])
+    blob = files.blob(f"{folder}/{seq:08d}")
+    write_packs_to(blob, rows, media)
+    key = f"{folder}/{seq:08d}-{blob.xxh3_128[:16]}.arrow"
+    files.add(key, blob)
     return {
         "file": key,
         "bytes": blob.size,

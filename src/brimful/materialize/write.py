@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.blobs import BlobStore, LocalBlobStore, crash_points, open_blob_store
+from brimful.blobs import BlobGroup, BlobStore, LocalBlobStore, crash_points, open_blob_store
 from brimful.checks import check_type, choice_of
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
@@ -437,11 +437,11 @@ def _write_shard(context: _Context, task: _ShardTask) -> tuple[int, int]:
     end = min(first + context.packs_per_shard, plan.num_packs)
     store: BlobStore = open_blob_store(context.directory)
     media_facts = None
-    with ExitStack() as stack:
+    with ExitStack() as stack, BlobGroup(store) as files:
         media = None
         if task.media is not None:
             media = stack.enter_context(ShardMediaWriter(seq, task.media, context.samples, store))
-        blob = stack.enter_context(store.blob(f"shards/{seq:08d}"))
+        blob = files.blob(f"shards/{seq:08d}")
         version = SHARD_VERSION if media is None else context.media_version
         writer = ShardWriter(blob, version=version, media_root=context.media_root)
         for begin in range(first, end, BATCH_ROWS):
@@ -451,25 +451,25 @@ def _write_shard(context: _Context, task: _ShardTask) -> tuple[int, int]:
             media_facts = media.publish()
             crash_points.reach("after-media")
         key = shard_key(seq, blob.xxh3_128)
-        blob.publish(key)
-    # Killed here, the shard lies unseen under its content's name, and the next run publishes the same bytes again.
-    crash_points.reach("after-shard")
-    cum_tokens = context.cum_tokens[seq]
-    num_tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
-    record = ShardRecord(
-        seq=seq,
-        file=key,
-        bytes=blob.size,
-        xxh3_128=blob.xxh3_128,
-        packs=end - first,
-        tokens=num_tokens,
-        cum_packs=end,
-        cum_tokens=cum_tokens,
-        producer_id=context.producer_id,
-        media=media_facts,
-    )
-    StreamLog(store).commit(record)
-    crash_points.reach("after-commit")
+        files.add(key, blob)
+        cum_tokens = context.cum_tokens[seq]
+        num_tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
+        record = ShardRecord(
+            seq=seq,
+            file=key,
+            bytes=blob.size,
+            xxh3_128=blob.xxh3_128,
+            packs=end - first,
+            tokens=num_tokens,
+            cum_packs=end,
+            cum_tokens=cum_tokens,
+            producer_id=context.producer_id,
+            media=media_facts,
+            batches=writer.batches,
+        )
+        # Killed in between, the shard lies unseen under its content's name, and the next run publishes the same bytes again.
+        StreamLog(store).commit(record, files)
+        crash_points.reach("after-commit")
     return end - first, num_tokens
 
 

@@ -40,7 +40,8 @@ class ShardFiles:
         media: files of the media that their packs refer to.
         cache_dir, cache_bytes: as of ``open_packs``; a local store without a ``cache_dir`` is read where it is.
         are_read_whole: this process reads whole shards, so that each is held against the hash in the log when it is opened.
-            Every pack has a checksum of its own, but a shard of the same size from another stream would pass these.
+            Batches are compared with their digests in the record anyway; this finds a flip between columns too, and a
+            foreign shard whose record has no digests.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class ShardFiles:
     def _opened(self, record: ShardRecord) -> _OpenShard:
         path = self.store.local_path(record.file)
         if path is not None and not self.is_copied:
-            reader = ShardReader(path, size=record.bytes, media=self._media)
+            reader = ShardReader(path, size=record.bytes, batches=record.batches, media=self._media)
             # Behind the reader, which has refused a file that is absent or cut short.
             if self._are_read_whole:
                 with open(path, "rb", buffering=0) as file:
@@ -113,7 +114,9 @@ class ShardFiles:
             return _OpenShard(reader, None)
         copy = self.copies.open(record.file, size=record.bytes, xxh3_128=record.xxh3_128)
         try:
-            return _OpenShard(ShardReader(copy.path, size=record.bytes, media=self._media), copy)
+            return _OpenShard(
+                ShardReader(copy.path, size=record.bytes, batches=record.batches, media=self._media), copy
+            )
         except BaseException:
             copy.close()
             raise

@@ -17,6 +17,7 @@ in files of their own (``shards/media_files.py``). Version 3 is written by jobs 
 in the rows of packs, is only read.
 """
 
+import functools
 import os
 from collections.abc import Sequence
 from itertools import pairwise
@@ -66,6 +67,12 @@ def _checksum(*columns: Any) -> int:
     return hasher.intdigest()
 
 
+def _batch_digest(checksums: _Array) -> str:
+    """Return 8 hexadecimal digits for the column of checksums of a batch, which stands for all its rows."""
+    return f"{xxhash.xxh3_64_intdigest(checksums.data) & 0xFFFFFFFF:08x}"
+
+
+@functools.cache
 def _schema(version: int) -> Any:
     import pyarrow as pa
 
@@ -95,6 +102,9 @@ class ShardWriter:
         sink: anything with ``write``.
         version: ``MEDIA_VERSION`` for packs that have media, or may have; ``JSON_VERSION`` for a job that was begun so.
         media_root: directory that references to files in it are relative to.
+
+    Attributes:
+        batches: 8 hexadecimal digits for each batch so far: the record of the shard holds them, and a reader compares.
     """
 
     def __init__(self, sink: Any, *, version: int = SHARD_VERSION, media_root: str = "") -> None:
@@ -102,6 +112,7 @@ class ShardWriter:
 
         assert version in (SHARD_VERSION, JSON_VERSION, MEDIA_VERSION)
         self._version, self._media_root = version, media_root
+        self.batches = ""
         self._schema = _schema(version)
         self._writer = pa.ipc.new_file(pa.PythonFile(sink, mode="w"), self._schema)
 
@@ -122,6 +133,8 @@ class ShardWriter:
             )
             for (a, b), (c, d), mask, cells in zip(pairwise(tokens), pairwise(segments), bits, media, strict=True)
         ]
+        checksum_column = np.array(checksums, dtype=np.uint64)
+        self.batches += _batch_digest(checksum_column)
         # Lists of Arrow have int32 offsets; ours are int64 because they also count the tokens of whole plans.
         segment_offsets = to_arrow(rows.segments.astype(np.int32))
         mask_offsets = offsets_of([len(mask) for mask in bits]).astype(np.int32)
@@ -134,7 +147,7 @@ class ShardWriter:
                 for values in (rows.lengths, rows.sample_ids, rows.starts)
             ),
             *self._media_columns(media),
-            to_arrow(np.array(checksums, dtype=np.uint64)),
+            to_arrow(checksum_column),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
@@ -204,6 +217,8 @@ class ShardReader:
         path: of the file.
         size: bytes that were committed; another size is refused before anything is mapped, because reading
             behind the end of a mapped file kills the process.
+        batches: digests of its batches as they were committed (``ShardWriter.batches``), compared when a batch is first
+            read: rows of another shard have valid checksums too. None where the record has none.
         media: files that its packs refer to; needed for shards with media.
 
     Attributes:
@@ -214,10 +229,10 @@ class ShardReader:
         CorruptFileError: cut short, or no shard.
     """
 
-    def __init__(self, path: str, *, size: int, media: MediaFiles | None = None) -> None:
+    def __init__(self, path: str, *, size: int, batches: str | None = None, media: MediaFiles | None = None) -> None:
         import pyarrow as pa
 
-        self.path, self._media = path, media
+        self.path, self._digests, self._media = path, batches, media
         try:
             file_size = os.stat(path).st_size
         except FileNotFoundError as error:
@@ -245,10 +260,17 @@ class ShardReader:
         import pyarrow as pa
 
         try:
-            self._batches[batch_index] = _BatchViews(self._reader.get_batch(batch_index))
+            batch = _BatchViews(self._reader.get_batch(batch_index))
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise CorruptFileError(f"{self.path}: batch {batch_index} is damaged ({error}): write it again") from error
-        return self._batches[batch_index]
+        if self._digests is not None:
+            committed = self._digests[8 * batch_index : 8 * (batch_index + 1)]
+            if _batch_digest(batch.checksums) != committed:
+                raise CorruptFileError(
+                    f"{self.path}: batch {batch_index} has other bytes than were committed: write the shard again"
+                )
+        self._batches[batch_index] = batch
+        return batch
 
     def pack(self, row: int) -> Pack:
         """Return one pack.

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from brimful.blobs import BlobStore
+from brimful.blobs import BlobGroup, BlobStore
 from brimful.errors import CorruptFileError, NotAPackStoreError, StoreMismatchError
 from brimful.fingerprint import differing_keys, fingerprint_of, short
 from brimful.messages import setting
@@ -54,6 +54,7 @@ class ShardRecord:
         state: position of the producer after it, for streams that grow; None in a planned store.
         media: counts of the media of its packs (``shards/media_census.py``), and the file with those that no earlier shard
             brought (``shards/media_files.py``); None without any.
+        batches: 8 hexadecimal digits for each batch of its rows (``ShardWriter.batches``); None in records of earlier versions.
     """
 
     seq: int
@@ -67,6 +68,7 @@ class ShardRecord:
     producer_id: str
     state: Any = None
     media: dict[str, Any] | None = None
+    batches: str | None = None
 
 
 @dataclass(frozen=True)
@@ -157,13 +159,20 @@ class StreamLog:
                 f"Choose another {setting('directory')}, or delete that one"
             )
 
-    def commit(self, record: ShardRecord) -> bool:
-        """Publish a shard; return false if a shard of that number was committed earlier."""
-        values = {"type": "shard", **asdict(record)}
+    def commit(self, record: ShardRecord, files: BlobGroup) -> bool:
+        """Publish a shard with its files; return false if a shard of that number was committed earlier.
+
+        Args:
+            record: of the shard.
+            files: that the record names and that are not published yet.
+        """
+        # A record is written once, and its state may be large: no deep copy.
+        values = {"type": "shard", **vars(record)}
         # Records of shards without media are those of earlier versions.
-        if record.media is None:
-            del values["media"]
-        return self.store.put_if_absent(_key(record.seq), json.dumps(values).encode())
+        for key in ("media", "batches"):
+            if values[key] is None:
+                del values[key]
+        return files.commit(_key(record.seq), json.dumps(values).encode())
 
     def end(self, record: EndRecord) -> None:
         """Close the stream: nothing can be committed behind it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from brimful.blobs import open_blob_store
+from brimful.blobs import BlobGroup, open_blob_store
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder
 from brimful.errors import BadSampleError
@@ -198,7 +198,8 @@ class ToyProducer:
         if seq not in (None, len(records)):
             return
         first = records[-1].cum_packs if records else 0
-        with self._store.blob("a shard") as blob:
+        with BlobGroup(self._store) as files:
+            blob = files.blob("a shard")
             writer = ShardWriter(blob)
             for begin in range(first, first + num_packs, BATCH_ROWS):
                 packs = [
@@ -218,10 +219,11 @@ class ToyProducer:
                 )
             writer.close()
             key = shard_key(len(records), blob.xxh3_128)
-            blob.publish(key)
-        end = first + num_packs
-        numbers = (num_packs, 4 * num_packs, end, 4 * end)
-        self._log.commit(ShardRecord(len(records), key, blob.size, blob.xxh3_128, *numbers, "toy"))
+            files.add(key, blob)
+            end = first + num_packs
+            numbers = (num_packs, 4 * num_packs, end, 4 * end)
+            record = ShardRecord(len(records), key, blob.size, blob.xxh3_128, *numbers, "toy", batches=writer.batches)
+            self._log.commit(record, files)
 
     def close(self) -> None:
         """End the stream."""

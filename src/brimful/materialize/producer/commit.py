@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from brimful.blobs import BlobStore, crash_points
+from brimful.blobs import BlobGroup, BlobStore, crash_points
 from brimful.materialize.carried_media import CarriedMedia
 from brimful.materialize.carry_over import ReadyPack, save_carry_over, write_packs_to
 from brimful.materialize.producer.media_container import ShardContainer
@@ -22,7 +22,7 @@ _KEPT_CARRY_OVERS = 2
 
 
 def state_behind(
-    store: BlobStore,
+    files: BlobGroup,
     records: SeenRecords,
     own: Registration,
     window: PackingWindow,
@@ -32,10 +32,10 @@ def state_behind(
     is_closing: bool,
     carried_media: CarriedMedia | None,
 ) -> dict[str, Any]:
-    """Publish what is carried over behind a shard of the first ready packs, and return the state for its record."""
+    """Write what is carried over behind a shard of the first ready packs, and return the state for its record."""
     folder = f"carry/{own.number:06d}"
     ready, segments = window.ready[num_packs:], window.segments()
-    carried = save_carry_over(store, folder, len(records), ready, segments, carried_media)
+    carried = save_carry_over(files, folder, len(records), ready, segments, carried_media)
     return {
         "version": STATE_VERSION,
         "producer": own.name,
@@ -48,7 +48,7 @@ def state_behind(
 
 
 def write_shard(
-    store: BlobStore,
+    files: BlobGroup,
     records: SeenRecords,
     packs: Sequence[ReadyPack],
     state: dict[str, Any],
@@ -56,22 +56,20 @@ def write_shard(
     writer_id: str,
     with_media: bool,
 ) -> ShardRecord:
-    """Publish a shard and its media under the next number, and return its record, which is not committed yet.
+    """Write a shard and its media under the next number, and return its record; its commit publishes them.
 
     Raises:
         BadSampleError: a medium was changed since it was taken, or is gone.
     """
     seq, (num_packs, num_tokens) = len(records), records.sums
-    with ShardContainer(store, seq) as container:
-        media = [container.add(pack) for pack in packs] if with_media else None
-        media_facts = container.publish()
+    container = ShardContainer(files, seq)
+    media = [container.add(pack) for pack in packs] if with_media else None
+    media_facts = container.close()
     crash_points.reach("after-media")
-    with store.blob(f"shards/{seq:08d}") as blob:
-        write_packs_to(blob, packs, media)
-        key = shard_key(seq, blob.xxh3_128)
-        blob.publish(key)
-    # Killed here, the shard lies unseen under its content's name: nothing was promised.
-    crash_points.reach("after-shard")
+    blob = files.blob(f"shards/{seq:08d}")
+    batches = write_packs_to(blob, packs, media)
+    key = shard_key(seq, blob.xxh3_128)
+    files.add(key, blob)
     tokens = sum(len(pack.input_ids) for pack in packs)
     return ShardRecord(
         seq=seq,
@@ -85,6 +83,7 @@ def write_shard(
         producer_id=writer_id,
         state=state,
         media=media_facts,
+        batches=batches,
     )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
-from brimful.blobs import Blob, BlobStore
+from brimful.blobs import Blob, BlobGroup
 from brimful.materialize.carry_over import ReadyPack
 from brimful.materialize.producer.arrived_media import read_again
 from brimful.shards import ContainerWriter, KindCounter, PackMedium, StoredAt, container_key
@@ -14,26 +13,18 @@ from brimful.shards import ContainerWriter, KindCounter, PackMedium, StoredAt, c
 class ShardContainer:
     """Container of the media of one shard, complete by itself: older shards may be removed once they are trained.
 
-    Use as a context; what is not published leaves nothing behind.
-
     Args:
-        store: of the stream.
+        files: of the commit, to which the container is added.
         seq: number of the shard.
     """
 
-    def __init__(self, store: BlobStore, seq: int) -> None:
-        self._store, self._seq, self._stack = store, seq, ExitStack()
+    def __init__(self, files: BlobGroup, seq: int) -> None:
+        self._files, self._seq = files, seq
         self._blob: Blob | None = None
         self._container: ContainerWriter | None = None
         self._places: dict[str, StoredAt] = {}
         self._counts: dict[str, KindCounter] = {}
         self._kinds_seen: set[tuple[str, str]] = set()
-
-    def __enter__(self) -> ShardContainer:
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self._stack.__exit__(*details)
 
     def add(self, pack: ReadyPack) -> list[PackMedium]:
         """Store the media of a pack, and return them with their places.
@@ -57,17 +48,17 @@ class ShardContainer:
 
     def _opened(self) -> ContainerWriter:
         if self._container is None:
-            self._blob = self._stack.enter_context(self._store.blob(f"media/{self._seq:08d}"))
+            self._blob = self._files.blob(f"media/{self._seq:08d}")
             self._container = ContainerWriter(self._blob)
         return self._container
 
-    def publish(self) -> dict[str, Any] | None:
-        """Publish the container, and return the entry of the log on the media of the shard; None without any."""
+    def close(self) -> dict[str, Any] | None:
+        """Add the container to the commit, and return the entry of the log on the media of the shard; None without any."""
         if self._container is None or self._blob is None:
             return None
         self._container.close()
         key = container_key(self._seq, self._blob.xxh3_128)
-        self._blob.publish(key)
+        self._files.add(key, self._blob)
         return {
             "items": {kind: counter.total().as_dict() for kind, counter in sorted(self._counts.items())},
             "file": key,

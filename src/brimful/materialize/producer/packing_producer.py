@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from brimful.arguments import CAPACITY_NAMES, understands
-from brimful.blobs import crash_points, open_blob_store
+from brimful.blobs import BlobGroup, crash_points, open_blob_store
 from brimful.checks import path_of
 from brimful.encode.encoder import Encoder
 from brimful.errors import StoreMismatchError
@@ -318,24 +318,11 @@ class PackingProducer:
 
         If another process was first, its record is adopted: of its own name wholly, of another only its number.
         """
-        packs = self._window.ready[:num_packs]
-        cursor = self._feed.cursor()
-        state = state_behind(
-            self._store,
-            self._records,
-            self._own,
-            self._window,
-            num_packs,
-            cursor=cursor,
-            is_closing=self._is_closing,
-            carried_media=self._carried_media,
-        )
-        while not self._log.commit(record := self._write_shard(packs, state)):
-            if self._lost_to_own():
-                self._is_current = False
-                return True
-        crash_points.reach("after-commit")
-        self._records.shards.append(record)
+        with BlobGroup(self._store) as files:
+            state = self._commit_files(files, num_packs)
+        if state is None:
+            self._is_current = False
+            return True
         self._feed.settle()
         self._window.drop_committed(num_packs, state["counts"])
         if self._window.is_empty:
@@ -347,9 +334,30 @@ class PackingProducer:
             self._on_shard(self.statistics)
         return True
 
-    def _write_shard(self, packs: Sequence[ReadyPack], state: dict[str, Any]) -> ShardRecord:
+    def _commit_files(self, files: BlobGroup, num_packs: int) -> dict[str, Any] | None:
+        """Write the files of a commit and commit them; return the state behind it, or None if this name's own was first."""
+        packs = self._window.ready[:num_packs]
+        cursor = self._feed.cursor()
+        state = state_behind(
+            files,
+            self._records,
+            self._own,
+            self._window,
+            num_packs,
+            cursor=cursor,
+            is_closing=self._is_closing,
+            carried_media=self._carried_media,
+        )
+        while not self._log.commit(record := self._write_shard(files, packs, state), files):
+            if self._lost_to_own():
+                return None
+        crash_points.reach("after-commit")
+        self._records.shards.append(record)
+        return state
+
+    def _write_shard(self, files: BlobGroup, packs: Sequence[ReadyPack], state: dict[str, Any]) -> ShardRecord:
         with_media = self._carried_media is not None
-        return write_shard(self._store, self._records, packs, state, writer_id=self._writer_id, with_media=with_media)
+        return write_shard(files, self._records, packs, state, writer_id=self._writer_id, with_media=with_media)
 
     def _lost_to_own(self) -> bool:
         """Read the records that others were first with; return true if one is of this producer's name.
