@@ -8,10 +8,8 @@ import numpy as np
 
 from brimful.collate.pairs import pair_segments
 from brimful.errors import CollateError
-from brimful.fingerprint import fingerprint_of
-from brimful.serve.pack_store import IndexedPacks
-from brimful.shards import Pack, PackSequence, assemble_pack
-from brimful.typing import BoolArray, Fingerprint, Int64Array, LossMask
+from brimful.shards import Pack, assemble_pack
+from brimful.typing import BoolArray, Int64Array, LossMask
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,12 @@ def part_mismatches(pack: Pack) -> AnswersAndMismatches:
     )
 
 
+def with_targets_of_mismatches(pack: Pack) -> Pack:
+    """Return a pack of KTO whose mismatches have their targets."""
+    answers, mismatches, _ = _roles(pack)
+    return replace(pack, loss_mask=_marked(pack, answers, mismatches))
+
+
 def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return the segments of the answers and of the mismatches, and the number of targets of all segments."""
     pairs = pair_segments(pack.sample_ids)
@@ -98,28 +102,3 @@ def _taken(pack: Pack, mask: LossMask, segments: Int64Array) -> Pack:
     return assemble_pack(
         [pack.input_ids[span] for span in spans], [mask[span] for span in spans], pack.sample_ids[segments]
     )
-
-
-class MismatchPacks(IndexedPacks):
-    """Packs of KTO whose mismatches have their targets. Picklable, for the workers of a loader."""
-
-    _noun = "pack"
-
-    def __init__(self, packs: PackSequence) -> None:
-        self._packs = packs
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Fingerprint of the packs and of these targets."""
-        return fingerprint_of(["mismatches", getattr(self._packs, "fingerprint", None)])
-
-    def __len__(self) -> int:
-        return len(self._packs)
-
-    def _pack(self, index: int) -> Pack:
-        pack = self._packs[index]
-        answers, mismatches, _ = _roles(pack)
-        return replace(pack, loss_mask=_marked(pack, answers, mismatches))
-
-    def __repr__(self) -> str:
-        return f"MismatchPacks({self._packs!r})"

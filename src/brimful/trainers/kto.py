@@ -11,26 +11,52 @@ import torch
 from brimful.checks import check_type
 from brimful.collate.kto_loss import KtoLosses, kto_loss
 from brimful.collate.loss_torch import per_sample_loss
-from brimful.collate.mismatches import AnswersAndMismatches, MismatchPacks, part_mismatches
+from brimful.collate.mismatches import AnswersAndMismatches, part_mismatches, with_targets_of_mismatches
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
+from brimful.fingerprint import fingerprint_of
+from brimful.serve.pack_store import IndexedPacks
 from brimful.shards import Pack, PackSequence
 from brimful.trainers.preferences import check_one_row, inputs_of
 from brimful.trainers.references import ReferenceLogps
+from brimful.typing import Fingerprint
 
 __all__ = ["KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"]
 
 _KTO = "kto"
 
 
-def with_mismatch_targets(packs: PackSequence) -> MismatchPacks:
+def with_mismatch_targets(packs: PackSequence) -> _MismatchPacks:
     """Return packs of KTO whose mismatches have their targets, for ``compute_references`` and nothing else.
 
     >>> from brimful.testing.toys import ToyPacks, toy_pack
     >>> len(with_mismatch_targets(ToyPacks([toy_pack([4, 4])])))
     1
     """
-    return MismatchPacks(packs)
+    return _MismatchPacks(packs)
+
+
+class _MismatchPacks(IndexedPacks):
+    """Packs of KTO whose mismatches have their targets. Picklable, for the workers of a loader."""
+
+    _noun = "pack"
+
+    def __init__(self, packs: PackSequence) -> None:
+        self._packs = packs
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of the packs and of these targets."""
+        return fingerprint_of(["mismatches", getattr(self._packs, "fingerprint", None)])
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def _pack(self, index: int) -> Pack:
+        return with_targets_of_mismatches(self._packs[index])
+
+    def __repr__(self) -> str:
+        return f"with_mismatch_targets({self._packs!r})"
 
 
 class KtoCollator:
