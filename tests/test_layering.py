@@ -70,6 +70,7 @@ HEAVY_FILES = {
     "collate/dialects": {"torch"},
     "collate/torch.py": {"torch"},
     "collate/loss_torch.py": {"torch"},
+    "collate/kto_loss.py": {"torch"},
     "collate/preference_loss.py": {"torch"},
     "serve/stream_dataset.py": {"torch"},
     "serve/workers.py": {"torch"},

@@ -224,7 +224,13 @@ def test_blocks_of_a_page_stand_alone(page, demo):
         shutil.rmtree("packs")
         sides = [{"prompt": f"What is {n}?", "chosen": str(n), "rejected": str(n + 1)} for n in range(8)]
         Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sides))
-        run_command("brimful pack pairs.jsonl -o packs --tokenizer tokenizer --max-length 128 --overflow drop")
+        answers = [
+            {"prompt": row["prompt"], "completion": row["chosen"], "label": n % 2 == 0} for n, row in enumerate(sides)
+        ]
+        Path("kto.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+        settings = "--tokenizer tokenizer --max-length 128 --overflow drop"
+        run_command(f"brimful pack pairs.jsonl -o packs {settings}")
+        run_command(f"brimful pack kto.jsonl -o kto-packs --format kto {settings}")
     assert run_in_order((DOCS / page).read_text(encoding="utf-8"), given)
 
 

@@ -172,6 +172,7 @@ def test_every_format_has_a_row_above():
     """Without it a new format could come without a test of what it makes."""
     elsewhere = {"text", "tokens", "caption", "detection", "transcript"}
     elsewhere |= {"preference", "sharegpt_preference", "alpaca_preference"}
+    elsewhere |= {"kto", "messages_kto", "sharegpt_kto", "alpaca_kto"}
     assert {format_name for format_name, *_ in ROWS.values()} | elsewhere == set(FORMATS)
 
 

@@ -125,6 +125,13 @@ VALID = {
     "tokens": {"input_ids": [1, 2, 3]},
     "caption": {"image": "a.jpg", "caption": "a"},
     "detection": {"image": "a.jpg", "objects": [{"label": "cat", "bbox": [0, 0, 1, 1]}], "width": 2, "height": 2},
+    "kto": {"prompt": "q", "completion": "a", "label": True},
+    "messages_kto": {"messages": CHAT, "label": True},
+    "sharegpt_kto": {
+        "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}],
+        "kto_tag": False,
+    },
+    "alpaca_kto": {"instruction": "q", "output": "a", "kto_tag": False},
     "transcript": {"audio": "a.flac", "transcript": "a"},
 }
 WITH_MEDIA = {name for name, row_format in FORMATS.items() if row_format.puts_media_first}

@@ -57,7 +57,8 @@ def test_unknown_rows_are_shown_with_the_way_out():
     assert str(caught.value) == (
         "memory: the rows have no format that brimful knows; the first has keys ['dialogue', 'id']. Name the format and "
         'its fields, for example format="messages" fields={"messages": "dialogue"} (formats: tokens, sharegpt_preference, alpaca_preference, preference, messages, sharegpt, '
-        "alpaca, prompt_completion, question_answer, caption, detection, transcript, text)"
+        "alpaca, prompt_completion, question_answer, caption, detection, transcript, text, "
+        "kto, messages_kto, sharegpt_kto, alpaca_kto)"
     )
 
 
@@ -76,7 +77,7 @@ def test_an_unknown_format_or_field_names_the_known_ones():
         open_source(ROWS, format="chatml")
     assert str(caught.value) == (
         'format="chatml" is unknown: use one of tokens, sharegpt_preference, alpaca_preference, preference, messages, sharegpt, alpaca, prompt_completion, question_answer, '
-        "caption, detection, transcript, text"
+        "caption, detection, transcript, text, kto, messages_kto, sharegpt_kto, alpaca_kto"
     )
     with pytest.raises(SettingsError) as caught:
         open_source(ROWS, format="text", fields={"body": "text"})

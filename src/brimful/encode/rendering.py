@@ -16,6 +16,7 @@ from brimful.encode.encoded import EncodedSample
 from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
 from brimful.encode.engine import Engine
 from brimful.encode.fast_engines import TokenizerEngine
+from brimful.encode.mismatches import encode_mismatched, has_mismatch
 from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
@@ -116,6 +117,8 @@ class RenderingEncoder(Encoder):
         return self.encode_together(samples).samples()
 
     def encode_together(self, samples: Sequence[Sample]) -> EncodedBatch:
+        if any(map(has_mismatch, samples)):
+            return encode_mismatched(samples, self.encode_together)
         groups = self._indices_by_encoder(samples)
         if len(groups) == 1:
             encoder = groups[0][0]
@@ -130,6 +133,8 @@ class RenderingEncoder(Encoder):
         return self.begin_lengths(samples)()
 
     def begin_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
+        if any(map(has_mismatch, samples)):
+            return lambda: _lengths_of(self.encode_together(samples))
         halves = []
         for encoder, indices in self._indices_by_encoder(samples):
             begin = self._begin_rendered_lengths if encoder is None else encoder.begin_lengths
@@ -236,6 +241,12 @@ class RenderingEncoder(Encoder):
             return lengths, list(errors.values())
 
         return finish
+
+
+def _lengths_of(batch: EncodedBatch) -> MeasuredLengths:
+    lengths = batch.lengths.astype(np.int32)
+    lengths[list(batch.errors)] = -1
+    return lengths, [batch.errors[index] for index in sorted(batch.errors)]
 
 
 def _mask_of(tokens: TokenizedTexts, num_spans: Int64Array, bounds: Sequence[int]) -> LossMask:

@@ -14,13 +14,14 @@ True
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brimful.media import MediaKind
 from brimful.messages import setting
 from brimful.sources.formats import RowFormat
 from brimful.sources.media import MEDIA_COLUMNS, MediaPlace, place_media
+from brimful.sources.mismatches import RowAndOther
 from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample
 from brimful.sources.sides import SideOfRow
 
@@ -30,7 +31,11 @@ _REASONS = {
         "is half of a preference, and these rows are read as single samples: name the format of preferences "
         f"({setting('format', 'preference')}) and its fields, make rows of the answers you want, or ",
     ),
-    "label": "says which answers are wanted, and packing would train all of them: keep the rows you want, or ",
+    **dict.fromkeys(
+        ("label", "kto_tag"),
+        "says which answers are wanted, and packing would train all of them: keep the rows you want, name "
+        f"a format of KTO ({setting('format', 'kto')}), or ",
+    ),
 }
 """Reason to refuse a column that changes what the sample means, up to the way out."""
 
@@ -74,6 +79,8 @@ class Reading:
         Raises:
             MalformedRowError: it is no row of this format, or says something that cannot be packed.
         """
+        if type(row) is RowAndOther:
+            return self._sample_of_kto(sample_id, row)
         side = None
         if type(row) is SideOfRow:
             row, side = row
@@ -87,7 +94,7 @@ class Reading:
             if reason is not None:
                 raise MalformedRowError(reason)
         content = self.format.convert(row) if side is None else self.format.convert_side(row, side)
-        if side is not None and media_columns:
+        if self.format.has_sides and media_columns:
             raise MalformedRowError(
                 f"column {media_columns[0]!r} holds media, and preferences are packed as text so far: leave it out with "
                 f"{setting('ignore', [media_columns[0]])}"
@@ -110,6 +117,21 @@ class Reading:
             if text and "<" in text:
                 self._check_placeholder(text)
         return Sample(sample_id, **content, unread=tuple(unread))
+
+    def _sample_of_kto(self, sample_id: int, pair: RowAndOther) -> Sample:
+        """Convert a row of KTO: the sample at its label is its answer, the other one its mismatch.
+
+        The slot is the label: 0 holds the answer where it is desirable, 1 where it is not.
+        """
+        own = self.sample(sample_id, pair.row)
+        if (pair.slot == 0) == self.format.is_desirable(pair.row):
+            return own
+        try:
+            other = self.sample(sample_id, pair.other)
+        except MalformedRowError as error:
+            raise MalformedRowError(f"the row whose answer is its mismatch is malformed: {error}") from error
+        assert own.completion is not None
+        return replace(own, completion=replace(own.completion, mismatched=other))
 
     def _place_media(self, row: Any, columns: Sequence[str], content: dict[str, Any], place: MediaPlace) -> None:
         """Put the media of a row where they belong in its messages."""

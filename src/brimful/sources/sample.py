@@ -65,11 +65,13 @@ class Completion:
         rival: the conversation of the other side; it decides with which token the completion begins, as both sides
             begin with the same.
         needs_no_template: true if prompt and completion are two pieces of one text, which has no turns.
+        mismatched: the sample of another row, whose completion stands behind this prompt (KTO); None for its own.
     """
 
     num_prompt: int
     rival: Sequence[Message] | None = None
     needs_no_template: bool = False
+    mismatched: "Sample | None" = None
 
 
 @dataclass(frozen=True, slots=True)

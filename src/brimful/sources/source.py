@@ -16,6 +16,7 @@ from brimful.fingerprint import fingerprint_of, short
 from brimful.messages import setting
 from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
 from brimful.sources.media import MediaPlace
+from brimful.sources.mismatches import MismatchedRows
 from brimful.sources.reading import Reading
 from brimful.sources.rows import Block, ChainedRows, Rows
 from brimful.sources.sample import MalformedRowError, Sample
@@ -72,7 +73,8 @@ class Source:
             raise SettingsError(f"{setting('prompt')} says nothing with rows of format {names}: it is for {prompted}")
         places = [None if media is None else media.beside(part.directory) for part in parts]
         parts = [
-            SideRows(part) if row_format.has_sides else part for part, row_format in zip(parts, formats, strict=True)
+            (MismatchedRows(part) if row_format.is_unpaired else SideRows(part)) if row_format.has_sides else part
+            for part, row_format in zip(parts, formats, strict=True)
         ]
         rows = ChainedRows(parts, rows.title) if isinstance(rows, ChainedRows) else parts[0]
         readings = [
@@ -98,7 +100,7 @@ class Source:
         formats = [reading.format for _, reading in sized_readings]
         self.group_size = len(SIDES) if any(row_format.has_sides for row_format in formats) else 1
         """Samples of one row: 2 for preferences, whose sides are packed together; else 1."""
-        if self.group_size > 1 and not all(row_format.has_sides for row_format in formats):
+        if self.group_size > 1 and len({(row_format.has_sides, row_format.is_unpaired) for row_format in formats}) > 1:
             names = " and ".join(dict.fromkeys(row_format.name for row_format in formats))
             raise SettingsError(
                 f"{rows.title} holds preferences among other samples (formats {names}), whose losses have no common "

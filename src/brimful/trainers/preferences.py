@@ -39,14 +39,8 @@ class PreferenceCollator:
     """
 
     def __init__(self, collator: PackCollator, references: ReferenceLogps | None = None) -> None:
-        check_type("collator", collator, PackCollator, "a PackCollator")
         check_type("references", references, (ReferenceLogps, type(None)), "ReferenceLogps.open(…)")
-        dialect = collator.dialect
-        if dialect.row_per_pack or dialect.row_per_sample or dialect.labels_shifted:
-            raise SettingsError(
-                f"pairs are counted in one row of all packs, and dialect {dialect.name!r} is another: use PackCollator(), or "
-                f"collator_for(model)"
-            )
+        check_one_row(collator)
         self.collator = collator
         self.references = references
 
@@ -81,6 +75,22 @@ class PreferenceCollator:
         return f"PreferenceCollator({self.collator!r}, {self.references!r})"
 
 
+def check_one_row(collator: PackCollator) -> None:
+    """Refuse a collator whose batches are not one row of all packs with labels that are not shifted."""
+    check_type("collator", collator, PackCollator, "a PackCollator")
+    dialect = collator.dialect
+    if dialect.row_per_pack or dialect.row_per_sample or dialect.labels_shifted:
+        raise SettingsError(
+            f"pairs are counted in one row of all packs, and dialect {dialect.name!r} is another: use PackCollator(), or "
+            f"collator_for(model)"
+        )
+
+
+def inputs_of(batch: dict[str, Any], extra: str) -> dict[str, Any]:
+    """Return what a model takes of a batch: without labels and weights, it computes no loss of its own."""
+    return {key: value for key, value in batch.items() if key not in (extra, "labels", "loss_weights", "loss_scale")}
+
+
 def packed_preference_loss(
     model: Any,
     batch: dict[str, Any],
@@ -106,7 +116,7 @@ def packed_preference_loss(
         raise SettingsError(
             "a preference loss needs the reference once: give reference_model, or references to PreferenceCollator"
         )
-    inputs = {key: value for key, value in batch.items() if key not in (_PAIRS, "labels", "loss_weights", "loss_scale")}
+    inputs = inputs_of(batch, _PAIRS)
 
     def losses_of(some_model: Any) -> Any:
         output = some_model(**inputs)

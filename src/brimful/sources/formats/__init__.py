@@ -16,6 +16,7 @@ from brimful.messages import setting
 from brimful.sources.formats.alpaca import Alpaca
 from brimful.sources.formats.caption import Caption
 from brimful.sources.formats.detection import Detection
+from brimful.sources.formats.kto import AlpacaKto, Kto, MessagesKto, ShareGPTKto
 from brimful.sources.formats.messages import Messages
 from brimful.sources.formats.preference import AlpacaPreference, Preference, ShareGPTPreference
 from brimful.sources.formats.prompt_completion import PromptCompletion
@@ -44,6 +45,10 @@ FORMATS: dict[str, type[RowFormat]] = {
         Detection,
         Transcript,
         Text,
+        Kto,
+        MessagesKto,
+        ShareGPTKto,
+        AlpacaKto,
     )
 }
 """All formats by name, in the order in which they are tried."""
@@ -71,7 +76,7 @@ def detect(rows: Sequence[Any], fields: Mapping[str, str] | None = None, prompt:
     candidates = [
         format_class(fields, prompt)
         for format_class in FORMATS.values()
-        if not fields or set(fields) <= set(format_class.default_fields)
+        if format_class.is_detected and (not fields or set(fields) <= set(format_class.default_fields))
     ]
     matches = [sum(map(candidate.matches, rows)) for candidate in candidates]
     if any(matches):

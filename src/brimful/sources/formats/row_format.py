@@ -22,6 +22,10 @@ class RowFormat(abc.ABC):
     """Turn of the user that it writes itself; empty if all turns come from the row."""
     has_sides: ClassVar[bool] = False
     """True if a row is a preference: two samples, which ``convert_side`` makes (``sources.sides``)."""
+    is_unpaired: ClassVar[bool] = False
+    """True if a row has one answer and a label: its two samples are ``sources.mismatches``."""
+    is_detected: ClassVar[bool] = True
+    """False if rows look like those of another format, so that the caller has to name it."""
     puts_media_first: ClassVar[bool] = False
     """True if its rows have a medium and no marks: the media stand in front of the first turn of the user."""
 
@@ -55,6 +59,10 @@ class RowFormat(abc.ABC):
     def convert_side(self, row: Mapping[str, Any], side: int) -> dict[str, Any]:
         """Return the fields of the ``Sample`` of a side, 0 or 1; only for a format that ``has_sides``."""
         raise NotImplementedError(f"a row of format {self.name} has no sides")
+
+    def is_desirable(self, row: Mapping[str, Any]) -> bool:
+        """Return the label of a row; only for a format that ``is_unpaired``."""
+        raise NotImplementedError(f"a row of format {self.name} has no label")
 
     def get(self, row: Mapping[str, Any], name: str) -> Any:
         """Return a field, or refuse the row without it."""

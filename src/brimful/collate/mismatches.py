@@ -1,0 +1,104 @@
+"""Packs of KTO in two: the answers with their labels, and the mismatches of the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from brimful.collate.pairs import pair_segments
+from brimful.errors import CollateError
+from brimful.shards import Pack, assemble_pack
+from brimful.typing import BoolArray, Int64Array, LossMask
+
+
+@dataclass(frozen=True)
+class AnswersAndMismatches:
+    """The two packs of a pack, whose segment ``i`` is of the same row.
+
+    Attributes:
+        answers, mismatches: with the targets of both.
+        is_desirable: ``bool[num_rows]``, label of each row.
+        is_row: ``bool[num_rows]``, false for a row without targets, which only fills a step.
+    """
+
+    answers: Pack
+    mismatches: Pack
+    is_desirable: BoolArray
+    is_row: BoolArray
+
+
+def part_mismatches(pack: Pack) -> AnswersAndMismatches:
+    """Part a pack of KTO.
+
+    Of samples ``2n`` and ``2n + 1`` one has targets: the answer of row ``n``, desirable if it is the even one. The other
+    one is its mismatch, whose completion begins where that of the answer begins::
+
+        sample    4          5             row 2 is desirable
+        tokens    Q : 4      Q : 5 6
+        targets       4                    mismatch's: 5 6
+
+    Raises:
+        CollateError: a sample without its mate, with targets on both, or without its beginning.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> pack = toy_pack([4, 3])
+    >>> pack.loss_mask[4:] = False
+    >>> part_mismatches(pack).is_desirable.tolist(), part_mismatches(pack).mismatches.loss_mask.tolist()
+    ([True], [False, True, True])
+    """
+    answers, mismatches, targets = _roles(pack)
+    marked = _marked(pack, answers, mismatches)
+    return AnswersAndMismatches(
+        _taken(pack, pack.loss_mask, answers),
+        _taken(pack, marked, mismatches),
+        pack.sample_ids[answers] % 2 == 0,
+        targets[answers] > 0,
+    )
+
+
+def with_targets_of_mismatches(pack: Pack) -> Pack:
+    """Return a pack of KTO whose mismatches have their targets."""
+    answers, mismatches, _ = _roles(pack)
+    return replace(pack, loss_mask=_marked(pack, answers, mismatches))
+
+
+def _roles(pack: Pack) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return the segments of the answers and of the mismatches, and the number of targets of all segments."""
+    pairs = pair_segments(pack.sample_ids)
+    targets = np.add.reduceat(pack.loss_mask.astype(np.int64), pack.cu_seqlens[:-1])
+    both = (targets[pairs] > 0).all(axis=1)
+    if both.any():
+        raise CollateError(
+            f"sample {int(pack.sample_ids[pairs[both][0, 0]])} and its mate both have targets, and a mismatch of KTO has none: "
+            f"pack rows of a format of KTO, or use PreferenceCollator"
+        )
+    cut = np.flatnonzero(pack.starts)
+    if len(cut):
+        raise CollateError(
+            f"sample {int(pack.sample_ids[cut[0]])} lost its beginning, so that nobody knows where the answer of its mismatch "
+            f"begins: pack rows of KTO with overflow drop or truncate"
+        )
+    rows = np.arange(len(pairs))
+    slots = (targets[pairs[:, 1]] > 0).astype(np.int64)
+    return pairs[rows, slots], pairs[rows, 1 - slots], targets
+
+
+def _marked(pack: Pack, answers: Int64Array, mismatches: Int64Array) -> LossMask:
+    """Return the targets of a pack with those of its mismatches."""
+    mask = pack.loss_mask.copy()
+    for answer, mismatch in zip(answers.tolist(), mismatches.tolist(), strict=True):
+        start, stop = pack.cu_seqlens[answer : answer + 2].tolist()
+        own = pack.loss_mask[start:stop]
+        if own.any():
+            first, last = pack.cu_seqlens[mismatch : mismatch + 2].tolist()
+            # The first token of a segment is predicted by nothing, and no target.
+            mask[min(first + max(int(own.argmax()), 1), last) : last] = True
+    return mask
+
+
+def _taken(pack: Pack, mask: LossMask, segments: Int64Array) -> Pack:
+    spans = [slice(*pack.cu_seqlens[segment : segment + 2].tolist()) for segment in segments.tolist()]
+    return assemble_pack(
+        [pack.input_ids[span] for span in spans], [mask[span] for span in spans], pack.sample_ids[segments]
+    )

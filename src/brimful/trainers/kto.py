@@ -1,0 +1,277 @@
+"""KTO on packs: a collator that parts answers from mismatches, and the loss of a step for ``Trainer`` of Transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from brimful.checks import check_type
+from brimful.collate.kto_loss import KtoLosses, kto_loss
+from brimful.collate.loss_torch import per_sample_loss
+from brimful.collate.mismatches import AnswersAndMismatches, part_mismatches, with_targets_of_mismatches
+from brimful.collate.torch import PackCollator
+from brimful.errors import SettingsError
+from brimful.fingerprint import fingerprint_of
+from brimful.serve.pack_store import IndexedPacks
+from brimful.shards import Pack, PackSequence
+from brimful.trainers.preferences import check_one_row, inputs_of
+from brimful.trainers.references import ReferenceLogps
+from brimful.typing import Fingerprint
+
+__all__ = ["KtoCollator", "kl_sums", "packed_kto_loss", "train_on_kto", "with_mismatch_targets"]
+
+_KTO = "kto"
+
+
+def with_mismatch_targets(packs: PackSequence) -> _MismatchPacks:
+    """Return packs of KTO whose mismatches have their targets, for ``compute_references`` and nothing else.
+
+    >>> from brimful.testing.toys import ToyPacks, toy_pack
+    >>> len(with_mismatch_targets(ToyPacks([toy_pack([4, 4])])))
+    1
+    """
+    return _MismatchPacks(packs)
+
+
+class _MismatchPacks(IndexedPacks):
+    """Packs of KTO whose mismatches have their targets. Picklable, for the workers of a loader."""
+
+    _noun = "pack"
+
+    def __init__(self, packs: PackSequence) -> None:
+        self._packs = packs
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Fingerprint of the packs and of these targets."""
+        return fingerprint_of(["mismatches", getattr(self._packs, "fingerprint", None)])
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def _pack(self, index: int) -> Pack:
+        return with_targets_of_mismatches(self._packs[index])
+
+    def __repr__(self) -> str:
+        return f"with_mismatch_targets({self._packs!r})"
+
+
+class KtoCollator:
+    """``PackCollator`` of the answers of packs, with their labels and the mismatches beside them.
+
+    The batch itself holds answers alone. The key ``kto`` holds tensors: ``cu_seqlens`` of the real segments, ``segments``
+    (``int64[num_rows]``), ``is_desirable`` (``bool[num_rows]``) and, with references, ``reference_logps``
+    (``float32[num_rows]``); and ``mismatches``, a batch of the mismatches of these rows with the same keys. So each token
+    passes the model once with gradients or once without, as in TRL. Picklable, for the workers of a loader.
+
+    Args:
+        collator: of a dialect with one row for all packs of a batch and labels that are not shifted.
+        references: of the same packs ``with_mismatch_targets``; None if the reference model is asked in each step.
+        needs_kl: false leaves the mismatches out, for ``apo_zero_unpaired``.
+    """
+
+    def __init__(
+        self, collator: PackCollator, references: ReferenceLogps | None = None, *, needs_kl: bool = True
+    ) -> None:
+        check_type("references", references, (ReferenceLogps, type(None)), "ReferenceLogps.open(…)")
+        check_one_row(collator)
+        self.collator = collator
+        self.references = references
+        self.needs_kl = needs_kl
+
+    def __call__(self, features: Sequence[Pack]) -> dict[str, Any]:
+        """Return one batch.
+
+        Raises:
+            CollateError: packs of other samples than those of KTO, or rows that lost their beginning.
+            PlanMismatchError: a sample without a reference log probability.
+        """
+        parted = [part_mismatches(pack) for pack in features]
+        batch, extra = self._batch([part.answers for part in parted], parted)
+        if self.needs_kl:
+            inputs, extra_of_mismatches = self._batch([part.mismatches for part in parted], parted)
+            extra["mismatches"] = {**inputs, _KTO: extra_of_mismatches}
+        return {**batch, _KTO: extra}
+
+    def _batch(
+        self, packs: Sequence[Pack], parted: Sequence[AnswersAndMismatches]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        (batch,) = self.collator.rows(packs)
+        # A pack that only fills the last step of a rank has no targets, and its rows are of another step.
+        is_row = np.concatenate([part.is_row for part in parted])
+        extra = {
+            "cu_seqlens": torch.from_numpy(batch.cu_seqlens[: batch.num_segments + 1].copy()),
+            "segments": torch.from_numpy(np.flatnonzero(is_row)),
+            "is_desirable": torch.from_numpy(np.concatenate([part.is_desirable for part in parted])[is_row]),
+        }
+        if self.references is not None:
+            logps = [
+                self.references.of(pack) if part.is_row.any() else np.zeros(pack.num_segments, dtype=np.float32)
+                for pack, part in zip(packs, parted, strict=True)
+            ]
+            extra["reference_logps"] = torch.from_numpy(np.concatenate(logps)[is_row])
+        return self.collator.speak([batch]), extra
+
+    def __repr__(self) -> str:
+        return f"KtoCollator({self.collator!r}, {self.references!r})"
+
+
+def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -> torch.Tensor:
+    """Return the sum of log π - log π_ref over the mismatches of a batch, and their number: ``float32[2]``.
+
+    Their sums over all micro-batches and ranks of a step, one divided by the other, are ``kl`` of ``packed_kto_loss``.
+    Without gradients.
+    """
+    mismatches = batch[_KTO].get("mismatches")
+    if mismatches is None:
+        raise SettingsError("the batch has no mismatches: make it by KtoCollator(…, needs_kl=True)")
+    with torch.no_grad():
+        policy, reference = _logps(model, reference_model, mismatches)
+        ratios = policy - reference
+        return torch.stack([ratios.sum(), torch.tensor(float(len(ratios)), device=ratios.device)])
+
+
+def packed_kto_loss(
+    model: Any,
+    batch: dict[str, Any],
+    *,
+    kl: Any = None,
+    reference_model: Any = None,
+    beta: float = 0.1,
+    loss_type: str = "kto",
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> KtoLosses:
+    """Run a model on a batch of ``KtoCollator`` and return the loss of each row.
+
+    Args:
+        model: of Transformers; called without labels.
+        batch: of ``KtoCollator``, on the device of the model. It is not changed.
+        kl: of the step, from ``kl_sums``; None for ``apo_zero_unpaired``.
+        reference_model: asked without gradients, where the batch has no reference log probabilities.
+        beta, loss_type, desirable_weight, undesirable_weight: as of ``kto_loss``.
+
+    Raises:
+        SettingsError: neither a reference model nor reference log probabilities, or both; and as of ``kto_loss``.
+    """
+    extra = batch[_KTO]
+    _check_reference(reference_model, extra)
+    losses = per_segment(model, batch)
+    if reference_model is None:
+        reference_logps = extra["reference_logps"]
+    else:
+        with torch.no_grad():
+            reference_logps = -per_segment(reference_model, batch).nll_sum[extra["segments"]]
+    return kto_loss(
+        losses,
+        extra["segments"],
+        extra["is_desirable"],
+        reference_logps,
+        kl=kl,
+        beta=beta,
+        loss_type=loss_type,
+        desirable_weight=desirable_weight,
+        undesirable_weight=undesirable_weight,
+    )
+
+
+def per_segment(model: Any, batch: dict[str, Any]) -> Any:
+    """Return the losses of the segments of a batch of ``KtoCollator``."""
+    output = model(**inputs_of(batch, _KTO))
+    return per_sample_loss(getattr(output, "logits", output), batch["labels"], batch[_KTO]["cu_seqlens"])
+
+
+def _logps(model: Any, reference_model: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    extra = batch[_KTO]
+    _check_reference(reference_model, extra)
+    policy = -per_segment(model, batch).nll_sum[extra["segments"]]
+    if reference_model is None:
+        return policy, extra["reference_logps"]
+    return policy, -per_segment(reference_model, batch).nll_sum[extra["segments"]]
+
+
+def _check_reference(reference_model: Any, extra: dict[str, Any]) -> None:
+    if (reference_model is None) == ("reference_logps" not in extra):
+        raise SettingsError("a KTO loss needs the reference once: give reference_model, or references to KtoCollator")
+
+
+def train_on_kto(
+    trainer: Any,
+    *,
+    reference_model: Any = None,
+    beta: float = 0.1,
+    loss_type: str = "kto",
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> None:
+    """Let a ``Trainer`` of Transformers train on packed rows of KTO, each row of a step weighing the same.
+
+    The KL term is one number for a step: the mean over the mismatches of all its micro-batches and ranks, estimated before
+    the first of them. The loss is the sum over the rows of the step, divided by their number. ``trainer.kto_metrics`` has
+    ``kl`` of the step, and ``rewards/chosen`` and ``rewards/rejected`` of the last micro-batch.
+
+    Args:
+        trainer: with a ``KtoCollator`` and packs of KTO.
+        reference_model, beta, loss_type, desirable_weight, undesirable_weight: as of ``packed_kto_loss``.
+
+    Raises:
+        SettingsError: another collator, or one without the mismatches that the loss needs.
+    """
+    collator = trainer.data_collator
+    if not isinstance(collator, KtoCollator):
+        raise SettingsError(
+            f"train_on_kto needs the labels of each batch, and the trainer has {type(collator).__name__}: "
+            f"pass data_collator=KtoCollator(collator_for(model), references)"
+        )
+    if loss_type == "kto" and not collator.needs_kl:
+        raise SettingsError("loss_type 'kto' needs the mismatches: leave needs_kl=False of KtoCollator out")
+    if reference_model is not None:
+        reference_model.eval().requires_grad_(False)
+    kl: torch.Tensor | None = None
+
+    def count_rows(batches: Sequence[dict[str, Any]], device: Any) -> torch.Tensor:
+        nonlocal kl
+        model = trainer.model_wrapped
+        sums = torch.zeros(3, device=device)
+        for batch in batches:
+            sums[2] += len(batch[_KTO]["segments"])
+            if loss_type == "kto":
+                with trainer.compute_loss_context_manager():
+                    sums[:2] += kl_sums(model, trainer._prepare_inputs(batch), reference_model=reference_model)
+        sums = trainer.accelerator.reduce(sums, reduction="sum")
+        kl = (sums[0] / sums[1].clamp(min=1)).clamp(min=0) if loss_type == "kto" else None
+        num_rows: torch.Tensor = sums[2]
+        return num_rows
+
+    def compute_loss(
+        model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        device = inputs["input_ids"].device
+        num_rows = count_rows([inputs], device) if num_items_in_batch is None else num_items_in_batch
+        result = packed_kto_loss(
+            model,
+            inputs,
+            kl=kl,
+            reference_model=reference_model,
+            beta=beta,
+            loss_type=loss_type,
+            desirable_weight=desirable_weight,
+            undesirable_weight=undesirable_weight,
+        )
+        # Ranks average gradients, and the count is of all ranks: their number undoes the average.
+        loss = result.losses.sum() * (trainer.accelerator.num_processes / num_rows)
+        is_desirable = inputs[_KTO]["is_desirable"]
+        trainer.kto_metrics = {
+            "kl": 0.0 if kl is None else float(kl),
+            "rewards/chosen": float(result.rewards[is_desirable].mean()),
+            "rewards/rejected": float(result.rewards[~is_desirable].mean()),
+        }
+        return (loss, {"losses": result.losses}) if return_outputs else loss
+
+    trainer.compute_loss = compute_loss
+    trainer._get_num_items_in_batch = count_rows
+    # Trainer divides by the micro-batches of a step, unless a function of the caller has divided already.
+    trainer.compute_loss_func = compute_loss
