@@ -137,7 +137,9 @@ def _best_fit_decreasing(lengths: Int64Array, counts: Int64Array, capacity: int)
     head = np.full(capacity + 1, -1, dtype=np.int64)  # first run of each room
     # Room for the rows of most data sets: a table that grows is copied, and each of its pages is new.
     num_rows_expected = 64 + 2 * len(lengths)
-    runs = np.empty((num_rows_expected, 4), dtype=np.int64)  # rows: first_pack, packs, items_before, next run of the room
+    runs = np.empty(
+        (num_rows_expected, 4), dtype=np.int64
+    )  # rows: first_pack, packs, items_before, next run of the room
     num_runs = 0
     table = np.empty((num_rows_expected, 5), dtype=np.int64)
     num_rows = 0
