@@ -37,10 +37,18 @@ def test_billions_of_items_as_multiplicities(counts, capacity):
 
 def test_long_lists_of_runs_grow():
     """More runs than the first allocation of the compiled form holds."""
-    lengths = np.random.default_rng(0).integers(1, 8000, 30_000)
-    compiled, plain = both_forms(Histogram.of(lengths), 8192)
+    items = Histogram(np.arange(1, 300), np.random.default_rng(0).integers(1, 10**6, 299))
+    compiled, plain = both_forms(items, 10_007)
     assert compiled == plain
-    assert len(plain[1][0]) > 1024
+    assert len(plain[1][0]) > 64 + 2 * len(items.lengths)
+
+
+@pytest.mark.parametrize("capacity", [63, 64, 65, 4095, 4096, 4097, 8192])
+def test_rooms_on_both_sides_of_a_word(capacity):
+    """Rooms are bits of words of 64, in levels: a wrong carry takes a pack that is not the fullest."""
+    lengths = np.random.default_rng(capacity).integers(1, capacity + 1, 3000)
+    compiled, plain = both_forms(Histogram.of(lengths), capacity)
+    assert compiled == plain
 
 
 def test_a_million_equal_lengths_are_one_run():

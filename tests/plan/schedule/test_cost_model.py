@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from brimful import plan_packs
 from brimful.errors import SettingsError
 from brimful.plan.schedule import CostModel, pack_costs, pack_squares
+from brimful.plan.schedule.cost_model import sample_costs
 from brimful.testing.strategies import capacities_and_lengths
 from tests.plan.schedule.instances import LLAMA2_7B, LLAMA3_8B, LLAMA3_70B, QWEN3_06B, QWEN3_8B
 
@@ -131,6 +132,20 @@ def test_costs_of_a_plan_are_those_of_its_packs_one_by_one(case, tile, window):
             squares -= max(0, segment.length - window) ** 2 if window else 0
         expected.append(3 * sum(segment.length for segment in pack) + 0.25 * squares)
     assert pack_costs(plan.offsets, plan.lengths, model).tolist() == expected
+
+
+@given(
+    lengths=st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=20),
+    linear=st.sampled_from([1, 24576, 0.1]),
+    tile=st.sampled_from([1, 128]),
+    window=st.sampled_from([None, 4096]),
+)
+def test_a_sample_costs_what_it_costs_in_a_pack_of_its_own(lengths, linear, tile, window):
+    """To the last bit: steps are planned from the one, packs are balanced by the other; int32 must not overflow."""
+    model = CostModel(linear=linear, quadratic=1, tile=tile, window=window, windowed_share=0.75 if window else 0.0)
+    array = np.array(lengths, dtype=np.int32)
+    alone = pack_costs(np.arange(len(array) + 1), array, model)
+    assert sample_costs(array, model).tolist() == alone.tolist()
 
 
 @pytest.mark.parametrize(

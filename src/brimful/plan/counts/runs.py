@@ -185,6 +185,9 @@ class PackRuns:
         Returns:
             First item in the order of items, first pack, packs, copies in each, and items before, of each piece.
         """
+        if self.num_packs <= _TILE_PACKS:
+            first_item = starts_of(self.packs_in_run * self.copies_per_pack)
+            return first_item, self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before
         first_tile = self.first_pack // _TILE_PACKS
         num_tiles = (self.first_pack + self.packs_in_run - 1) // _TILE_PACKS - first_tile + 1
         tile = ranges(first_tile, num_tiles)

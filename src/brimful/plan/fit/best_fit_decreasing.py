@@ -10,6 +10,16 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
 from brimful.typing import Int64Array
 
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+"""A number in which each sequence of six bits comes once (Leiserson, Prokop and Randall, 1998)."""
+
+_SHIFT = np.uint64(58)
+"""Bits below the first six of 64."""
+
+_PLACE_OF_BIT = np.zeros(64, dtype=np.int64)
+"""Number of the one bit that is set, by the first six bits of ``_DE_BRUIJN`` shifted by it."""
+_PLACE_OF_BIT[[(0x03F79D71B4CB0A89 << bit & (1 << 64) - 1) >> 58 for bit in range(64)]] = np.arange(64)
+
 _MAX_COMPILED_CAPACITY = 1 << 24
 """Tokens of a pack up to which the compiled form runs: it keeps a table with an entry for each room."""
 
@@ -115,49 +125,61 @@ def _run_by_run(items: Histogram, capacity: int, max_items: int) -> PackRuns:
 def _best_fit_decreasing(lengths: Int64Array, counts: Int64Array, capacity: int) -> tuple[Int64Array, int]:
     """Return the rows of ``PackRuns.of_table`` and the number of packs; to be compiled.
 
-    Runs of packs with the same room form a linked list in order of opening. A binary tree over the rooms, whose nodes
-    are true if any room below them has a run, finds the least room that suffices.
+    Runs of packs with the same room form a linked list in order of opening. A tree of words of 64 bits over the rooms,
+    whose bits are set if any room below them has a run, finds the least room that suffices.
     """
-    num_leaves = 1
-    while num_leaves < capacity + 2:
-        num_leaves *= 2
-    has_run = np.zeros(2 * num_leaves, dtype=np.bool_)  # the tree; the leaf of a room is num_leaves + room
+    num_levels = 1
+    while capacity >> (6 * num_levels) > 0:
+        num_levels += 1
+    # Bit i of a level stands for the word i of the level below, on level 0 for the room i; words behind the last are 0.
+    has_run = np.zeros((num_levels, (capacity >> 6) + 2), dtype=np.uint64)
+    one = np.uint64(1)
     head = np.full(capacity + 1, -1, dtype=np.int64)  # first run of each room
-    runs = np.empty((1024, 4), dtype=np.int64)  # rows: first_pack, packs, items_before, next run of the room
+    # Room for the rows of most data sets: a table that grows is copied, and each of its pages is new.
+    num_rows_expected = 64 + 2 * len(lengths)
+    runs = np.empty(
+        (num_rows_expected, 4), dtype=np.int64
+    )  # rows: first_pack, packs, items_before, next run of the room
     num_runs = 0
-    table = np.empty((1024, 5), dtype=np.int64)
+    table = np.empty((num_rows_expected, 5), dtype=np.int64)
     num_rows = 0
     num_packs = 0
     for number in range(len(lengths) - 1, -1, -1):
         length = lengths[number]
         remaining = counts[number]
         while remaining > 0:
-            # Find the leaf of the least room of at least ``length``: up until a right sibling has a run, then down.
-            node = num_leaves + length
-            if not has_run[node]:
-                while node > 1 and (node % 2 == 1 or not has_run[node + 1]):
-                    node //= 2
-                if node > 1:
-                    node += 1
-                    while node < num_leaves:
-                        node = 2 * node if has_run[2 * node] else 2 * node + 1
+            # Find the least room of at least ``length``: up until a word has a bit at or behind it, then down.
+            room = length
+            level = 0
+            word = np.uint64(0)
+            while level < num_levels:
+                word = has_run[level, room >> 6] >> np.uint64(room & 63)
+                if word != 0:
+                    break
+                room = (room >> 6) + 1
+                level += 1
             # Take the run that was opened first, or open packs for all remaining items.
-            if node <= 1:
+            if level == num_levels:
                 room = capacity
                 copies = capacity // length
                 first_pack, packs, items_before = num_packs, (remaining + copies - 1) // copies, 0
                 num_packs += packs
             else:
-                room = node - num_leaves
+                room += _PLACE_OF_BIT[((word & (~word + one)) * _DE_BRUIJN) >> _SHIFT]
+                while level > 0:
+                    level -= 1
+                    word = has_run[level, room]
+                    room = (room << 6) + _PLACE_OF_BIT[((word & (~word + one)) * _DE_BRUIJN) >> _SHIFT]
                 run = head[room]
                 first_pack, packs, items_before = runs[run, 0], runs[run, 1], runs[run, 2]
                 head[room] = runs[run, 3]
                 if head[room] < 0:
-                    has_run[node] = False
-                    node //= 2
-                    while node >= 1 and not (has_run[2 * node] or has_run[2 * node + 1]):
-                        has_run[node] = False
-                        node //= 2
+                    place = room
+                    for upper in range(num_levels):
+                        has_run[upper, place >> 6] &= ~(one << np.uint64(place & 63))
+                        place >>= 6
+                        if has_run[upper, place] != 0:
+                            break
             if num_rows + 2 > len(table):
                 table = np.concatenate((table, np.empty_like(table)))
             if num_runs + 3 > len(runs):
@@ -184,7 +206,7 @@ def _best_fit_decreasing(lengths: Int64Array, counts: Int64Array, capacity: int)
                 new_room = room - placed_items * length
                 if new_room == 0:
                     continue
-                # Insert the part among the runs of its room, in order of opening, and mark the way to the root.
+                # Insert the part among the runs of its room, in order of opening, and set the bits above it.
                 runs[num_runs, 0], runs[num_runs, 1], runs[num_runs, 2] = first, count, items_before + placed_items
                 previous = -1
                 following = head[new_room]
@@ -197,10 +219,13 @@ def _best_fit_decreasing(lengths: Int64Array, counts: Int64Array, capacity: int)
                 else:
                     runs[previous, 3] = num_runs
                 num_runs += 1
-                node = num_leaves + new_room
-                while node >= 1 and not has_run[node]:
-                    has_run[node] = True
-                    node //= 2
+                place = new_room
+                for upper in range(num_levels):
+                    word = has_run[upper, place >> 6]
+                    has_run[upper, place >> 6] = word | (one << np.uint64(place & 63))
+                    if word != 0:
+                        break
+                    place >>= 6
             if num_partial:
                 remaining = np.int64(0)
     return table[:num_rows], num_packs

@@ -26,10 +26,12 @@ def lower_bound(items: Histogram, *, capacity: int) -> int:
     totals = np.append(0, np.cumsum(items.lengths * items.counts))  # tokens of them
     half = capacity // 2
     # The bound changes with the threshold at lengths only.
-    threshold = np.concatenate([[0], items.lengths[items.lengths <= half]])
-    below = np.searchsorted(items.lengths, threshold, side="left")
     up_to_half = int(np.searchsorted(items.lengths, half, side="right"))
-    up_to_large = np.searchsorted(items.lengths, capacity - threshold, side="right")
+    threshold = np.concatenate([[0], items.lengths[:up_to_half]])
+    below = np.arange(-1, up_to_half)
+    below[0] = 0
+    # Searched for in ascending order, which is several times as fast: each search begins at the one before it.
+    up_to_large = np.searchsorted(items.lengths, (capacity - threshold)[::-1], side="right")[::-1]
     num_alone = counts[-1] - counts[up_to_large]
     num_large = counts[up_to_large] - counts[up_to_half]
     room_beside_large = num_large * capacity - (totals[up_to_large] - totals[up_to_half])

@@ -133,7 +133,10 @@ def quantise(costs: npt.ArrayLike, num_packs: int) -> Int64Array:
     largest = float(array.max()) if num_packs else 0.0
     if largest == 0:
         return np.ones(num_packs, dtype=np.int64)
-    return np.floor(array / largest * _LEVELS).astype(np.int64) + 1
+    array /= largest
+    array *= _LEVELS
+    # Conversion cuts off what is behind the point: the floor of numbers from 0 on.
+    return array.astype(np.int64) + 1
 
 
 def quantise_parts(costs: npt.ArrayLike, num_packs: int) -> Int64Array:

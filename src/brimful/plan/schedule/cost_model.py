@@ -27,7 +27,7 @@ than they say: where timings exist, ``CostModel.fit`` is better.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias
@@ -364,11 +364,15 @@ def pack_squares(
     """
     _check_tiling(tile, window)
     _check_plan(plan_offsets, plan_lengths)
-    lengths = plan_lengths.astype(np.int64)
-    areas = lengths * lengths if tile == 1 else -(-lengths // tile) * tile * lengths
+    return sums_of(_areas(plan_lengths.astype(np.int64), tile, window), plan_offsets)
+
+
+def _areas(lengths: Int64Array, tile: int, window: int | None) -> Int64Array:
+    """Return what attention looks at in each segment, as ``pack_squares`` adds it up: ``int64[num_segments]``, tokens²."""
+    areas: Int64Array = lengths * lengths if tile == 1 else -(-lengths // tile) * tile * lengths
     if window is not None:
         areas -= np.maximum(lengths - window, 0) ** 2
-    return sums_of(areas, plan_offsets)
+    return areas
 
 
 def pack_costs(
@@ -420,6 +424,25 @@ def pack_costs(
     return costs
 
 
+def sample_costs(lengths: AnyIntArray, model: CostModel) -> Float64Array:
+    """Return what each sample costs in a pack of its own: ``pack_costs`` without media, with nothing to add up.
+
+    Pure: no I/O.
+
+    Args:
+        lengths: ``int[num_samples]``, tokens, each at least 0.
+        model: the coefficients.
+
+    Returns:
+        ``float64[num_samples]``, in the model's unit.
+
+    >>> sample_costs(np.array([3, 4]), CostModel(linear=2, quadratic=1, tile=1)).tolist()  # 2·3 + 9, and 2·4 + 16
+    [15.0, 24.0]
+    """
+    tokens = lengths.astype(np.int64)
+    return _combined(model, tokens, lambda window: _areas(tokens, model.tile, window))
+
+
 def pack_part_costs(
     plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel, sizes: Mapping[str, AnyRealArray]
 ) -> Float64Array:
@@ -463,10 +486,16 @@ _TERMS = {
 def _language_costs(plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel) -> Float64Array:
     _check_plan(plan_offsets, plan_lengths)
     tokens = sums_of(plan_lengths, plan_offsets)
-    squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile).astype(np.float64)
+    return _combined(
+        model, tokens, lambda window: pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=window)
+    )
+
+
+def _combined(model: CostModel, tokens: AnyIntArray, squares_of: Callable[[int | None], Int64Array]) -> Float64Array:
+    """Apply the coefficients to tokens, and to their squares without a window (None) and with the model's."""
+    squares = squares_of(None).astype(np.float64)
     if model.window is not None and model.windowed_share:
-        windowed_squares = pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=model.window)
-        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * windowed_squares
+        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * squares_of(model.window)
     costs: Float64Array = model.linear * tokens + model.quadratic * squares
     return costs
 
@@ -506,6 +535,9 @@ def check_finite(name: str, array: Float64Array, noun: str, place: str = "") -> 
         name, array, noun: the numbers, and what they are called.
         place: rest of the index, for a column of a table.
     """
+    # Two passes for all that is right; an undefined number fails every comparison.
+    if len(array) == 0 or (array.min() >= 0 and array.max() < np.inf):
+        return
     bad_positions = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     if len(bad_positions):
         position = int(bad_positions[0])

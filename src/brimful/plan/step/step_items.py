@@ -17,7 +17,7 @@ from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule.balance import quantise
-from brimful.plan.schedule.cost_model import CostModel, pack_costs
+from brimful.plan.schedule.cost_model import CostModel, pack_costs, sample_costs
 from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Float64Array, Int64Array
 
@@ -83,7 +83,7 @@ def prepare_step_items(
     else:
         table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens})
         sizes = limits.sizes(table, lengths=tokens, sample_ids=None, rounded=tokens)
-    if bool((sizes.max(axis=0) > limits.capacities).any()):
+    if (sizes.max(axis=0) > limits.capacities).any():
         raise OversizedSampleError(_oversized_message(limits, sizes))
     costs = _costs(lengths, tokens, cost)
     # Sums of weights, times a number of micro-batches, are compared in 64 bits.
@@ -104,7 +104,8 @@ def _costs(
         return tokens.astype(np.float64)
     if isinstance(cost, CostModel):
         patches = lengths.budgets.get("patches") if isinstance(lengths, LengthTable) else None
-        patches = patches if cost.encoder_linear else None
+        if patches is None or not cost.encoder_linear:
+            return sample_costs(tokens, cost)
         return pack_costs(np.arange(len(tokens) + 1), tokens, cost, patches=patches)
     costs = np.asarray(cost)
     if costs.dtype.kind not in "iuf" or costs.shape != (len(tokens),):
