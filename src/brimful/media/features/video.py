@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.collate.image_features import Features
+from brimful.media.features.block import Features
 from brimful.errors import SettingsError
-from brimful.media import Medium, PlacedMedium
+from brimful.media.placed import PlacedMedium
+from brimful.media.reference import Medium
 from brimful.media.families import Family
 from brimful.media.families.processor_files import read_processor_files
 from brimful.media.videos import iterate_frames, video_header
