@@ -130,7 +130,9 @@ class MediaFeatures:
             )
         stored = getattr(packs, "media_features", None)
         if stored is None and processor is None:
-            raise SettingsError(f"these packs hold no features: give {setting('processor')}, the directory of the model's processor")
+            raise SettingsError(
+                f"these packs hold no features: give {setting('processor')}, the directory of the model's processor"
+            )
         if stored is not None and tokens_per_second is None:
             tokens_per_second = stored["tokens_per_second"]
         features = cls(

@@ -116,9 +116,7 @@ def _sizes_of(context: _SizeContext, task: _SizeTask) -> list[int]:
     """Return the bytes of the blocks of some media, in any process."""
     ids: Sequence[int] = np.unique(task.sample_ids).tolist()
     if context.encoded is not None:
-        media = {
-            sample_id: [kept.item for kept in items] for sample_id, items in context.encoded.media(ids).items()
-        }
+        media = {sample_id: [kept.item for kept in items] for sample_id, items in context.encoded.media(ids).items()}
     else:
         media = {
             sample_id: list(sample.media) for sample_id, sample in zip(ids, context.samples.read(ids), strict=True)

@@ -14,9 +14,9 @@ from brimful.materialize.media_layout import ShardMedia
 from brimful.media import BadMediumError, PlacedMedium, media_of_segment
 from brimful.media.features import FeatureMaker
 from brimful.messages import setting
-from brimful.typing import Fingerprint, Int64Array, Lengths, Offsets
 from brimful.ragged import offsets_of
 from brimful.shards import ContainerWriter, KindCounter, PackMedium, container_key
+from brimful.typing import Fingerprint, Int64Array, Lengths, Offsets
 
 _ENDING = ".safetensors"
 """Ending of a block of features in a container."""

@@ -196,7 +196,9 @@ class MediaCensus:
         return {
             "kinds": {kind: count.as_dict() for kind, count in self.kinds.items()},
             "stored": {
-                **{"distinct": self.num_stored, "containers": self.containers, "bytes": self.stored_bytes},
+                "distinct": self.num_stored,
+                "containers": self.containers,
+                "bytes": self.stored_bytes,
                 **({"features": True} if self.holds_features else {}),
             },
             "root": self.root,
@@ -231,9 +233,7 @@ class MediaCensus:
         """Return where the bytes are, in words."""
         places = []
         if self.num_stored:
-            stored_text = (
-                f"{self.num_stored:,} distinct {'as features ' if self.holds_features else ''}in {counted(self.containers, 'file')} of {self.directory}/media"
-            )
+            stored_text = f"{self.num_stored:,} distinct {'as features ' if self.holds_features else ''}in {counted(self.containers, 'file')} of {self.directory}/media"
             places.append(f"{stored_text} ({size_of(self.stored_bytes)})")
         if self.root:
             places.append(f"files in {self.root}")

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from brimful.errors import SettingsError
-from brimful.media.placed import PlacedMedium
-from brimful.media.reference import Medium
 from brimful.media.families import Family
 from brimful.media.features.block import Features
 from brimful.media.images import load_image
+from brimful.media.placed import PlacedMedium
+from brimful.media.reference import Medium
 from brimful.optional import optional
 
 _LIMITS = ("min_pixels", "max_pixels", "max_patches")

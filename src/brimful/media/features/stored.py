@@ -27,7 +27,9 @@ def read_features(item: PlacedMedium, settings: Fingerprint) -> Features:
     expected = metadata_of(item, item.fingerprint, settings)
     for name in ("kind", "medium"):
         if metadata.get(name) != expected[name]:
-            raise BadMediumError(f"its features are those of another medium in {item.medium.path}: write the packs again")
+            raise BadMediumError(
+                f"its features are those of another medium in {item.medium.path}: write the packs again"
+            )
     if metadata.get("settings") != settings:
         raise SettingsError(
             "its features were made with another processor, or other settings of it: give the processor that the packs "
