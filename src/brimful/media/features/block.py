@@ -79,7 +79,8 @@ def from_block(block: bytes) -> tuple[Features, dict[str, str]]:
         for name, facts in header.items():
             if name != "__metadata__":
                 begin, stop = facts["data_offsets"]
-                features[name] = np.frombuffer(data[begin:stop], _DTYPES[facts["dtype"]]).reshape(facts["shape"])
+                dtype: np.dtype[Any] = _DTYPES[facts["dtype"]]
+                features[name] = np.frombuffer(data[begin:stop], dtype).reshape(facts["shape"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadMediumError(f"its features are not those that were written ({error})") from error
     return features, metadata

@@ -57,7 +57,7 @@ class FeatureMaker:
 
     def block_bytes(self, item: PlacedMedium) -> int:
         """Return the size of the block of a medium, from what its header said alone."""
-        key = (item.medium.kind, item.num_tokens, item.num_patches, item.grid, item.num_mel_frames)
+        key: tuple[Any, ...] = (item.medium.kind, item.num_tokens, item.num_patches, item.grid, item.num_mel_frames)
         key = (*key, item.seconds_per_grid is None)
         if key not in self._sizes:
             self._sizes[key] = block_bytes(self.blank(item), metadata_of(item, "0" * 32, self.fingerprint))
