@@ -124,7 +124,8 @@ media_storage_option = grouped(
         "media_storage",
         type=click.Choice([storage.value for storage in MediaStorage]),
         default=MediaStorage.REFERENCES.value,
-        help="What packs hold of media in files: path and fingerprint, or their bytes, each distinct one once.",
+        help="What packs hold of media in files: path and fingerprint; their bytes; or ready features of the processor. "
+        "Of those each distinct one once.",
     ),
 )
 

@@ -132,6 +132,11 @@ def _verify_media(
         names = _attention(options["attention"])
         place: dict[str, Any] = {"dtype": options["dtype"], "device": options["device"]}
         packs = open_packs(options["packs"])
+        if packs.media_features is not None:
+            raise SettingsError(
+                "these packs hold features, and verify exchanges media to see what moves: verify packs of the same plan "
+                "that were written with --media references"
+            )
         features = MediaFeatures.of_packs(packs, options["processor"])
         samples = few_with_media(packs, max_tokens=options["max_tokens"])
         if path is not None:

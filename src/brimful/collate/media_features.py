@@ -6,25 +6,22 @@ import json
 import os
 import warnings
 from dataclasses import replace
-from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from brimful.checks import check_type
-from brimful.collate.image_features import Features, ImageFeatures
 from brimful.collate.media import Media, PackExtras
-from brimful.collate.sound_features import SoundFeatures
-from brimful.collate.video_features import VideoFeatures
 from brimful.errors import CollateError, SettingsError
-from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
+from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.families import Family, family_of_settings, open_family
-from brimful.media.rope_positions import RULES, RopeMedium, RopeRule, rope_positions
+from brimful.media.features import FeatureMaker, Features, read_features
+from brimful.media.rope_positions import RopeMedium, rope_positions
+from brimful.media.rope_rules import rope_rule
 from brimful.messages import setting
 from brimful.shards import Pack
-from brimful.typing import Int64Array
+from brimful.typing import Fingerprint, Int64Array
 
 OnBadMedium = Literal["error", "no_loss"]
 """Policy for a medium that cannot be decoded: the job stops by name, or its sample is trained without loss."""
@@ -40,7 +37,7 @@ class MediaFeatures:
     where they are first needed.
 
     Args:
-        processor: directory of the model's processor (``preprocessor_config.json``).
+        processor: directory of the model's processor (``preprocessor_config.json``); None for packs that hold features.
         family: name of the family of models (``media.families``), as the packs were encoded with; or a family.
         on_bad_medium: what to do with a medium that is gone, was changed, or cannot be decoded. ``"error"`` stops and
             names it; ``"no_loss"`` puts zeros of its shape in its place and leaves the labels of its sample out, so that
@@ -77,7 +74,7 @@ class MediaFeatures:
 
     def __init__(
         self,
-        processor: str | os.PathLike[str],
+        processor: str | os.PathLike[str] | None,
         family: str | Family,
         *,
         on_bad_medium: OnBadMedium = "error",
@@ -87,11 +84,17 @@ class MediaFeatures:
     ) -> None:
         if on_bad_medium not in _POLICIES:
             raise SettingsError(f"{setting('on_bad_medium', on_bad_medium)} is none of {', '.join(_POLICIES)}")
-        self._directory = os.fspath(processor)
+        if processor is None and on_bad_medium == "no_loss":
+            raise SettingsError(
+                f"{setting('on_bad_medium', on_bad_medium)} needs {setting('processor')}, which knows the shape of what is missing"
+            )
+        self._directory = None if processor is None else os.fspath(processor)
         self._family = family if isinstance(family, Family) else open_family(family, self._directory, **overrides)
         if isinstance(family, Family) and overrides:
             raise SettingsError(f"{', '.join(overrides)}: a family has its settings already")
-        self._rule = _rule_of(self._family, self._directory, tokens_per_second)
+        self._maker = None if self._directory is None else FeatureMaker(self._directory, self._family)
+        self._settings: Fingerprint | None = None
+        self._rule = rope_rule(self._family, self._directory, tokens_per_second)
         self._on_bad_medium = on_bad_medium
         self._bad_media_log = None if bad_media_log is None else os.path.abspath(bad_media_log)
         self.num_bad_media = 0
@@ -100,7 +103,7 @@ class MediaFeatures:
     def of_packs(
         cls,
         packs: EncodedPacks,
-        processor: str | os.PathLike[str],
+        processor: str | os.PathLike[str] | None = None,
         *,
         on_bad_medium: OnBadMedium = "error",
         bad_media_log: str | os.PathLike[str] | None = None,
@@ -110,7 +113,8 @@ class MediaFeatures:
 
         Args:
             packs: a ``PackedDataset``, or a ``PackStore`` (``open_packs``).
-            processor, on_bad_medium, bad_media_log, tokens_per_second: as of the class.
+            processor, on_bad_medium, bad_media_log, tokens_per_second: as of the class. Packs that hold features need no
+                processor; one that is given has to be that which made them.
 
         Raises:
             SettingsError: packs without media, or of an earlier version, or a processor of another model; names the
@@ -124,13 +128,28 @@ class MediaFeatures:
                 "the packs do not say how media were encoded: they hold text, or are of an earlier version; name the "
                 "family in MediaFeatures(processor, family)"
             )
-        return cls(
+        stored = getattr(packs, "media_features", None)
+        if stored is None and processor is None:
+            raise SettingsError(
+                f"these packs hold no features: give {setting('processor')}, the directory of the model's processor"
+            )
+        if stored is not None and tokens_per_second is None:
+            tokens_per_second = stored["tokens_per_second"]
+        features = cls(
             processor,
-            family_of_settings(settings, os.fspath(processor)),
+            family_of_settings(settings, None if processor is None else os.fspath(processor)),
             on_bad_medium=on_bad_medium,
             bad_media_log=bad_media_log,
             tokens_per_second=tokens_per_second,
         )
+        if stored is not None:
+            if features._maker is not None and features._maker.fingerprint != stored["settings"]:
+                raise SettingsError(
+                    f"{setting('processor', features._directory)} has other settings than the one that made the features "
+                    f"in these packs: give that one, or none"
+                )
+            features._settings = stored["settings"]
+        return features
 
     @property
     def family(self) -> Family:
@@ -144,10 +163,6 @@ class MediaFeatures:
 
     def __repr__(self) -> str:
         return f"MediaFeatures({self._family.name}, {self._directory})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Processors are loaded again in each process: one of them may not be picklable, and all are read from files.
-        return {name: value for name, value in self.__dict__.items() if name != "_makers"}
 
     def __call__(self, pack: Pack) -> PackExtras:
         """Return the features of a pack, and positions for models that have them in space.
@@ -165,7 +180,8 @@ class MediaFeatures:
                 result = self._made(pack, item)
                 if result is None:
                     no_loss.add(item.segment)
-                    result = self._makers[kind].blank(item)
+                    assert self._maker is not None, "without a processor every bad medium is an error"
+                    result = self._maker.blank(item)
                 features.append(result)
             if items:
                 arrays = {name: np.concatenate([one[name] for one in features]) for name in features[0]}
@@ -174,18 +190,15 @@ class MediaFeatures:
         untrained = np.array(sorted(no_loss), dtype=np.int32) if no_loss else None
         return PackExtras(rope_positions=positions, media=tuple(media), no_loss=untrained)
 
-    @cached_property
-    def _makers(self) -> dict[MediaKind, _Maker]:
-        return {
-            MediaKind.IMAGE: ImageFeatures(self._directory, self._family),
-            MediaKind.VIDEO: VideoFeatures(self._directory, self._family),
-            MediaKind.AUDIO: SoundFeatures(self._directory, self._family),
-        }
-
     def _made(self, pack: Pack, item: PlacedMedium) -> Features | None:
         """Return the features of a medium; None if it cannot be decoded and its sample goes without loss."""
         try:
-            return self._makers[item.medium.kind].of(replace(item.medium, data=item.read()), item)
+            container = item.medium.container
+            if container is not None and container.holds_features:
+                return read_features(item, self._settings_due())
+            if self._maker is None:
+                raise SettingsError("is not there as features: give the collator the model's processor")
+            return self._maker.of(replace(item.medium, data=item.read()), item)
         except SettingsError as error:
             raise CollateError(f"{_place(pack, item)}: {error}") from error
         except BadMediumError as error:
@@ -195,6 +208,14 @@ class MediaFeatures:
                 ) from error
             self._count(pack, item, str(error))
             return None
+
+    def _settings_due(self) -> Fingerprint:
+        """Return the fingerprint of the settings that stored features have to be made with."""
+        if self._settings is None:
+            if self._maker is None:
+                raise SettingsError("nothing says which settings its features are due with: use MediaFeatures.of_packs")
+            self._settings = self._maker.fingerprint
+        return self._settings
 
     def _count(self, pack: Pack, item: PlacedMedium, reason: str) -> None:
         """Count a medium that cannot be decoded, warn of the first, and write each to the log."""
@@ -248,47 +269,6 @@ class EncodedPacks(Protocol):
     @property
     def media_settings(self) -> dict[str, Any] | None:
         """Settings of the family, as ``Family.settings``; None for packs of text."""
-
-
-class _Maker(Protocol):
-    """Maker of the features of one kind of media."""
-
-    def of(self, medium: Medium, item: PlacedMedium) -> Features: ...
-
-    def blank(self, item: PlacedMedium) -> Features: ...
-
-
-def _rule_of(family: Family, directory: str, tokens_per_second: float | None) -> RopeRule | None:
-    """Return the rule of a family's positions with the numbers that belong to the model's configuration."""
-    rule = RULES.get(family.name)
-    if rule is None:
-        return None
-    kinds = ("image", "video")
-    merge_size = next((family.settings[kind]["merge_size"] for kind in kinds if kind in family.settings), None)
-    if merge_size is not None:
-        rule = replace(rule, merge_size=merge_size)
-    if rule.tokens_per_second is None:
-        return rule
-    if tokens_per_second is None:
-        tokens_per_second = _of_configuration(directory, rule.tokens_per_second)
-    return replace(rule, tokens_per_second=tokens_per_second)
-
-
-def _of_configuration(directory: str, published: float) -> float:
-    """Return the positions in a second that ``config.json`` beside the processor says, else the published ones."""
-    path = Path(directory) / "config.json"
-    try:
-        config = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return published
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        return published
-    vision = config.get("vision_config")
-    rate = vision.get("tokens_per_second") if isinstance(vision, dict) else None
-    rate = config.get("position_id_per_seconds") if rate is None else rate
-    return published if rate is None else float(rate)
 
 
 def _place(pack: Pack, item: PlacedMedium) -> str:

@@ -235,6 +235,11 @@ def _packs_of(context: _Context, layout: Layout, shard: int) -> Iterator[tuple[i
 
 
 def _refuse_media(packs: FingerprintedPacks, layout: Layout, index: int, pack: Pack) -> None:
+    if pack.media and getattr(packs, "media_features", None) is not None:
+        raise SettingsError(
+            f"{_title(packs)}: pack {index} has media as features, and an export needs their bytes: pack with "
+            f"{setting('media_storage', 'bytes')} or {setting('media_storage', 'references')}"
+        )
     if pack.media and not layout.takes_media:
         first, *other_items = [name for name, other_item in LAYOUTS.items() if other_item.takes_media]
         raise SettingsError(

@@ -15,6 +15,7 @@ from brimful.cache import exclusive
 from brimful.checks import check_type, choice_of
 from brimful.encode.augmentation import Transform, check_augmentation
 from brimful.encode.choose import as_encoder
+from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
 from brimful.errors import (
     BadSampleError,
@@ -30,6 +31,7 @@ from brimful.execute import LOCAL, ExecutionLike, as_execution
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.changed_media import explained_changes_of_media
 from brimful.materialize.dropped import write_dropped
+from brimful.materialize.feature_sizes import feature_maker, with_features
 from brimful.materialize.home import JobHome
 from brimful.materialize.media_layout import MediaLayout
 from brimful.materialize.media_survey import survey_media
@@ -39,6 +41,7 @@ from brimful.materialize.write import SHARD_BYTES, claim_store, expect_media, wr
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable
+from brimful.media.features import FeatureMaker
 from brimful.media.storage import MediaStorage
 from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings
@@ -122,6 +125,7 @@ def pack_dataset(
     source = open_source(source, cache_dir=cache_dir)
     encoder = as_encoder(source, encoder)
     storage = choice_of(MediaStorage, media_storage, argument="media_storage")
+    maker = feature_maker(encoder, storage)
     progress = progress or Progress()
     store = open_blob_store(directory)
     home = JobHome(store, cache_dir)
@@ -141,7 +145,7 @@ def pack_dataset(
             )
     log = StreamLog(store)
     # The header compares requested options; results of a search enter it through the plan's fingerprint.
-    is_finished = _check_claim(log, source, encoder, settings, group_fingerprint, storage)
+    is_finished = _check_claim(log, source, encoder, settings, group_fingerprint, storage, maker)
     judges = as_filters(filters)
     if log.is_begun():
         home.fetch("lengths.arrow")
@@ -171,7 +175,7 @@ def pack_dataset(
                 f"no row of {source.title} can be packed; the first is {_first_rejected(source, encoder, table)}"
             )
         check_media_fit(table, settings, source, encoder)
-        survey = None
+        survey = layout = None
         if encoder.takes_media and not is_finished:
             with explained_changes_of_media(is_measured_now=True):
                 is_packable = table.tokens > 0
@@ -195,7 +199,16 @@ def pack_dataset(
                 plan.save(plan_path)
                 home.publish(plan_path.name)
             if survey is not None or not encoder.takes_media:
-                layout = None if survey is None else MediaLayout.of(plan, survey, storage)
+                if survey is not None:
+                    layout = with_features(
+                        MediaLayout.of(plan, survey, storage),
+                        maker,
+                        EncodedSamples(source, encoder),
+                        measurement.encoded,
+                        num_proc=num_proc,
+                        execution=execution,
+                        progress=progress,
+                    )
                 claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
             # In a claimed directory the header is checked first: the plan of another job must not be written over.
             if saved_plan is None and is_claimed:
@@ -211,7 +224,7 @@ def pack_dataset(
             num_proc=num_proc,
             notes=notes,
             media_storage=storage,
-            media_survey=survey,
+            media_layout=layout,
             cache_dir=cache_dir,
             execution=execution,
             progress=progress,
@@ -345,6 +358,7 @@ def _check_claim(
     settings: PlanSettings,
     groups: Fingerprint | None,
     storage: MediaStorage,
+    maker: FeatureMaker | None,
 ) -> bool:
     """Refuse the directory of another job before any work; return true if the packs of this one are all there."""
     if not log.is_begun():
@@ -352,7 +366,7 @@ def _check_claim(
     identity = {"capacity": settings.capacity, "settings": settings.identity(groups)}
     identity |= {"source": source.fingerprint, "encoder": encoder.fingerprint}
     if encoder.takes_media:
-        expect_media(log, identity, storage)
+        expect_media(log, identity, storage, maker)
     else:
         log.expect(identity)
     return log.records()[1] is not None

@@ -2,19 +2,24 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import Any
 
 from brimful.blobs import Blob, BlobStore
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.token_runs import KeptMedium
-from brimful.errors import BadSampleError, OversizedSampleError
+from brimful.errors import BadSampleError, OversizedSampleError, SettingsError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.materialize.media_layout import ShardMedia
 from brimful.media import BadMediumError, PlacedMedium, media_of_segment
+from brimful.media.features import FeatureMaker
 from brimful.messages import setting
 from brimful.ragged import offsets_of
 from brimful.shards import ContainerWriter, KindCounter, PackMedium, container_key
-from brimful.typing import Int64Array, Lengths, Offsets
+from brimful.typing import Fingerprint, Int64Array, Lengths, Offsets
+
+_ENDING = ".safetensors"
+"""Ending of a block of features in a container."""
 
 _CHANGED = "was changed while it was packed"
 
@@ -27,10 +32,19 @@ class ShardMediaWriter:
         media: facts of the media of its samples.
         samples: source and encoder, for bytes that came with rows.
         store: of the packs.
+        features: makes what is stored in the place of bytes; None for bytes.
     """
 
-    def __init__(self, shard: int, media: ShardMedia, samples: EncodedSamples, store: BlobStore) -> None:
+    def __init__(
+        self,
+        shard: int,
+        media: ShardMedia,
+        samples: EncodedSamples,
+        store: BlobStore,
+        features: FeatureMaker | None = None,
+    ) -> None:
         self._shard, self._media, self._samples, self._store = shard, media, samples, store
+        self._features = features
         self._stack = ExitStack()
         self._blob: Blob | None = None
         self._container: ContainerWriter | None = None
@@ -95,6 +109,8 @@ class ShardMediaWriter:
                 placed = media_of_segment([kept.item], start=start, length=length, segment=segment, offset=offset)
                 for item in placed:
                     described = facts.described(row, item)
+                    if self._features is not None and self._features.block_bytes(item) != facts.stored_sizes[row]:
+                        raise self._error(sample_id, item, "has features of another shape than equal bytes before it")
                     counter = self._counts.setdefault(described.medium.kind.value, KindCounter())
                     counter.add(described, sample_id, is_first=bool(facts.is_first_use[row]))
                     yield PackMedium(described, facts.stored_at(row))
@@ -115,8 +131,20 @@ class ShardMediaWriter:
                 content = self._content(sample_id, index, kept.item)
                 if fingerprint_bytes(content) != facts.fingerprint(row):
                     raise self._error(sample_id, kept.item, _CHANGED)
-                offset = self._open_container().add(kept.item.medium.name, facts.fingerprint(row), content)
+                ending = None
+                if self._features is not None:
+                    content, ending = self._block(sample_id, kept.item, content, facts.fingerprint(row)), _ENDING
+                container = self._open_container()
+                offset = container.add(kept.item.medium.name, facts.fingerprint(row), content, ending=ending)
                 assert offset == facts.positions[row], "the layout of a container is known before it is written"
+
+    def _block(self, sample_id: int, item: PlacedMedium, content: bytes, fingerprint: Fingerprint) -> bytes:
+        """Return the features of a medium as they are stored."""
+        assert self._features is not None
+        try:
+            return self._features.block(replace(item.medium, data=content), item, fingerprint)
+        except (BadMediumError, SettingsError) as error:
+            raise self._error(sample_id, item, str(error)) from error
 
     def _content(self, sample_id: int, index: int, item: PlacedMedium) -> bytes:
         """Return the bytes of a medium; those that came with a row are read with it."""
@@ -150,5 +178,7 @@ class ShardMediaWriter:
             key = container_key(self._shard, self._blob.xxh3_128)
             self._blob.publish(key)
             facts |= {"file": key, "bytes": self._blob.size, "xxh3_128": self._blob.xxh3_128}
+            if self._features is not None:
+                facts["features"] = True
             facts["stored"] = self._container.num_members
         return facts if facts["items"] else None

@@ -4,8 +4,10 @@ Everything follows from the plan and from the fingerprints of the media, so that
 process, twice, and come out the same.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +37,8 @@ class MediaLayout:
         first_packs: ``int64[num_stored]``, pack that uses it first.
         is_first_use: ``bool[num_media]``, true for the first use, in the order of packs, of each content as each kind: stored
             or not. So many are distinct.
+        stored_sizes: ``int64[num_stored]``, bytes that each takes in its container, without header and padding.
+        features: where features are stored, what decides them (``feature_sizes.feature_facts``).
     """
 
     survey: MediaSurvey
@@ -44,6 +48,8 @@ class MediaLayout:
     stored_index: Int64Array
     first_packs: Int64Array
     is_first_use: BoolArray
+    stored_sizes: Int64Array
+    features: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, plan: Plan, survey: MediaSurvey, storage: MediaStorage) -> "MediaLayout":
@@ -62,7 +68,7 @@ class MediaLayout:
         first_segments[sample_ids[::-1]] = np.arange(num_segments - 1, -1, -1)
         segments = np.repeat(first_segments, np.diff(survey.offsets))
         is_used = segments >= 0
-        is_stored = is_used if storage is MediaStorage.BYTES else is_used & survey.is_in_row
+        is_stored = is_used & survey.is_in_row if storage is MediaStorage.REFERENCES else is_used
         # Uses in the order of packs: a stable sort keeps the order of media within a sample.
         rows = np.flatnonzero(is_used)
         rows = rows[np.argsort(segments[rows], kind="stable")]
@@ -73,8 +79,14 @@ class MediaLayout:
         for kind in np.unique(survey.kinds):
             of_kind = ordered_digests[survey.kinds[ordered_digests] == kind]
             is_first_use[of_kind[_is_first_of_group(survey.digests[of_kind])]] = True
+        contents = survey.digests
+        if storage is MediaStorage.FEATURES:
+            # A film that is a sound too has other features as each: equal contents are told apart by their kind.
+            contents = np.column_stack([survey.digests, survey.kinds.astype(np.uint64)])
+            order = np.lexsort((survey.kinds[rows], survey.digests[rows, 1], survey.digests[rows, 0]))
+            ordered_digests = rows[order]
         order = order[is_stored[ordered_digests]]
-        is_first = _is_first_of_group(survey.digests[rows[order]])
+        is_first = _is_first_of_group(contents[rows[order]])
         groups = np.cumsum(is_first) - 1
         first_of_group = order[is_first]
         # Groups get the numbers of their first uses in the order of packs.
@@ -85,7 +97,12 @@ class MediaLayout:
         stored_index[rows[order]] = group_rank[groups]
         first_uses = rows[first_of_group[by_use]]
         first_packs = np.searchsorted(plan.offsets, segments[first_uses], side="right") - 1
-        return cls(survey, storage, is_used, first_uses, stored_index, first_packs, is_first_use)
+        sizes = survey.sizes[first_uses]
+        return cls(survey, storage, is_used, first_uses, stored_index, first_packs, is_first_use, sizes)
+
+    def with_features(self, sizes: Int64Array, features: Mapping[str, Any]) -> "MediaLayout":
+        """Return the layout of a store of features of these sizes, ``int64[num_stored]``."""
+        return replace(self, stored_sizes=sizes, features=features)
 
     @property
     def num_stored(self) -> int:
@@ -100,8 +117,7 @@ class MediaLayout:
     @cached_property
     def stored_bytes(self) -> int:
         """Bytes that containers take on disk, the headers of their members included."""
-        sizes = self.survey.sizes[self.first_uses]
-        return int(container_ends(sizes)[-1]) if len(sizes) else 0
+        return int(container_ends(self.stored_sizes)[-1]) if self.num_stored else 0
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
@@ -118,7 +134,7 @@ class MediaLayout:
     def placed(self, packs_per_shard: int) -> "PlacedLayout":
         """Return the layout of shards of so many packs."""
         shards = self.first_packs // packs_per_shard
-        sizes = self.survey.sizes[self.first_uses]
+        sizes = self.stored_sizes
         ends = container_ends(sizes)
         # Each container begins at 0: what lies before its first member is taken away.
         starts = ends - padded(sizes)
@@ -155,6 +171,8 @@ class PlacedLayout:
             self.shards[stored_items[is_stored]],
             self.positions[stored_items[is_stored]],
         )
+        stored_sizes = survey.sizes[rows]
+        stored_sizes[is_stored] = layout.stored_sizes[stored_items[is_stored]]
         is_first = np.zeros(len(rows), dtype=bool)
         is_first[is_stored] = layout.first_uses[stored_items[is_stored]] == rows[is_stored]
         return ShardMedia(
@@ -167,6 +185,7 @@ class PlacedLayout:
             positions,
             is_first & (containers == shard),
             layout.is_first_use[rows],
+            stored_sizes,
         )
 
 
@@ -189,6 +208,7 @@ class ShardMedia:
         positions: first byte there.
         is_new: true where the container of this shard gets the bytes, from this occurrence.
         is_first_use: as of ``MediaLayout``.
+        stored_sizes: bytes in the container; those of the file for a reference.
     """
 
     indices: dict[int, int]
@@ -200,6 +220,7 @@ class ShardMedia:
     positions: Int64Array
     is_new: BoolArray
     is_first_use: BoolArray
+    stored_sizes: Int64Array
 
     def rows_of(self, sample_id: int) -> range:
         """Return the rows of a sample's media."""
@@ -218,4 +239,4 @@ class ShardMedia:
     def stored_at(self, row: int) -> StoredAt | None:
         """Return the place of a medium in the store; None for a reference."""
         container = int(self.containers[row])
-        return None if container < 0 else StoredAt(container, int(self.positions[row]), int(self.sizes[row]))
+        return None if container < 0 else StoredAt(container, int(self.positions[row]), int(self.stored_sizes[row]))

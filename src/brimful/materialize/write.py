@@ -23,10 +23,12 @@ from brimful.errors import BadSampleError, PlanMismatchError, StoreFullError, St
 from brimful.execute import LOCAL, ExecutionLike, as_execution, available_cores, run_tasks
 from brimful.fingerprint import short
 from brimful.materialize.changed_media import explained_changes_of_media
+from brimful.materialize.feature_sizes import feature_facts, feature_maker, with_features
 from brimful.materialize.media import ShardMediaWriter
 from brimful.materialize.media_layout import MediaLayout, PlacedLayout, ShardMedia
-from brimful.materialize.media_survey import MediaSurvey, survey_media
+from brimful.materialize.media_survey import survey_media
 from brimful.media import BadMediumError, PlacedMedium
+from brimful.media.features import FeatureMaker
 from brimful.media.storage import MediaStorage
 from brimful.messages import setting, size_of
 from brimful.plan import Plan
@@ -71,6 +73,7 @@ class _Context:
     plan_path: str | None
     plan_fingerprint: Fingerprint
     samples: EncodedSamples
+    features: FeatureMaker | None
     encoded: StoredSamples | None
     directory: str
     packs_per_shard: int
@@ -126,7 +129,7 @@ def write_packs(
     num_proc: int | None = None,
     notes: dict[str, Any] | None = None,
     media_storage: MediaStorage | str = MediaStorage.REFERENCES,
-    media_survey: MediaSurvey | None = None,
+    media_layout: MediaLayout | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     execution: ExecutionLike = LOCAL,
     progress: Progress | None = None,
@@ -146,9 +149,9 @@ def write_packs(
         shard_bytes: target size of a shard.
         num_proc: processes; all cores if None, one for small jobs. Never changes a byte.
         notes: for people, such as the name of the tokenizer; kept in the header, not compared.
-        media_storage: what the store holds of media that lie in files: ``references`` or ``bytes``. Bytes are stored once for
+        media_storage: what the store holds of media that lie in files: ``references``, ``bytes`` or ``features``. Bytes are stored once for
             each distinct medium; bytes that came with rows always are.
-        media_survey: sizes and fingerprints of the media, from ``survey_media``; made now if None.
+        media_layout: where the media go, for a caller that has it; made now if None.
         cache_dir: directory in which fingerprints of files are remembered.
         execution: ``ray``, for a cluster, or an ``Execution``, for one share of the shards. Source, plan and directory must lie
             where all machines see them.
@@ -184,21 +187,18 @@ def write_packs(
             # Tokens that measuring kept are of the media as they were when this job began.
             stack.enter_context(explained_changes_of_media(is_measured_now=encoded is not None))
         log = StreamLog(store)
-        layout = None
-        if encoder.takes_media:
-            if media_survey is None and _is_complete(store, log):
-                expect_media(log, identity_of(plan, source, encoder, 0), storage)
+        layout = media_layout
+        maker = feature_maker(encoder, storage)
+        samples = EncodedSamples(source, encoder)
+        if encoder.takes_media and layout is None:
+            if _is_complete(store, log):
+                expect_media(log, identity_of(plan, source, encoder, 0), storage, maker)
                 return 0
-            if media_survey is None:
-                media_survey = survey_media(
-                    source,
-                    _is_packed(plan),
-                    cache_dir=cache_dir,
-                    num_proc=num_proc,
-                    execution=execution,
-                    progress=progress,
-                )
-            layout = MediaLayout.of(plan, media_survey, storage)
+            options: dict[str, Any] = {"num_proc": num_proc, "execution": execution, "progress": progress}
+            layout = MediaLayout.of(
+                plan, survey_media(source, _is_packed(plan), cache_dir=cache_dir, **options), storage
+            )
+            layout = with_features(layout, maker, samples, encoded, **options)
         per_shard = claim_store(log, plan, source, encoder, shard_bytes=shard_bytes, notes=notes, layout=layout)
         placed_layout = None if layout is None else layout.placed(per_shard)
         num_shards = -(-plan.num_packs // per_shard)
@@ -219,7 +219,8 @@ def write_packs(
             plan=plan if num_proc == 1 or plan.path is None else None,
             plan_path=plan.path,
             plan_fingerprint=plan.fingerprint,
-            samples=EncodedSamples(source, encoder),
+            samples=samples,
+            features=maker,
             encoded=encoded,
             directory=str(directory),
             packs_per_shard=per_shard,
@@ -306,6 +307,8 @@ def claim_store(
     per_shard = layout.packs_per_shard(per_shard, plan.num_packs)
     note = root_note(log.store, media_root_of(source)) if layout.num_references else {}
     media: dict[str, Any] = {"storage": layout.storage.value, "fingerprint": layout.fingerprint}
+    if layout.features is not None:
+        media["features"] = dict(layout.features)
     version = _media_version(log)
     if version > JSON_VERSION:
         media["shards"] = version
@@ -328,7 +331,9 @@ def _media_version(log: StreamLog) -> int:
     return int(log.header()["identity"].get("media", {}).get("shards", JSON_VERSION))
 
 
-def expect_media(log: StreamLog, identity: Mapping[str, Any], storage: MediaStorage) -> None:
+def expect_media(
+    log: StreamLog, identity: Mapping[str, Any], storage: MediaStorage, maker: FeatureMaker | None = None
+) -> None:
     """Check that a store was made by this job, with this storage of media; its media themselves are not read.
 
     Raises:
@@ -337,7 +342,8 @@ def expect_media(log: StreamLog, identity: Mapping[str, Any], storage: MediaStor
     begun = log.header()["identity"]
     # Stores of version 2 say nothing of media: they have references.
     media = begun.get("media", {} if storage is MediaStorage.REFERENCES else {"storage": MediaStorage.REFERENCES.value})
-    expected = {**identity, **({"media": {**media, "storage": storage.value}} if media else {})}
+    features = {} if maker is None else {"features": feature_facts(maker)}
+    expected = {**identity, **({"media": {**media, "storage": storage.value, **features}} if media else {})}
     expected.pop("packs_per_shard", None)  # of no use without the sizes of media
     log.expect(expected)
 
@@ -366,7 +372,11 @@ def _announce_media(layout: MediaLayout, source: Source, progress: Progress) -> 
     used_bytes = int(layout.survey.sizes[layout.is_used].sum())
     parts = [f"{num_used:,} in the packs ({size_of(used_bytes)})"]
     if layout.num_stored:
-        parts.append(f"{layout.num_stored:,} distinct ones stored, {size_of(layout.stored_bytes)} on disk")
+        form, factor = "stored", ""
+        if layout.features is not None:
+            source_bytes = int(layout.survey.sizes[layout.first_uses].sum())
+            form, factor = "stored as features", f" ({layout.stored_bytes / max(1, source_bytes):.1f} × their bytes)"
+        parts.append(f"{layout.num_stored:,} distinct ones {form}, {size_of(layout.stored_bytes)} on disk{factor}")
     if layout.num_references:
         root = media_root_of(source)
         parts.append(f"{layout.num_references:,} referenced" + (f" in {root}" if root else ""))
@@ -384,7 +394,7 @@ def _check_space(
     if layout is None or not isinstance(store, LocalBlobStore):
         return
     is_pending = np.isin(layout.shards, pending)
-    sizes = layout.layout.survey.sizes[layout.layout.first_uses[is_pending]]
+    sizes = layout.layout.stored_sizes[is_pending]
     num_bytes = (
         int(sizes.sum())
         + 1024 * len(sizes)
@@ -397,7 +407,7 @@ def _check_space(
     if len(sizes) and num_bytes > free:
         way_out = (
             f", or choose {setting('media_storage', 'references')}"
-            if layout.layout.storage is MediaStorage.BYTES
+            if layout.layout.storage is not MediaStorage.REFERENCES
             else ""
         )
         raise StoreFullError(
@@ -440,7 +450,7 @@ def _write_shard(context: _Context, task: _ShardTask) -> tuple[int, int]:
     with ExitStack() as stack, BlobGroup(store) as files:
         media = None
         if task.media is not None:
-            media = stack.enter_context(ShardMediaWriter(seq, task.media, context.samples, store))
+            media = stack.enter_context(ShardMediaWriter(seq, task.media, context.samples, store, context.features))
         blob = files.blob(f"shards/{seq:08d}")
         version = SHARD_VERSION if media is None else context.media_version
         writer = ShardWriter(blob, version=version, media_root=context.media_root)

@@ -18,6 +18,7 @@ class MediaContainer:
     Args:
         store: of the packs.
         key: of the blob.
+        holds_features: true if its members are blocks of features (``media/features``) and no files.
 
     Attributes:
         path: of the file, or its URL.
@@ -30,8 +31,8 @@ class MediaContainer:
     b'cde'
     """
 
-    def __init__(self, store: BlobStore, key: str) -> None:
-        self.store, self.key = store, key
+    def __init__(self, store: BlobStore, key: str, holds_features: bool = False) -> None:
+        self.store, self.key, self.holds_features = store, key, holds_features
         self._local_path = store.local_path(key)
         self.path = self._local_path or f"{store.url}/{key}"
         self._descriptor: int | None = None
@@ -80,7 +81,7 @@ class MediaContainer:
         return os.pread(self._descriptor, size, offset)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return MediaContainer, (self.store, self.key)
+        return MediaContainer, (self.store, self.key, self.holds_features)
 
     def __del__(self) -> None:
         if self._descriptor is not None:

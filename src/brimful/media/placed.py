@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from brimful.fingerprint import fingerprint_bytes
 from brimful.media.reference import BadMediumError, Medium
+from brimful.messages import setting
 from brimful.typing import Fingerprint
 
 PAIRS_PER_BLOCK = 64 * 64
@@ -64,8 +65,14 @@ class PlacedMedium:
         """Return the medium's bytes, which must be those that were packed.
 
         Raises:
-            BadMediumError: it is gone, or was changed since.
+            BadMediumError: it is gone, was changed since, or is stored as features.
         """
+        source = self.medium.container
+        if source is not None and source.holds_features:
+            raise BadMediumError(
+                f"is in the store as features, and its bytes are not: pack with {setting('media_storage', 'bytes')} or "
+                f"{setting('media_storage', 'references')}"
+            )
         content = self.medium.read()
         if self.fingerprint and fingerprint_bytes(content) != self.fingerprint:
             container = self.medium.container

@@ -10,3 +10,5 @@ class MediaStorage(str, Enum):
     """Path, offset, size and fingerprint; the files have to be there when packs are read."""
     BYTES = "bytes"
     """Their bytes, each distinct medium once: the store is complete by itself."""
+    FEATURES = "features"
+    """Arrays that the model's processor makes of them, each distinct picture once: training needs neither media nor processor."""

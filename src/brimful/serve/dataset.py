@@ -161,6 +161,11 @@ class PackedDataset(IndexedPacks):
         """Settings that media were encoded with, for ``MediaFeatures.of_packs``; None for packs of text."""
         return self._packs.media_settings
 
+    @property
+    def media_features(self) -> dict[str, Any] | None:
+        """Settings of the features that the packs hold in the place of media; None if they hold none."""
+        return getattr(self._packs, "media_features", None)
+
     def __len__(self) -> int:
         return len(self._packs)
 

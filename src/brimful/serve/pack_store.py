@@ -132,6 +132,12 @@ class PackStore(IndexedPacks):
         return self.identity.get("media_settings")
 
     @property
+    def media_features(self) -> dict[str, Any] | None:
+        """Settings of the features that the packs hold in the place of media; None if they hold none."""
+        media: dict[str, Any] = self.identity.get("media", {})
+        return media.get("features")
+
+    @property
     def num_shards(self) -> int:
         """Number of shard files."""
         return len(self._records)

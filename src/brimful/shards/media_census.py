@@ -145,6 +145,7 @@ class MediaCensus:
         num_stored: distinct media whose bytes the store holds.
         containers: files that hold them.
         stored_bytes: size of these files.
+        holds_features: true if they hold features and no encoded bytes.
         directory: of the packs.
         root: directory that references begin at; empty without any.
 
@@ -163,6 +164,7 @@ class MediaCensus:
     stored_bytes: int = 0
     directory: str = ""
     root: str = ""
+    holds_features: bool = False
 
     @classmethod
     def of(cls, records: Iterable[ShardRecord], *, directory: str = "", root: str = "") -> MediaCensus:
@@ -186,13 +188,19 @@ class MediaCensus:
             sum(facts["bytes"] for facts in stored_text),
             directory,
             root,
+            any(facts.get("features") for facts in stored_text),
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the census for JSON."""
         return {
             "kinds": {kind: count.as_dict() for kind, count in self.kinds.items()},
-            "stored": {"distinct": self.num_stored, "containers": self.containers, "bytes": self.stored_bytes},
+            "stored": {
+                "distinct": self.num_stored,
+                "containers": self.containers,
+                "bytes": self.stored_bytes,
+                **({"features": True} if self.holds_features else {}),
+            },
             "root": self.root,
         }
 
@@ -225,9 +233,7 @@ class MediaCensus:
         """Return where the bytes are, in words."""
         places = []
         if self.num_stored:
-            stored_text = (
-                f"{self.num_stored:,} distinct in {counted(self.containers, 'file')} of {self.directory}/media"
-            )
+            stored_text = f"{self.num_stored:,} distinct {'as features ' if self.holds_features else ''}in {counted(self.containers, 'file')} of {self.directory}/media"
             places.append(f"{stored_text} ({size_of(self.stored_bytes)})")
         if self.root:
             places.append(f"files in {self.root}")

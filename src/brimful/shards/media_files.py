@@ -56,18 +56,21 @@ class ContainerWriter:
         self._blob = blob
         self.num_members = 0
 
-    def add(self, name: str, fingerprint: Fingerprint, content: bytes) -> int:
+    def add(self, name: str, fingerprint: Fingerprint, content: bytes, *, ending: str | None = None) -> int:
         """Append a medium and return the place of its first byte.
 
         Args:
             name: of the medium; its ending, if it has a plain one, is that of the member.
             fingerprint: of its bytes, by which the member is named.
             content: the bytes.
+            ending: of the member, whatever the medium's name ends with.
         """
         from tarfile import GNU_FORMAT, TarInfo
 
-        ending = os.path.splitext(name)[1].lower()
-        info = TarInfo(fingerprint + (ending if _SUFFIX.fullmatch(ending) else ""))
+        if ending is None:
+            ending = os.path.splitext(name)[1].lower()
+            ending = ending if _SUFFIX.fullmatch(ending) else ""
+        info = TarInfo(fingerprint + ending)
         info.size = len(content)
         self._blob.write(info.tobuf(GNU_FORMAT))
         offset = self._blob.size
@@ -127,7 +130,7 @@ class MediaFiles:
         facts = self._records[shard].media if 0 <= shard < len(self._records) else None
         if facts is None or facts.get("file") is None:
             raise CorruptFileError(f"{self._store.url}: a pack names media of shard {shard}, which has none")
-        container = MediaContainer(self._store, facts["file"])
+        container = MediaContainer(self._store, facts["file"], bool(facts.get("features")))
         size = self._store.size(facts["file"])
         if size is None:
             raise CorruptFileError(

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.collate.image_features import Features
 from brimful.errors import SettingsError
-from brimful.media import Medium, PlacedMedium
 from brimful.media.families import Family
 from brimful.media.families.processor_files import read_processor_files
+from brimful.media.features.block import Features
+from brimful.media.placed import PlacedMedium
+from brimful.media.reference import Medium
 from brimful.media.videos import iterate_frames, video_header
 from brimful.optional import optional
 

@@ -1,19 +1,17 @@
 """Pixels of one picture, by the image processor of Transformers."""
 
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from brimful.errors import SettingsError
-from brimful.media import Medium, PlacedMedium
 from brimful.media.families import Family
+from brimful.media.features.block import Features
 from brimful.media.images import load_image
+from brimful.media.placed import PlacedMedium
+from brimful.media.reference import Medium
 from brimful.optional import optional
-
-Features: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Arrays of one medium by the name of the model's argument, its items on the first axis."""
 
 _LIMITS = ("min_pixels", "max_pixels", "max_patches")
 """Settings of the family that its image processor has by the same name."""
@@ -67,7 +65,8 @@ class ImageFeatures:
         """Return zeros in the shape of a picture's pixels."""
         probe = self._probe
         rows = self._num_rows(probe, item)
-        features: Features = {"pixel_values": np.zeros((rows, *probe["pixel_values"].shape[1:]), dtype=np.float32)}
+        pixels = probe["pixel_values"]
+        features: Features = {"pixel_values": np.zeros((rows, *pixels.shape[1:]), dtype=pixels.dtype)}
         if "image_grid_thw" in probe:
             features["image_grid_thw"] = np.array([item.grid], dtype=np.int64)
         return features

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from brimful.collate.image_features import Features
 from brimful.errors import SettingsError
-from brimful.media import Medium, PlacedMedium
 from brimful.media.audio import load_audio
 from brimful.media.families import Family
+from brimful.media.features.block import Features
+from brimful.media.placed import PlacedMedium
+from brimful.media.reference import Medium
 from brimful.optional import optional
 
 

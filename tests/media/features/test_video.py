@@ -9,10 +9,10 @@ pytest.importorskip("av", reason="videos need the extra brimful[media]")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from brimful.collate.video_features import VideoFeatures
 from brimful.errors import SettingsError
 from brimful.media import MediaKind, Medium, PlacedMedium
 from brimful.media.families import open_family
+from brimful.media.features.video import VideoFeatures
 from brimful.media.videos import load_frames, video_header
 from tests.media.clips import clip
 

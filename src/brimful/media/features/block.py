@@ -1,0 +1,108 @@
+"""Blocks of features: the arrays of one medium as bytes, in the form of safetensors.
+
+A header of JSON says the dtype, shape and range of each array, and the metadata of the block; the arrays follow. Among the
+metadata is a digest of all the rest, so that a block proves itself wherever it is read from. Written here and not by the library, because
+the size of a block has to be known before its arrays are.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from brimful.fingerprint import canonical_json, fingerprint_stream
+from brimful.media.reference import BadMediumError
+
+Features: TypeAlias = dict[str, npt.NDArray[Any]]
+"""Arrays of one medium by the name of the model's argument, its items on the first axis."""
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"),
+    "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
+}  # fmt: skip
+"""Dtypes by their names in safetensors."""
+
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+_DIGEST = "xxh3_128"
+"""Key of the metadata: fingerprint of the header without it, and of the arrays."""
+
+_NO_DIGEST = "0" * 32
+
+_LENGTH_BYTES = 8
+"""Bytes in front of the header that say its length; the header is padded to a multiple of as many."""
+
+
+def block_bytes(features: Features, metadata: Mapping[str, str]) -> int:
+    """Return the size of a block of arrays of these dtypes and shapes; their values are not read."""
+    header = _header(features, {**metadata, _DIGEST: _NO_DIGEST})
+    return _LENGTH_BYTES + len(_padded(header)) + sum(array.nbytes for array in features.values())
+
+
+def to_block(features: Features, metadata: Mapping[str, str]) -> bytes:
+    """Return features as a block.
+
+    Args:
+        features: of one medium.
+        metadata: what the block is of; ``xxh3_128`` is added.
+
+    >>> block = to_block({"grid": np.array([[1, 2, 2]])}, {"kind": "image"})
+    >>> arrays, metadata = from_block(block)
+    >>> arrays["grid"].tolist(), metadata
+    ([[1, 2, 2]], {'kind': 'image'})
+    """
+    header = _header(features, metadata)
+    pieces = [np.ascontiguousarray(features[name]).tobytes() for name in _ordered(features)]
+    digest = fingerprint_stream([canonical_json(header), *pieces])
+    text = _padded(_header(features, {**metadata, _DIGEST: digest}))
+    return b"".join([len(text).to_bytes(_LENGTH_BYTES, "little"), text, *pieces])
+
+
+def from_block(block: bytes) -> tuple[Features, dict[str, str]]:
+    """Return the arrays of a block, as views of it, and its metadata.
+
+    Raises:
+        BadMediumError: other bytes than were written.
+    """
+    try:
+        end = _LENGTH_BYTES + int.from_bytes(block[:_LENGTH_BYTES], "little")
+        header = json.loads(block[_LENGTH_BYTES:end])
+        metadata = header["__metadata__"]
+        digest = metadata.pop(_DIGEST)
+        data = memoryview(block)[end:]
+        if fingerprint_stream([canonical_json(header), data]) != digest:  # type: ignore[list-item]
+            raise ValueError("its digest is another")
+        features = {}
+        for name, facts in header.items():
+            if name != "__metadata__":
+                begin, stop = facts["data_offsets"]
+                dtype = _DTYPES[facts["dtype"]]
+                features[name] = np.frombuffer(data[begin:stop], dtype).reshape(facts["shape"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadMediumError(f"its features are not those that were written ({error})") from error
+    return features, metadata
+
+
+def _ordered(features: Features) -> list[str]:
+    """Return names by falling size of an element, so that every array begins at a multiple of it."""
+    return sorted(features, key=lambda name: (-features[name].dtype.itemsize, name))
+
+
+def _header(features: Features, metadata: Mapping[str, str]) -> dict[str, Any]:
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    begin = 0
+    for name in _ordered(features):
+        array = features[name]
+        end = begin + array.nbytes
+        # A dtype without a name in the format is a mistake of the maker, and a KeyError.
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
+        begin = end
+    return header
+
+
+def _padded(header: dict[str, Any]) -> bytes:
+    text = canonical_json(header)
+    return text + b" " * (-len(text) % _LENGTH_BYTES)
