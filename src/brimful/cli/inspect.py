@@ -119,7 +119,7 @@ def _show_store(
         packs = open_packs(path, media_root=media_root)
     except UnfinishedStoreError:
         # Packs of a plan do not grow: their job was stopped, and goes on by the same command.
-        has_plan = "plan" in StreamLog(open_blob_store(path)).header()["identity"]
+        has_plan = "settings" in StreamLog(open_blob_store(path)).header()["identity"]
         if index is not None or check or has_plan:
             raise
         status = StreamWatch(path).look()
