@@ -340,6 +340,9 @@ class AutoTokenizer:
     def __init__(self, path):
         self.backend_tokenizer = tokenizers.Tokenizer.from_file(str(Path(path) / "tokenizer.json"))
 
+    added_tokens_decoder = special_tokens_map = {}
+    all_special_tokens, chat_template = [], None
+
     from_pretrained = classmethod(lambda cls, path: cls(path))
 """
 """A tokenizer in Rust, without the seconds that the real package takes to import: most moments would lie in them."""
@@ -376,8 +379,9 @@ def test_signalled_at_random_moments_the_same_command_goes_on(
 ) -> None:
     """Two hundred stops of real commands; prints how long the ends took. A signal before our first line is Python's."""
     save_bytes_tokenizer(tmp_path)
-    (tmp_path / "stubs").mkdir()
-    (tmp_path / "stubs" / "transformers.py").write_text(TRANSFORMERS)
+    (tmp_path / "stubs" / "transformers").mkdir(parents=True)
+    (tmp_path / "stubs" / "transformers" / "__init__.py").write_text(TRANSFORMERS)
+    (tmp_path / "stubs" / "transformers" / "utils.py").write_text("chat_template_utils = None\n")
     (tmp_path / "rows").mkdir()
     for first in range(0, 4_800, 200):  # a file is a block at least, and a block a task
         rows = [text(number) for number in range(first, first + 200)]

@@ -14,6 +14,7 @@ from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
 from brimful.encode.completions import PromptAndRival
 from brimful.encode.engine import Engine
 from brimful.encode.fast_engines import ChatEngine
+from brimful.encode.mismatches import MISMATCH_REASON, has_mismatch
 from brimful.encode.placeholders import examined
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.shapes import Shape, is_of_texts, shape_of
@@ -407,7 +408,7 @@ class ChatEncoder(RenderingEncoder):
         if sample.kind != "chat":
             return super().no_target_reason(sample)
         if sample.completion is not None:
-            return "its completion is empty"
+            return MISMATCH_REASON if has_mismatch(sample) else "its completion is empty"
         answers = _answers_of(sample)
         if not answers:
             return "it has no turn of the assistant"

@@ -7,6 +7,7 @@ from typing import Any
 
 from brimful.checks import choice_of
 from brimful.encode.completions import PromptAndRival
+from brimful.encode.mismatches import MISMATCH_REASON, has_mismatch
 from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
@@ -115,4 +116,6 @@ class CompletionEncoder(RenderingEncoder):
         return completion.removesuffix(eos) if eos and self.marks[1] else completion
 
     def no_target_reason(self, sample: Sample) -> str:
+        if has_mismatch(sample):
+            return MISMATCH_REASON
         return "its completion is empty" if sample.kind == "chat" else super().no_target_reason(sample)

@@ -10,6 +10,9 @@ from brimful.encode.encoded import EncodedSample
 from brimful.errors import BadSampleError
 from brimful.sources.sample import Sample
 
+MISMATCH_REASON = "it is a mismatch, for the KL term of KTO"
+"""Reason why a sample without a target is as it should be."""
+
 
 def has_mismatch(sample: Sample) -> bool:
     """Return true for a sample whose completion is that of another one."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from brimful.encode.mismatches import MISMATCH_REASON
 from brimful.measure.table import LengthTable
 from brimful.messages import counted, in_python
 from brimful.plan import Plan
@@ -94,7 +95,8 @@ class PackSummary:
         # Targets are lost with tokens: a second warning is for losses that fall on targets above all.
         if ledger.targets_lost_ratio >= max(MUCH_LOST, 1.5 * ledger.lost_ratio):
             lines.append(f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no pack")
-        if ledger.samples_without_target:
+        # Some of these may have been dropped: then the others are not told apart, and nobody is warned of a few.
+        if ledger.samples_without_target > self.table.account.no_target[MISMATCH_REASON]:
             lines.append(
                 f"warning        {counted(ledger.samples_without_target, 'sample')} in the packs have no target and "
                 f"teach nothing"
