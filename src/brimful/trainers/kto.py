@@ -10,14 +10,13 @@ import torch
 
 from brimful.checks import check_type
 from brimful.collate.kto_loss import KtoLosses, kto_loss
-from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.mismatches import AnswersAndMismatches, part_mismatches, with_targets_of_mismatches
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
 from brimful.serve.pack_store import IndexedPacks
 from brimful.shards import Pack, PackSequence
-from brimful.trainers.preferences import check_one_row, inputs_of
+from brimful.trainers.policy_and_reference import check_one_row, policy_and_reference
 from brimful.trainers.references import ReferenceLogps
 from brimful.typing import Fingerprint
 
@@ -71,6 +70,11 @@ class KtoCollator:
         collator: of a dialect with one row for all packs of a batch and labels that are not shifted.
         references: of the same packs ``with_mismatch_targets``; None if the reference model is asked in each step.
         needs_kl: false leaves the mismatches out, for ``apo_zero_unpaired``.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> batch = KtoCollator(PackCollator())([toy_pack([4, 2])])
+    >>> sorted(batch["kto"])
+    ['cu_seqlens', 'is_desirable', 'mismatches', 'segments']
     """
 
     def __init__(
@@ -124,13 +128,21 @@ def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -
 
     Their sums over all micro-batches and ranks of a step, one divided by the other, are ``kl`` of ``packed_kto_loss``.
     Without gradients.
+
+    Args:
+        model: of Transformers; called without labels.
+        batch: of ``KtoCollator``, on the device of the model.
+        reference_model: as of ``packed_kto_loss``.
+
+    Raises:
+        SettingsError: a batch without mismatches; and as of ``packed_kto_loss``.
     """
     mismatches = batch[_KTO].get("mismatches")
     if mismatches is None:
         raise SettingsError("the batch has no mismatches: make it by KtoCollator(…, needs_kl=True)")
     with torch.no_grad():
-        policy, reference = _logps(model, reference_model, mismatches)
-        ratios = policy - reference
+        losses, reference = policy_and_reference(model, reference_model, mismatches, extra=_KTO, segments="segments")
+        ratios = -losses.nll_sum[mismatches[_KTO]["segments"]] - reference
         return torch.stack([ratios.sum(), torch.tensor(float(len(ratios)), device=ratios.device)])
 
 
@@ -157,18 +169,11 @@ def packed_kto_loss(
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both; and as of ``kto_loss``.
     """
-    extra = batch[_KTO]
-    _check_reference(reference_model, extra)
-    losses = per_segment(model, batch)
-    if reference_model is None:
-        reference_logps = extra["reference_logps"]
-    else:
-        with torch.no_grad():
-            reference_logps = -per_segment(reference_model, batch).nll_sum[extra["segments"]]
+    losses, reference_logps = policy_and_reference(model, reference_model, batch, extra=_KTO, segments="segments")
     return kto_loss(
         losses,
-        extra["segments"],
-        extra["is_desirable"],
+        batch[_KTO]["segments"],
+        batch[_KTO]["is_desirable"],
         reference_logps,
         kl=kl,
         beta=beta,
@@ -176,26 +181,6 @@ def packed_kto_loss(
         desirable_weight=desirable_weight,
         undesirable_weight=undesirable_weight,
     )
-
-
-def per_segment(model: Any, batch: dict[str, Any]) -> Any:
-    """Return the losses of the segments of a batch of ``KtoCollator``."""
-    output = model(**inputs_of(batch, _KTO))
-    return per_sample_loss(getattr(output, "logits", output), batch["labels"], batch[_KTO]["cu_seqlens"])
-
-
-def _logps(model: Any, reference_model: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    extra = batch[_KTO]
-    _check_reference(reference_model, extra)
-    policy = -per_segment(model, batch).nll_sum[extra["segments"]]
-    if reference_model is None:
-        return policy, extra["reference_logps"]
-    return policy, -per_segment(reference_model, batch).nll_sum[extra["segments"]]
-
-
-def _check_reference(reference_model: Any, extra: dict[str, Any]) -> None:
-    if (reference_model is None) == ("reference_logps" not in extra):
-        raise SettingsError("a KTO loss needs the reference once: give reference_model, or references to KtoCollator")
 
 
 def train_on_kto(

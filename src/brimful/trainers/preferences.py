@@ -10,12 +10,12 @@ import torch
 
 from brimful.checks import check_type
 from brimful.collate.loss import count_targets
-from brimful.collate.loss_torch import per_sample_loss
 from brimful.collate.pairs import pair_segments
 from brimful.collate.preference_loss import PreferenceLosses, preference_loss
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.shards import Pack
+from brimful.trainers.policy_and_reference import check_one_row, policy_and_reference
 from brimful.trainers.references import ReferenceLogps
 
 __all__ = ["PreferenceCollator", "packed_preference_loss", "train_on_preferences"]
@@ -75,22 +75,6 @@ class PreferenceCollator:
         return f"PreferenceCollator({self.collator!r}, {self.references!r})"
 
 
-def check_one_row(collator: PackCollator) -> None:
-    """Refuse a collator whose batches are not one row of all packs with labels that are not shifted."""
-    check_type("collator", collator, PackCollator, "a PackCollator")
-    dialect = collator.dialect
-    if dialect.row_per_pack or dialect.row_per_sample or dialect.labels_shifted:
-        raise SettingsError(
-            f"pairs are counted in one row of all packs, and dialect {dialect.name!r} is another: use PackCollator(), or "
-            f"collator_for(model)"
-        )
-
-
-def inputs_of(batch: dict[str, Any], extra: str) -> dict[str, Any]:
-    """Return what a model takes of a batch: without labels and weights, it computes no loss of its own."""
-    return {key: value for key, value in batch.items() if key not in (extra, "labels", "loss_weights", "loss_scale")}
-
-
 def packed_preference_loss(
     model: Any,
     batch: dict[str, Any],
@@ -111,25 +95,10 @@ def packed_preference_loss(
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both.
     """
-    extra = batch[_PAIRS]
-    if (reference_model is None) == ("reference_logps" not in extra):
-        raise SettingsError(
-            "a preference loss needs the reference once: give reference_model, or references to PreferenceCollator"
-        )
-    inputs = inputs_of(batch, _PAIRS)
-
-    def losses_of(some_model: Any) -> Any:
-        output = some_model(**inputs)
-        return per_sample_loss(getattr(output, "logits", output), batch["labels"], extra["cu_seqlens"])
-
-    if reference_model is None:
-        reference_logps = extra["reference_logps"]
-    else:
-        with torch.no_grad():
-            reference_logps = -losses_of(reference_model).nll_sum[extra["pairs"]]
+    losses, reference_logps = policy_and_reference(model, reference_model, batch, extra=_PAIRS, segments="pairs")
     return preference_loss(
-        losses_of(model),
-        extra["pairs"],
+        losses,
+        batch[_PAIRS]["pairs"],
         reference_logps,
         beta=beta,
         loss_type=loss_type,
