@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 
 import pytest
 
@@ -12,22 +11,14 @@ from brimful.blobs import LocalBlobStore
 from brimful.errors import StoreFullError
 from brimful.shards import Heartbeat, read_beats, reader_key, remove_surplus_readers
 from brimful.shards.heartbeats import beating
+from tests.shards.beats import beat_fast, wait_for
 
 KEY = "heartbeats/producer-000000.json"
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    monkeypatch.setattr("brimful.shards.heartbeats._FIRST_SECONDS", 0.01)
-    monkeypatch.setattr("brimful.shards.heartbeats._MIN_SECONDS", 0.01)
-
-
-def wait_for(condition):
-    begin = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begin < 30
-        time.sleep(0.005)
+    beat_fast(monkeypatch, 0.01)
 
 
 def test_a_process_tells_how_far_it_is_until_it_ends(tmp_path):

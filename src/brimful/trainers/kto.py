@@ -72,9 +72,11 @@ class KtoCollator:
         needs_kl: false leaves the mismatches out, for ``apo_zero_unpaired``.
 
     >>> from brimful.testing.toys import toy_pack
-    >>> batch = KtoCollator(PackCollator())([toy_pack([4, 2])])
-    >>> sorted(batch["kto"])
-    ['cu_seqlens', 'is_desirable', 'mismatches', 'segments']
+    >>> pack = toy_pack([4, 3])  # an answer, and its mismatch without targets
+    >>> pack.loss_mask[4:] = False
+    >>> batch = KtoCollator(PackCollator())([pack])
+    >>> batch["input_ids"].shape[1], batch["kto"]["is_desirable"].tolist(), batch["kto"]["mismatches"]["input_ids"].shape[1]
+    (4, [True], 3)
     """
 
     def __init__(

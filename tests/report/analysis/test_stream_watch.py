@@ -16,23 +16,14 @@ from brimful.shards import read_beats
 from brimful.shards.heartbeats import Beat
 from brimful.testing.toys import ToyProducer
 from tests.materialize.streams import producer, texts
+from tests.shards.beats import beat_fast, wait_for
 
 ROWS = texts([7, 4, 3, 6, 9, 2, 8, 5])
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch):
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    monkeypatch.setattr("brimful.shards.heartbeats._FIRST_SECONDS", 0.01)
-    monkeypatch.setattr("brimful.shards.heartbeats._MIN_SECONDS", 0.02)
-
-
-def wait_for(condition):
-    begin = time.monotonic()
-    while not (value := condition()):
-        assert time.monotonic() - begin < 30
-        time.sleep(0.005)
-    return value
+    beat_fast(monkeypatch, 0.02)
 
 
 def beat_of(stream, key, **facts):
