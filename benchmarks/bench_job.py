@@ -1,10 +1,11 @@
 """The whole job, from a file of rows to packs on disk, beside the routes of other projects.
 
 Ours is ``brimful pack`` as a user types it. Every route is a process of its own with the same number of processes, the same
-tokenizer and the same length of packs, so that the start of Python, imports and workers are in its time. Ours runs twice: as the
-first job with a tokenizer, which loads it by Transformers and compares the fast library on hard texts, and as every later
-job. Memory is the largest sum over all processes of a route, of what each has for itself and its share of what several
-have (proportional set size), asked for ten times a second in a second run, as asking takes time.
+tokenizer and the same length of packs, so that the start of Python, imports and workers are in its time. Ours runs once as the
+first job with a tokenizer, which loads it by Transformers and compares the fast library on hard texts, and then as every
+later job, in rounds with the others; the median of the rounds counts. Memory is the largest sum over all processes of a route,
+of what each has for itself and its share of what several have (proportional set size), asked for ten times a second in a
+run of its own, as asking takes time.
 
 Data: chats (dialogues of some 17 turns, 350 tokens), documents (some 4,600 tokens), tool calls (some 1,250 tokens). The
 chats and tool calls are three times the same 12,174 dialogues, and the documents twelve times the same 369, as the
@@ -15,11 +16,13 @@ Routes that are not installed are named and left out.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import importlib.util
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,12 +30,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compare import SHARED_DATA, Row, main_of
 
 __all__ = ["measure"]
 
 _CAPACITY = 4096
+_NUM_ROUNDS = 3
+"""Every route runs once in each round, ours beside the others; the median counts."""
+
 _PEERS = {"trl": "trl", "ms-swift": "swift", "axolotl": "axolotl"}
 """Routes of ``routes.py``, each with the package it needs.
 
@@ -75,7 +82,7 @@ def measure(quick: bool) -> list[Row]:
                 route: [interpreter, script, route, str(data), str(tokenizer), str(_CAPACITY), str(processes)]
                 for route, interpreter in _interpreters().items()
             }
-            outcomes = _run_all(routes, data, tokenizer, processes, home)
+            outcomes = _run_all(routes, data, tokenizer, processes, home, 1 if quick else _NUM_ROUNDS)
             for route, outcome in outcomes.items():
                 print(
                     f"{name}, {count:,} rows: {route:<16} {outcome.seconds:6.1f} s {outcome.gigabytes:6.2f} GB "
@@ -139,37 +146,39 @@ def _write(path: Path, name: str, repetitions: int, *, with_calls: bool, limit: 
 
 
 def _run_all(
-    routes: Mapping[str, Sequence[str]], data: Path, tokenizer: Path, processes: int, home: Path
+    routes: Mapping[str, Sequence[str]], data: Path, tokenizer: Path, processes: int, home: Path, num_rounds: int
 ) -> dict[str, Outcome]:
-    """Run ours as a first and as a later job, then the others; each once for its time, and once more for its memory."""
-    outcomes: dict[str, Outcome] = {}
+    """Run ours as a first job, then all routes in rounds for their times, then each once more for its memory."""
     cache, output = home / "cache", home / "output"
     arguments = ["pack", str(data), "-o", str(output), "--tokenizer", str(tokenizer), "--max-length", str(_CAPACITY)]
     arguments += ["--overflow", "split", "--num-proc", str(processes), "--quiet", "--json", "--cache-dir", str(cache)]
     command = [sys.executable, "-m", "brimful", *arguments]
 
-    def ours(*, is_sampled: bool) -> tuple[float, float, str]:
+    def ours(*, is_sampled: bool) -> tuple[float, float, dict[str, Any]]:
         for folder in (cache / "lengths", cache / "indexes", output):
             shutil.rmtree(folder, ignore_errors=True)
-        return _run(command, {"BRIMFUL_CACHE": str(cache)}, is_sampled=is_sampled)
-
-    for name in ("brimful, first", "brimful"):
-        seconds, gigabytes, text = ours(is_sampled=False)
-        if name == "brimful":
-            gigabytes = ours(is_sampled=True)[1]
+        seconds, gigabytes, text = _run(command, {"BRIMFUL_CACHE": str(cache)}, is_sampled=is_sampled)
         summary = json.loads(text.splitlines()[-1])
-        outcomes[name] = Outcome(seconds, gigabytes, summary["num_packs"], summary["fill_ratio"])
+        return seconds, gigabytes, {"packs": summary["num_packs"], "fill": summary["fill_ratio"]}
+
+    def theirs(route: str, *, is_sampled: bool) -> tuple[float, float, dict[str, Any]]:
+        folder = home / "route"
+        folder.mkdir()
+        variables = {"HF_HOME": str(folder / "home")}
+        seconds, gigabytes, text = _run([*routes[route], str(folder)], variables, is_sampled=is_sampled)
+        shutil.rmtree(folder)
+        return seconds, gigabytes, json.loads(text.splitlines()[-1])
+
+    runs = {"brimful": ours, **{route: functools.partial(theirs, route) for route in routes}}
+    first_seconds, _, first = ours(is_sampled=False)
+    outcomes = {"brimful, first": Outcome(first_seconds, 0.0, first["packs"], first["fill"])}
+    rounds = [{name: run(is_sampled=False)[0] for name, run in runs.items()} for _ in range(num_rounds)]
+    for name, run in runs.items():
+        _, gigabytes, result = run(is_sampled=True)
+        seconds = statistics.median(times[name] for times in rounds)
+        outcomes[name] = Outcome(seconds, gigabytes, result["packs"], result["fill"])
     for folder in (cache, output):
         shutil.rmtree(folder)
-
-    for name, route in routes.items():
-        results = []
-        for is_sampled in (False, True):
-            output.mkdir()
-            results.append(_run([*route, str(output)], {"HF_HOME": str(output / "home")}, is_sampled=is_sampled))
-            shutil.rmtree(output)
-        result = json.loads(results[0][2].splitlines()[-1])
-        outcomes[name] = Outcome(results[0][0], results[1][1], result["packs"], result["fill"])
     return outcomes
 
 
