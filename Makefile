@@ -11,8 +11,8 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 
 help:
 	@echo "make demo     the whole line on real text of this machine, about a minute"
-	@echo "make test     all tests but those that train for long"
-	@echo "make test-all all tests, those that train too"
+	@echo "make test     all tests but the long ones"
+	@echo "make test-all all tests: the long ones too, and properties on more cases"
 	@echo "make check    ruff and mypy, over tests as well"
 	@echo "make bench    ratios beside peers and physical limits, taken in one run"
 	@echo "make chaos    long fault runs, and properties with fresh seeds"
@@ -30,7 +30,7 @@ test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2
 
 test-all: test
-	$(BIN)/python -m pytest -n 2 -m training
+	$(BIN)/python -m pytest -n 2 -m "(long or hypothesis) and not chaos" --hypothesis-profile=all
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -42,7 +42,7 @@ bench: $(VENV)/.installed
 
 chaos: $(VENV)/.installed
 	$(BIN)/python -m pytest -m chaos
-	$(BIN)/python -m pytest -n 2 -m "hypothesis and not training" --hypothesis-profile=chaos
+	$(BIN)/python -m pytest -n 2 -m "hypothesis and not chaos and not long" --hypothesis-profile=chaos
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .

@@ -26,7 +26,9 @@ from brimful.locks import lock
 for module in ("brimful.testing.contracts", "tests.cli.tools", "tests.cli.bad_input.tools"):
     pytest.register_assert_rewrite(module)  # what they assert is explained as in a test
 
-settings.register_profile("brimful", deadline=None, derandomize=True, database=None)
+settings.register_profile("brimful", deadline=None, derandomize=True, database=None, max_examples=40)
+# `make test-all`: the same cases and as many more.
+settings.register_profile("all", deadline=None, derandomize=True, database=None, max_examples=100)
 # `make chaos`: other cases every time. A failure prints the line that repeats it.
 settings.register_profile("chaos", deadline=None, derandomize=False, database=None, max_examples=1000, print_blob=True)
 settings.load_profile("brimful")
@@ -91,10 +93,18 @@ def _few_hard_texts() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Paths of directories that do not exist. ``mktemp`` would look through those of all tests before it names one."""
+    folder = tmp_path_factory.mktemp("caches")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, _comparisons: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(_caches: Iterator[Path], _comparisons: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Derived files go to a directory of the test: nothing touches the home directory."""
-    cache = tmp_path_factory.mktemp("cache")
+    cache = next(_caches)
+    cache.mkdir()
     for name in ("proofs", "tokenizers"):
         (_comparisons / name).mkdir(exist_ok=True)
         (cache / name).symlink_to(_comparisons / name, target_is_directory=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import brimful
 from brimful.plan import ALGORITHMS
 from brimful.testing import contracts
+from tests.library import ROOT as SOURCE
+from tests.library import modules
 from tests.test_layering import ANYTHING, BASE, MAY_IMPORT, PLAN_MAY_IMPORT
 
-SOURCE = Path(brimful.__file__).parent
 ROOT = Path(__file__).parents[1]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
@@ -56,26 +56,23 @@ def members(body, prefix=""):
 
 
 @cache
-def tree(path):
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def names_in(path):
     return set(members(tree(path).body))
+
+
+def tree(path):
+    return next(module.tree for module in modules() if module.path == path)
 
 
 @cache
 def all_names():
     """Everything that has a name in the package: modules, definitions, parameters, algorithms."""
     names = {"brimful", *BASE, *ANYTHING, *ALGORITHMS}
-    for path in SOURCE.rglob("*.py"):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
+    for module in modules():
+        parts = module.path.relative_to(SOURCE).with_suffix("").parts
         names |= {".".join(parts[first:]) for first in range(len(parts))} | set(parts)
-        names |= {f"{parts[-1]}.{name}" for name in names_in(path)} | names_in(path)
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.arg):
-                names.add(node.arg)
+        names |= {f"{parts[-1]}.{name}" for name in names_in(module.path)} | names_in(module.path)
+        names |= {node.arg for node in module.nodes if isinstance(node, ast.arg)}
     return names
 
 
@@ -88,11 +85,10 @@ def is_there(path):
 def files_that_import(module, name=""):
     """Files of the package, the base without the module itself left out, that import a name of a module."""
     return {
-        path.relative_to(SOURCE).as_posix()
-        for path in SOURCE.rglob("*.py")
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ImportFrom) and node.module == module
-        if not name or name in {alias.name for alias in node.names}
+        one.file
+        for one in modules()
+        for statement in one.imports
+        if statement.module == module and (not name or name in statement.names)
     }
 
 

@@ -1,12 +1,8 @@
 """The package is its own map: arrows of import point left along the flow."""
 
 import ast
-import functools
-from pathlib import Path
 
-import brimful
-
-ROOT = Path(brimful.__file__).parent
+from tests.library import ROOT, modules
 
 BASE = {
     "errors",
@@ -80,47 +76,22 @@ HEAVY_FILES = {
 }
 
 
-@functools.cache
-def modules():
-    """Path, package and tree of every module, parsed once."""
-    trees = []
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        package = "base" if parts[0] in BASE else parts[0]
-        trees.append((path, package, ast.parse(path.read_text())))
-    return trees
+def package_of_module(module):
+    """The package of a module: that of its folder, and the base for those that stand alone."""
+    first = module.path.relative_to(ROOT).with_suffix("").parts[0]
+    return "base" if first in BASE else first
 
 
-def nodes_for_type_checkers(tree):
-    """Ids of the nodes under ``if TYPE_CHECKING``, which never run."""
-    return {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        for inner in ast.walk(node)
-    }
-
-
-def imports(tree):
-    """Module names with whether they stand at the top level, outside ``if TYPE_CHECKING``."""
-    guarded = nodes_for_type_checkers(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            guarded |= {id(inner) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, id(node) not in guarded
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module, id(node) not in guarded
-
-
-def imports_that_run(tree):
+def imports_that_run(module):
     """Names ``module.name`` that code imports, inside of functions too, but not for type checkers alone."""
-    unused = nodes_for_type_checkers(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in unused:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for one in module.imports:
+        if not one.is_for_types:
+            yield from (f"{one.module}.{name}" for name in one.names)
+
+
+def files_that_import(library):
+    """Files that import a library anywhere."""
+    return {module.file for module in modules() for one in module.imports if one.module.split(".")[0] == library}
 
 
 def modules_on_circles(arrows):
@@ -144,17 +115,18 @@ def test_arrows_point_left():
     """Prints the arrow that is wrong."""
     wrong = []
     checked = 0
-    for path, package, tree in modules():
+    for module in modules():
+        package = package_of_module(module)
         if package in ANYTHING:
             continue
         allowed = MAY_IMPORT[package]
-        for name, _ in imports(tree):
-            if name.split(".")[0] != "brimful":
+        for one in module.imports:
+            if one.module.split(".")[0] != "brimful":
                 continue
             checked += 1
-            target, detail = package_of(name)
+            target, detail = package_of(one.module)
             if target != package and target not in allowed and detail not in allowed:
-                wrong.append(f"{path.relative_to(ROOT)}: {package} -> {name}")
+                wrong.append(f"{module.file}: {package} -> {one.module}")
     assert checked > 100
     assert not wrong, "\n".join(wrong)
 
@@ -171,16 +143,16 @@ def test_rooms_of_the_report_point_to_the_analysis():
     """A number that is computed while it is drawn is missing in the terminal, in the page, or in the JSON."""
     wrong = []
     checked = 0
-    for path, package, tree in modules():
-        parts = path.relative_to(ROOT).parts
-        if package != "report" or len(parts) < 3:
+    for module in modules():
+        parts = module.file.split("/")
+        if parts[0] != "report" or len(parts) < 3:
             continue
         room = parts[1]
-        for name, _ in imports(tree):
-            if name.startswith("brimful.report"):
+        for one in module.imports:
+            if one.module.startswith("brimful.report"):
                 checked += 1
-                if not set(name.split(".")[2:3]) & REPORT_ROOMS[room]:
-                    wrong.append(f"{path.relative_to(ROOT)}: {room} -> {name}")
+                if not set(one.module.split(".")[2:3]) & REPORT_ROOMS[room]:
+                    wrong.append(f"{module.file}: {room} -> {one.module}")
     assert checked > 30
     assert not wrong, "\n".join(wrong)
 
@@ -188,10 +160,9 @@ def test_rooms_of_the_report_point_to_the_analysis():
 def test_modules_of_the_report_import_in_one_direction():
     """Two modules that import each other are one module in two files: neither is read alone."""
     arrows = {}
-    for path, package, tree in modules():
-        if package == "report":
-            name = ".".join(("brimful", *path.relative_to(ROOT).with_suffix("").parts))
-            arrows[name] = {target for target, _ in imports(tree) if target.startswith("brimful.report.")}
+    for module in modules():
+        if module.file.startswith("report/"):
+            arrows[module.name] = {one.module for one in module.imports if one.module.startswith("brimful.report.")}
     assert len(arrows) > 20
     assert not modules_on_circles(arrows), "\n".join(modules_on_circles(arrows))
 
@@ -228,10 +199,10 @@ PLAN_ENTRIES = 20
 
 def plan_imports():
     """Triples of file, room and imported room, for every import from one room of ``plan`` to another that runs."""
-    for path, package, tree in modules():
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        if package == "plan" and parts[1] != "__init__":
-            for name in imports_that_run(tree):
+    for module in modules():
+        parts = module.path.relative_to(ROOT).with_suffix("").parts
+        if parts[0] == "plan" and parts[1] != "__init__":
+            for name in imports_that_run(module):
                 target = name.split(".")[2:3]
                 if name.startswith("brimful.plan.") and target != [parts[1]]:
                     yield "/".join(parts[1:]), parts[1], target[0]
@@ -251,12 +222,11 @@ def test_rooms_of_the_plan_import_in_one_direction():
 def test_modules_of_the_plan_import_in_one_direction():
     """Rooms may be in order while two modules of one room import each other."""
     arrows = {}
-    for path, package, tree in modules():
-        if package == "plan":
-            name = ".".join(("brimful", *path.relative_to(ROOT).with_suffix("").parts))
+    for module in modules():
+        if module.file.startswith("plan/"):
             # ``module.name`` stands for the module, or for the module ``name`` of the package ``module``.
-            names = set(imports_that_run(tree))
-            arrows[name] = names | {name.rpartition(".")[0] for name in names}
+            names = set(imports_that_run(module))
+            arrows[module.name] = names | {name.rpartition(".")[0] for name in names}
     assert len(arrows) > 50
     assert not modules_on_circles(arrows), "\n".join(modules_on_circles(arrows))
 
@@ -275,42 +245,30 @@ def test_heavy_libraries_are_imported_where_they_are_used():
     import sys
 
     wrong = []
-    for path, package, tree in modules():
+    for module in modules():
+        package = package_of_module(module)
         if package in ANYTHING:
             continue
-        relative = str(path.relative_to(ROOT))
-        extra = set().union(*(names for prefix, names in HEAVY_FILES.items() if relative.startswith(prefix)))
-        for name, top in imports(tree):
-            library = name.split(".")[0]
+        extra = set().union(*(names for prefix, names in HEAVY_FILES.items() if module.file.startswith(prefix)))
+        for one in module.imports:
+            library = one.module.split(".")[0]
             if (
-                top
+                one.is_at_top
                 and library != "brimful"
                 and library not in sys.stdlib_module_names | OUTSIDE[package] | extra | {"__future__"}
             ):
-                wrong.append(f"{relative} imports {name} at the top")
+                wrong.append(f"{module.file} imports {one.module} at the top")
     assert not wrong, "\n".join(wrong)
 
 
 def test_the_compiler_has_one_home():
     """Each place that asks for numba by itself decides anew what to do where it is missing, or has nowhere to write."""
-    found = {
-        str(path.relative_to(ROOT))
-        for path, _, tree in modules()
-        for name, _ in imports(tree)
-        if name.split(".")[0] == "numba"
-    }
-    assert found == {"compiling.py"}
+    assert files_that_import("numba") == {"compiling.py"}
 
 
 def test_ray_has_one_home():
     """A second place that talks to the cluster decides anew what becomes of a worker that dies."""
-    found = {
-        str(path.relative_to(ROOT))
-        for path, _, tree in modules()
-        for name, _ in imports(tree)
-        if name.split(".")[0] == "ray"
-    }
-    assert found == {"execute/ray.py"}
+    assert files_that_import("ray") == {"execute/ray.py"}
 
 
 def test_no_module_is_called_utils():
@@ -321,13 +279,15 @@ def test_no_module_is_called_utils():
 
 def test_nothing_unpickles_or_evaluates():
     """Data files are untrusted input. The contract of sources pickles what it has just made, as processes do."""
-    for path, _, tree in modules():
-        if path.relative_to(ROOT) == Path("testing/contracts.py"):
+    for module in modules():
+        if module.file == "testing/contracts.py":
             continue
-        for node in ast.walk(tree):
+        for node in module.nodes:
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
-                assert name not in {"eval", "exec", "pickle.load", "pickle.loads", "torch.load"}, f"{path}: {name}"
+                assert name not in {"eval", "exec", "pickle.load", "pickle.loads", "torch.load"}, (
+                    f"{module.file}: {name}"
+                )
                 for keyword in node.keywords:
                     allowed = keyword.arg == "allow_pickle" and ast.unparse(keyword.value) == "True"
-                    assert not allowed, f"{path}: allow_pickle=True"
+                    assert not allowed, f"{module.file}: allow_pickle=True"

@@ -5,14 +5,9 @@ The rule is in CONTRIBUTING.md, section "Words".
 
 import ast
 import functools
-import io
 import re
-import tokenize
-from pathlib import Path
 
-import brimful
-
-ROOT = Path(brimful.__file__).parent
+from tests.library import modules
 
 MIN_COMMENTS = 20
 """Comments on a line of their own, for each thousand lines of code."""
@@ -58,25 +53,22 @@ NOUNS = frozenset(
 
 
 @functools.cache
-def files():
-    """Path, text and tree of every module, parsed once."""
-    texts = [(path.relative_to(ROOT), path.read_text(encoding="utf-8")) for path in sorted(ROOT.rglob("*.py"))]
-    return [(path, text, ast.parse(text)) for path, text in texts]
-
-
-def docstrings(tree):
+def docstrings(module):
     """Every text that stands alone as a statement: of modules, classes and functions, and below constants and fields."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            for statement in node.body:
-                value = getattr(statement, "value", None)
-                if isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    yield statement, value.value.strip()
+    return [
+        (statement, statement.value.value.strip())
+        for node in module.nodes
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        for statement in node.body
+        if isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    ]
 
 
-def names_of_functions(tree):
+def names_of_functions(module):
     """Pairs of name and line: each parameter and each local of each function, once, without those of functions in it."""
-    for function in ast.walk(tree):
+    for function in module.nodes:
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         arguments = function.args
@@ -100,11 +92,11 @@ def is_no_noun(name):
 def test_docstrings_open_with_a_verb_or_a_noun():
     """A sentence such as "What is left of …" makes a reader wait for its verb."""
     number, wrong = 0, []
-    for path, _, tree in files():
-        for statement, text in docstrings(tree):
+    for module in modules():
+        for statement, text in docstrings(module):
             number += 1
             if match := RELATIVE.match(text):
-                wrong.append(f"{path}:{statement.lineno}: {match.group()!r} opens {text.splitlines()[0]!r}")
+                wrong.append(f"{module.file}:{statement.lineno}: {match.group()!r} opens {text.splitlines()[0]!r}")
     assert number > 1500
     assert not wrong, "\n".join(wrong)
 
@@ -112,11 +104,11 @@ def test_docstrings_open_with_a_verb_or_a_noun():
 def test_names_are_nouns():
     """``found``, ``left``, ``over``: a name without a noun says what happened, and not what it holds."""
     number, wrong = 0, []
-    for path, _, tree in files():
-        for name, line in names_of_functions(tree):
+    for module in modules():
+        for name, line in names_of_functions(module):
             number += 1
             if is_no_noun(name):
-                wrong.append(f"{path}:{line}: {name}")
+                wrong.append(f"{module.file}:{line}: {name}")
     assert number > 5000
     share = len(wrong) / number
     assert share <= MAX_SHARE_OF_WORDS, f"{share:.1%} of {number} names\n" + "\n".join(wrong)
@@ -126,21 +118,19 @@ def test_code_has_comments():
     """A docstring says what a function is for; an invariant is read where it holds."""
     num_comments = num_code = 0
     missing = []
-    for path, text, tree in files():
-        lines = text.splitlines()
-        docs = {line for node, _ in docstrings(tree) for line in range(node.lineno, node.end_lineno + 1)}
-        comments = {
-            token.start[0]
-            for token in tokenize.generate_tokens(io.StringIO(text).readline)
-            if token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip()
-        }
+    for module in modules():
+        lines = module.text.splitlines()
+        docs = {line for node, _ in docstrings(module) for line in range(node.lineno, node.end_lineno + 1)}
+        texts = [node for node in module.nodes if isinstance(node, ast.Constant | ast.JoinedStr)]
+        in_texts = {line for node in texts for line in range(node.lineno + 1, (node.end_lineno or 0) + 1)}
+        comments = {line for line, content in enumerate(lines, 1) if content.lstrip().startswith("#")} - in_texts
         directives = {line for line in comments if re.match(r"\s*# (ruff|type|noqa|mypy)", lines[line - 1])}
         code = {line for line, content in enumerate(lines, 1) if content.strip()} - docs - comments
         num_comments += len(comments - directives)
         num_code += len(code)
-        missing.append((len(code) * MIN_COMMENTS / 1000 - len(comments - directives), len(code), path))
+        missing.append((len(code) * MIN_COMMENTS / 1000 - len(comments - directives), len(code), module.file))
     density = 1000 * num_comments / num_code
     worst = "\n".join(
-        f"{path}:1: {size} lines of code, {lack:.0f} comments too few" for lack, size, path in sorted(missing)[:-16:-1]
+        f"{file}:1: {size} lines of code, {lack:.0f} comments too few" for lack, size, file in sorted(missing)[:-16:-1]
     )
     assert density >= MIN_COMMENTS, f"{density:.1f} comments for a thousand lines of code; fewest in\n{worst}"

@@ -1,6 +1,7 @@
 """What users import, and what they read about it."""
 
 import doctest
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -197,20 +198,25 @@ def imported(name):
         return None  # a trainer that is not installed
 
 
+@functools.cache
+def examples(name):
+    """The examples of a module, one test for each docstring that has some."""
+    module = imported(name)
+    return [] if module is None else [test for test in doctest.DocTestFinder().find(module) if test.examples]
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name):
     """Examples are the first thing people copy; each runs."""
-    if module := imported(name):
-        result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
-        assert result.failed == 0
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for test in examples(name):
+        runner.run(test)
+    assert runner.summarize().failed == 0
 
 
 def test_doctests_are_found():
     """The test above would pass on a package without examples."""
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    modules = filter(None, map(imported, MODULES))
-    found = [test for module in modules for test in finder.find(module) if test.examples]
-    assert len(found) > 120
+    assert sum(len(examples(name)) for name in MODULES) > 120
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -54,7 +54,7 @@ _MODULE_OF = {
     "pack_dataset": "brimful.materialize",
     "PackSummary": "brimful.materialize",
     "check_store": "brimful.materialize",
-    "PackingProducer": "brimful.materialize",
+    "PackingProducer": "brimful.materialize.producer",
     "open_packs": "brimful.serve",
     "Pack": "brimful.serve",
     "PackStore": "brimful.serve",
@@ -117,11 +117,11 @@ if TYPE_CHECKING:
     from brimful.errors import BrimfulError as BrimfulError
     from brimful.export import check_export as check_export
     from brimful.export import export_packs as export_packs
-    from brimful.materialize import PackingProducer as PackingProducer
     from brimful.materialize import PackSummary as PackSummary
     from brimful.materialize import check_store as check_store
     from brimful.materialize import pack_dataset as pack_dataset
     from brimful.materialize import write_packs as write_packs
+    from brimful.materialize.producer import PackingProducer as PackingProducer
     from brimful.measure import LengthCache as LengthCache
     from brimful.measure import LengthTable as LengthTable
     from brimful.measure import measure_lengths as measure_lengths

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 _CONNECT_SECONDS = 3.0
 
@@ -71,6 +70,9 @@ def offline_if_unreachable() -> Iterator[bool]:
 
 
 def _reachable(endpoint: str) -> bool:
+    # Its protocols take as long to import as the rest of this package, and few jobs ask the hub.
+    from urllib.request import getproxies
+
     if getproxies().get("https") or os.environ.get("ALL_PROXY"):
         return True  # behind a proxy, a direct connection may be impossible and is not needed
     address = urlsplit(endpoint)

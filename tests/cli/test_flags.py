@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 
 import click
 import pytest
 
-import brimful
 from brimful.cli.flags import FLAGS, PYTHON_ONLY, flag_of, in_flags
 from brimful.cli.program import _brimful
 from brimful.messages import in_python, setting
 from brimful.plan.settings import PlanSettings
+from tests.library import Module, modules
 
-SOURCES = Path(brimful.__file__).parent
 SPEAKS_FLAGS = ("cli/", "demo/steps.py", "demo/multimodal.py", "measure/length_cache.py", "trainers/ms_swift")
 """The command line, what shows a command to run, and the plugins whose users set ms-swift's own flags."""
 
@@ -38,26 +35,17 @@ def flags() -> set[str]:
     }
 
 
-@functools.cache
-def trees() -> dict[str, ast.Module]:
-    """Every module of the library, parsed."""
-    return {
-        path.relative_to(SOURCES).as_posix(): ast.parse(path.read_text("utf-8"))
-        for path in sorted(SOURCES.rglob("*.py"))
-    }
-
-
-def strings(tree: ast.AST) -> Iterator[ast.Constant]:
+def strings(module: Module) -> Iterator[ast.Constant]:
     """Texts of a module that are no docstrings."""
-    loose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    loose = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}
+    for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in loose:
             yield node
 
 
-def mentions(tree: ast.AST) -> Iterator[str]:
+def mentions(module: Module) -> Iterator[str]:
     """Names that are mentioned by ``setting`` or ``choice_of``."""
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if not isinstance(node, ast.Call):
             continue
         called = getattr(node.func, "id", getattr(node.func, "attr", ""))
@@ -69,11 +57,11 @@ def mentions(tree: ast.AST) -> Iterator[str]:
 def test_no_source_of_the_library_holds_a_flag() -> None:
     """Without it a Python user is told to set --overflow."""
     found = []
-    for name, tree in trees().items():
-        if not name.startswith(SPEAKS_FLAGS):
+    for module in modules():
+        if not module.file.startswith(SPEAKS_FLAGS):
             found += [
-                f"{name}:{text.lineno} {text.value!r}"
-                for text in strings(tree)
+                f"{module.file}:{text.lineno} {text.value!r}"
+                for text in strings(module)
                 if LITERAL_FLAG.search(text.value)  # type: ignore[arg-type]
             ]
     assert not found, "mention settings by brimful.messages.setting:\n" + "\n".join(found)
@@ -81,7 +69,7 @@ def test_no_source_of_the_library_holds_a_flag() -> None:
 
 def test_every_setting_that_is_mentioned_has_a_flag_or_is_of_python_alone() -> None:
     """Without it the command line names a flag that no command knows."""
-    names = {name for tree in trees().values() for name in mentions(tree)}
+    names = {name for module in modules() for name in mentions(module)}
     assert {"capacity", "overflow", "fp8", "tail"} <= names, "the test does not see what is mentioned"
     real = flags()
     assert {name: flag_of(name) for name in names - PYTHON_ONLY if flag_of(name) not in real} == {}

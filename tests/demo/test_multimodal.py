@@ -21,7 +21,7 @@ def test_packed_and_padded_losses_agree(media_home: Path, media_packs: Path) -> 
     assert packed.real_tokens == padded.real_tokens == packed.positions < padded.positions
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_a_second_run_goes_on(tmp_path: Path) -> None:
     """Without it a demo that was stopped begins anew, or cannot begin at all."""
     lines: list[str] = []

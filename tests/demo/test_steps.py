@@ -11,7 +11,7 @@ from brimful.demo import draw_comparison, run_demo
 from brimful.errors import MissingExtraError, SettingsError
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_a_short_demo_runs_end_to_end(tmp_path) -> None:
     lines: list[str] = []
     packed, padded = run_demo(tmp_path / "demo", lines.append, limit=300, steps=3)

@@ -54,7 +54,7 @@ def _qwen_answers(sample):
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("gsm8k_test.jsonl", 200),
+        pytest.param("gsm8k_test.jsonl", 200, marks=pytest.mark.long),
         ("sgd_train_dialogues.jsonl.gz", 200),
         ("gpteacher.jsonl.gz", 200),
         ("smile_zh_multiturn_3k.jsonl.gz", 200),

@@ -93,6 +93,7 @@ def test_marks_written_in_a_document_are_read_as_transformers_reads_them():
     assert other.length_fingerprint != encoder.length_fingerprint
 
 
+@pytest.mark.long
 def test_real_documents_have_their_published_lengths(data_dir, qwen):
     """Without it the lengths of real documents could drift from those measured by others."""
     source = open_source(data_dir / "text" / "peps_even.jsonl.gz")

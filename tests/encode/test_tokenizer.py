@@ -21,6 +21,7 @@ from brimful.encode.hard_texts import hard_texts
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
 from brimful.sources import open_source
+from tests.marks import long_but
 
 
 def test_hard_texts_have_equal_ids(qwen):
@@ -43,7 +44,11 @@ def test_any_texts_have_equal_ids(qwen, texts):
 
 
 @pytest.mark.parametrize(
-    "name", ["gsm8k_test.jsonl", "peps_even.jsonl.gz", "smile_zh_multiturn_3k.jsonl.gz", "sgd_train_dialogues.jsonl.gz"]
+    "name",
+    long_but(
+        {"smile_zh_multiturn_3k.jsonl.gz"},
+        ["gsm8k_test.jsonl", "peps_even.jsonl.gz", "smile_zh_multiturn_3k.jsonl.gz", "sgd_train_dialogues.jsonl.gz"],
+    ),
 )
 def test_real_texts_have_equal_ids(qwen, data_dir, name):
     """English, code, Chinese, long documents."""

@@ -14,6 +14,7 @@ from brimful import check_store, measure_lengths, open_source, pack_dataset, pla
 from brimful.plan import Plan
 from brimful.testing.faults import CRASH_POINTS, die_at
 from brimful.testing.toys import toy_chat_encoder
+from tests.marks import long_but
 from tests.materialize.stores import tree
 
 ROWS = [{"text": chr(97 + number % 26) * (2 + number % 19)} for number in range(120)]
@@ -32,7 +33,7 @@ def killed_job(directory, point, occurrence):
     os._exit(0)
 
 
-@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize("point", long_but({"mid-write", "after-rename", "after-commit"}, CRASH_POINTS))
 def test_killed_at_every_point_the_same_call_finishes(tmp_path, point):
     """SIGKILL at each step of a commit, early and late in the job: nothing lost, nothing twice, the same bytes."""
     plan = job(tmp_path / "whole")

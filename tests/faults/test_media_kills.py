@@ -10,6 +10,7 @@ from brimful import check_store, pack_dataset
 from brimful.plan import Plan, PlanSettings
 from brimful.sources import open_source
 from brimful.testing.faults import MEDIA_CRASH_POINTS, die_at
+from tests.marks import long_but
 from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.materialize.stores import tree
 
@@ -28,7 +29,7 @@ def killed_job(directory, home, point, occurrence):
     os._exit(0)
 
 
-@pytest.mark.parametrize("point", MEDIA_CRASH_POINTS)
+@pytest.mark.parametrize("point", long_but({"after-media", "after-shard"}, MEDIA_CRASH_POINTS))
 def test_killed_at_every_point_the_same_call_finishes(tmp_path, point):
     """SIGKILL at each step of a commit: no medium lost, none twice, the same bytes in shards and containers."""
     write_pictures(tmp_path / "data", range(9))

@@ -12,6 +12,7 @@ import pytest
 from brimful import PackingProducer, open_packs
 from brimful.testing.faults import CRASH_POINTS, MEDIA_CRASH_POINTS, die_at
 from tests.faults.processes import forked
+from tests.marks import long_but
 from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
 from tests.materialize.streams import append, hashes_of, producer, records_of, samples_of, texts
 
@@ -41,7 +42,7 @@ def expected(folder):
     return hashes_of(folder)
 
 
-@pytest.mark.parametrize("point", CRASH_POINTS)
+@pytest.mark.parametrize("point", long_but({"mid-write", "after-link", "after-shard"}, CRASH_POINTS))
 def test_killed_at_every_point(tmp_path, point):
     """P1: at the first, a middle and a late passing of each point; the stream is that of one run, byte for byte."""
     hashes = expected(tmp_path / "whole")
@@ -96,6 +97,7 @@ def survive(folder, seed):
     return kills
 
 
+@pytest.mark.long
 def test_two_processes_of_two_names(tmp_path):
     """P1, P2: nothing is lost and nothing comes twice, whoever is first with a record."""
     kills = 0
@@ -124,7 +126,7 @@ def produce_pictures(rows, pictures, stream, point, occurrence):
     ).close()
 
 
-@pytest.mark.parametrize("point", MEDIA_CRASH_POINTS)
+@pytest.mark.parametrize("point", long_but({"after-media", "mid-write"}, MEDIA_CRASH_POINTS))
 def test_killed_at_every_point_with_pictures(tmp_path, point):
     """P1, P8: shards and containers are those of one run, whether their media lie in files or came with rows."""
     write_pictures(tmp_path / "in", range(5))

@@ -220,15 +220,15 @@ INT, TERM = signal.SIGINT, signal.SIGTERM
     ("stage", "num_proc", "signum", "to_group", "again_after"),
     [
         ("loading", 1, INT, False, None),
-        ("server importing", 2, INT, True, 0.1),
-        ("worker importing", 2, INT, True, None),
         ("measuring", 2, INT, True, None),
-        ("measuring", 2, TERM, True, None),
-        ("measuring", 1, INT, False, 0.0),
-        ("planning", 1, TERM, False, None),
-        ("solving", 1, INT, False, None),
         ("writing", 2, TERM, False, 0.1),
-        ("writing", 1, INT, True, None),
+        pytest.param("server importing", 2, INT, True, 0.1, marks=pytest.mark.long),
+        pytest.param("worker importing", 2, INT, True, None, marks=pytest.mark.long),
+        pytest.param("measuring", 2, TERM, True, None, marks=pytest.mark.long),
+        pytest.param("measuring", 1, INT, False, 0.0, marks=pytest.mark.long),
+        pytest.param("planning", 1, TERM, False, None, marks=pytest.mark.long),
+        pytest.param("solving", 1, INT, False, None, marks=pytest.mark.long),
+        pytest.param("writing", 1, INT, True, None, marks=pytest.mark.long),
     ],
 )
 def test_a_signal_ends_the_program_at_every_stage_and_the_same_command_goes_on(
@@ -295,7 +295,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("stage", ["server importing for a while", "measuring"])
+@pytest.mark.parametrize("stage", [pytest.param("server importing for a while", marks=pytest.mark.long), "measuring"])
 def test_ctrl_c_in_the_script_of_a_user_is_a_keyboard_interrupt_and_the_workers_are_gone(
     rows: Path, never_stopped: dict[str, str], tmp_path: Path, stage: str
 ) -> None:

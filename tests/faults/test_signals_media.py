@@ -63,7 +63,7 @@ def finish(home: Path, out: Path) -> dict[str, str]:
     return tree(out)
 
 
-@pytest.mark.parametrize("stage", ["measuring", "writing"])
+@pytest.mark.parametrize("stage", ["measuring", pytest.param("writing", marks=pytest.mark.long)])
 def test_ctrl_c_twice_loses_no_picture(media_home: Path, tmp_path: Path, stage: str) -> None:
     """Without it a job of days on pictures begins anew, or leaves packs whose media are of another run."""
     never_stopped = finish(media_home, tmp_path / "whole")

@@ -199,6 +199,7 @@ def test_nothing_is_lost_or_trained_twice(tmp_path):
     assert kills > 5
 
 
+@pytest.mark.long
 def test_the_naive_protocol_fails(tmp_path):
     """The control: a harness that passes everything shows nothing. Chunks marked when read are lost with the process."""
     num_failed = 0

@@ -24,7 +24,7 @@ def bench(monkeypatch, tmp_path):
     return module
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_quick_run_on_a_cpu(bench, capsys):
     rows = bench.measure(True)
     said = capsys.readouterr().err

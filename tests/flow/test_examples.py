@@ -87,7 +87,7 @@ def test_plan_only(tmp_path, monkeypatch, capsys) -> None:
     assert out.endswith(" again\n")
 
 
-@pytest.mark.training
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["03_plain_pytorch.py", "04_transformers_trainer.py"])
 def test_training_lowers_the_loss(name, tmp_path) -> None:
     pytest.importorskip("transformers")
@@ -97,7 +97,7 @@ def test_training_lowers_the_loss(name, tmp_path) -> None:
     assert losses[5] < losses[0] - 0.1
 
 
-@pytest.mark.training
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "library", "line"),
     [
@@ -122,7 +122,7 @@ def test_examples_of_trainers(name, library, line, tmp_path) -> None:
     assert re.search(line, out, re.M), out
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_real_speech_arrives(data_dir, tmp_path, tmp_path_factory) -> None:
     """Clips of LJ Speech with their words, as somebody records and transcribes them."""
     pytest.importorskip("transformers")
@@ -231,6 +231,7 @@ def command(line: str) -> str:
     return arguments[0]
 
 
+@pytest.mark.long
 def test_the_quickstart_runs_as_shown(demo_files) -> None:
     ran = []
     for language, code in blocks("quickstart.md"):

@@ -215,8 +215,8 @@ def tiny_model(family, patch_size=14):
     "family",
     [
         "qwen2.5-vl",
-        pytest.param("qwen2-vl", marks=pytest.mark.training),
-        pytest.param("qwen3-vl", marks=pytest.mark.training),
+        pytest.param("qwen2-vl", marks=pytest.mark.long),
+        pytest.param("qwen3-vl", marks=pytest.mark.long),
     ],
 )
 def test_packed_is_alone(family, source, small_qwen, tmp_path):

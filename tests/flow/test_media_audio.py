@@ -92,6 +92,7 @@ def test_spectrograms_have_as_many_columns_as_were_counted(packs, processor):
     assert seen == 6
 
 
+@pytest.mark.long
 def test_packed_is_alone(packs, processor):
     """Logits, loss and gradients of a random Qwen2-Audio, its tower included."""
     pytest.importorskip("torch")

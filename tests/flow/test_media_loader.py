@@ -106,7 +106,7 @@ def test_or_its_sample_is_trained_without_loss(broken, small_qwen, tmp_path):
         MediaFeatures.of_packs(packs, small_qwen, on_bad_medium="skip")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.training)])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_workers_make_the_batches_of_one_process(context, broken, small_qwen):
     """Forked with a processor that is loaded, and spawned without: the same tensors, a broken picture among them."""
     dataset = PackedDataset(broken)
@@ -140,6 +140,7 @@ def test_ranks_stay_in_step(broken, small_qwen):
     assert len(steps[0]) == len(steps[1]) > 0
 
 
+@pytest.mark.long
 def test_nothing_decoded_outlives_its_batch(store, small_qwen):
     """Kept pixels of an epoch are what fills hosts; each epoch here would leave a megabyte."""
     packs = open_packs(store)

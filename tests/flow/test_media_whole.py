@@ -93,9 +93,7 @@ SHORT = [
 ]
 """What `make test` looks at; `make test-all` looks at all rows, in both forms."""
 
-WHOLE = [
-    pytest.param(name, None, form, marks=pytest.mark.training) for name in SETS for form in ("references", "bytes")
-]
+WHOLE = [pytest.param(name, None, form, marks=pytest.mark.long) for name in SETS for form in ("references", "bytes")]
 
 
 @pytest.fixture(scope="module")

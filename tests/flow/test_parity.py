@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and its compiler; 
 LENGTHS = [7, 12, 1, 5]
 TOLERANCE = 1e-5
 # The first call of flex attention loads the compiler of torch, which takes most of a minute.
-ATTENTION = ["sdpa", "eager", pytest.param("flex_attention", marks=pytest.mark.training)]
+ATTENTION = ["sdpa", "eager", pytest.param("flex_attention", marks=pytest.mark.long)]
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ def test_a_broken_collator_fails_this_test(attention, broken):
     assert max(differences) > 100 * TOLERANCE, differences
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_compiled_flex_attention_gives_the_same_logits(monkeypatch):
     """The form that runs in training, forward only, as far as a CPU can."""
     monkeypatch.undo()

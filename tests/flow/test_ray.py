@@ -24,7 +24,7 @@ from tests.export.stores import tree as exported
 from tests.flow.slow_encoder import Slow
 from tests.materialize.stores import tree
 
-pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

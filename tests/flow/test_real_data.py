@@ -43,7 +43,7 @@ DATA = [
     ("name", "capacity", "num_samples"),
     [
         *((name, capacity, few) for name, capacity, few, _ in DATA),
-        *(pytest.param(name, capacity, many, marks=pytest.mark.training) for name, capacity, _, many in DATA),
+        *(pytest.param(name, capacity, many, marks=pytest.mark.long) for name, capacity, _, many in DATA),
         *(pytest.param(name, capacity, None, marks=pytest.mark.chaos) for name, capacity, _, _ in DATA),
     ],
 )
@@ -72,7 +72,9 @@ def test_chats(name, capacity, num_samples, data_dir, qwen, tmp_path):
     assert check_store(tmp_path, plan=summary.plan).samples == len(rows) - len(dropped)
 
 
-@pytest.mark.parametrize("num_samples", [100, pytest.param(None, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "num_samples", [pytest.param(100, marks=pytest.mark.long), pytest.param(None, marks=pytest.mark.chaos)]
+)
 def test_documents_split_into_segments(num_samples, data_dir, qwen, tmp_path):
     """Long documents under ``split``: every token once, in order."""
     path = data_dir / "text" / "peps_even.jsonl.gz"

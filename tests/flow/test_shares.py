@@ -27,6 +27,13 @@ def _two_rows_a_block(monkeypatch):
     monkeypatch.setattr(line_index, "BLOCK_ROWS", 2)
 
 
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch):
+    """Shares are divided the same way in any number of processes, and each start of some takes seconds."""
+    for module in ("measure.job", "materialize.write", "export.job"):
+        monkeypatch.setattr(f"brimful.{module}.available_cores", lambda: 1)
+
+
 @pytest.fixture
 def data(tmp_path):
     """Eleven texts, two a block: six blocks."""

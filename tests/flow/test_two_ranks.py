@@ -25,7 +25,7 @@ from brimful.serve.token_budget_batches import TokenBudgetBatches  # noqa: E402
 from brimful.shards import assemble_pack  # noqa: E402
 from brimful.testing.toys import ToyPacks  # noqa: E402
 
-pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("ignore")]  # of torch
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of torch
 
 RANKS, MICRO_BATCHES, STEPS, VOCABULARY = 2, 2, 10, 48
 CASES = {

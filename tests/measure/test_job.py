@@ -434,6 +434,7 @@ def test_tokens_that_are_kept_are_those_of_the_samples(put, tmp_path):
     assert other.encoded[3].loss_mask.tolist() == [True] * 3
 
 
+@pytest.mark.long
 def test_real_lengths_are_the_published_ones(data_dir, qwen, monkeypatch):
     """Without it lengths could drift from what the model's own tokenizer and template give."""
     from brimful.encode import ChatEncoder

@@ -39,35 +39,35 @@ def without_header():
 
 
 SOUNDS = {
-    "WAV": sound(),
-    "WAV float": sound(subtype="FLOAT"),
-    "WAV ADPCM": sound(subtype="IMA_ADPCM"),
-    "WAV mono": sound(waveform=NOISE[:, 0]),
-    "WAV cut": sound()[:-1_001],
-    "AIFF": sound("AIFF"),
-    "FLAC": sound("FLAC"),
-    "Vorbis": sound("OGG"),
-    "Vorbis cut": sound("OGG")[:-1_000],
-    "Opus": sound("OGG", subtype="OPUS"),
-    "Opus cut": sound("OGG", subtype="OPUS")[:-1_000],
-    "MP3": sound("MP3"),
-    "MP3 mono": sound("MP3", waveform=NOISE[:, 0]),
-    "MP3 with ID3": b"ID3\x03\0\0\0\0\x07\x76" + bytes(1_014) + sound("MP3"),
-    "MP3 cut": sound("MP3")[:-500],
-    "MP3 half": sound("MP3")[: len(sound("MP3")) // 2],
-    "MP3 twice": sound("MP3") * 2,
-    "MP3 that promises less": liar(10),
-    "MP3 that promises more": liar(1_000),
-    "MP3 without header": without_header(),
-    "MP3 without its first frame": sound("MP3")[sound("MP3").find(sound("MP3")[:2], 4) :],
-    "nothing": sound(waveform=NOISE[:0]),
+    "WAV": lambda: sound(),
+    "WAV float": lambda: sound(subtype="FLOAT"),
+    "WAV ADPCM": lambda: sound(subtype="IMA_ADPCM"),
+    "WAV mono": lambda: sound(waveform=NOISE[:, 0]),
+    "WAV cut": lambda: sound()[:-1_001],
+    "AIFF": lambda: sound("AIFF"),
+    "FLAC": lambda: sound("FLAC"),
+    "Vorbis": lambda: sound("OGG"),
+    "Vorbis cut": lambda: sound("OGG")[:-1_000],
+    "Opus": lambda: sound("OGG", subtype="OPUS"),
+    "Opus cut": lambda: sound("OGG", subtype="OPUS")[:-1_000],
+    "MP3": lambda: sound("MP3"),
+    "MP3 mono": lambda: sound("MP3", waveform=NOISE[:, 0]),
+    "MP3 with ID3": lambda: b"ID3\x03\0\0\0\0\x07\x76" + bytes(1_014) + sound("MP3"),
+    "MP3 cut": lambda: sound("MP3")[:-500],
+    "MP3 half": lambda: sound("MP3")[: len(sound("MP3")) // 2],
+    "MP3 twice": lambda: sound("MP3") * 2,
+    "MP3 that promises less": lambda: liar(10),
+    "MP3 that promises more": lambda: liar(1_000),
+    "MP3 without header": lambda: without_header(),
+    "MP3 without its first frame": lambda: sound("MP3")[sound("MP3").find(sound("MP3")[:2], 4) :],
+    "nothing": lambda: sound(waveform=NOISE[:0]),
 }
 
 
 @pytest.mark.parametrize("name", SOUNDS)
 def test_a_header_tells_what_decoding_gives(name, tmp_path):
     """From a file, from bytes, and from a member of a tar."""
-    data = SOUNDS[name]
+    data = SOUNDS[name]()
     decoded, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
     path = tmp_path / "sound"
     path.write_bytes(b"..." + data + b"...")
@@ -85,7 +85,7 @@ def test_headers_do_lie():
     """The test above would pass without looking at anything if ``libsndfile`` were right about each of them."""
     lies = {
         name
-        for name, data in SOUNDS.items()
+        for name, data in ((name, make()) for name, make in SOUNDS.items())
         if soundfile.info(io.BytesIO(data)).frames != len(soundfile.read(io.BytesIO(data))[0])
     }
     assert lies == {"MP3 cut", "MP3 half", "MP3 that promises more", "MP3 without header"}
@@ -98,12 +98,12 @@ def test_waveforms_are_those_of_transformers(name, rate, tmp_path):
     pytest.importorskip("soxr", reason="other rates need the extra brimful[media]")
     reference = pytest.importorskip("transformers.audio_utils", reason="needs the extra brimful[text]")
     path = tmp_path / "sound"
-    path.write_bytes(SOUNDS[name])
+    path.write_bytes(SOUNDS[name]())
     due = reference.load_audio(str(path), rate, backend="soundfile")
-    waveform = load_audio(of(SOUNDS[name]), rate)
+    waveform = load_audio(of(SOUNDS[name]()), rate)
     assert waveform.dtype == np.float32
     np.testing.assert_array_equal(waveform, due)
-    assert num_samples_after_resampling(audio_header(of(SOUNDS[name])), rate) == len(due)
+    assert num_samples_after_resampling(audio_header(of(SOUNDS[name]())), rate) == len(due)
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 3, 159, 1_001, 44_099, 44_100, 44_101])
@@ -138,7 +138,7 @@ def test_what_is_damaged_says_so_in_a_line(data, reason):
 
 def test_a_flac_that_was_cut_is_found_by_loading():
     """Its header is whole, as that of a picture whose pixels are cut."""
-    data = SOUNDS["FLAC"][:-1_000]
+    data = SOUNDS["FLAC"]()[:-1_000]
     assert audio_header(of(data)).num_frames == 48_000
     with pytest.raises(BadMediumError, match="libsndfile cannot read it"):
         load_audio(of(data), 48_000)

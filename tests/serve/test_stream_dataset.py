@@ -101,7 +101,7 @@ def test_resumed_at_every_batch_is_never_stopped(tmp_path_factory, packs, before
         ]
 
 
-@pytest.mark.parametrize(("context", "num_workers"), [("fork", 3), ("spawn", 2)])
+@pytest.mark.parametrize(("context", "num_workers"), [("fork", 3), pytest.param("spawn", 2, marks=pytest.mark.long)])
 def test_workers_follow_a_stream_that_grows(tmp_path, context, num_workers):
     """R9: training begins with the first shard, in workers of their own processes."""
     packs = [2, 3, 2, 3, 1, 1]

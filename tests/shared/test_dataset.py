@@ -88,7 +88,7 @@ def test_a_copy_has_no_threads_and_no_arrays(shared):
         copy.set_epoch(1)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_persistent_workers_see_the_plan_of_the_epoch(shared, method):
     """They hold a copy of the data set from before: samples would be trained twice, and others never."""
     torch_data = pytest.importorskip("torch.utils.data")

@@ -39,7 +39,7 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
-    monkeypatch.setattr("brimful.hub.getproxies", dict)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("asked again"))
     with pytest.raises(SourceNotFoundError, match="the hub cannot be reached"):
         open_source("owner/name", split="train")

@@ -128,7 +128,7 @@ def tokens_by_trl(some_rows, tokenizer):
     return trl.KTOTrainer._prepare_dataset(trainer, data, tokenizer, arguments, "eval")
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_real_rows_have_the_tokens_of_trl(data_dir, qwen):
     """LLaMA-Factory's rows and TRL's form of them; eleven rows: the last three rotate among themselves."""
     some_rows = json.loads((data_dir / "text/llama_factory_demo/kto_en_demo.json").read_text())[:11]

@@ -26,6 +26,7 @@ def case(small_qwen, tmp_path):
     return small.packs, tiny_media_model(store.media_settings, small.token_ids, small.vocab), features
 
 
+@pytest.mark.long
 def test_trainer_of_transformers(case, tmp_path):
     """Its loss of an epoch is that of the batches, and one broken picture costs one sample's loss and no step."""
     packs, model, features = case

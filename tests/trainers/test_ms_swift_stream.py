@@ -118,7 +118,7 @@ def test_a_stream_with_media_is_refused(tmp_path):
         SwiftStream(LazyShardedDataset(tmp_path))
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_swift_sft_trains_on_a_stream_that_grows(tmp_path):
     """The command of ms-swift's own Python with the four flags; each pack in order, and its samples isolated."""
     interpreter = os.environ.get(VARIABLE)

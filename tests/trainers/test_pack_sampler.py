@@ -112,7 +112,7 @@ def test_other_ranks_go_on_with_the_same_global_batches():
         PackSampler(toy_packs(37), dp_world_size=2, costs=COSTS).load_state_dict(state)
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_trainer_resumes_in_the_schedule_and_refuses_another(tmp_path):
     """10 packs, 3 a step: 4 steps an epoch, the last with two places that no pack has; stopped in the second epoch."""
 

@@ -74,7 +74,13 @@ def test_every_page_is_run():
     assert all(blocks(path.name) for path in PAGES.glob("*.md"))
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in PAGES.glob("*.md")))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(path.name, marks=[pytest.mark.long] * (path.name == "README.md"))
+        for path in sorted(PAGES.glob("*.md"))
+    ],
+)
 def test_the_page_runs_as_shown(page, made, monkeypatch, capsys):
     if page in NEEDS:
         try:

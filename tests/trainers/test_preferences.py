@@ -191,6 +191,7 @@ def check_tokens(rows, encoder, expected):
             assert sample.loss_mask.tolist() == [False] * num_prompt + [True] * len(row[key]), (index, key)
 
 
+@pytest.mark.long
 def test_chats_have_the_tokens_of_trl(data_dir, qwen):
     rows, trl_rows = conversations(data_dir, 12)
     expected, encoder = tokens_by_trl(trl_rows, qwen.hf), ChatEncoder(qwen)
@@ -200,6 +201,7 @@ def test_chats_have_the_tokens_of_trl(data_dir, qwen):
     check_tokens(implicit, encoder, tokens_by_trl(implicit, qwen.hf))
 
 
+@pytest.mark.long
 def test_texts_have_the_tokens_of_trl(data_dir, qwen):
     """Blanks and newlines merge with the prompt on one side only, and some answers end with EOS already."""
     _, trl_rows = conversations(data_dir, 12)
@@ -282,7 +284,7 @@ def test_trainer_weighs_every_pair_of_a_step_alike(tmp_path):
         )
 
 
-@pytest.mark.training
+@pytest.mark.long
 def test_two_ranks_of_trainer_are_one(tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, "-W", "ignore", *torchrun, "-m", "tests.trainers.preference_run", str(tmp_path)]

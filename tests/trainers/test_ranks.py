@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from tests.trainers.ranks_run import SETTINGS, by_transformers, weights_of
 
-pytestmark = [pytest.mark.training, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).resolve().parents[2]
 

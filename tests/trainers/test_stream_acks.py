@@ -50,6 +50,7 @@ def trainer_of(dataset, folder, collator, *, steps, **options):
     return transformers.Trainer(model=tiny.model(), args=arguments, train_dataset=dataset, data_collator=collator)
 
 
+@pytest.mark.long
 def test_trainer_acknowledges_what_it_saved_and_goes_on_from_it(tmp_path):
     """Killed behind a checkpoint and resumed, every sample is trained once, and what is gone is not asked for."""
     stream = toy_stream(tmp_path / "stream", [3, 3, 3, 2], lanes=1)
@@ -81,6 +82,7 @@ class StopAt(transformers.TrainerCallback):  # type: ignore[name-defined]
         control.should_training_stop = state.global_step == self.step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "options"), [(6, {"train_sampling_strategy": "random"}), (8, {})], ids=["shuffled", "two passes"]
 )

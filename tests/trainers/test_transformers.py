@@ -52,6 +52,7 @@ def weights(trainer):
     return [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 
+@pytest.mark.long
 def test_resumed_in_the_middle_of_an_epoch_it_sees_the_same_batches(tmp_path):
     """10 packs, accumulation 2: five steps an epoch; stopped after 3, and after 7 in the second epoch."""
     whole = Recorder()
@@ -80,6 +81,7 @@ class StopAt(transformers.TrainerCallback):  # type: ignore[name-defined]
         control.should_training_stop = state.global_step == self.step
 
 
+@pytest.mark.long
 def test_the_number_of_steps_is_known_before(tmp_path):
     """Packs are counted, not guessed: len of the loader, and what is trained, agree."""
     trainer = make_trainer(tmp_path, steps=-1, num_train_epochs=2, gradient_accumulation_steps=2)
@@ -88,6 +90,7 @@ def test_the_number_of_steps_is_known_before(tmp_path):
     assert trainer.state.max_steps == trainer.state.global_step == 10
 
 
+@pytest.mark.long
 def test_workers_change_nothing(tmp_path):
     """Packs and batches go through a worker's queue."""
     results = []
@@ -99,6 +102,7 @@ def test_workers_change_nothing(tmp_path):
     assert results[0] == results[1]
 
 
+@pytest.mark.long
 def test_evaluation_packed_and_one_by_one(tmp_path):
     """Both run in Trainer; its loss is a mean of means and differs, that of the samples is one number."""
     trainer = make_trainer(tmp_path, steps=2)
@@ -167,7 +171,9 @@ def tiny_tokenizer():
 
 
 @pytest.mark.parametrize("tokenizer", [None, tiny_tokenizer], ids=["without a tokenizer", "with a tokenizer"])
-@pytest.mark.parametrize("remove", [True, False], ids=["columns removed", "columns kept"])
+@pytest.mark.parametrize(
+    "remove", [True, pytest.param(False, marks=pytest.mark.long)], ids=["columns removed", "columns kept"]
+)
 def test_a_trainer_without_our_collator_says_what_to_give_it(tmp_path, tokenizer, remove):
     """Without it the Trainer's default collators end in ``vars() argument must have __dict__`` and ``keys``."""
     trainer = transformers.Trainer(
@@ -182,6 +188,7 @@ def test_a_trainer_without_our_collator_says_what_to_give_it(tmp_path, tokenizer
         trainer.train()
 
 
+@pytest.mark.long
 def test_fill_where_samples_are_rows(tmp_path):
     """Three samples of a pack in rows of 24: the padding of each row counts, though the record before it has none."""
     trainer = make_trainer(tmp_path, steps=1, collator=PackCollator(dialect="plain", pad_to=24))

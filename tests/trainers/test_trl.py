@@ -68,6 +68,7 @@ def make_trainer(folder, *, steps=3, data=None, **options):
     )
 
 
+@pytest.mark.long
 def test_a_step_is_the_mean_over_the_targets_of_its_packs(tmp_path):
     """Two packs a step; TRL's fused loss equals the loss of the samples one by one."""
     packs = tiny.packs(2)
@@ -80,6 +81,7 @@ def test_a_step_is_the_mean_over_the_targets_of_its_packs(tmp_path):
     assert (entry["samples_per_step"], entry["supervised_tokens"]) == (6, 30)
 
 
+@pytest.mark.long
 def test_evaluation_packed_and_one_by_one(tmp_path):
     trainer = make_trainer(tmp_path, steps=2)
     trainer.train()
@@ -96,6 +98,7 @@ def test_packing_twice_is_refused(tmp_path, setting):
         make_trainer(tmp_path, **{setting: True})
 
 
+@pytest.mark.long
 def test_a_pack_without_a_target_trains_on(tmp_path):
     """One of two packs has no target: TRL's fused forward takes its batch too, and the loss is a number."""
     some = tiny.packs(2)

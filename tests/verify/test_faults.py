@@ -10,6 +10,7 @@ from brimful.shards import assemble_pack  # noqa: E402
 from brimful.verify import Status, verify_packing  # noqa: E402
 from brimful.verify.models import tiny_model  # noqa: E402
 from brimful.verify.samples import random_samples  # noqa: E402
+from tests.marks import long_but  # noqa: E402
 from tests.verify import faults  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of torch and Transformers; as errors they would break it
@@ -39,46 +40,63 @@ def models():
     return get
 
 
+SHORT_FAULTS = {
+    faults.whole_pack_label_shift,
+    faults.padding_trained_on,
+    faults.positions_not_reset,
+    faults.mask_present,
+    faults.cp_rounding,
+    faults.one_seq_idx,
+    faults.in_place_labels,
+    faults.lost_sample,
+    faults.boundaries_one_late,
+}
+"""One or two of each check: each runs a model a dozen times, and `make test-all` runs them all."""
+
+
 def run(model, collator, attention="eager", **options):
     return verify_packing(model, collator, samples(), attention=attention, **options)
 
 
 @pytest.mark.parametrize(
     ("fault", "check", "cause"),
-    [
-        (faults.whole_pack_label_shift, "labels", "whole-pack label shift: the last token of 2 samples"),
-        (faults.first_label_kept, "labels", "first label kept: 2 samples"),
-        (faults.double_shift, "labels", "double shift"),
-        (faults.not_shifted, "labels", "not shifted"),
-        (faults.prompts_trained_on, "labels", "tokens without a label in their sample"),
-        (faults.pad_told_by_token, "labels", "all of them token 5: padding is told by its token"),
-        (faults.padding_trained_on, "padding", "labels are copied from the padded tokens"),
-        (faults.pad_at_position_0, "padding", "pad at position 0"),
-        (faults.padding_joined_to_a_sample, "padding", "attended to"),
-        (faults.positions_not_reset, "positions", "positions not reset"),
-        (faults.positions_not_reset, "isolation", "positions not reset"),
-        (faults.no_boundaries_at_all, "positions", "no position_ids"),
-        (faults.no_boundaries_at_all, "isolation", "no position_ids"),
-        (faults.mask_present, "isolation", "mask present"),
-        (faults.cache_left_on, "isolation", "cache"),
-        (faults.cp_rounding, "boundaries", "context-parallel rounding: 7 tokens are given to the kernel as 6"),
-        (faults.padding_in_no_segment, "boundaries", "padding at the end is in no segment"),
-        (faults.max_length_too_small, "boundaries", "never computes the end of the longest"),
-        (faults.one_seq_idx, "boundaries", "carry their state"),
-        (faults.in_place_labels, "untouched", "in-place labels"),
-        (faults.repeated_sample, "complete", "sample 0 is repeated and sample 3 is lost"),
-        (faults.lost_sample, "complete", "sample 3 is lost"),
-        (faults.labels_dropped, "labels", "the collator drops the labels"),
-        (faults.boundaries_one_late, "boundaries", "boundaries off by one: every one lies 1 token behind"),
-        (
-            faults.lengths_of_shifted_labels,
-            "boundaries",
-            "lengths off by one: every sample is given to the kernel with",
-        ),
-        (faults.seq_idx_one_late, "boundaries", "seq_idx off by one"),
-        (faults.positions_one_late, "positions", "boundaries off by one: positions begin anew 1 token late"),
-        (faults.positions_one_late, "isolation", "boundaries off by one: positions begin anew 1 token late"),
-    ],
+    long_but(
+        SHORT_FAULTS,
+        [
+            (faults.whole_pack_label_shift, "labels", "whole-pack label shift: the last token of 2 samples"),
+            (faults.first_label_kept, "labels", "first label kept: 2 samples"),
+            (faults.double_shift, "labels", "double shift"),
+            (faults.not_shifted, "labels", "not shifted"),
+            (faults.prompts_trained_on, "labels", "tokens without a label in their sample"),
+            (faults.pad_told_by_token, "labels", "all of them token 5: padding is told by its token"),
+            (faults.padding_trained_on, "padding", "labels are copied from the padded tokens"),
+            (faults.pad_at_position_0, "padding", "pad at position 0"),
+            (faults.padding_joined_to_a_sample, "padding", "attended to"),
+            (faults.positions_not_reset, "positions", "positions not reset"),
+            (faults.positions_not_reset, "isolation", "positions not reset"),
+            (faults.no_boundaries_at_all, "positions", "no position_ids"),
+            (faults.no_boundaries_at_all, "isolation", "no position_ids"),
+            (faults.mask_present, "isolation", "mask present"),
+            (faults.cache_left_on, "isolation", "cache"),
+            (faults.cp_rounding, "boundaries", "context-parallel rounding: 7 tokens are given to the kernel as 6"),
+            (faults.padding_in_no_segment, "boundaries", "padding at the end is in no segment"),
+            (faults.max_length_too_small, "boundaries", "never computes the end of the longest"),
+            (faults.one_seq_idx, "boundaries", "carry their state"),
+            (faults.in_place_labels, "untouched", "in-place labels"),
+            (faults.repeated_sample, "complete", "sample 0 is repeated and sample 3 is lost"),
+            (faults.lost_sample, "complete", "sample 3 is lost"),
+            (faults.labels_dropped, "labels", "the collator drops the labels"),
+            (faults.boundaries_one_late, "boundaries", "boundaries off by one: every one lies 1 token behind"),
+            (
+                faults.lengths_of_shifted_labels,
+                "boundaries",
+                "lengths off by one: every sample is given to the kernel with",
+            ),
+            (faults.seq_idx_one_late, "boundaries", "seq_idx off by one"),
+            (faults.positions_one_late, "positions", "boundaries off by one: positions begin anew 1 token late"),
+            (faults.positions_one_late, "isolation", "boundaries off by one: positions begin anew 1 token late"),
+        ],
+    ),
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_broken_collator_is_found_and_explained(models, fault, check, cause):
@@ -93,13 +111,16 @@ def test_a_broken_collator_is_found_and_explained(models, fault, check, cause):
 
 @pytest.mark.parametrize(
     ("name", "collator", "attention", "cause"),
-    [
-        ("qwen2_vl", faults.mrope_over_the_whole_row, "sdpa", "mRoPE"),
-        ("qwen2_vl", faults.mrope_without_a_text_row, "sdpa", "a row of text positions"),
-        ("qwen3_next", faults.no_boundaries_for_recurrent_layers, "eager", "state leak"),
-        ("mamba2", faults.right, "eager", "state leak: Mamba2ForCausalLM ignores seq_idx"),
-        ("gpt_oss", faults.right, "eager", "builds its attention mask without position_ids"),
-    ],
+    long_but(
+        {"qwen2_vl", "mamba2"},
+        [
+            ("qwen2_vl", faults.mrope_over_the_whole_row, "sdpa", "mRoPE"),
+            ("qwen2_vl", faults.mrope_without_a_text_row, "sdpa", "a row of text positions"),
+            ("qwen3_next", faults.no_boundaries_for_recurrent_layers, "eager", "state leak"),
+            ("mamba2", faults.right, "eager", "state leak: Mamba2ForCausalLM ignores seq_idx"),
+            ("gpt_oss", faults.right, "eager", "builds its attention mask without position_ids"),
+        ],
+    ),
 )
 def test_a_leaking_architecture_is_found_and_explained(models, name, collator, attention, cause):
     """Leaks of 2026: the batch is right for a plain model, and this one needs more, or cannot be helped."""
@@ -138,6 +159,7 @@ def test_a_wrong_denominator_is_found(models, wrapper, check, cause):
     assert {finding.cause for finding in report.failures if finding.check != check} <= {"follows from loss"}
 
 
+@pytest.mark.long
 def test_a_refusal_is_not_supported_and_says_what_works(models):
     """Gated delta nets without their kernels refuse packed batches: no leak, and no proof either."""
     report = run(models("qwen3_next"), faults.right)
@@ -149,7 +171,7 @@ def test_a_refusal_is_not_supported_and_says_what_works(models):
     assert "one sample per row" in refused[0].way_out
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
+@pytest.mark.parametrize("attention", long_but({"eager", "sdpa"}, ["eager", "sdpa", "flex_attention"]))
 @pytest.mark.parametrize("collator", [faults.right, PackCollator(), PackCollator(pad_to=32)])
 def test_the_right_collator_passes(models, collator, attention):
     """Every check that sees a fault above must also be able to pass."""
@@ -203,6 +225,7 @@ def test_one_padded_row_a_sample_passes(models):
     assert report.ok, str(report)
 
 
+@pytest.mark.long
 def test_the_model_is_left_as_it_was(models):
     """A check in the middle of a training script must not change the training."""
     model = models("qwen2").train()
@@ -232,6 +255,7 @@ def test_a_leak_in_both_modes_is_explained_once(models):
     assert failed(run(models("qwen2"), faults.mask_present))["training"].cause == "follows from isolation"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1e-3, 1e-2])
 def test_a_leak_that_bf16_rounds_away_in_other_numbers_is_found(models, size):
     """Nothing but a leak moves a dense model's logits, so in bf16 the last bit counts too."""
@@ -264,6 +288,7 @@ def test_dropout_in_training_is_no_fault(models):
     assert "parity was measured in eval()" in training.detail
 
 
+@pytest.mark.long
 def test_rates_of_dropout_are_0_in_training_mode_meanwhile():
     """GPT-2 has three of 0.1; with them two runs of the same batch differ, and parity could only be shown in eval()."""
     model = tiny_model("gpt2")
@@ -287,6 +312,7 @@ def test_an_auxiliary_loss_is_named_and_left_out(models, wrapper, words):
     assert loss.measured <= loss.limit
 
 
+@pytest.mark.long
 def test_the_balance_of_experts_is_named_and_left_out():
     """output_router_logits adds a loss of the whole batch to the model's."""
     model = tiny_model("qwen3_moe")
@@ -305,6 +331,7 @@ def test_samples_that_move_each_other_in_rows_of_their_own_are_not_laid_to_the_p
     assert found["isolation"].cause.startswith("not the packing")
 
 
+@pytest.mark.long
 def test_rounding_by_what_else_is_in_the_batch_is_no_leak_in_bf16():
     """Groups of experts do that; it moves others as a leak does, and float32 tells the two apart."""
     report = run(faults.RoundsByTheBatch(tiny_model("qwen2", dtype="bfloat16")), faults.right)
@@ -314,6 +341,7 @@ def test_rounding_by_what_else_is_in_the_batch_is_no_leak_in_bf16():
     assert 0 < isolation.measured <= isolation.limit == 1e-5
 
 
+@pytest.mark.long
 def test_groups_of_experts_round_otherwise_and_do_not_leak():
     """A token that is alone with its expert is multiplied by another kernel than two of them; 2e-7 is no leak in fp32."""
     report = verify_packing(tiny_model("mixtral"), PackCollator(pad_to=64), random_samples(128), attention="eager")
@@ -321,6 +349,7 @@ def test_groups_of_experts_round_otherwise_and_do_not_leak():
     assert any(finding.measured for finding in report.findings if finding.check == "isolation")
 
 
+@pytest.mark.long
 def test_a_leak_below_rounding_in_bf16_is_found():
     """What rounding may move must not hide a leak."""
     rounding = faults.RoundsByTheBatch(tiny_model("qwen2", dtype="bfloat16"))

@@ -12,6 +12,7 @@ from brimful.verify import verify_packing  # noqa: E402
 from brimful.verify.media_models import tiny_media_model  # noqa: E402
 from brimful.verify.remembered_features import RememberedFeatures  # noqa: E402
 from brimful.verify.samples import few_with_media, renumbered  # noqa: E402
+from tests.marks import long_but  # noqa: E402
 from tests.verify import media_faults as faults  # noqa: E402
 from tests.verify import media_packs as packs_of  # noqa: E402
 
@@ -37,7 +38,7 @@ def failures(report):
     return {finding.check: finding.cause for finding in report.failures}
 
 
-@pytest.mark.parametrize("family", ["qwen2-vl", "qwen3-vl", "llava", "qwen2-audio"])
+@pytest.mark.parametrize("family", long_but({"qwen2-vl"}, ["qwen2-vl", "qwen3-vl", "llava", "qwen2-audio"]))
 def test_a_right_collator_passes(family, small_qwen, tmp_path):
     """Towers, positions in space, loss and gradients; and other media in one sample move no other sample."""
     if family == "llava":
@@ -56,6 +57,7 @@ def test_a_right_collator_passes(family, small_qwen, tmp_path):
     assert f"{2 if family == 'qwen2-audio' else 3} samples with other media" in details["isolation"]
 
 
+@pytest.mark.long
 def test_videos_pass(small_qwen, tmp_path):
     """Frames between timestamps, and a video in the place of another one."""
     pytest.importorskip("av")
@@ -96,6 +98,7 @@ def test_a_fault_is_found_by_name(pictures, fault, check, cause):
     assert cause in failures(report).get(check, ""), str(report)
 
 
+@pytest.mark.long
 def test_a_tower_that_sees_all_pictures_is_found(pictures):
     """The tokens do not show it: another picture moves samples beside it."""
     packs, model, collator = pictures

@@ -19,12 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 CAUSAL = sorted(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 ATTENTION = ("eager", "sdpa", "flex_attention")
 ISOLATED = ("llama", "qwen2", "qwen3", "gemma", "gemma3", "mistral", "qwen3_moe")
-SHORT = ("llama", "gemma3", "qwen3_moe")
-"""What `make test` runs: plain attention, windows, experts; `make test-all` runs them all, seconds each."""
+SHORT = ("llama",)
+"""Run by `make test`: plain attention. `make test-all` runs windows and experts too, seconds each."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.training] * (name not in SHORT)) for name in ISOLATED]
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in SHORT)) for name in ISOLATED]
 )
 def test_packed_equals_one_by_one(name):
     """Logits, loss and gradients in eager, SDPA and flex attention, with padding behind; the promise of the library."""
@@ -49,6 +49,7 @@ def test_experts_see_no_padding():
     assert [found.status for found in inert] == [Status.PASS]
 
 
+@pytest.mark.long
 def test_bf16_passes_within_its_precision_and_a_leak_does_not():
     """The looser limit must still be far below what a leak does."""
     model = tiny_model("qwen2", dtype="bfloat16")

@@ -1,9 +1,8 @@
-"""Packs on disk: of a plan (``write_packs``), in one job (``pack_dataset``), while data arrives (``PackingProducer``)."""
+"""Packs on disk: of a plan (``write_packs``), in one job (``pack_dataset``), while data arrives (``producer``)."""
 
 from brimful.materialize.check import check_store
 from brimful.materialize.job import pack_dataset
-from brimful.materialize.producer import PackingProducer, ProducerStatistics
 from brimful.materialize.summary import PackSummary
 from brimful.materialize.write import write_packs
 
-__all__ = ["PackSummary", "PackingProducer", "ProducerStatistics", "check_store", "pack_dataset", "write_packs"]
+__all__ = ["PackSummary", "check_store", "pack_dataset", "write_packs"]

@@ -13,6 +13,7 @@ from brimful.media.audio import AudioHeader
 from brimful.media.families import Piece, open_family
 from brimful.media.families.patches import smart_resize
 from brimful.media.images import ImageSize
+from tests.marks import long_but
 
 LIMITS = [{}, {"min_pixels": 28 * 28, "max_pixels": 28 * 28 * 9}, {"min_pixels": 512 * 512, "max_pixels": 4096 * 4096}]
 
@@ -93,7 +94,12 @@ def test_pictures_of_every_format(name, patch, limits, tmp_path):
 
 
 @pytest.mark.parametrize("limits", LIMITS[:2], ids=["default", "small"])
-@pytest.mark.parametrize("folder", ["mathvision/images", "coco/images", "llama_factory_demo/mllm_demo_data"])
+@pytest.mark.parametrize(
+    "folder",
+    long_but(
+        {"llama_factory_demo/mllm_demo_data"}, ["mathvision/images", "coco/images", "llama_factory_demo/mllm_demo_data"]
+    ),
+)
 def test_shipped_pictures(folder, limits, data_dir):
     """All real pictures, with the settings of the real processor's file."""
     pytest.importorskip("transformers.image_utils", reason="needs the extra brimful[text]")
