@@ -200,7 +200,7 @@ def samples():
         ("trl", "sdpa", None),
         ("dense_mask", "sdpa", "attention_mask"),
         ("dense_mask_additive", "eager", "attention_mask"),
-        ("flex_attention", "flex_attention", "block_mask"),
+        pytest.param("flex_attention", "flex_attention", "block_mask", marks=pytest.mark.long),
     ],
 )
 @pytest.mark.parametrize("unit", [1, 4])

@@ -55,7 +55,7 @@ def _qwen_answers(sample):
     ("name", "count"),
     [
         pytest.param("gsm8k_test.jsonl", 200, marks=pytest.mark.long),
-        ("sgd_train_dialogues.jsonl.gz", 200),
+        pytest.param("sgd_train_dialogues.jsonl.gz", 200, marks=pytest.mark.long),
         ("gpteacher.jsonl.gz", 200),
         ("smile_zh_multiturn_3k.jsonl.gz", 200),
     ],

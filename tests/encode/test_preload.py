@@ -19,6 +19,7 @@ os.waitpid(child, 0)
 """
 
 
+@pytest.mark.long
 def test_a_fork_waits_for_the_tokenizer_and_for_no_lock(qwen, qwen_tokenizer, fresh_cache):
     """Facts are known and the template is not, as after a job on documents: a template was compared in a thread, whose
     import of Transformers waited for the lock that the fork held, for ever."""

@@ -190,6 +190,7 @@ def test_weights_that_cannot_be_placed_are_an_error() -> None:
     assert "marks 1 turns for 2 answers" in result.reason
 
 
+@pytest.mark.long
 def test_real_conversations_pass(data_dir, qwen) -> None:
     """Without it the check could refuse what it was made for: tool calls, results, answers of several turns."""
     from brimful.sources import open_source

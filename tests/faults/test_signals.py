@@ -221,7 +221,7 @@ INT, TERM = signal.SIGINT, signal.SIGTERM
     [
         ("loading", 1, INT, False, None),
         ("measuring", 2, INT, True, None),
-        ("writing", 2, TERM, False, 0.1),
+        pytest.param("writing", 2, TERM, False, 0.1, marks=pytest.mark.long),
         pytest.param("server importing", 2, INT, True, 0.1, marks=pytest.mark.long),
         pytest.param("worker importing", 2, INT, True, None, marks=pytest.mark.long),
         pytest.param("measuring", 2, TERM, True, None, marks=pytest.mark.long),

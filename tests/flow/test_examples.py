@@ -244,6 +244,7 @@ def test_the_quickstart_runs_as_shown(demo_files) -> None:
     assert ran == ["pack", "report", *["inspect"] * 4, "python", "python", "measure", "plan", "write", "python"]
 
 
+@pytest.mark.long
 def test_files_can_be_read_as_the_page_on_formats_shows(demo_files, capsys) -> None:
     command("brimful pack chats.jsonl -o packs --tokenizer tokenizer --max-length 2048 --overflow drop")
     packs, table = open_packs("packs"), LengthTable.open("packs/lengths.arrow")

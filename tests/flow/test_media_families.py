@@ -128,6 +128,7 @@ def test_pictures_in_tiles(internvl):
     assert len(packs) < 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["omni", "internvl"])
 def test_verify_passes_them(name, request):
     """The tiny models of ``brimful verify packs --processor DIR``; another medium in one sample moves no other."""

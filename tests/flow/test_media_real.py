@@ -75,10 +75,8 @@ def audio_processor(folder, tokenizer):
     return loaded
 
 
-SLOW = ("exams", "captions", "sounds")
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in CASES])
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
 def test_packed_is_alone(name, data_dir, small_qwen, tmp_path):
     """As shipped, but for their size: pictures of at most 30,000 pixels and sounds of ten seconds."""
     rows, place, family, count = CASES[name]

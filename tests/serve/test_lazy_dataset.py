@@ -134,7 +134,7 @@ def test_batches_are_those_of_the_loader_and_resume_at_every_step(tmp_path_facto
         assert batches == whole[step:]
 
 
-@pytest.mark.parametrize(("context", "num_workers"), [("fork", 2), ("spawn", 1)])
+@pytest.mark.parametrize(("context", "num_workers"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.long)])
 def test_workers_follow_a_stream_that_grows(tmp_path, context, num_workers):
     """R9: workers wait for packs that were not there when they started; nothing is shared between them."""
     producer = ToyProducer(tmp_path, lanes=2)

@@ -46,6 +46,7 @@ def test_a_real_process_exits_with_2_and_one_line(tmp_path: Path, tokenizer: Pat
     assert outcome.out == ""
 
 
+@pytest.mark.long
 def test_a_hub_id_that_cannot_be_reached_is_one_line(chats: Path, tmp_path: Path) -> None:
     """Without it a misspelt hub id on a node without network is a page of transformers."""
     outcome = in_a_process(

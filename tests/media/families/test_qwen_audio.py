@@ -46,6 +46,7 @@ def test_one_placeholder_becomes_a_token_for_40_milliseconds():
     assert open_family("qwen2.5-omni").audio(hour).num_tokens == 7_500
 
 
+@pytest.mark.long
 def test_shipped_sounds(processor, data_dir):
     """Every real clip, from the file to the tokens."""
     paths = [

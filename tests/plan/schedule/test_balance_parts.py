@@ -89,6 +89,7 @@ def test_slowest_ranks_of_parts_add_up():
     assert imbalance(array, costs, barrier=Barrier.STEP).tolist() == [1.0]
 
 
+@pytest.mark.long
 def test_towers_wait_little_over_64_ranks_on_real_pictures(data_dir):
     """MathVision, COCO and chats of text: in shuffled order ranks wait for a fifth of the tower's time and more."""
     folder = data_dir / "lengths"
