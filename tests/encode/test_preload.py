@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from brimful.encode.proofs import remember
 from brimful.preloading import TOKENIZER
 
