@@ -16,7 +16,7 @@ from brimful.media import BadMediumError, MediaKind, Medium, PlacedMedium
 from brimful.ragged import offsets_of
 from brimful.shards import MEDIA_VERSION, MediaFiles, PackMedium, PackRows, ShardReader, ShardWriter, StoredAt
 from brimful.shards.media_columns import MediaCells, cells_of
-from brimful.shards.stored_media import StoredMedia
+from brimful.shards.stored_media import StoredFacts, StoredMedia
 from tests.shards.test_media_files import written
 
 CONTENTS = (b"abc", b"defg", b"x" * 600)
@@ -78,7 +78,7 @@ def test_objects_are_made_when_they_are_asked_for(tmp_path, monkeypatch):
     """Bytes of a medium need no object of its facts, and a reader of tokens none at all."""
     files, places = files_of(tmp_path)
     cells = cells_of(media_of(files, places)[1], "/data")
-    monkeypatch.setattr(StoredMedia, "facts", None)
+    monkeypatch.setattr(StoredFacts, "fields", None)
     media = StoredMedia(cells, files)
     assert [item.read() for item in media[:2]] == [*CONTENTS[:2]]
     with pytest.raises(TypeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import Any
 
 from brimful.blobs import BlobStore
 from brimful.media.reference import BadMediumError, MediaKind, Medium
@@ -35,7 +36,7 @@ class MediaContainer:
         self.store, self.key, self.holds_features = store, key, holds_features
         self._local_path = store.local_path(key)
         self.path = self._local_path or f"{store.url}/{key}"
-        self._descriptor: int | None = None
+        self._descriptor: Any = None  # number of the open file
         self._map: mmap.mmap | None = None
 
     def medium(self, kind: MediaKind, name: str, offset: int, size: int) -> Medium:
@@ -52,7 +53,15 @@ class MediaContainer:
             BadMediumError: the file is gone, cannot be read, or ends before.
         """
         try:
-            content = self._read(offset, size)
+            # Behind the end of a file that was cut a map kills the process: its size is asked for before every use.
+            if (
+                self._map is not None
+                and size <= _MAPPED_BYTES
+                and os.lseek(self._descriptor, 0, os.SEEK_END) >= offset + size
+            ):
+                content = self._map[offset : offset + size]
+            else:
+                content = self._read(offset, size)
         except OSError as error:
             reason = "is missing" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
             raise BadMediumError(f"its file {self.path} {reason}: write the packs again") from error
@@ -72,11 +81,8 @@ class MediaContainer:
             return self.store.get_range(self.key, offset, offset + size)
         if self._descriptor is None:
             self._descriptor = os.open(self._local_path, os.O_RDONLY)
-        # Behind the end of a file that was cut a map kills the process: its size is asked for before every use.
-        if size <= _MAPPED_BYTES and os.lseek(self._descriptor, 0, os.SEEK_END) >= offset + size > offset:
-            if self._map is None:
+            if os.fstat(self._descriptor).st_size:
                 self._map = mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
-            return self._map[offset : offset + size]
         # By position: the descriptor is shared with forked processes.
         return os.pread(self._descriptor, size, offset)
 

@@ -13,10 +13,9 @@ import numpy as np
 from brimful.errors import CorruptFileError
 from brimful.fingerprint import digest_bytes
 from brimful.media import Medium, PlacedMedium
-from brimful.shards.media_columns import DIGEST_BYTES, KINDS, NO_DIGEST, NUMBERS, ONE_RUN, ROW, TEXT, MediaCells
+from brimful.shards.media_columns import DIGEST_BYTES, KINDS, NO_DIGEST, NUMBERS, ONE_RUN, PLACE, ROW, TEXT, MediaCells
 from brimful.shards.media_files import MediaFiles
 
-_CONTAINER = NUMBERS.index("container")
 _NUM_RUNS = NUMBERS.index("num_runs")
 _NAME_BYTES = NUMBERS.index("name_bytes")
 
@@ -34,19 +33,11 @@ class StoredMedia(Sequence[PlacedMedium]):
     """
 
     def __init__(self, cells: MediaCells, files: MediaFiles) -> None:
-        self._cells, self._files = cells, files
-        self._rows = list(ROW.iter_unpack(cells.numbers))
+        self._facts = StoredFacts(cells, files)
         self._made: tuple[PlacedMedium, ...] | None = None
-        # A pack whose container is gone must not be served: files are looked at in front of everything else.
-        last_shard = -1
-        for row in self._rows:
-            if row[_CONTAINER] != last_shard:
-                last_shard = row[_CONTAINER]
-                if last_shard >= 0:
-                    files.container(last_shard)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._facts.places)
 
     @overload
     def __getitem__(self, index: int) -> PlacedMedium: ...
@@ -77,8 +68,32 @@ class StoredMedia(Sequence[PlacedMedium]):
     @property
     def _items(self) -> tuple[PlacedMedium, ...]:
         if self._made is None:  # not a cached property, whose lock costs as much as a medium
-            self._made = tuple([_of_shard(self, index) for index in range(len(self._rows))])
+            facts = self._facts
+            self._made = tuple([_of_shard((facts, index)) for index in range(len(facts.places))])
         return self._made
+
+
+class StoredFacts:
+    """What a shard says of the media of one pack. Media hold it and not the pack: no cycle waits for the collector.
+
+    Args:
+        cells, files: as of ``StoredMedia``.
+
+    Attributes:
+        places: container, offset and size of each medium; container -1 for a reference.
+    """
+
+    def __init__(self, cells: MediaCells, files: MediaFiles) -> None:
+        self._cells, self._files = cells, files
+        # Where bytes are is all that most readers ask for: the other numbers are read with the other facts.
+        self.places = list(PLACE.iter_unpack(cells.numbers))
+        # A pack whose container is gone must not be served: files are looked at in front of everything else.
+        self._containers = {shard: files.container(shard) for shard, _, _ in self.places if shard >= 0}
+
+    @cached_property
+    def _rows(self) -> list[tuple[int, ...]]:
+        """All numbers of each medium."""
+        return list(ROW.iter_unpack(self._cells.numbers))
 
     @cached_property
     def _first_bytes(self) -> list[int]:
@@ -88,7 +103,7 @@ class StoredMedia(Sequence[PlacedMedium]):
     @cached_property
     def _seconds(self) -> list[float]:
         seconds: list[float] = np.frombuffer(self._cells.seconds, dtype=np.float64).tolist()
-        return seconds or [math.nan] * len(self)
+        return seconds or [math.nan] * len(self.places)
 
     @cached_property
     def _first_runs(self) -> list[int]:
@@ -97,24 +112,24 @@ class StoredMedia(Sequence[PlacedMedium]):
 
     def content(self, index: int) -> bytes | None:
         """Return the bytes of a medium, if they are in a container and those that were packed."""
-        shard, offset, size = self._rows[index][_CONTAINER:]
+        shard, offset, size = self.places[index]
         if shard < 0:
             return None
-        content = self._files.container(shard).read(offset, size)
+        content = self._containers[shard].read(offset, size)
         return content if digest_bytes(content) == self._digest(index) else None
 
-    def facts(self, index: int) -> dict[str, Any]:
+    def fields(self, index: int) -> dict[str, Any]:
         """Return the fields of ``PlacedMedium``.
 
         Raises:
             CorruptFileError: other values than a writer writes.
         """
         try:
-            return self._facts(index)
+            return self._fields(index)
         except (ValueError, IndexError) as error:
             raise CorruptFileError(f"the media of a pack cannot be read: {error}") from error
 
-    def _facts(self, index: int) -> dict[str, Any]:
+    def _fields(self, index: int) -> dict[str, Any]:
         (kind, segment, start, length, num_tokens, num_patches, time, height, width, num_frames) = self._rows[index][
             :10
         ]
@@ -128,7 +143,7 @@ class StoredMedia(Sequence[PlacedMedium]):
         if shard < 0:
             medium = self._files.reference(KINDS[kind], name, path, offset, size)
         else:
-            medium = self._files.container(shard).medium(KINDS[kind], name, offset, size)
+            medium = self._containers[shard].medium(KINDS[kind], name, offset, size)
         runs = np.frombuffer(self._cells.runs, dtype=np.int32)[self._first_runs[index] :][:num_runs]
         seconds = self._seconds[index]
         digest = self._digest(index)
@@ -158,9 +173,9 @@ class _Fact:
         self._name = name
 
     def __get__(self, item: Any, owner: type) -> Any:
-        media, index = item._source
+        facts, index = item._source
         # From now on the values of the object hide this descriptor.
-        vars(item).update(media.facts(index))
+        vars(item).update(facts.fields(index))
         return vars(item)[self._name]
 
 
@@ -168,7 +183,7 @@ class _OfShard(PlacedMedium):
     """A placed medium whose facts lie in a shard. A changed copy of it is a ``PlacedMedium`` like any other."""
 
     __slots__ = ("_source",)
-    _source: tuple[StoredMedia, int]
+    _source: tuple[StoredFacts, int]
 
     medium = _Fact()
     start = _Fact()
@@ -187,8 +202,8 @@ class _OfShard(PlacedMedium):
         return PlacedMedium(*values, **named)
 
     def read(self) -> bytes:
-        media, index = self._source
-        content = media.content(index)
+        facts, index = self._source
+        content = facts.content(index)
         # A reference, or bytes that are not those that were packed: read as any other medium, which says so.
         return super().read() if content is None else content
 
@@ -196,11 +211,14 @@ class _OfShard(PlacedMedium):
         return PlacedMedium, tuple(getattr(self, name) for name in PlacedMedium.__dataclass_fields__)
 
 
-def _of_shard(media: StoredMedia, index: int) -> PlacedMedium:
+def _of_shard(source: tuple[StoredFacts, int]) -> PlacedMedium:
     """Return a medium of a pack, without its facts."""
-    item = object.__new__(_OfShard)
-    _set_source(item, (media, index))
+    item = _new(_OfShard)
+    _set_source(item, source)
     return item
+
+
+_new = object.__new__
 
 
 _set_source = _OfShard.__dict__["_source"].__set__
