@@ -196,11 +196,11 @@ class _BatchViews:
         self.media = [(data.data, offsets) if len(data) else None for data, offsets in views]
         self.blobs = batch.column("blobs") if "blobs" in batch.schema.names else None
 
-    def media_of(self, row: int) -> tuple[bytes, ...]:
+    def media_of(self, row: int) -> list[bytes]:
         """Return the cells of a pack's media as they are stored, bytes in its row last; empty in a shard of text."""
         # A copy, which is checked and then parsed: the mapped file may change in between.
         cells = [b"" if view is None else view[0][view[1][row] : view[1][row + 1]].tobytes() for view in self.media]
-        return (*cells, *(() if self.blobs is None else self.blobs[row].as_py()))
+        return cells if self.blobs is None else [*cells, *self.blobs[row].as_py()]
 
 
 def _text_views(column: Any) -> tuple[_Array, list[int]]:
@@ -305,7 +305,7 @@ class ShardReader:
             self._placed(media) if media else (),
         )
 
-    def _placed(self, cells: tuple[bytes, ...]) -> Sequence[PlacedMedium]:
+    def _placed(self, cells: list[bytes]) -> Sequence[PlacedMedium]:
         """Return the media of a pack, wherever their bytes are."""
         if self._version == BLOBS_VERSION:
             return media_from_json(cells[0], from_row_blobs(cells[1:]))

@@ -13,6 +13,7 @@ import numpy as np
 from brimful.errors import CorruptFileError
 from brimful.fingerprint import digest_bytes
 from brimful.media import Medium, PlacedMedium
+from brimful.media.container import MediaContainer
 from brimful.shards.media_columns import DIGEST_BYTES, KINDS, NO_DIGEST, NUMBERS, ONE_RUN, PLACE, ROW, TEXT, MediaCells
 from brimful.shards.media_files import MediaFiles
 
@@ -88,7 +89,10 @@ class StoredFacts:
         # Where bytes are is all that most readers ask for: the other numbers are read with the other facts.
         self.places = list(PLACE.iter_unpack(cells.numbers))
         # A pack whose container is gone must not be served: files are looked at in front of everything else.
-        self._containers = {shard: files.container(shard) for shard, _, _ in self.places if shard >= 0}
+        self._containers: dict[int, MediaContainer] = {}
+        for shard, _, _ in self.places:
+            if shard not in self._containers and shard >= 0:
+                self._containers[shard] = files.container(shard)
 
     @cached_property
     def _rows(self) -> list[tuple[int, ...]]:
