@@ -63,7 +63,7 @@ def digest_bytes(data: bytes | memoryview) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
-def fingerprint_stream(pieces: Iterable[bytes]) -> Fingerprint:
+def fingerprint_stream(pieces: Iterable[bytes | memoryview]) -> Fingerprint:
     """Return the fingerprint of bytes that come in pieces: that of all of them in one run.
 
     >>> fingerprint_stream([b"ab", b"c"]) == fingerprint_bytes(b"abc")

@@ -64,6 +64,15 @@ def test_a_full_disk_leaves_nothing_and_loses_nothing(tmp_path, monkeypatch, ope
     assert store.get("log/old") == b"old"
 
 
+def test_a_full_disk_is_told_of_the_blob_that_met_it(tmp_path, monkeypatch):
+    """Of two that are open at once the other has room enough."""
+    store = LocalBlobStore(tmp_path)
+    with pytest.raises(StoreFullError, match="no space left while writing .*/media/0 "), store.blob("media/0") as media:
+        with store.blob("shards/0"):
+            monkeypatch.setattr(os, "write", full_disk)
+            media.write(b"a" * (1 << 22))
+
+
 def test_a_disk_that_fills_in_the_middle_of_a_blob(tmp_path, monkeypatch):
     """Without it the first half of a blob could appear under its name."""
     real, calls = os.write, []

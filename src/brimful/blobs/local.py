@@ -143,11 +143,13 @@ class _LocalBlob(Blob):
 
     def _write(self, view: memoryview) -> None:
         assert self._descriptor is not None
-        while view:
-            num_bytes = os.write(self._descriptor, view[:_MAX_WRITE])
-            view = view[num_bytes:]
-            self.num_written += num_bytes
-            crash_points.reach("mid-write")
+        # Explained here, where its name is known: of several blobs that are open at once the last would be blamed.
+        with full_device_explained(self._directory / self._title, lambda: self.num_written):
+            while view:
+                num_bytes = os.write(self._descriptor, view[:_MAX_WRITE])
+                view = view[num_bytes:]
+                self.num_written += num_bytes
+                crash_points.reach("mid-write")
 
     def finish(self) -> None:
         """Bring all bytes to the device."""

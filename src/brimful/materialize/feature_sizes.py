@@ -14,7 +14,6 @@ from brimful.encode.token_runs import StoredSamples
 from brimful.errors import SettingsError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
 from brimful.materialize.media_layout import MediaLayout
-from brimful.media import MediaKind
 from brimful.media.features import FeatureMaker
 from brimful.media.rope_rules import rope_rule
 from brimful.media.storage import MediaStorage
@@ -124,11 +123,5 @@ def _sizes_of(context: _SizeContext, task: _SizeTask) -> list[int]:
         }
     sizes = []
     for sample_id, index in zip(task.sample_ids.tolist(), task.indices.tolist(), strict=True):
-        item = media[sample_id][index]
-        if item.medium.kind is not MediaKind.IMAGE:
-            raise SettingsError(
-                f"{setting('media_storage', 'features')} stores features of pictures, and {item.title} of sample {sample_id} is "
-                f"none: choose {setting('media_storage', 'bytes')}"
-            )
-        sizes.append(context.maker.block_bytes(item))
+        sizes.append(context.maker.block_bytes(media[sample_id][index]))
     return sizes

@@ -1,14 +1,14 @@
 """Media of the packs of a shard: placed in their packs, and their bytes in the container of the shard that uses them first."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from brimful.blobs import Blob, BlobStore
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.token_runs import KeptMedium
-from brimful.errors import BadSampleError, OversizedSampleError, SettingsError
+from brimful.errors import BadSampleError, OversizedSampleError, SettingsError, StoreFullError
 from brimful.fingerprint import fingerprint_bytes
 from brimful.materialize.media_layout import ShardMedia
 from brimful.media import BadMediumError, PlacedMedium, media_of_segment
@@ -134,8 +134,9 @@ class ShardMediaWriter:
                 ending = None
                 if self._features is not None:
                     content, ending = self._block(sample_id, kept.item, content, facts.fingerprint(row)), _ENDING
-                container = self._open_container()
-                offset = container.add(kept.item.medium.name, facts.fingerprint(row), content, ending=ending)
+                with _full_disk_explained():
+                    container = self._open_container()
+                    offset = container.add(kept.item.medium.name, facts.fingerprint(row), content, ending=ending)
                 assert offset == facts.positions[row], "the layout of a container is known before it is written"
 
     def _block(self, sample_id: int, item: PlacedMedium, content: bytes, fingerprint: Fingerprint) -> bytes:
@@ -143,8 +144,11 @@ class ShardMediaWriter:
         assert self._features is not None
         try:
             return self._features.block(replace(item.medium, data=content), item, fingerprint)
-        except (BadMediumError, SettingsError) as error:
+        except BadMediumError as error:
             raise self._error(sample_id, item, str(error)) from error
+        except SettingsError as error:
+            where = self._samples.source.where(sample_id)
+            raise SettingsError(f"{where} (sample {sample_id}): {item.title}: {error.message}") from error
 
     def _content(self, sample_id: int, index: int, item: PlacedMedium) -> bytes:
         """Return the bytes of a medium; those that came with a row are read with it."""
@@ -174,11 +178,24 @@ class ShardMediaWriter:
             "items": {kind: counter.total().as_dict() for kind, counter in sorted(self._counts.items())}
         }
         if self._container is not None and self._blob is not None:
-            self._container.close()
-            key = container_key(self._shard, self._blob.xxh3_128)
-            self._blob.publish(key)
+            with _full_disk_explained():
+                self._container.close()
+                key = container_key(self._shard, self._blob.xxh3_128)
+                self._blob.publish(key)
             facts |= {"file": key, "bytes": self._blob.size, "xxh3_128": self._blob.xxh3_128}
             if self._features is not None:
                 facts["features"] = True
             facts["stored"] = self._container.num_members
         return facts if facts["items"] else None
+
+
+@contextmanager
+def _full_disk_explained() -> Iterator[None]:
+    """Add to the error of a full disk what needs less room."""
+    try:
+        yield
+    except StoreFullError as error:
+        raise StoreFullError(
+            error.errno,
+            f"{error.message}; {setting('media_storage', 'references')}, in another directory, needs no room for media",
+        ) from error

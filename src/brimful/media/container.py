@@ -83,8 +83,11 @@ class MediaContainer:
             self._descriptor = os.open(self._local_path, os.O_RDONLY)
             if os.fstat(self._descriptor).st_size:
                 self._map = mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
-        # By position: the descriptor is shared with forked processes.
-        return os.pread(self._descriptor, size, offset)
+        # By position: the descriptor is shared with forked processes. A call reads at most 2 GiB, and a film may have more.
+        content = os.pread(self._descriptor, size, offset)
+        while len(content) < size and (rest := os.pread(self._descriptor, size - len(content), offset + len(content))):
+            content += rest
+        return content
 
     def __reduce__(self) -> tuple[object, ...]:
         return MediaContainer, (self.store, self.key, self.holds_features)

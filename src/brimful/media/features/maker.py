@@ -14,9 +14,11 @@ from brimful.media.features.block import Features, block_bytes, to_block
 from brimful.media.features.image import ImageFeatures
 from brimful.media.features.sound import SoundFeatures
 from brimful.media.features.stored import metadata_of
+from brimful.media.features.trimmed import restored, trimmed
 from brimful.media.features.video import VideoFeatures
 from brimful.media.placed import PlacedMedium
 from brimful.media.reference import MediaKind, Medium
+from brimful.messages import setting
 from brimful.typing import Fingerprint
 
 
@@ -47,7 +49,14 @@ class FeatureMaker:
             BadMediumError: it cannot be decoded.
             SettingsError: the processor makes other shapes or dtypes than its settings say.
         """
-        block = to_block(self.of(medium, item), metadata_of(item, fingerprint, self.fingerprint))
+        features = self.of(medium, item)
+        stored = trimmed(features, item)
+        if stored is not features and not _are_same(restored(stored, item), features):
+            raise SettingsError(
+                "its spectrogram is not the same number behind its end, as where the feature extractor adds noise "
+                f"(dither): choose {setting('media_storage', 'bytes')}"
+            )
+        block = to_block(stored, metadata_of(item, fingerprint, self.fingerprint))
         if len(block) != self.block_bytes(item):
             raise SettingsError(
                 f"its features take {len(block):,} bytes and {self.block_bytes(item):,} were counted: the processor "
@@ -60,7 +69,8 @@ class FeatureMaker:
         key: tuple[Any, ...] = (item.medium.kind, item.num_tokens, item.num_patches, item.grid, item.num_mel_frames)
         key = (*key, item.seconds_per_grid is None)
         if key not in self._sizes:
-            self._sizes[key] = block_bytes(self.blank(item), metadata_of(item, "0" * 32, self.fingerprint))
+            stored = trimmed(self.blank(item), item)
+            self._sizes[key] = block_bytes(stored, metadata_of(item, "0" * 32, self.fingerprint))
         return self._sizes[key]
 
     @cached_property
@@ -80,6 +90,13 @@ class FeatureMaker:
     def __reduce__(self) -> tuple[object, ...]:
         # Processors are loaded again in each process: one of them may not be picklable, and all are read from files.
         return FeatureMaker, (self.directory, self.family)
+
+
+def _are_same(one: Features, other: Features) -> bool:
+    """Return true for the same arrays, bit for bit."""
+    return one.keys() == other.keys() and all(
+        array.dtype == other[name].dtype and array.tobytes() == other[name].tobytes() for name, array in one.items()
+    )
 
 
 class _Maker(Protocol):

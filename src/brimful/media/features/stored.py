@@ -2,6 +2,7 @@
 
 from brimful.errors import SettingsError
 from brimful.media.features.block import Features, from_block
+from brimful.media.features.trimmed import restored
 from brimful.media.placed import PlacedMedium
 from brimful.media.reference import BadMediumError
 from brimful.typing import Fingerprint
@@ -35,4 +36,4 @@ def read_features(item: PlacedMedium, settings: Fingerprint) -> Features:
             "its features were made with another processor, or other settings of it: give the processor that the packs "
             "were made with, or none"
         )
-    return features
+    return restored(features, item)

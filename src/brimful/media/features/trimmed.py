@@ -1,0 +1,56 @@
+"""Spectrograms without their padding: a store holds the columns of the sound, one number for all behind them, and how many.
+
+A sound of five seconds has 500 columns of the 30,000 that Qwen2.5-Omni is given, and 3,000 of Qwen2-Audio. Columns behind its end are
+of silence, so each of their numbers is the same.
+"""
+
+import numpy as np
+
+from brimful.media.features.block import Features
+from brimful.media.placed import PlacedMedium
+
+_EDGE = 2
+"""Columns behind the last that still see the sound: a window is 2.5 steps wide, and centred."""
+
+_MASK = "feature_attention_mask"
+
+
+def trimmed(features: Features, item: PlacedMedium) -> Features:
+    """Return what is stored of features: of a sound the columns that are not padding; all others as they are.
+
+    Args:
+        features: of one medium.
+        item: the same, with ``num_mel_frames``.
+
+    >>> from brimful.media import Medium, MediaKind
+    >>> sound = PlacedMedium(Medium(MediaKind.AUDIO, "a"), 0, 1, 1, num_mel_frames=1)
+    >>> mask = np.array([[1, 0, 0, 0, 0]], np.int32)
+    >>> spectrogram = np.array([[[5, 4, 3, 0, 0]]], np.float32)
+    >>> stored = trimmed({"input_features": spectrogram, "feature_attention_mask": mask}, sound)
+    >>> stored["input_features"].tolist(), stored["padding"].tolist(), stored["num_columns"].tolist()
+    ([[[5.0, 4.0, 3.0]]], [0.0], [5])
+    >>> restored(stored, sound)["input_features"].tolist()
+    [[[5.0, 4.0, 3.0, 0.0, 0.0]]]
+    """
+    if _MASK not in features:
+        return features
+    spectrogram = features["input_features"]
+    return {
+        "input_features": spectrogram[..., : item.num_mel_frames + _EDGE],
+        # The last number is one of the padding, if there is any.
+        "padding": spectrogram.reshape(-1)[-1:],
+        "num_columns": np.array([spectrogram.shape[-1]], dtype=np.int64),
+    }
+
+
+def restored(stored: Features, item: PlacedMedium) -> Features:
+    """Return features of which ``trimmed`` made what is stored."""
+    if "num_columns" not in stored:
+        return stored
+    columns = stored["input_features"]
+    num_columns = int(stored["num_columns"][0])
+    spectrogram = np.full((*columns.shape[:-1], num_columns), stored["padding"][0], dtype=columns.dtype)
+    spectrogram[..., : columns.shape[-1]] = columns
+    mask = np.zeros((len(columns), num_columns), dtype=np.int32)
+    mask[:, : item.num_mel_frames] = 1
+    return {"input_features": spectrogram, _MASK: mask}
