@@ -67,10 +67,17 @@ def test_a_full_disk_leaves_nothing_and_loses_nothing(tmp_path, monkeypatch, ope
 def test_a_full_disk_is_told_of_the_blob_that_met_it(tmp_path, monkeypatch):
     """Of two that are open at once the other has room enough."""
     store = LocalBlobStore(tmp_path)
-    with pytest.raises(StoreFullError, match="no space left while writing .*/media/0 "), store.blob("media/0") as media:
+
+    def fill(media):
         with store.blob("shards/0"):
-            monkeypatch.setattr(os, "write", full_disk)
             media.write(b"a" * (1 << 22))
+
+    monkeypatch.setattr(os, "write", full_disk)
+    with (
+        store.blob("media/0") as media,
+        pytest.raises(StoreFullError, match=r"no space left while writing .*/media/0 "),
+    ):
+        fill(media)
 
 
 def test_a_disk_that_fills_in_the_middle_of_a_blob(tmp_path, monkeypatch):

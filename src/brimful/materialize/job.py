@@ -168,6 +168,7 @@ def pack_dataset(
             progress=progress,
             encoded_dir=None if is_finished else encoded_dir,
             execution=execution,
+            looks_at_media=not is_finished,
         )
         table = measurement.table
         if not np.any(table.tokens > 0):

@@ -14,6 +14,7 @@ from brimful.errors import BadSampleError
 from brimful.measure.account import Account
 from brimful.measure.filters import Duplicates, Filter, rejection
 from brimful.measure.filters.duplicates import CONTENT, content_of
+from brimful.measure.media_states import STATES, noted
 from brimful.measure.table import REJECTED
 from brimful.measure.targets import runs_of_masks
 from brimful.media import BadMediumError, Medium, PlacedMedium
@@ -46,6 +47,7 @@ class BlockContext:
     keep_encoded: bool
     targets: bool
     filters: tuple[Filter, ...] = ()
+    looks_at_media: bool = False
 
     @property
     def needs_contents(self) -> bool:
@@ -89,7 +91,12 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     errors: list[BadSampleError] = []
     account = Account()
     judgement = _Judgement(context, task, account)
-    batches = _batches(judgement.kept(context.source.read(task.start, task.stop), errors), errors)
+    samples = context.source.read(task.start, task.stop)
+    states = np.zeros(len(task) if context.encoder.takes_media else 0, dtype=np.int64)
+    if context.encoder.takes_media:
+        # In front of the filters: one that looks at a picture leaves its row out as long as it is that picture.
+        samples = noted(samples, states, task.start)
+    batches = _batches(judgement.kept(samples, errors), errors)
     columns: dict[str, Any] = {}
     if context.needs_labels:
         stamps: dict[int, list[int]] = {}
@@ -119,6 +126,8 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
     part = {name: columns[name] for name in (*context.budgets, *([RUNS] if RUNS in columns else ()))}
     if context.needs_contents:
         part |= dict(zip(CONTENT, judgement.contents.T, strict=True))
+    if context.encoder.takes_media:
+        part[STATES] = states
     filtered = {"filtered": [index - task.start for index in sorted(judgement.filtered_ids)]} if context.filters else {}
     write_table(
         task.part_path,

@@ -3,7 +3,7 @@
 import heapq
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -27,6 +27,7 @@ from brimful.measure.comparison import compare_block, is_compared, measure_and_c
 from brimful.measure.filters import Duplicates, Filter, as_filters
 from brimful.measure.filters.duplicates import CONTENT, first_of_each
 from brimful.measure.media_comparison import MediaComparison
+from brimful.measure.media_states import STATES, StatedRows, changed_samples, runs_of_states
 from brimful.measure.provenance import open_earlier, provenance_of
 from brimful.measure.table import REJECTED, LengthTable
 from brimful.measure.targets import Targets, joined_rows
@@ -161,8 +162,12 @@ def measure_and_keep(
     filters: Sequence[Filter | str] | None = None,
     augmentation: Mapping[str, Any] | None = None,
     execution: ExecutionLike = LOCAL,
+    looks_at_media: bool = True,
 ) -> Measurement:
-    """Measure lengths and leave the tokens in ``encoded_dir``, so that writing need not make them again."""
+    """Measure lengths and leave the tokens in ``encoded_dir``, so that writing need not make them again.
+
+    With ``looks_at_media`` false, lengths are taken as they are, whatever became of the files of media: for packs that are written.
+    """
     names = budgets_of(budgets, encoder)
     if on_bad_sample not in ("error", "skip"):
         raise SettingsError(f"{setting('on_bad_sample', on_bad_sample)} is unknown: use error or skip")
@@ -189,6 +194,14 @@ def measure_and_keep(
         or (len(earlier_table) < len(source) and any(isinstance(judge, Duplicates) for judge in judges))
     ):
         earlier_table = None
+    looks_at_media = looks_at_media and encoder.takes_media
+    if earlier_table is not None and looks_at_media:
+        misfit = _other_media(earlier_table, source, num_proc, execution, progress)
+        if misfit and path is not None and on_mismatch == "error":
+            raise CacheMismatchError(f"{target} {misfit}")
+        # One of an earlier version knows nothing of files, and may be right.
+        if misfit or earlier_table.media_states is None:
+            earlier_table = None
 
     samples = None
     rejects: Iterator[tuple[int, str]] | None = None
@@ -206,7 +219,9 @@ def measure_and_keep(
             if block.stop > first_new
         ]
         keeps_tokens = encoded_dir is not None
-        context = BlockContext(source, encoder, names, on_bad_sample == "skip", keeps_tokens, targets, judges)
+        context = BlockContext(
+            source, encoder, names, on_bad_sample == "skip", keeps_tokens, targets, judges, looks_at_media
+        )
         # All lengths are there from an earlier job and no tokens: then writing makes the tokens, once.
         # Not so with media: rows do not tell that a picture has another size by now, and encoding finds out either way.
         lacks_tokens = encoded_dir is not None and not encoder.takes_media and not any(map(_has_tokens, tasks))
@@ -215,10 +230,11 @@ def measure_and_keep(
             context = replace(context, keep_encoded=False)
         if execution.is_share:
             _measure_share(context, tasks, folder / "shares" / source.fingerprint, num_proc, execution, progress)
+        changed_blocks = _changed_blocks(tasks, context, num_proc, execution, progress)
         with progress.stage("measure", total=len(source), unit="rows"):
             progress.advance(first_new, resumed=True)
             shared = [folder / "parts", *([] if encoded_dir is None else [encoded_dir])]
-            _run_pending(context, tasks, num_proc, progress, execution, shared)
+            _run_pending(context, tasks, num_proc, progress, execution, shared, changed_blocks)
         originals = _originals(tasks, context)
         table = _assemble(earlier_table, tasks, context, provenance, originals)
         table.save(target)
@@ -230,6 +246,22 @@ def measure_and_keep(
     if rejects_path is not None and not (rejects is None and _lists_rejects(table, rejects_path)):
         write_rejects(table, source, rejects_path, rejects)
     return Measurement(table, samples)
+
+
+def _other_media(
+    table: LengthTable, source: Source, num_proc: int | None, execution: Execution, progress: Progress
+) -> str:
+    """Say which sample of a table has other files of media by now; empty if they are as they were, or nobody knows."""
+    if table.media_states is None:
+        return ""
+    runs = runs_of_states(table.media_states)
+    with closing(changed_samples(source, runs, num_proc=num_proc, execution=execution, progress=progress)) as changes:
+        for _, sample_id in changes:
+            return (
+                f"was measured with other media: files of {source.where(sample_id)} (sample {sample_id}) were changed since. "
+                f"Choose another {setting('path')}, or measure anew with {setting('on_mismatch', 'rebuild')}"
+            )
+    return ""
 
 
 def budgets_of(budgets: Sequence[str], encoder: Encoder) -> tuple[str, ...]:
@@ -294,8 +326,9 @@ def _measure_share(
         UnfinishedSharesError: others are not done.
     """
     own_tasks = execution.share(tasks)
+    changed_blocks = _changed_blocks(own_tasks, context, num_proc, LOCAL, progress)
     with progress.stage("measure share", total=sum(map(len, own_tasks)), unit="rows"):
-        _run_pending(context, own_tasks, num_proc, progress)
+        _run_pending(context, own_tasks, num_proc, progress, changed_blocks=changed_blocks)
     shares = LocalBlobStore(folder)
     shares.put_if_absent(f"{execution.num_tasks}/{execution.task_index}", b"")
     num_done = len(shares.list(f"{execution.num_tasks}"))
@@ -309,13 +342,15 @@ def _run_pending(
     progress: Progress,
     execution: Execution = LOCAL,
     shared: Sequence[str | os.PathLike[str]] = (),
+    changed_blocks: Set[int] = frozenset(),
 ) -> None:
     """Run the tasks whose files do not exist yet, or are of no use, and compare what nobody compared."""
     pending_tasks, uncompared_tasks = [], []
     comparison = MediaComparison(context, progress)
     undecoded_tasks = []
     for task in tasks:
-        if (task.encoded_path is None or _has_tokens(task)) and _has_lengths(task, context):
+        is_current = task.start not in changed_blocks
+        if is_current and (task.encoded_path is None or _has_tokens(task)) and _has_lengths(task, context):
             progress.advance(len(task), resumed=True)
             if not is_compared(task):
                 uncompared_tasks.append(task)
@@ -363,6 +398,19 @@ def _run_pending(
             progress.advance(len(task), tokens=num_tokens)
 
 
+def _changed_blocks(
+    tasks: list[BlockTask], context: BlockContext, num_proc: int | None, execution: Execution, progress: Progress
+) -> set[int]:
+    """Return the first rows of measured blocks of which a file of media was changed since."""
+    if not context.looks_at_media:
+        return set()
+    # Tokens that are kept have states of their own, which are looked at with them.
+    measured_tasks = [task for task in tasks if task.encoded_path is None and _has_lengths(task, context)]
+    runs = [StatedRows(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks]
+    changes = changed_samples(context.source, runs, num_proc=num_proc, execution=execution, progress=progress)
+    return {rows.start for rows, _ in changes}
+
+
 def _has_tokens(task: BlockTask) -> bool:
     """Return true if the tokens of a task are stored."""
     return task.encoded_path is not None and is_stored(task.encoded_path, len(task))
@@ -379,6 +427,8 @@ def _has_lengths(task: BlockTask, context: BlockContext) -> bool:
             part.ragged(RUNS)
         for name in CONTENT if context.needs_contents else ():
             part.flat(name)
+        if context.encoder.takes_media:
+            part.flat(STATES)  # absent in files of an earlier version: nobody knows which media they are of
     except (FileNotFoundError, KeyError, BrimfulError):
         return False
     if not part.checksummed or len(part) != len(task):
@@ -434,6 +484,7 @@ def _assemble(
     """Join the rows of an earlier table and the files of the tasks behind them to the table of the source."""
     source = context.source
     columns = {name: np.empty(len(source), dtype=np.int32) for name in context.budgets}
+    states = np.zeros(len(source), dtype=np.int64) if context.encoder.takes_media else None
     runs: list[Ragged] = []
     accounts: list[Any] = []
     # Libraries of all rows, also of those that an earlier job measured; tables without any have no such entry.
@@ -443,6 +494,9 @@ def _assemble(
             values.update(earlier_table.provenance.get(name, ()))
         for name in context.budgets:
             columns[name][: len(earlier_table)] = earlier_table.budgets[name]
+        if states is not None:
+            assert earlier_table.media_states is not None, "others were not taken"
+            states[: len(earlier_table)] = earlier_table.media_states
         accounts.append(earlier_table.account.as_dict())
         if context.needs_runs:
             assert earlier_table.targets is not None
@@ -452,6 +506,8 @@ def _assemble(
         part = open_table(task.part_path)
         for name in context.budgets:
             columns[name][task.start : task.stop] = part.flat(name)
+        if states is not None:
+            states[task.start : task.stop] = part.flat(STATES)
         accounts.append(part.description["account"])
         libraries["engines"].add(part.description.get("engine", ""))
         libraries["encoded_by"].add(part.description.get("encoded_by", ""))
@@ -476,6 +532,7 @@ def _assemble(
             for sample_id, reason in islice(_rejects_of(earlier_table, tasks, originals), _MAX_REJECTS)
         ],
         targets=targets,
+        media_states=states,
     )
 
 

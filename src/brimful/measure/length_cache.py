@@ -7,6 +7,7 @@ import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -34,7 +35,8 @@ class LengthCache:
     sample when it is served (``PackedDataset.from_plan(…, transforms=…)``), and refuses one whose length it changed.
 
     The file fits if it bears the fingerprints of the rows and of all that decides lengths (tokenizer, chat template,
-    processor, filters), and the settings of the augmentation. Rows that were appended since are measured, and no others.
+    processor, filters), and the settings of the augmentation; and if the files of media have the size and time that they had:
+    the file system is asked, and no picture opened. Rows that were appended since are measured, and no others.
 
     Args:
         path: of the table, as ``brimful measure DATA --config train.yaml -o PATH`` writes it.
@@ -92,30 +94,36 @@ class LengthCache:
         """
         source = open_source(source, cache_dir=cache_dir)
         encoder = as_encoder(source, encoder)
-        misfit = self._misfit(source, encoder, budgets, targets, as_filters(filters))
-        path: str | os.PathLike[str] | None = self.path
-        if misfit and self.on_mismatch == "error":
-            raise CacheMismatchError(
-                f"{os.fspath(self.path)} {misfit}. Write it with `{self._command(source, encoder)}`, or choose "
-                f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"
-            )
-        if misfit and self.on_mismatch == "fallback":
-            path = None
-            warnings.warn(f"{os.fspath(self.path)} {misfit}: lengths are measured without it", stacklevel=2)
-        return measure_lengths(
+        measure = partial(
+            measure_lengths,
             source,
             encoder,
             budgets=budgets,
             targets=targets,
-            path=path,
             cache_dir=cache_dir,
             num_proc=num_proc,
             on_bad_sample=on_bad_sample,
             filters=filters,
-            augmentation=None if path is None else self.augmentation,
-            on_mismatch="rebuild",
             progress=progress,
         )
+        misfit = self._misfit(source, encoder, budgets, targets, as_filters(filters))
+        if not misfit or self.on_mismatch == "rebuild":
+            try:
+                return measure(
+                    path=self.path,
+                    augmentation=self.augmentation,
+                    on_mismatch="rebuild" if self.on_mismatch == "rebuild" else "error",
+                )
+            except CacheMismatchError as error:
+                # Files of media, which are looked at last, and once.
+                misfit = _without_remedy(error.message.removeprefix(f"{os.fspath(self.path)} "))
+        if self.on_mismatch == "error":
+            raise CacheMismatchError(
+                f"{os.fspath(self.path)} {misfit}. Write it with `{self._command(source, encoder)}`, or choose "
+                f"{setting('on_mismatch', 'rebuild')} or {setting('on_mismatch', 'fallback')}"
+            )
+        warnings.warn(f"{os.fspath(self.path)} {misfit}: lengths are measured without it", stacklevel=2)
+        return measure(path=None)
 
     def _misfit(
         self, source: Source, encoder: Encoder, budgets: Sequence[str], targets: bool, filters: Sequence[Filter]
@@ -125,12 +133,13 @@ class LengthCache:
         provenance = provenance_of(source, encoder, names, targets, filters, self.augmentation)
         table, misfit = open_earlier(Path(self.path), provenance, source, encoder)
         if misfit:
-            # The remedies of measuring are not those of training.
-            return misfit.split(". Choose another ", 1)[0].split("; choose another ", 1)[0]
+            return _without_remedy(misfit)
         if table is None:
             return "is not there"
         if targets and table.targets is None:
             return f"holds no targets of the loss, which planning looks at ({setting('targets', True)})"
+        if encoder.takes_media and table.media_states is None:
+            return "is of an earlier version, which did not note the files of media that it measured"
         return ""
 
     def _command(self, source: Source, encoder: Encoder) -> str:
@@ -140,3 +149,8 @@ class LengthCache:
         flags = [f"{name}={text}" for name, text in augmentation_settings(self.augmentation).items()]
         words = ["brimful", "measure", source.title, "--tokenizer", place, "-o", os.fspath(self.path)]
         return shlex.join([*words, *(word for flag in flags for word in ("--augmentation", flag))])
+
+
+def _without_remedy(misfit: str) -> str:
+    """Return a reason alone: the remedies of measuring are not those of training."""
+    return misfit.split(". Choose another ", 1)[0].split("; choose another ", 1)[0]

@@ -22,7 +22,7 @@ REJECTED = -1
 """Length of a sample that could not be read or encoded."""
 
 _KIND, _VERSION = "length_table", 1
-_TARGETS, _RUNS = "targets", "target_runs"
+_TARGETS, _RUNS, _STATES = "targets", "target_runs", "media_states"
 """Columns of a saved table beside the budgets."""
 
 
@@ -37,6 +37,8 @@ class LengthTable:
         group_size: samples of one row: 2 for preferences, ``2·row`` chosen and ``2·row + 1`` rejected; else 1.
         targets: targets of the loss in each sample; None if they were not measured. No part of the fingerprint:
             equal lengths are packed alike.
+        media_states: ``int64[num_samples]``, states of the files of each sample's media (``measure.media_states``); None in
+            a table of texts.
 
     >>> table = LengthTable({"tokens": np.array([3, -1, 5], dtype=np.int32)})
     >>> table
@@ -52,6 +54,7 @@ class LengthTable:
         provenance: Mapping[str, Any] | None = None,
         rejects: Sequence[Sequence[Any]] = (),
         targets: Targets | None = None,
+        media_states: Int64Array | None = None,
         path: str | None = None,
     ) -> None:
         if "tokens" not in budgets:
@@ -65,6 +68,7 @@ class LengthTable:
         self.group_size = int(self.provenance.get("group_size", 1))
         self.rejects = [list(reject) for reject in rejects]
         self.targets = targets
+        self.media_states = media_states
         self.path = path
         self._fingerprint: Fingerprint | None = None
 
@@ -157,6 +161,8 @@ class LengthTable:
             description["targets"] = "all" if self.targets.runs is None else "runs"
             if self.targets.runs is not None:
                 columns |= {_TARGETS: self.targets.counts, _RUNS: self.targets.runs}
+        if self.media_states is not None:
+            columns[_STATES] = self.media_states
         write_table(path, columns, description)
         self.path = os.fspath(path)
 
@@ -182,6 +188,7 @@ class LengthTable:
                 provenance=meta["provenance"],
                 rejects=meta["rejects"],
                 targets=_read_targets(columns, meta.get("targets")),
+                media_states=columns.flat(_STATES) if _STATES in columns else None,
                 path=name,
             )
             table._fingerprint = meta["fingerprint"]

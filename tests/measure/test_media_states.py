@@ -1,0 +1,179 @@
+"""Lengths are those of the media that lie there now: a picture that is replaced under its name is measured again."""
+
+import io
+import os
+import shutil
+import tarfile
+
+import numpy as np
+import pytest
+
+from brimful import measure_lengths
+from brimful.errors import CacheMismatchError
+from brimful.measure import LengthCache, LengthTable
+from brimful.measure.media_states import runs_of_states
+from brimful.sources import open_source
+from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
+
+NUM_ROWS = 6
+
+
+@pytest.fixture
+def home(tmp_path):
+    write_pictures(tmp_path / "data", range(NUM_ROWS))
+    return tmp_path
+
+
+def source_in(home, count=NUM_ROWS):
+    """Rows with a file each, one with a file and bytes, and a text."""
+    rows = [chat("ab", f"p{number}.png") for number in range(count - 2)]
+    return open_source([*rows, chat("ab", "p0.png", picture(3)), chat("ab")], media=True, media_dir=home / "data")
+
+
+def measure(home, source=None, **options):
+    """Tokens, and how many samples were encoded for them."""
+    PictureEncoder.num_encoded = 0
+    source = source_in(home) if source is None else source
+    table = measure_lengths(source, PictureEncoder(), cache_dir=home / "cache", num_proc=1, **options)
+    return table.tokens.tolist(), PictureEncoder.num_encoded
+
+
+def replace_picture(home, number, size):
+    """Another picture under the same name."""
+    (home / "data" / f"p{number}.png").write_bytes(picture(number, size=size))
+
+
+@pytest.mark.parametrize("keep_table", [True, False])
+def test_a_picture_replaced_under_its_name_is_measured_again(home, keep_table):
+    """From the table in the cache, and from the files of its blocks: the old length would train on placeholders of another picture."""
+    before, _ = measure(home)
+    assert measure(home) == (before, 0)
+    replace_picture(home, 1, size=80)
+    if not keep_table:
+        for path in (home / "cache" / "lengths").glob("*/*.arrow"):
+            path.unlink()
+    after, num_encoded = measure(home)
+    assert num_encoded == NUM_ROWS, "its block of rows, which is all of them here"
+    assert after[1] - before[1] == (1 + 80 % 7) - (1 + 53 % 7)
+    assert [*after[:1], *after[2:]] == [*before[:1], *before[2:]]
+    assert measure(home) == (after, 0)
+
+
+def test_another_picture_of_the_same_size_is_told_by_its_time(home):
+    """Its header may say anything; a file of the same size and time is taken for the same."""
+    before, _ = measure(home)
+    path = home / "data" / "p1.png"
+    state = path.stat()
+    path.write_bytes(picture(2, size=state.st_size))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    assert measure(home) == (before, NUM_ROWS)
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    assert measure(home) == (before, 0)
+
+
+def test_a_copy_that_keeps_times_costs_nothing(home):
+    """Elsewhere too: as ``cp -p`` and ``rsync -a`` make it."""
+    shutil.copytree(home / "data", home / "copy")
+    source = open_source([chat("ab", f"p{n}.png") for n in range(4)], media=True, media_dir=home / "data")
+    copied = open_source([chat("ab", f"p{n}.png") for n in range(4)], media=True, media_dir=home / "copy")
+    tokens, _ = measure(home, source)
+    assert measure(home, copied) == (tokens, 0)
+
+
+def test_a_picture_that_is_gone_or_comes_is_noticed(home):
+    """Its row was there and is rejected now, and the other way round."""
+    path = home / "data" / "p2.png"
+    before, _ = measure(home, on_bad_sample="skip")
+    path.rename(home / "away")
+    without, _ = measure(home, on_bad_sample="skip")
+    assert (without[2], without[:2]) == (-1, before[:2])
+    (home / "away").rename(path)
+    assert measure(home, on_bad_sample="skip")[0] == before
+
+
+def test_appended_rows_are_the_only_ones_measured(home):
+    """The states of the rows before are looked at, and their pictures are not opened."""
+    whole = [chat("ab", f"p{number}.png") for number in range(NUM_ROWS)]
+    few, all_rows = (open_source(whole[:count], media=True, media_dir=home / "data") for count in (4, NUM_ROWS))
+    path = home / "lengths.arrow"
+    before, _ = measure(home, few, path=path)
+    after, num_encoded = measure(home, all_rows, path=path)
+    assert (after[:4], num_encoded) == (before, NUM_ROWS - 4)
+    replace_picture(home, 5, size=91)
+    with pytest.raises(CacheMismatchError, match=r"\(sample 5\) were changed since"):
+        measure(home, all_rows, path=path)
+
+
+def test_a_file_of_lengths_names_the_sample_whose_picture_changed(home):
+    """Under each policy of a training: refused by name, measured anew into the file, or without it."""
+    path = home / "lengths.arrow"
+    before, _ = measure(home, path=path)
+    cache = LengthCache(path)
+    assert cache.lengths(source_in(home), PictureEncoder(), cache_dir=home / "other").tokens.tolist() == before
+    replace_picture(home, 1, size=80)
+    kept = path.read_bytes()
+    with pytest.raises(
+        CacheMismatchError,
+        match=r"with other media: files of memory\[1\] \(sample 1\) were changed since. Write it with",
+    ):
+        cache.lengths(source_in(home), PictureEncoder(), cache_dir=home / "other")
+    with pytest.warns(UserWarning, match=r"\(sample 1\) were changed since: lengths are measured without it"):
+        table = LengthCache(path, on_mismatch="fallback").lengths(
+            source_in(home), PictureEncoder(), cache_dir=home / "other"
+        )
+    assert (table.tokens[1] - before[1], path.read_bytes()) == ((1 + 80 % 7) - (1 + 53 % 7), kept)
+    rebuilt = LengthCache(path, on_mismatch="rebuild").lengths(
+        source_in(home), PictureEncoder(), cache_dir=home / "other"
+    )
+    assert rebuilt.tokens.tolist() == table.tokens.tolist() == LengthTable.open(path).tokens.tolist()
+
+
+def test_a_file_of_an_earlier_version_is_not_believed(home):
+    """It does not say which pictures it is of."""
+    path = home / "lengths.arrow"
+    before, _ = measure(home, path=path)
+    table = LengthTable.open(path)
+    table.media_states = None
+    table.save(path)
+    with pytest.raises(CacheMismatchError, match="is of an earlier version, which did not note the files of media"):
+        LengthCache(path).lengths(source_in(home), PictureEncoder(), cache_dir=home / "other")
+    assert measure(home, path=path)[0] == before
+    assert LengthTable.open(path).media_states is not None
+
+
+def test_members_of_a_tar_are_of_the_tar(home):
+    """Written again, its rows are measured again: nobody opens it to see which member is another."""
+
+    def write(size):
+        with tarfile.open(home / "a.tar", "w") as tar:
+            for name, content in (("a.txt", b"One."), ("a.jpg", picture(1, size=size))):
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+
+    write(60)
+    source = open_source(home / "a.tar", media=True, cache_dir=home / "cache")
+    before, _ = measure(home, source)
+    assert measure(home, source) == (before, 0)
+    write(61)
+    after, num_encoded = measure(home, open_source(home / "a.tar", media=True, cache_dir=home / "cache"))
+    assert (after[0] - before[0], num_encoded) == ((61 % 7) - (60 % 7), 1)
+
+
+def test_bytes_in_rows_need_no_state(home):
+    """They belong to the fingerprint of the rows."""
+    source = open_source([chat("ab", picture(1)), chat("ab")], media=True)
+    path = home / "lengths.arrow"
+    measure(home, source, path=path)
+    states = LengthTable.open(path).media_states
+    assert states is not None
+    assert states.tolist() == [0, 0]
+    other, _ = measure(home, open_source([chat("ab", picture(1, size=54)), chat("ab")], media=True))
+    assert other[0] != measure(home, source)[0][0]
+
+
+def test_processes_find_what_one_finds(home):
+    """Runs of rows are compared apart, and name the first sample of the first run with a change."""
+    assert [(run.start, len(run.states)) for run in runs_of_states(np.ones(9000, dtype=np.int64))] == [
+        (0, 4096), (4096, 4096), (8192, 808)
+    ]  # fmt: skip
