@@ -11,7 +11,8 @@ import pytest
 from brimful import measure_lengths
 from brimful.errors import CacheMismatchError
 from brimful.measure import LengthCache, LengthTable
-from brimful.measure.media_states import runs_of_states
+from brimful.measure.media_states import StatedRows, changed_samples, runs_of_states
+from brimful.progress import Progress
 from brimful.sources import open_source
 from tests.materialize.pictures import PictureEncoder, chat, picture, write_pictures
 
@@ -172,8 +173,16 @@ def test_bytes_in_rows_need_no_state(home):
     assert other[0] != measure(home, source)[0][0]
 
 
-def test_processes_find_what_one_finds(home):
-    """Runs of rows are compared apart, and name the first sample of the first run with a change."""
-    assert [(run.start, len(run.states)) for run in runs_of_states(np.ones(9000, dtype=np.int64))] == [
-        (0, 4096), (4096, 4096), (8192, 808)
-    ]  # fmt: skip
+def test_runs_of_rows_name_their_first_change(home):
+    """They are compared apart, in as many processes as there are; a run without a change is not named."""
+    runs = runs_of_states(np.ones(9000, dtype=np.int64))
+    assert [(run.start, len(run.states)) for run in runs] == [(0, 4096), (4096, 4096), (8192, 808)]
+    path = home / "lengths.arrow"
+    measure(home, path=path)
+    states = LengthTable.open(path).media_states
+    assert states is not None
+    parts = [StatedRows(0, states[:1]), StatedRows(1, states[1:4]), StatedRows(4, states[4:])]
+    for number in (2, 3):
+        replace_picture(home, number, size=91)
+    changes = changed_samples(source_in(home), parts, num_proc=1, progress=Progress())
+    assert [(run.start, sample_id) for run, sample_id in changes] == [(1, 2)]

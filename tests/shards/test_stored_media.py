@@ -100,6 +100,32 @@ def test_media_of_a_shard_are_placed_media_like_any_other(tmp_path):
     assert pickle.loads(pickle.dumps(media))[0].read() == CONTENTS[0]
 
 
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda path: path.unlink(), r"0\.tar is missing: its media were committed, so it was deleted since"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-512]),
+            r"0\.tar has [\d,]+ bytes and was committed with [\d,]+:",
+        ),
+        (
+            lambda path: path.write_bytes(path.read_bytes() + bytes(512)),
+            r"0\.tar has [\d,]+ bytes and was committed with",
+        ),
+    ],
+)
+def test_a_pack_whose_container_is_not_whole_is_not_served(tmp_path, fault, message):
+    """Tokens without their pictures would be trained on: refused with the pack, before anybody asks for a medium."""
+    files, places = files_of(tmp_path)
+    shard(tmp_path / "s.arrow", media_of(files, places)[1], files)
+    fault(tmp_path / "media" / "0.tar")
+    fresh = MediaFiles(open_blob_store(tmp_path), files._records, "/data")
+    reader = ShardReader(str(tmp_path / "s.arrow"), size=(tmp_path / "s.arrow").stat().st_size, media=fresh)
+    with pytest.raises(CorruptFileError, match=message):
+        reader.pack(0)
+    assert reader.pack(1).media == (), "a pack without media needs no container"
+
+
 def test_flipped_bytes_are_found_before_they_are_used(tmp_path):
     """Each byte of a medium in its container; the neighbours are read as before."""
     files, places = files_of(tmp_path)
