@@ -2,7 +2,7 @@
 
 import json
 import struct
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -101,6 +101,27 @@ def test_bridge(tmp_path):
     assert facts["max_samples_per_bin"] == 3
     assert facts["dataset_max_seqlen"] == max(int(np.diff(pack.cu_seqlens).max()) for pack in packs) - 1
     assert facts["min_packed_seqlen"] == min(len(pack) for pack in packs) - 3
+
+
+def test_megatron_bridge_reads_it(tmp_path):
+    """Its own data set and collation, padded for CUDA graphs by our extremes: every target from its own prefix."""
+    packs = some_packs(7)
+    export_packs(packs, to="bridge", directory=tmp_path, packs_per_shard=3)
+    capacity = max(map(len, packs))
+    pattern, metadata = f"{tmp_path}/*.idx.parquet", tmp_path / "packing_metadata.json"
+    batches = json.loads(run_with("BRIMFUL_BRIDGE", "bridge_reader.py", pattern, metadata, capacity))
+    assert len(batches) == 7
+    for batch, pack in zip(batches, packs, strict=True):
+        segments = [pack.segment(number).tolist() for number in range(3)]
+        inputs = [token for segment in segments for token in segment[:-1]]
+        pad = capacity - len(inputs)
+        assert batch["count"] == [len(inputs)]
+        assert batch["tokens"] == [inputs + [0] * pad]
+        targets = zip(batch["labels"][0], batch["loss_mask"][0], strict=True)
+        assert [label for label, flag in targets if flag] == pack.input_ids[pack.loss_mask].tolist()
+        assert batch["position_ids"] == [[place for segment in segments for place in range(len(segment) - 1)] + [0] * pad]
+        edges = [0, *accumulate(len(segment) - 1 for segment in segments)]
+        assert batch["cu_seqlens"] == [*edges, capacity]
 
 
 def test_the_mask_of_labels_stays_in_its_segment():
