@@ -17,10 +17,15 @@ for name in ("", ".data", ".training", ".training.tokenizers", ".utils"):
     package = types.ModuleType(f"megatron.bridge{name}")
     package.__path__ = [str(ROOT.joinpath(*name.split(".")[1:]))]
     sys.modules[package.__name__] = package
-for name, content in {
-    "megatron.bridge.utils.common_utils": {"get_local_rank_preinit": int, "get_rank_safe": int, "get_world_size_safe": lambda: 1},
+STAND_INS: dict[str, dict[str, object]] = {
+    "megatron.bridge.utils.common_utils": {
+        "get_local_rank_preinit": int,
+        "get_rank_safe": int,
+        "get_world_size_safe": lambda: 1,
+    },
     "megatron.bridge.training.tokenizers.tokenizer": {"MegatronTokenizer": object},
-}.items():
+}
+for name, content in STAND_INS.items():
     module = types.ModuleType(name)
     vars(module).update(content)
     sys.modules[name] = module

@@ -119,7 +119,9 @@ def test_megatron_bridge_reads_it(tmp_path):
         assert batch["tokens"] == [inputs + [0] * pad]
         targets = zip(batch["labels"][0], batch["loss_mask"][0], strict=True)
         assert [label for label, flag in targets if flag] == pack.input_ids[pack.loss_mask].tolist()
-        assert batch["position_ids"] == [[place for segment in segments for place in range(len(segment) - 1)] + [0] * pad]
+        assert batch["position_ids"] == [
+            [place for segment in segments for place in range(len(segment) - 1)] + [0] * pad
+        ]
         edges = [0, *accumulate(len(segment) - 1 for segment in segments)]
         assert batch["cu_seqlens"] == [*edges, capacity]
 

@@ -246,7 +246,7 @@ def test_shards_are_written_in_any_order_anywhere(home_of, family, monkeypatch):
     assert tree(home.folder / "backwards") == tree(home.folder / "whole")
 
 
-@pytest.mark.training  # two processes that load Transformers and PyTorch
+@pytest.mark.long  # two processes that load Transformers and PyTorch
 @pytest.mark.parametrize("family", ["qwen2.5-vl", "qwen2-audio"])
 def test_processes_write_the_bytes_of_one(home_of, family):
     """Each has its own decoders, threads and processors."""
@@ -262,12 +262,13 @@ def test_a_full_disk_names_file_and_option_and_loses_nothing(home_of):
     home.pack("whole")
     media = sorted((home.folder / "whole" / "media").iterdir())
     assert len(media) > 1
-    sizes = [path.stat().st_size for path in media]
+    # Below the size of each, for shards are written side by side, in any order.
+    smallest = min(path.stat().st_size for path in media)
     message = (
         r"no space left while writing .*full/media/0000000\d.* nothing that was committed is lost.*; "
         r"media_storage=.references., in another directory, needs no room for media"
     )
-    for room in (sizes[0] // 2, sizes[0] + sizes[1] // 2 + 20_000, sizes[1] + 10):
+    for room in (smallest // 4, smallest // 3, smallest // 2):
         with full_disk(after_bytes=room), pytest.raises(StoreFullError, match=message):
             home.pack("full")
     home.pack("full")

@@ -75,7 +75,7 @@ class StoredMedia(Sequence[PlacedMedium]):
 
 
 class StoredFacts:
-    """What a shard says of the media of one pack. Media hold it and not the pack: no cycle waits for the collector.
+    """Facts of the media of one pack, as a shard has them. Media hold them and not their list: no cycle waits for the collector.
 
     Args:
         cells, files: as of ``StoredMedia``.
