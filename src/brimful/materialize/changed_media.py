@@ -11,7 +11,7 @@ from brimful.messages import setting
 def explained_changes_of_media(*, is_measured_now: bool) -> Iterator[None]:
     """Add the way out to errors of media that cannot be read any more, or are others than were measured.
 
-    Lengths that were measured earlier are found again by rows, and a row only names its media.
+    Measuring anew finds what changed: lengths go with the size and the time of the files that they are of.
 
     Args:
         is_measured_now: true if the job that packs has measured too, and would do it again; false for lengths from
@@ -27,7 +27,7 @@ bring it back, or run the job again, with another directory if this one holds pa
     anew = (
         f"run the job again, with another {directory} if this one holds packs already"
         if is_measured_now
-        else f"measure anew, with another {directory} and another {setting('cache_dir')}"
+        else f"measure anew, with another {directory}"
     )
     try:
         yield
