@@ -18,6 +18,9 @@ from brimful.media.placed import PAIRS_PER_BLOCK as PAIRS_PER_BLOCK
 from brimful.tables import Table, open_table, write_table
 from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Int64Array, Lengths
 
+_MAX_LENGTH = 2**31 - 1
+"""Largest length: they are int32."""
+
 REJECTED = -1
 """Length of a sample that could not be read or encoded."""
 
@@ -239,14 +242,13 @@ def as_lengths(lengths: AnyIntArray | Sequence[int], name: str = "lengths") -> L
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InvalidLengthsError(f"{name} must be {_expectation(lengths, array)}")
     if array.dtype != np.int32:
-        limit = np.iinfo(np.int32).max
-        if int(array.max()) > limit:
+        if int(array.max()) > _MAX_LENGTH:
             longest = int(np.argmax(array))
             raise InvalidLengthsError(
-                f"{name}: sample {longest} has {int(array[longest]):,}, above the most, {limit:,}"
+                f"{name}: sample {longest} has {int(array[longest]):,}, above the most, {_MAX_LENGTH:,}"
             )
         # The conversion would wrap numbers of wider types around.
-        if int(array.min()) < -limit:
+        if int(array.min()) < -_MAX_LENGTH:
             raise InvalidLengthsError(f"{name}: sample {int(np.argmin(array))} has {int(array.min()):,}")
         array = array.astype(np.int32)
     return array

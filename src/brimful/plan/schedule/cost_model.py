@@ -439,7 +439,7 @@ def sample_costs(lengths: AnyIntArray, model: CostModel) -> Float64Array:
     >>> sample_costs(np.array([3, 4]), CostModel(linear=2, quadratic=1, tile=1)).tolist()  # 2·3 + 9, and 2·4 + 16
     [15.0, 24.0]
     """
-    tokens = lengths.astype(np.int64)
+    tokens = np.asarray(lengths, dtype=np.int64)
     return _combined(model, tokens, lambda window: _areas(tokens, model.tile, window))
 
 

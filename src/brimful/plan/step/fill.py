@@ -69,16 +69,53 @@ def fill_least_loaded(
     >>> fill_least_loaded(lengths, lengths, capacity=8, num_units=2, bins_per_unit=1).tolist()
     [0, 1, 1, 0]
     """
-    bin_of = np.empty(len(lengths), dtype=np.int64)
+    bin_of = np.full(len(lengths), -1, dtype=np.int64)
+    is_placed = place_rest(
+        lengths, weights, bin_of, first_bin=0, capacity=capacity, num_units=num_units, bins_per_unit=bins_per_unit
+    )
+    return bin_of if is_placed else None
+
+
+def place_rest(
+    lengths: Int64Array,
+    weights: Int64Array,
+    bin_of: Int64Array,
+    *,
+    first_bin: int,
+    capacity: int,
+    num_units: int,
+    bins_per_unit: int,
+) -> bool:
+    """Place the items that have no bin yet, as ``fill_least_loaded`` does, in empty bins behind those in use; in place.
+
+    Pure: no I/O, no randomness.
+
+    Args:
+        lengths, weights, capacity, num_units, bins_per_unit: as of ``fill_least_loaded``.
+        bin_of: ``int64[num_items]``: the bin of each item, -1 for those that have none.
+        first_bin: number of the first empty bin.
+
+    Returns:
+        False if an item has room in no bin: ``bin_of`` is of no use then.
+
+    >>> lengths, bin_of = np.array([6, 5, 3, 2]), np.array([0, -1, -1, -1])
+    >>> place_rest(lengths, lengths, bin_of, first_bin=1, capacity=8, num_units=2, bins_per_unit=1)
+    True
+    >>> bin_of.tolist()
+    [0, 1, 2, 2]
+    """
     state = (np.zeros(num_units, dtype=np.int64), np.zeros(num_units * bins_per_unit, dtype=np.int64), bin_of)
     shift = int(num_units).bit_length()
-    is_placed = run_loop(_fill, len(lengths), lengths, weights, int(capacity), int(bins_per_unit), shift, results=state)
-    return bin_of if is_placed else None
+    is_placed = run_loop(
+        _fill, len(lengths), lengths, weights, int(first_bin), int(capacity), int(bins_per_unit), shift, results=state
+    )
+    return bool(is_placed)
 
 
 def _fill(
     lengths: Sequence[int],
     weights: Sequence[int],
+    first_bin: int,
     capacity: int,
     bins_per_unit: int,
     shift: int,
@@ -94,6 +131,8 @@ def _fill(
     waiting = [0]
     waiting.pop()
     for item in range(len(lengths)):
+        if bin_of[item] >= 0:
+            continue
         length = lengths[item]
         while len(waiting) > 0 and (waiting[0] >> shift) + length <= capacity:
             unit = heappop(waiting) & mask
@@ -105,7 +144,7 @@ def _fill(
                 if tokens[place] < tokens[emptiest]:
                     emptiest = place
             if tokens[emptiest] + length <= capacity:
-                bin_of[item] = emptiest
+                bin_of[item] = first_bin + emptiest
                 tokens[emptiest] += length
                 loads[unit] += weights[item]
                 heapreplace(ready, (loads[unit] << shift) | unit)

@@ -12,6 +12,7 @@ from brimful.errors import InvalidLengthsError
 from brimful.measure.table import LengthTable, as_lengths
 from brimful.messages import counted, setting
 from brimful.plan.schedule.balance import Barrier
+from brimful.plan.step.by_micro_batch import sort_by_micro_batch
 from brimful.plan.step.large_first import deal_large_first
 from brimful.plan.step.spread import placing_order, ranks_of_groups, spread, spread_within_ranks
 from brimful.plan.step.step_items import (
@@ -24,8 +25,7 @@ from brimful.plan.step.step_items import (
     samples_of,
 )
 from brimful.plan.step.step_plan import StepPlan
-from brimful.ragged import offsets_of
-from brimful.typing import AnyIntArray, Float64Array, Int64Array
+from brimful.typing import AnyIntArray, Int64Array
 
 _MAX_CAPACITY = 2**31 - 1
 """Tokens of a micro-batch at most: positions in it are int32."""
@@ -131,7 +131,7 @@ class _Search:
         # Items, or groups of them, in the order in which they are placed.
         has_ties = items.has_own_costs or items.groups is not None
         self._order = placing_order(sizes, items.budgets.capacities, weights if has_ties else None)
-        self._sizes, self._weights = sizes[self._order], weights[self._order]
+        self._sizes, self._weights = sizes.take(self._order, axis=0), weights.take(self._order)
 
     def bins(self, micro_batches: int) -> Int64Array | None:
         """Return the micro-batch of each sample; None if no room is found."""
@@ -262,10 +262,11 @@ class _Search:
 def _least_micro_batches(items: StepItems, ranks: int, share: GroupsShare) -> int:
     """Return a number of micro-batches of a rank that no plan can go below."""
     capacities = items.budgets.capacities
-    totals = items.sizes.sum(axis=0)
-    # Two items above half a capacity never share a micro-batch.
-    num_large = int((items.sizes > capacities // 2).sum(axis=0).max())
-    num_needed = max(int((-(-totals // capacities)).max()), num_large)
+    num_needed = 1
+    for sizes, capacity in zip(items.sizes.T, capacities.tolist(), strict=True):
+        # Two items above half a capacity never share a micro-batch.
+        num_large = int(np.count_nonzero(sizes > capacity // 2))
+        num_needed = max(num_needed, -(-int(sizes.sum()) // capacity), num_large)
     least = -(-num_needed // ranks)
     if items.groups is not None and share is GroupsShare.RANK:
         least = max(least, int((-(-items.groups.sizes // capacities)).max()))
@@ -297,19 +298,17 @@ def _targets(items: StepItems, loss_tokens: AnyIntArray | Sequence[int] | None) 
 def _step_plan(
     items: StepItems, bin_of: Int64Array, targets: Int64Array, *, capacity: int, ranks: int, micro_batches: int
 ) -> StepPlan:
-    num_bins = ranks * micro_batches
-    costs: Float64Array = np.bincount(bin_of, weights=items.costs, minlength=num_bins).astype(np.float64)
-    sizes = np.bincount(bin_of, minlength=num_bins)
-    tokens = np.bincount(bin_of, weights=items.sizes[:, 0], minlength=num_bins).astype(np.int64)
-    narrow = bin_of.astype(np.uint16) if num_bins < 1 << 16 else bin_of  # sorted by radix
-    assert int(sizes.min()) >= 1
+    order, offsets, tokens, costs = sort_by_micro_batch(
+        bin_of, items.sizes[:, 0], items.costs, num_bins=ranks * micro_batches
+    )
+    assert int((offsets[1:] - offsets[:-1]).min()) >= 1
     assert int(tokens.max()) <= capacity
     return StepPlan(
         capacity=capacity,
         dp_world_size=ranks,
         num_micro_batches=micro_batches,
-        order=np.argsort(narrow, kind="stable"),
-        offsets=offsets_of(sizes),
+        order=order,
+        offsets=offsets,
         tokens=tokens.reshape(ranks, micro_batches),
         costs=costs.reshape(ranks, micro_batches),
         loss_tokens=targets,

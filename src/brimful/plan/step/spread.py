@@ -1,6 +1,7 @@
 """Items over an exact number of micro-batches, none empty, none above a capacity."""
 
 from collections.abc import Sequence
+from heapq import heapify, heappop
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.spread import occupy_empty_bins
 from brimful.plan.packing import Packing
 from brimful.plan.step.common_levels import fill_common_levels
-from brimful.plan.step.fill import WORTH_COMPILING, fill_least_loaded
+from brimful.plan.step.fill import WORTH_COMPILING, fill_least_loaded, place_rest
 from brimful.plan.step.levels import fill_levels
 from brimful.plan.vector.pack_vectors import pack_vectors
 from brimful.typing import AnyIntArray, Int64Array
@@ -86,8 +87,9 @@ def placing_order(sizes: Int64Array, capacities: Int64Array, weights: Int64Array
     [1, 0, 2]
     """
     if sizes.shape[1] == 1:
-        largest = int(sizes.max())
-        keys = largest - sizes[:, 0]
+        keys = sizes[:, 0]
+        largest = int(keys.max())
+        keys = largest - keys
         # NumPy sorts 16 bits by radix: several times as fast as a comparison sort.
         keys = keys.astype(np.uint16) if largest < 1 << 16 else keys
     else:
@@ -110,12 +112,37 @@ def deal_to_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro
     Returns:
         ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each.
     """
+    deal = compiled(_deal, len(bin_of), worth=WORTH_COMPILING)
+    if deal is not None:
+        return np.asarray(deal(bin_of, weights, num_ranks, micro_batches))
     costs = np.bincount(bin_of, weights=weights, minlength=num_ranks * micro_batches)  # exact below 2**53
     by_cost = np.argsort(-costs, kind="stable").reshape(micro_batches, num_ranks)
     by_cost[1::2] = by_cost[1::2, ::-1]
     place_of = np.empty(num_ranks * micro_batches, dtype=np.int64)
     place_of[by_cost.T.reshape(-1)] = np.arange(num_ranks * micro_batches)
     return place_of[bin_of]
+
+
+def _deal(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int) -> Int64Array:
+    """Return the same; to be compiled."""
+    num_bins = num_ranks * micro_batches
+    costs = np.zeros(num_bins, dtype=np.int64)
+    for item in range(len(bin_of)):
+        costs[bin_of[item]] += weights[item]
+    by_cost = [(-costs[number], number) for number in range(num_bins)]
+    heapify(by_cost)
+    place_of = np.empty(num_bins, dtype=np.int64)
+    for position in range(num_bins):
+        number = heappop(by_cost)[1]
+        step, rank = position // num_ranks, position % num_ranks
+        # Every second slice goes backwards over the ranks.
+        if step % 2:
+            rank = num_ranks - 1 - rank
+        place_of[number] = rank * micro_batches + step
+    places = np.empty(len(bin_of), dtype=np.int64)
+    for item in range(len(bin_of)):
+        places[item] = place_of[bin_of[item]]
+    return places
 
 
 def sort_within_ranks(bin_of: Int64Array, weights: Int64Array, num_ranks: int, micro_batches: int) -> Int64Array:
@@ -143,26 +170,18 @@ def _in_levels(
     bin_of, slices = fill_levels(
         lengths, falling_order, capacity=capacity, num_ranks=num_ranks, micro_batches=micro_batches
     )
-    if slices == 0:
-        return fill_least_loaded(
-            lengths, weights, capacity=capacity, num_units=num_ranks * micro_batches, bins_per_unit=1
-        )
-    items = np.flatnonzero(bin_of < 0)
-    if len(items) == 0:
-        return bin_of
     if slices == micro_batches:
-        return None
-    ranks_of_items = fill_least_loaded(
-        lengths[items],
-        weights[items],
+        return bin_of if int(bin_of.min()) >= 0 else None
+    is_placed = place_rest(
+        lengths,
+        weights,
+        bin_of,
+        first_bin=num_ranks * slices,
         capacity=capacity,
         num_units=num_ranks * (micro_batches - slices),
         bins_per_unit=1,
     )
-    if ranks_of_items is None:
-        return None
-    bin_of[items] = ranks_of_items + num_ranks * slices
-    return bin_of
+    return bin_of if is_placed else None
 
 
 def _taken_apart(packing: Packing, lengths: Int64Array, num_bins: int) -> Int64Array | None:

@@ -80,15 +80,19 @@ def prepare_step_items(
         )
     if len(limits.names) == 1:
         sizes = tokens.astype(np.int64).reshape(-1, 1)
+        is_oversized = int(tokens.max()) > capacity
     else:
         table = lengths if isinstance(lengths, LengthTable) else LengthTable({"tokens": tokens})
         sizes = limits.sizes(table, lengths=tokens, sample_ids=None, rounded=tokens)
-    if (sizes.max(axis=0) > limits.capacities).any():
+        is_oversized = bool((sizes.max(axis=0) > limits.capacities).any())
+    if is_oversized:
         raise OversizedSampleError(_oversized_message(limits, sizes))
-    costs = _costs(lengths, tokens, cost)
+    costs = _costs(lengths, sizes[:, 0], cost)
     # Sums of weights, times a number of micro-batches, are compared in 64 bits.
     excess = max(0, 31 - (62 - 2 * len(tokens).bit_length()))
-    weights = np.maximum(quantise(costs, len(tokens)) >> excess, 1)
+    weights = quantise(costs, len(tokens))
+    if excess:
+        weights = np.maximum(weights >> excess, 1)
     grouping = None
     if groups is not None:
         ids = as_groups(groups, num_samples=len(tokens), policy=Overflow.ERROR)
