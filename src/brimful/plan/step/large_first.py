@@ -1,9 +1,10 @@
-"""Groups to ranks, those with large samples first: no rank gets two micro-batches that all remaining_groups wait for."""
+"""Groups to ranks, those with large samples first: no rank gets two micro-batches that all others wait for."""
 
-from heapq import heapify, heappop, heappush
+from collections.abc import Sequence
 
 import numpy as np
 
+from brimful.plan.step.fill import run_loop
 from brimful.typing import Int64Array
 
 
@@ -30,33 +31,58 @@ def deal_large_first(
     Returns:
         ``int64[num_groups]``: the rank of each; None if one has no room.
 
-    Cost: O(n·log n) where there is room.
+    Cost: O(groups · ranks).
 
     >>> weights, large = np.array([9, 9, 8, 8]), np.array([8, 0, 8, 0])
     >>> deal_large_first(np.ones((4, 1), dtype=np.int64), weights, large, np.array([2]), num_ranks=2).tolist()
     [0, 1, 1, 0]
     """
-    rank_of = np.full(len(sizes), -1, dtype=np.int64)
-    loads = np.zeros(num_ranks, dtype=np.int64)
-    sums = np.zeros((num_ranks, sizes.shape[1]), dtype=np.int64)
     by_large = np.argsort(-large_weights, kind="stable")
     by_large = by_large[large_weights[by_large] > 0]
-    remaining_groups = np.flatnonzero(large_weights == 0)
-    remaining_groups = remaining_groups[np.argsort(-weights[remaining_groups], kind="stable")]
-    for groups, keys in ((by_large, large_weights), (remaining_groups, weights)):
-        # Loads of the first round are those of large samples, of the second those of all.
-        ranks = [(0 if keys is large_weights else int(loads[rank]), rank) for rank in range(num_ranks)]
-        heapify(ranks)
-        for group in groups.tolist():
-            full = []
-            while ranks and bool((sums[ranks[0][1]] + sizes[group] > room).any()):
-                full.append(heappop(ranks))
-            if not ranks:
-                return None
-            load, rank = heappop(ranks)
-            rank_of[group] = rank
-            sums[rank] += sizes[group]
-            loads[rank] += weights[group]
-            for entry in (*full, (load + int(keys[group]), rank)):
-                heappush(ranks, entry)
+    others = np.flatnonzero(large_weights == 0)
+    others = others[np.argsort(-weights[others], kind="stable")]
+    rank_of = np.full(len(sizes), -1, dtype=np.int64)
+    # Loads of the first round are those of large samples, of the second those of all.
+    rounds = ((by_large, large_weights), (others, weights))
+    for groups, keys in rounds:
+        loads = np.zeros(num_ranks, dtype=np.int64)
+        placed = rank_of >= 0
+        np.add.at(loads, rank_of[placed], weights[placed])
+        sums = np.zeros(num_ranks * len(room), dtype=np.int64)
+        for column in range(len(room)):
+            np.add.at(sums[column :: len(room)], rank_of[placed], sizes[placed, column])
+        has_room = run_loop(_deal, len(groups), groups, sizes, keys, room, results=(loads, sums, rank_of))
+        if not has_room:
+            return None
     return rank_of
+
+
+def _deal(
+    groups: Sequence[int],
+    sizes: Sequence[Sequence[int]],
+    keys: Sequence[int],
+    room: Sequence[int],
+    loads: list[int],
+    sums: list[int],
+    rank_of: list[int],
+) -> bool:
+    """Give each group to the rank with the least load that has room, false if none has; to be compiled."""
+    num_budgets = len(room)
+    for group in groups:
+        best = -1
+        for rank in range(len(loads)):
+            if best >= 0 and loads[rank] >= loads[best]:
+                continue
+            has_room = True
+            for column in range(num_budgets):
+                if sums[rank * num_budgets + column] + sizes[group][column] > room[column]:
+                    has_room = False
+            if has_room:
+                best = rank
+        if best < 0:
+            return False
+        rank_of[group] = best
+        loads[best] += keys[group]
+        for column in range(num_budgets):
+            sums[best * num_budgets + column] += sizes[group][column]
+    return True

@@ -14,7 +14,8 @@ from brimful.messages import counted, setting
 from brimful.plan.schedule.balance import Barrier
 from brimful.plan.step.by_micro_batch import sort_by_micro_batch
 from brimful.plan.step.large_first import deal_large_first
-from brimful.plan.step.spread import placing_order, ranks_of_groups, spread, spread_within_ranks
+from brimful.plan.step.ranks_of_groups import ranks_of_groups
+from brimful.plan.step.spread import placing_order, spread
 from brimful.plan.step.step_items import (
     GroupsShare,
     StepCost,
@@ -25,6 +26,7 @@ from brimful.plan.step.step_items import (
     samples_of,
 )
 from brimful.plan.step.step_plan import StepPlan
+from brimful.plan.step.within_ranks import spread_within_ranks
 from brimful.typing import AnyIntArray, Int64Array
 
 _MAX_CAPACITY = 2**31 - 1
@@ -169,8 +171,9 @@ class _Search:
         # Where ranks wait at each micro-batch, samples above the mean are divided first; the better of both is taken.
         large = None if self._is_step_barrier else self._ranks_by_large_samples(micro_batches)
         by_large = None if large is None else self._bins_of_ranks(large, by_size, micro_batches)
-        num_starved = 0
+        num_ways, num_starved = 0, 0
         for rank_of_placed in ways:
+            num_ways += 1
             rank_of_group = np.empty(len(rank_of_placed), dtype=np.int64)
             rank_of_group[self._order] = rank_of_placed
             rank_of = samples_of(items.groups, rank_of_group)
@@ -185,7 +188,7 @@ class _Search:
                 return by_large if is_better else bin_of
         if by_large is not None:
             return by_large
-        if ways and num_starved == len(ways):
+        if 0 < num_starved == num_ways:
             self._is_starved = True
             self.refuse_too_few(micro_batches, 1)
         return None
@@ -200,6 +203,7 @@ class _Search:
             rank_of[by_size],
             num_ranks=self._ranks,
             micro_batches=micro_batches,
+            is_step_barrier=self._is_step_barrier,
         )
         if placement is None:
             return None

@@ -1,6 +1,5 @@
 """Items over an exact number of micro-batches, none empty, none above a capacity."""
 
-from collections.abc import Sequence
 from heapq import heapify, heappop
 
 import numpy as np
@@ -10,11 +9,10 @@ from brimful.plan.counts.histogram import Histogram
 from brimful.plan.fit.best_fit_decreasing import best_fit_decreasing
 from brimful.plan.fit.spread import occupy_empty_bins
 from brimful.plan.packing import Packing
-from brimful.plan.step.common_levels import fill_common_levels
 from brimful.plan.step.fill import WORTH_COMPILING, fill_least_loaded, place_rest
 from brimful.plan.step.levels import fill_levels
 from brimful.plan.vector.pack_vectors import pack_vectors
-from brimful.typing import AnyIntArray, Int64Array
+from brimful.typing import Int64Array
 
 
 def spread(
@@ -47,7 +45,7 @@ def spread(
     ranks_by_cost = num_ranks if is_step_barrier else num_bins
     bins_of_unit = micro_batches if is_step_barrier else 1
     if sizes.shape[1] > 1:
-        bin_of = _fill_vectors(sizes, weights, capacities, num_units=ranks_by_cost, bins_per_unit=bins_of_unit)
+        bin_of = fill_vectors(sizes, weights, capacities, num_units=ranks_by_cost, bins_per_unit=bins_of_unit)
         if bin_of is None:
             bin_of = _taken_apart(pack_vectors(sizes, capacities=capacities, seed=0).packs, sizes[:, 0], num_bins)
             is_step_barrier = False
@@ -193,7 +191,7 @@ def _taken_apart(packing: Packing, lengths: Int64Array, num_bins: int) -> Int64A
     return bin_of
 
 
-def _fill_vectors(
+def fill_vectors(
     sizes: Int64Array, weights: Int64Array, capacities: Int64Array, *, num_units: int, bins_per_unit: int
 ) -> Int64Array | None:
     """Place items under several budgets, each in the least loaded unit, in its emptiest bin that has room.
@@ -266,107 +264,3 @@ def _scan_bins_in_numpy(
         loads[first : first + bins_per_unit] += weights[item]
         bin_of[item] = best
     return True
-
-
-def spread_within_ranks(
-    sizes: Int64Array,
-    weights: Int64Array,
-    capacities: Int64Array,
-    rank_of: AnyIntArray,
-    *,
-    num_ranks: int,
-    micro_batches: int,
-) -> Int64Array | None:
-    """Divide the items of each rank among its micro-batches, the most costly ones of all ranks beside each other.
-
-    Args:
-        sizes, weights, capacities: as of ``spread``.
-        rank_of: ``int[num_items]``, the rank that each item has to stay on.
-
-    Returns:
-        As of ``spread``; None if a rank has no room, or fewer items than micro-batches.
-    """
-    slice_of = np.full(len(sizes), -1, dtype=np.int64)
-    slices = 0
-    if sizes.shape[1] == 1:
-        by_rank = np.argsort(rank_of, kind="stable")
-        offsets = np.searchsorted(rank_of[by_rank], np.arange(num_ranks + 1))
-        if int(np.diff(offsets).min()) < micro_batches:
-            return None
-        slice_of[by_rank], slices = fill_common_levels(
-            sizes[by_rank, 0],
-            _falling(weights)[by_rank],
-            offsets,
-            capacity=int(capacities[0]),
-            micro_batches=micro_batches,
-        )
-    while True:
-        placement = _spread_rest(sizes, weights, capacities, rank_of, slice_of, slices, num_ranks, micro_batches)
-        if placement is not None or slices == 0:
-            return placement
-        # What the levels left has no room: with half of them there may be some.
-        slices //= 2
-        slice_of[slice_of >= slices] = -1
-
-
-def _spread_rest(
-    sizes: Int64Array,
-    weights: Int64Array,
-    capacities: Int64Array,
-    rank_of: AnyIntArray,
-    slice_of: Int64Array,
-    slices: int,
-    num_ranks: int,
-    micro_batches: int,
-) -> Int64Array | None:
-    """Divide the items of each rank that are in no slice among its micro-batches behind the slices."""
-    bin_of = slice_of + rank_of.astype(np.int64) * micro_batches
-    for rank in range(num_ranks):
-        items = np.flatnonzero((rank_of == rank) & (slice_of < 0))
-        if slices == micro_batches:
-            if len(items):
-                return None
-            continue
-        if len(items) < micro_batches - slices:
-            return None
-        # ``spread`` sorts its micro-batches by cost: those of one number are alike on all ranks.
-        bins = spread(
-            sizes[items],
-            weights[items],
-            capacities,
-            num_ranks=1,
-            micro_batches=micro_batches - slices,
-            is_step_barrier=False,
-        )
-        if bins is None:
-            return None
-        bin_of[items] = bins + slices + rank * micro_batches
-    return bin_of
-
-
-def _falling(weights: Int64Array) -> Int64Array:
-    """Return weights that do not rise along the items: each is raised to the most of those behind it."""
-    falling_order: Int64Array = np.maximum.accumulate(weights[::-1])[::-1]
-    return falling_order
-
-
-def ranks_of_groups(
-    sizes: Int64Array,
-    weights: Int64Array,
-    capacities: Int64Array,
-    counts: Int64Array,
-    *,
-    num_ranks: int,
-    micro_batches: int,
-) -> Sequence[Int64Array]:
-    """Return ways to give groups to ranks, best first: equal by cost, by tokens, by samples.
-
-    Args:
-        sizes: ``int64[num_groups, num_budgets]``, in the order of ``placing_order``.
-        weights, counts: ``int64[num_groups]``: cost and samples of each.
-        capacities: of one micro-batch.
-    """
-    room = capacities * micro_batches
-    keys = (weights, sizes[:, 0], counts)
-    ways = (_fill_vectors(sizes, key, room, num_units=num_ranks, bins_per_unit=1) for key in keys)
-    return [way for way in ways if way is not None]
