@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from brimful.plan.step.fill import run_loop
+from brimful.ragged import offsets_of
 from brimful.typing import Int64Array
 
 
@@ -61,6 +62,7 @@ def _exchange_between_ranks(
         if loads[busiest] - mean <= mean >> 10:
             return turn
         best_given, best_taken, best_rank = -1, -1, -1
+        givers = [group for group in range(len(sizes)) if rank_of[group] == busiest]
         # Marks of this turn: ranks that were tried, and the busiest itself.
         tried[busiest] = turn + 1
         for _ in range(num_ranks - 1):
@@ -72,15 +74,12 @@ def _exchange_between_ranks(
             # Half the difference is the best that can go over; what goes over must be less than all of it.
             difference = loads[busiest] - loads[other]
             least_rest = difference
-            for given in range(len(sizes)):
-                if rank_of[given] != busiest:
-                    continue
+            takers = [group for group in range(len(sizes)) if rank_of[group] == other]
+            for given in givers:
                 rest = abs(difference - 2 * weights[given])
                 if rest < least_rest and tokens[other] + sizes[given] <= room:
                     least_rest, best_given, best_taken, best_rank = rest, given, -1, other
-                for taken in range(len(sizes)):
-                    if rank_of[taken] != other:
-                        continue
+                for taken in takers:
                     rest = abs(difference - 2 * (weights[given] - weights[taken]))
                     change = sizes[given] - sizes[taken]
                     if rest < least_rest and tokens[other] + change <= room and tokens[busiest] - change <= room:
@@ -105,13 +104,13 @@ def _exchange_between_ranks(
 def exchange_within_ranks(
     lengths: Int64Array,
     weights: Int64Array,
-    offsets: Int64Array,
-    slice_of: Int64Array,
+    bin_of: Int64Array,
     *,
     capacity: int,
+    num_ranks: int,
     micro_batches: int,
-) -> None:
-    """Move or exchange samples of a rank between its micro-batches while that shortens the step; in place.
+) -> Int64Array:
+    """Move or exchange samples of a rank between its micro-batches while that shortens the step.
 
     A slice takes as long as its slowest rank. That rank gives a sample to another of its micro-batches, or exchanges one,
     where the sum of both slices' times falls: below the time of its slice, work costs nothing.
@@ -125,33 +124,40 @@ def exchange_within_ranks(
     Pure: no I/O, no randomness.
 
     Args:
-        lengths, weights: ``int64[num_items]``, rank after rank.
-        offsets: ``int64[num_ranks + 1]``: the items of each rank.
-        slice_of: ``int64[num_items]``: the micro-batch of each, changed; none is empty, before and after.
+        lengths, weights: ``int64[num_items]``.
+        bin_of: ``int64[num_items]``: the micro-batch ``rank · micro_batches + slice`` of each; none is empty.
         capacity: of a micro-batch.
-        micro_batches: of each rank.
+        num_ranks, micro_batches: of the step.
+
+    Returns:
+        ``int64[num_items]``: the same after the exchanges; none is empty.
 
     Cost: O(items of a micro-batch · items of a rank) for each exchange; at most two for each micro-batch.
 
-    >>> weights, slice_of = np.array([9, 8, 3, 6, 5, 7, 5]), np.array([0, 0, 1, 0, 0, 1, 1])
+    >>> weights, bin_of = np.array([9, 8, 3, 6, 5, 7, 5]), np.array([0, 0, 1, 2, 2, 3, 3])
     >>> exchange_within_ranks(
-    ...     np.ones_like(weights), weights, np.array([0, 3, 7]), slice_of, capacity=9, micro_batches=2
-    ... )
-    >>> slice_of.tolist()
-    [0, 1, 0, 0, 0, 1, 1]
+    ...     np.ones_like(weights), weights, bin_of, capacity=9, num_ranks=2, micro_batches=2
+    ... ).tolist()
+    [0, 1, 0, 2, 2, 3, 3]
     """
-    num_ranks = len(offsets) - 1
-    rank_of = np.repeat(np.arange(num_ranks), np.diff(offsets))
-    loads, tokens, counts = (np.zeros(num_ranks * micro_batches, dtype=np.int64) for _ in range(3))
-    bin_of = rank_of * micro_batches + slice_of
-    np.add.at(loads, bin_of, weights)
-    np.add.at(tokens, bin_of, lengths)
-    np.add.at(counts, bin_of, 1)
+    num_bins = num_ranks * micro_batches
+    # Rank after rank, so that a rank looks at its own items alone.
+    by_rank = np.argsort(bin_of // micro_batches, kind="stable")
+    lengths, weights, slice_of = lengths[by_rank], weights[by_rank], bin_of[by_rank]
+    loads, tokens, counts = (np.zeros(num_bins, dtype=np.int64) for _ in range(3))
+    np.add.at(loads, slice_of, weights)
+    np.add.at(tokens, slice_of, lengths)
+    np.add.at(counts, slice_of, 1)
+    offsets = offsets_of(counts)[::micro_batches]
     times = loads.reshape(num_ranks, micro_batches).max(axis=0)
+    slice_of %= micro_batches
     run_loop(
         _exchange_within_ranks, len(lengths), lengths, weights, offsets, int(capacity), int(micro_batches),
         results=(loads, tokens, counts, times, slice_of),
     )  # fmt: skip
+    exchanged = np.empty_like(bin_of)
+    exchanged[by_rank] = slice_of + np.repeat(np.arange(num_ranks), np.diff(offsets)) * micro_batches
+    return exchanged
 
 
 def _exchange_within_ranks(

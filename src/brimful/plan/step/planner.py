@@ -13,6 +13,7 @@ from brimful.measure.table import LengthTable, as_lengths
 from brimful.messages import counted, setting
 from brimful.plan.schedule.balance import Barrier
 from brimful.plan.step.by_micro_batch import sort_by_micro_batch
+from brimful.plan.step.exchange import exchange_within_ranks
 from brimful.plan.step.large_first import deal_large_first
 from brimful.plan.step.ranks_of_groups import ranks_of_groups
 from brimful.plan.step.spread import placing_order, spread
@@ -168,10 +169,15 @@ class _Search:
             num_ranks=self._ranks,
             micro_batches=micro_batches,
         )
-        # Where ranks wait at each micro-batch, samples above the mean are divided first; the better of both is taken.
+        # No plan takes less: ranks are equal, or one has the most costly group.
+        ideal = max(float(self._weights.sum()) / self._ranks, float(self._weights.max()))
+        best, best_time = None, 0.0
+        num_starved, num_ways = 0, 0
+        # Where ranks wait at each micro-batch, samples above the mean are divided first as well.
         large = None if self._is_step_barrier else self._ranks_by_large_samples(micro_batches)
-        by_large = None if large is None else self._bins_of_ranks(large, by_size, micro_batches)
-        num_ways, num_starved = 0, 0
+        if large is not None:
+            best = self._bins_of_ranks(large, by_size, micro_batches)
+            best_time = self._time(best, micro_batches) if best is not None else 0.0
         for rank_of_placed in ways:
             num_ways += 1
             rank_of_group = np.empty(len(rank_of_placed), dtype=np.int64)
@@ -181,17 +187,26 @@ class _Search:
                 num_starved += 1
                 continue
             bin_of = self._bins_of_ranks(rank_of, by_size, micro_batches)
-            if bin_of is not None:
-                is_better = by_large is not None and self._time(by_large, micro_batches) < self._time(
-                    bin_of, micro_batches
-                )
-                return by_large if is_better else bin_of
-        if by_large is not None:
-            return by_large
-        if 0 < num_starved == num_ways:
+            if bin_of is None:
+                continue
+            time = self._time(bin_of, micro_batches)
+            if best is None or time < best_time:
+                best, best_time = bin_of, time
+            if best_time - ideal <= ideal / 512:
+                break
+        if best is None and 0 < num_starved == num_ways:
             self._is_starved = True
             self.refuse_too_few(micro_batches, 1)
-        return None
+        if best is None or self._is_step_barrier or len(capacities) > 1:
+            return best
+        return exchange_within_ranks(
+            items.sizes[:, 0],
+            items.weights,
+            best,
+            capacity=int(capacities[0]),
+            num_ranks=self._ranks,
+            micro_batches=micro_batches,
+        )
 
     def _bins_of_ranks(self, rank_of: Int64Array, by_size: Int64Array, micro_batches: int) -> Int64Array | None:
         """Return the micro-batch of each sample where its rank is given; None if a rank has no room for its samples."""
@@ -230,9 +245,10 @@ class _Search:
         return None if is_starved else rank_of
 
     def _time(self, bin_of: Int64Array, micro_batches: int) -> float:
-        """Return the time of the step: the sum over micro-batches of the slowest rank."""
+        """Return the time of the step: of the slowest rank, or the sum over micro-batches of the slowest one in each."""
         work = np.bincount(bin_of, weights=self._items.weights, minlength=self._ranks * micro_batches)
-        return float(work.reshape(self._ranks, micro_batches).max(axis=0).sum())
+        work = work.reshape(self._ranks, micro_batches)
+        return float(work.sum(axis=1).max() if self._is_step_barrier else work.max(axis=0).sum())
 
     def refuse_too_few(self, micro_batches: int, multiple: int) -> None:
         """Raise where there are more micro-batches than items to put into them.

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from brimful.plan.step.exchange import exchange_between_ranks
 from brimful.plan.step.fill import fill_least_loaded
 from brimful.plan.step.spread import fill_vectors
 from brimful.typing import Int64Array
+
+_ROOMS = 4
+"""Limits of tokens of a rank that are tried, from its whole room down to near an equal share of all tokens."""
 
 
 def ranks_of_groups(
@@ -19,10 +20,10 @@ def ranks_of_groups(
     num_ranks: int,
     micro_batches: int,
 ) -> Iterator[Int64Array]:
-    """Yield ways to give groups to ranks, best first: equal by cost, by tokens, by samples.
+    """Yield ways to give groups to ranks: equal by cost, by tokens, by samples.
 
-    Under a budget of tokens alone, each is improved by exchanges between ranks, and comes as it was behind that: a rank that
-    is full to its last token may have no room in its micro-batches.
+    Under a budget of tokens alone, ranks are made equal by cost below several limits of tokens, and by exchanges between
+    them: a rank that is full to its last token finds no room in its micro-batches, or no equal ones.
 
     Pure: no I/O, no randomness.
 
@@ -30,18 +31,26 @@ def ranks_of_groups(
         sizes: ``int64[num_groups, num_budgets]``, in the order of ``placing_order``.
         weights, counts: ``int64[num_groups]``: cost and samples of each.
         capacities: of one micro-batch.
+        num_ranks, micro_batches: of the step.
     """
     room = capacities * micro_batches
-    for keys in (weights, sizes[:, 0], counts):
-        if len(room) > 1:
+    if len(room) > 1:
+        for keys in (weights, sizes[:, 0], counts):
             way = fill_vectors(sizes, keys, room, num_units=num_ranks, bins_per_unit=1)
-        else:
-            way = fill_least_loaded(sizes[:, 0], keys, capacity=int(room[0]), num_units=num_ranks, bins_per_unit=1)
+            if way is not None:
+                yield way
+        return
+    tokens, most = sizes[:, 0], int(room[0])
+    mean = -(-int(tokens.sum()) // num_ranks)
+    limits = [most - (most - mean) * number // _ROOMS for number in range(_ROOMS)]
+    for keys, limit in [*((weights, limit) for limit in limits), (tokens, most), (counts, most)]:
+        way = fill_least_loaded(tokens, keys, capacity=limit, num_units=num_ranks, bins_per_unit=1)
         if way is None:
             continue
-        if len(room) == 1:
-            exchanged = way.copy()
-            exchange_between_ranks(sizes[:, 0], weights, exchanged, room=int(room[0]), num_ranks=num_ranks)
-            if not np.array_equal(exchanged, way):
-                yield exchanged
+        if keys is not counts:
+            exchange_between_ranks(tokens, weights, way, room=limit, num_ranks=num_ranks)
+        yield way
+    # As it was: equal in tokens, which leaves most room in the micro-batches.
+    way = fill_least_loaded(tokens, tokens, capacity=most, num_units=num_ranks, bins_per_unit=1)
+    if way is not None:
         yield way

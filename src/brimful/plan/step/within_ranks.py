@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from brimful.plan.step.common_levels import fill_common_levels
-from brimful.plan.step.exchange import exchange_within_ranks
 from brimful.plan.step.fill import run_loop
 from brimful.plan.step.spread import spread
 from brimful.typing import AnyIntArray, Int64Array
@@ -23,8 +22,7 @@ def spread_within_ranks(
 ) -> Int64Array | None:
     """Divide the items of each rank among its micro-batches, the most costly ones of all ranks beside each other.
 
-    Common levels first, then least load first behind them, then exchanges that shorten the step, where ranks wait at each
-    micro-batch.
+    Common levels first, where ranks wait at each micro-batch, then least load first behind them.
 
     Args:
         sizes, weights, capacities, is_step_barrier: as of ``spread``.
@@ -58,10 +56,6 @@ def spread_within_ranks(
         slice_of[slice_of >= slices] = -1
     if placement is None:
         return None
-    if has_one_budget and not is_step_barrier:
-        exchange_within_ranks(
-            sizes[:, 0], weights, offsets, placement, capacity=int(capacities[0]), micro_batches=micro_batches
-        )
     bin_of = np.empty(len(sizes), dtype=np.int64)
     bin_of[by_rank] = placement + np.repeat(np.arange(num_ranks), np.diff(offsets)) * micro_batches
     return bin_of
