@@ -31,7 +31,8 @@ def spread_within_ranks(
     Returns:
         As of ``spread``; None if a rank has no room, or fewer items than micro-batches.
     """
-    by_rank = np.argsort(rank_of, kind="stable")
+    # NumPy sorts 16 bits by radix.
+    by_rank = np.argsort(rank_of.astype(np.uint16) if num_ranks < 1 << 16 else rank_of, kind="stable")
     offsets = np.searchsorted(rank_of[by_rank], np.arange(num_ranks + 1))
     if int(np.diff(offsets).min()) < micro_batches:
         return None
@@ -63,11 +64,11 @@ def spread_within_ranks(
 
 def _falling_in_ranks(weights: Int64Array, offsets: Int64Array) -> Int64Array:
     """Return weights that do not rise along the items of a rank: each is raised to the most of those behind it."""
-    parts = [
-        np.maximum.accumulate(weights[begin:end][::-1])[::-1]
-        for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-    ]
-    return np.concatenate(parts)
+    num_ranks = len(offsets) - 1
+    # Weights of an earlier rank are above all of a later one, so that a running maximum from behind begins anew.
+    base = np.repeat(np.arange(num_ranks, 0, -1) << 32, np.diff(offsets))
+    falling: Int64Array = np.maximum.accumulate((weights + base)[::-1])[::-1] - base
+    return falling
 
 
 def _place_rest(
