@@ -119,7 +119,7 @@ def exchange_within_ranks(
 
         costs of 2 ranks, 2 slices      9 8 | 3         slices take 17 and 12: 29
                                         6 5 | 7 5
-        rank 0 exchanges 9 with 3       8 3 | 9         11 and 12: 23
+        rank 0 gives 9 to its other slice       8 | 3 9         11 and 12: 23
 
     Pure: no I/O, no randomness.
 
@@ -138,7 +138,7 @@ def exchange_within_ranks(
     >>> exchange_within_ranks(
     ...     np.ones_like(weights), weights, bin_of, capacity=9, num_ranks=2, micro_batches=2
     ... ).tolist()
-    [1, 0, 0, 2, 2, 3, 3]
+    [1, 0, 1, 2, 2, 3, 3]
     """
     num_bins = num_ranks * micro_batches
     # Rank after rank, so that a rank looks at its own items alone.
