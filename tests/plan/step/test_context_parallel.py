@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from brimful import CostModel, plan_context_parallel
 from brimful.errors import InvalidLengthsError, OversizedSampleError, SettingsError
-from brimful.plan.step.short_shares import borrow_for_short_shares
+from brimful.plan.step.short_shares import occupy_all_ranks
 from tests.plan.forms import use
 
 SQUARES = CostModel(linear=0, quadratic=1, tile=1)
@@ -65,7 +65,37 @@ def test_laws(form, lengths, capacity, ranks, slack):
     check(plan, lengths, capacity=capacity, ranks=ranks)
 
 
-@pytest.mark.parametrize(("samples", "ranks", "largest"), [(1024, 64, 131_072), (4096, 128, 262_144)])
+@pytest.mark.parametrize("form", ["compiled", "plain"])
+@given(
+    lengths=st.lists(st.integers(16, 290), min_size=4, max_size=60),
+    capacity=st.sampled_from([75, 100, 256]),
+    ranks=st.sampled_from([6, 7, 12, 24]),
+)
+def test_worlds_that_are_no_power_of_two(form, lengths, capacity, ranks):
+    """Three nodes of eight are a world of 24: no rank waits empty, and large degrees come first, so that all are aligned."""
+    num_long = sum(length > capacity for length in lengths)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use(form, monkeypatch)
+        try:
+            plan = plan_context_parallel(lengths, max_tokens_per_rank=capacity, world_size=ranks, cost=SQUARES)
+        except InvalidLengthsError as error:
+            # Each long sample may need a micro-batch, and each of them a sample for every power of two in the ranks.
+            assert "ranks" in str(error)
+            assert len(lengths) < ranks.bit_count() * (num_long + 1)
+            return
+    check(plan, lengths, capacity=capacity, ranks=ranks)
+
+
+def test_a_sample_alone_is_shared_by_four_of_six_ranks_and_another_by_two():
+    """6 = 4 + 2: two samples are enough for six ranks, whichever groups they begin in."""
+    plan = plan_context_parallel([16, 8], max_tokens_per_rank=8, world_size=6)
+    assert plan.sample_id_groups == [[[0], [0], [0], [0], [1], [1]]]
+
+
+@pytest.mark.parametrize(
+    ("samples", "ranks", "largest"),
+    [(1024, 64, 131_072), (4096, 128, 262_144), (1024, 24, 65_536), (2048, 96, 131_072)],
+)
 @pytest.mark.parametrize("spread", [1.0, 1.5])
 def test_ranks_of_long_samples_have_equal_work(samples, ranks, largest, spread):
     """Lengths from chats to books; within 3 % of equal, and few micro-batches beside those that tokens alone need."""
@@ -91,7 +121,8 @@ def test_both_forms_share_alike():
     [
         ([40], {}, OversizedSampleError, r"longer than the 32 tokens that 4 ranks hold together: sample 0 \(40\)"),
         ([3], {}, InvalidLengthsError, "sample 0 of 3 tokens would be shared by 4 ranks"),
-        ([8], {"world_size": 6}, SettingsError, "power of two"),
+        ([8], {"world_size": 6}, InvalidLengthsError, "1 samples leave some of 6 ranks without one.* world_size=4"),
+        ([40, 8], {"world_size": 6}, OversizedSampleError, r"longer than the 32 tokens that 4 ranks hold together"),
         ([8], {"slack": 2}, SettingsError, "slack"),
         ([], {}, InvalidLengthsError, "no lengths"),
     ],
@@ -122,7 +153,7 @@ def test_a_last_sample_gets_company():
     micro_batch = np.array([0, 0, 0, 0, 1, 0, 0])
     group = np.array([0, 1, 2, 3, 0, 2, 3])
     degree = np.array([1, 1, 1, 1, 4, 1, 1])
-    borrow_for_short_shares(np.array([9, 9, 8, 8, 3, 2, 2]), micro_batch, group, degree, capacity=16, num_ranks=4)
+    occupy_all_ranks(np.array([9, 9, 8, 8, 3, 2, 2]), micro_batch, group, degree, capacity=16, num_ranks=4)
     assert micro_batch.tolist() == [0, 0, 0, 0, 1, 0, 1]
     assert degree.tolist() == [1, 1, 1, 1, 2, 1, 2]
     assert group[4:].tolist() == [0, 2, 1]

@@ -15,7 +15,7 @@ from brimful.measure.table import LengthTable
 from brimful.messages import counted
 from brimful.plan.policies.budgets import examples_of
 from brimful.plan.step.fill import run_loop
-from brimful.plan.step.short_shares import borrow_for_short_shares
+from brimful.plan.step.short_shares import occupy_all_ranks, short_micro_batches
 from brimful.plan.step.step_items import StepCost, prepare_step_items
 from brimful.typing import AnyIntArray, Fingerprint, Float64Array, Int64Array
 
@@ -146,14 +146,16 @@ def plan_context_parallel(
         lengths: tokens of each sample.
         max_tokens_per_rank: tokens that a rank holds in a micro-batch at most; a share of a sample counts as padded to two
             equal chunks, which zigzag layouts cut.
-        world_size: ranks of data and context parallelism together, a power of two.
+        world_size: ranks of data and context parallelism together. Where it is no power of two, as 12 is, a sample has at
+            most the largest power of two below it (8), and every micro-batch needs samples enough for all ranks (two: 8 + 4).
         cost: as of ``plan_step``; a sample on n ranks costs each of them an n-th. None counts tokens.
         slack: idle share of all ranks' time that is accepted for fewer micro-batches, from 0 to 1. Where no level stays
             within it, the best one is taken.
 
     Raises:
-        InvalidLengthsError: no samples, a length below 1, or fewer tokens than ranks to share them.
-        OversizedSampleError: a sample that all ranks together cannot hold.
+        InvalidLengthsError: no samples, a length below 1, fewer tokens than ranks to share them, or too few samples for
+            ranks whose number is no power of two.
+        OversizedSampleError: a sample that the ranks that may share it cannot hold.
         SettingsError: an impossible number.
 
     Cost: O(n·log n) for each micro-batch. Source: levels as in hierarchical balance packing (Yao et al., 2025); the
@@ -166,8 +168,6 @@ def plan_context_parallel(
     capacity = setting_number("max_tokens_per_rank", max_tokens_per_rank, minimum=2, maximum=_MAX_CAPACITY)
     ranks = whole_number("world_size", world_size, minimum=1)
     check_share("slack", slack)
-    if ranks & (ranks - 1):
-        raise SettingsError(f"world_size must be a power of two, as the degrees of samples are, and is {ranks:,}")
     items = prepare_step_items(lengths, capacity=2**52, cost=cost, groups=None, budgets=None)
     tokens = items.sizes[:, 0]
     _refuse_oversized(tokens, capacity, ranks)
@@ -175,7 +175,10 @@ def plan_context_parallel(
     num_samples = len(tokens)
     falling_order = np.maximum.accumulate(items.weights[order][::-1])[::-1]
     # A low level may leave a last micro-batch of a few short samples, to be shared by more ranks than they have tokens.
-    for more_slack in sorted({slack, max(slack, _MORE_SLACK), 1.0}):
+    # More slack comes first, and samples of other micro-batches last.
+    slacks = sorted({slack, max(slack, _MORE_SLACK), 1.0})
+    attempts = [*((value, False) for value in slacks), *((value, True) for value in reversed(slacks))]
+    for more_slack, may_borrow in attempts:
         micro_batch, group, degree = (np.zeros(num_samples, dtype=np.int64) for _ in range(3))
         sizes = (num_samples + 1, num_samples, num_samples, ranks, ranks, ranks)
         scratch = [np.zeros(size, dtype=np.int64) for size in sizes]
@@ -183,15 +186,18 @@ def plan_context_parallel(
             _fill_micro_batches, num_samples, tokens[order], falling_order, capacity, ranks, float(more_slack),
             results=(np.arange(num_samples), *scratch, micro_batch, group, degree),
         )  # fmt: skip
-        if bool((degree <= tokens[order]).all()):
+        if may_borrow:
+            occupy_all_ranks(tokens[order], micro_batch, group, degree, capacity=capacity, num_ranks=ranks)
+        if len(short_micro_batches(tokens[order], micro_batch, group, degree, ranks)) == 0:
             break
-    borrow_for_short_shares(tokens[order], micro_batch, group, degree, capacity=capacity, num_ranks=ranks)
     return _plan_of_groups(
         tokens, items.costs, order, micro_batch, group, degree, capacity=capacity, ranks=ranks, number=number
     )
 
 
 def _refuse_oversized(tokens: Int64Array, capacity: int, ranks: int) -> None:
+    # The largest degree.
+    ranks = 1 << (ranks.bit_length() - 1)
     room = capacity if ranks == 1 else capacity // 2 * 2 * ranks
     rows = np.flatnonzero(tokens > room)
     if len(rows):
@@ -270,6 +276,10 @@ def _fill_micro_batches(
                     > capacity
                 ):
                     seed_degree *= 2
+                # Too few ranks are left for it, where their number is no power of two: a shorter one takes them.
+                if seed_degree > free:
+                    seed += 1
+                    continue
                 last_degree = seed_degree
                 room = capacity
                 allowance = seed_degree * level
@@ -311,6 +321,9 @@ def _fill_micro_batches(
                         busiest < 0 or loads[group] * degrees[busiest] > loads[busiest] * degrees[group]
                     ):
                         busiest = group
+                # Every group takes more ranks than are left: ``occupy_all_ranks`` finds samples for them.
+                if busiest < 0:
+                    break
                 free -= degrees[busiest]
                 degrees[busiest] *= 2
             slowest = 0
@@ -327,7 +340,7 @@ def _fill_micro_batches(
             # The next lower level: half.
             if copies > 1:
                 copies //= 2
-            elif degree < num_ranks:
+            elif 2 * degree <= num_ranks:
                 degree *= 2
             else:
                 break
@@ -367,7 +380,11 @@ def _plan_of_groups(
     groups, first_item, group_of = np.unique(key, return_index=True, return_inverse=True)
     degrees = degree[first_item]
     first_ranks = np.cumsum(degrees) - degrees - micro_batch[first_item] * ranks
-    assert int(degrees.sum()) == number * ranks
+    if int(degrees.sum()) < number * ranks:
+        raise InvalidLengthsError(
+            f"{len(tokens):,} samples leave some of {ranks:,} ranks without one: a sample is shared by a power of two of ranks. "
+            f"Use more samples, or world_size={1 << (ranks.bit_length() - 1)}"
+        )
     micro_batch_of, first_rank_of, degree_of = (np.empty(len(tokens), dtype=np.int64) for _ in range(3))
     micro_batch_of[order] = micro_batch
     first_rank_of[order] = first_ranks[group_of]

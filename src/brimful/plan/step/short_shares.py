@@ -1,11 +1,11 @@
-"""Samples with fewer tokens than ranks: micro-batches that were left with too little get samples of others."""
+"""Micro-batches with too little for all ranks, in tokens or in samples, get samples of others."""
 
 import numpy as np
 
 from brimful.typing import Int64Array
 
 
-def borrow_for_short_shares(
+def occupy_all_ranks(
     lengths: Int64Array,
     micro_batch: Int64Array,
     group: Int64Array,
@@ -14,27 +14,30 @@ def borrow_for_short_shares(
     capacity: int,
     num_ranks: int,
 ) -> None:
-    """Take samples of other micro-batches for one that shares a sample among more ranks than it has tokens; in place.
+    """Take samples of other micro-batches for one that leaves ranks without a token; in place.
+
+    It shares a sample among more ranks than it has tokens; or no group can have twice its ranks, where the number of ranks is
+    no power of two.
 
     ::
 
         4 ranks     micro-batch 0: 9 | 9 | 8 2 | 8 2     micro-batch 1: 3 on all four
         after       micro-batch 0: 9 | 9 | 8 2 | 8       micro-batch 1: 3 on two, 2 on two
 
-    Only groups that keep a sample give one, the shortest that there are, so that no work moves that matters. Where none
-    is left, shares stay as short as they were.
+    Only groups that keep a sample give one, the shortest that there are, so that no work moves that matters; groups of the
+    micro-batch itself come last. Where none is left, shares stay as short as they were, and ranks as empty.
 
     Args:
         lengths: ``int64[num_items]``, descending.
         micro_batch, group, degree: ``int64[num_items]``: groups are numbered within a micro-batch.
         capacity: tokens that a rank holds at most.
-        num_ranks: that all micro-batches have; a power of two.
+        num_ranks: that all micro-batches have.
     """
-    for number in np.unique(micro_batch[degree > lengths]).tolist():
+    for number in short_micro_batches(lengths, micro_batch, group, degree, num_ranks).tolist():
         items = np.flatnonzero(micro_batch == number)
         members = [items[group[items] == name].tolist() for name in np.unique(group[items])]
         degrees = [_least_degree(lengths[rows], capacity) for rows in members]
-        is_short = np.isin(micro_batch, np.unique(micro_batch[degree > lengths]))
+        is_short = np.isin(micro_batch, short_micro_batches(lengths, micro_batch, group, degree, num_ranks))
         _, key, counts = np.unique(micro_batch * num_ranks + group, return_inverse=True, return_counts=True)
         # The last items are the shortest.
         donors = [item for item in np.flatnonzero(~is_short & (lengths <= capacity)).tolist() if counts[key[item]] > 1]
@@ -50,14 +53,31 @@ def borrow_for_short_shares(
                 continue
             while donors and counts[key[donors[-1]]] < 2:
                 donors.pop()
-            if not donors:
-                return
-            item = donors.pop()
-            counts[key[item]] -= 1
+            if donors:
+                item = donors.pop()
+                counts[key[item]] -= 1
+            else:
+                shortest = [(int(lengths[rows[-1]]), place) for place, rows in enumerate(members) if len(rows) > 1]
+                if not shortest:
+                    return
+                item = members[min(shortest)[1]].pop()
+                # With a sample less, a group may do with fewer ranks: all begin anew.
+                degrees = [_least_degree(lengths[rows], capacity) for rows in members]
+                if lengths[item] > capacity:
+                    return
             members.append([item])
             degrees.append(1)
         for place, rows in enumerate(members):
             micro_batch[rows], group[rows], degree[rows] = number, place, degrees[place]
+
+
+def short_micro_batches(
+    lengths: Int64Array, micro_batch: Int64Array, group: Int64Array, degree: Int64Array, num_ranks: int
+) -> Int64Array:
+    """Return the micro-batches that share a sample among more ranks than it has tokens, or have ranks left."""
+    _, first_item = np.unique(micro_batch * num_ranks + group, return_index=True)
+    ranks = np.bincount(micro_batch[first_item], weights=degree[first_item])
+    return np.union1d(micro_batch[degree > lengths], np.flatnonzero(ranks < num_ranks))
 
 
 def _least_degree(lengths: Int64Array, capacity: int) -> int:
