@@ -329,7 +329,9 @@ def _fill_micro_batches(
             slowest = 0
             for group in range(num_groups):
                 slowest = max(slowest, (loads[group] + degrees[group] - 1) // degrees[group])
-            if best_work == 0 or work * best_slowest > best_work * slowest:
+            # A lower level means more micro-batches: it has to gain the slack at least.
+            gain = work * best_slowest - best_work * slowest
+            if best_work == 0 or gain > slack * (best_work * slowest):
                 best_work, best_slowest = work, slowest
                 for place in range(num_unplaced):
                     best_group_of[place] = group_of[place]
