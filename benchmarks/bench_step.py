@@ -250,6 +250,29 @@ def _slowest(groups: list[list[list[int]]], lengths: Lengths, ideal: float) -> t
     return slowest / ideal, most, len(groups)
 
 
+def _groups(quick: bool) -> list[Row]:
+    """Groups that share a rank: time, and balance beside equal ranks or the most costly group, which no plan goes below."""
+    rows = []
+    for samples, ranks, size in ((1024, 8, 8), (4096, 64, 2), (4096, 64, 8), (4096, 64, 16))[: 1 if quick else None]:
+        lengths, groups = lengths_of(samples), np.arange(samples) // size
+        costs = (24576 * lengths + lengths**2).astype(np.float64)
+        bound = max(1.0, float(np.bincount(groups, costs).max()) * ranks / float(costs.sum()))
+        title = f"step of {samples:,} on {ranks} ranks in groups of {size}"
+        for barrier in ("micro_batch", "step"):
+            alone = partial(plan_step, lengths, capacity=CAPACITY, dp_world_size=ranks, cost=COST, barrier=barrier)
+            plan = partial(alone, groups=groups)
+            with compiled_forms(True):
+                seconds = in_turn({"groups": plan, "alone": alone}, repetitions=3 if quick else 11)
+            words = f"{title}, barrier {barrier}"
+            rows.append(
+                Row(words, "ms", seconds["groups"] * 1e3, "without groups", seconds["alone"] * 1e3, less_is_better=True)
+            )
+            rows.append(
+                Row(f"{words}: time ÷ ideal", "", plan().imbalance(barrier), "bound", bound, less_is_better=True)
+            )
+    return rows
+
+
 def _data_sets(quick: bool) -> list[Row]:
     """The default plan of a small data set: lengths of chats, and of rollouts."""
     chats = np.random.default_rng(0).lognormal(np.log(300), 1, 20_000).clip(10, 4096).astype(np.int32)
@@ -268,7 +291,7 @@ def _data_sets(quick: bool) -> list[Row]:
 
 def measure(quick: bool) -> list[Row]:
     warm_up()
-    return [*_steps(quick), *_long_steps(quick), *_data_sets(quick)]
+    return [*_steps(quick), *_groups(quick), *_long_steps(quick), *_data_sets(quick)]
 
 
 if __name__ == "__main__":

@@ -175,3 +175,13 @@ def test_what_cannot_be_is_refused_in_one_line(lengths, settings, error, words):
 def test_names_of_trainers_are_understood():
     settings: dict[str, Any] = {"max_tokens_per_gpu": 8, "dp_world_size": 2}
     assert plan_step([3, 3], **settings).capacity == 8
+
+
+@pytest.mark.parametrize("size", [2, 8, 16])
+def test_ranks_of_groups_are_equal_where_they_wait_once(size):
+    """By cost below the room for tokens alone, ranks with groups were up to a tenth apart."""
+    lengths = lognormal(2048, seed=0)
+    step = plan_step(
+        lengths, capacity=32768, dp_world_size=16, cost=QUADRATIC, barrier="step", groups=np.arange(2048) // size
+    )
+    assert step.imbalance("step") <= 1.005
