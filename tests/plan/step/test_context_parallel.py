@@ -1,5 +1,7 @@
 """``plan_context_parallel``: who shares a sample with whom, within tokens and equal in work."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -76,14 +78,14 @@ def test_worlds_that_are_no_power_of_two(form, lengths, capacity, ranks):
     num_long = sum(length > capacity for length in lengths)
     with pytest.MonkeyPatch.context() as monkeypatch:
         use(form, monkeypatch)
-        try:
+        # Each long sample may need a micro-batch, and each of these a sample for every power of two in the ranks.
+        is_few = len(lengths) < ranks.bit_count() * (num_long + 1)
+        refused = contextlib.suppress(InvalidLengthsError) if is_few else contextlib.nullcontext()
+        plan = None
+        with refused:
             plan = plan_context_parallel(lengths, max_tokens_per_rank=capacity, world_size=ranks, cost=SQUARES)
-        except InvalidLengthsError as error:
-            # Each long sample may need a micro-batch, and each of them a sample for every power of two in the ranks.
-            assert "ranks" in str(error)
-            assert len(lengths) < ranks.bit_count() * (num_long + 1)
-            return
-    check(plan, lengths, capacity=capacity, ranks=ranks)
+    if plan is not None:
+        check(plan, lengths, capacity=capacity, ranks=ranks)
 
 
 def test_a_sample_alone_is_shared_by_four_of_six_ranks_and_another_by_two():
