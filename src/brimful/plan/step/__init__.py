@@ -2,13 +2,15 @@
 
 ::
 
-    lengths ─► StepItems ─► spread ────────► StepPlan
-    planner    step_items   levels  fill     step_plan  loss_weights
+    lengths ─► StepItems ─► spread ────────────────────────────────► StepPlan
+    planner    step_items   levels  fill                             step_plan  loss_weights
+               groups:      ranks_of_groups  within_ranks  exchange  by_micro_batch
 
 ``context_parallel`` shares long samples among ranks; ``warm_up`` loads the compiled code.
 """
 
-from brimful.plan.step.context_parallel import ContextParallelPlan, plan_context_parallel
+from brimful.plan.step.context_parallel import plan_context_parallel
+from brimful.plan.step.context_parallel_plan import ContextParallelPlan
 from brimful.plan.step.loss_weights import LossMean, loss_weights
 from brimful.plan.step.planner import plan_step
 from brimful.plan.step.step_items import GroupsShare
