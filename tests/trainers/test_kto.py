@@ -14,8 +14,10 @@ from brimful import (  # noqa: E402
     CompletionEncoder,
     PackCollator,
     PackedDataset,
+    PlanSettings,
     measure_lengths,
     open_source,
+    pack_dataset,
     plan_packs,
 )
 from brimful.collate.mismatches import part_mismatches  # noqa: E402
@@ -186,9 +188,16 @@ def test_what_is_no_kto_is_refused():
         packed_kto_loss(tiny.model(0), KtoCollator(PackCollator())([packs()[0]]), reference_model=tiny.model(1))
     with pytest.raises(CollateError, match="both have targets, and a mismatch of KTO has none"):
         part_mismatches(tiny.packs()[0])
-    cut = packs(capacity=24, overflow="truncate_left")
-    with pytest.raises(CollateError, match="lost its beginning"):
-        [part_mismatches(pack) for pack in cut]
+
+
+def test_rows_without_their_beginning_are_refused_before_any_work(tmp_path, monkeypatch):
+    """By name of the setting; not after hours of measuring, in the first step."""
+    encoder = CompletionEncoder(tiny.tokenizer())
+    monkeypatch.setattr(type(encoder), "encode_batch", lambda *_: pytest.fail("a sample was encoded"))
+    settings = PlanSettings(capacity=24, overflow="truncate_left")
+    with pytest.raises(SettingsError, match="overflow='truncate_left' takes the beginning of rows of KTO.*'truncate'"):
+        pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path / "packs", settings)
+    assert not (tmp_path / "packs" / "log").exists()
 
 
 def test_truncation_keeps_the_beginning_of_both():
