@@ -21,7 +21,11 @@ from brimful import (  # noqa: E402
     plan_packs,
 )
 from brimful.collate.mismatches import part_mismatches  # noqa: E402
-from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.encode import EncodedSample  # noqa: E402
+from brimful.encode.batch import EncodedBatch  # noqa: E402
+from brimful.encode.mismatches import encode_mismatched  # noqa: E402
+from brimful.encode.tokenizer import Tokenizer  # noqa: E402
+from brimful.errors import BadSampleError, CollateError, SettingsError  # noqa: E402
 from brimful.serve.rank_loader import without_loss  # noqa: E402
 from brimful.trainers.kto import (  # noqa: E402
     KtoCollator,
@@ -195,9 +199,44 @@ def test_rows_without_their_beginning_are_refused_before_any_work(tmp_path, monk
     encoder = CompletionEncoder(tiny.tokenizer())
     monkeypatch.setattr(type(encoder), "encode_batch", lambda *_: pytest.fail("a sample was encoded"))
     settings = PlanSettings(capacity=24, overflow="truncate_left")
-    with pytest.raises(SettingsError, match="overflow='truncate_left' takes the beginning of rows of KTO.*'truncate'"):
+    with pytest.raises(SettingsError, match='overflow="truncate_left" takes the beginning of rows of KTO.*"truncate"'):
         pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path / "packs", settings)
     assert not (tmp_path / "packs" / "log").exists()
+
+
+def test_every_conversation_is_tokenised_once_on_the_way_to_packs(tmp_path, monkeypatch):
+    """As an answer, for the prompt of its mismatch, and as the completion of another mismatch: three times otherwise."""
+    texts = []
+    tokenize = Tokenizer.tokenize
+    monkeypatch.setattr(
+        Tokenizer, "tokenize", lambda self, some, **options: texts.extend(some) or tokenize(self, some, **options)
+    )
+    encoder = CompletionEncoder(tiny.tokenizer())
+    pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path, capacity=96, num_proc=1)
+    whole = [row["prompt"] + row["completion"] for row in rows()]
+    counts = [sum(text.startswith(conversation) for text in texts) for conversation in whole]
+    assert counts == [1] * NUM_ROWS
+
+
+def test_a_bad_conversation_is_named_in_each_sample_that_needs_it():
+    """Encoded once, it is a reason of three samples: its answer, its mismatch, and the mismatch that borrows from it."""
+    some_rows = rows(3)
+    some_rows[1]["completion"] = "refuse me"
+
+    def encode(samples):
+        bad = [any("refuse me" in message["content"] for message in sample.messages) for sample in samples]
+        one = EncodedSample(np.array([1, 2]), np.array([False, True]))
+        return EncodedBatch.of(
+            [BadSampleError("is bad", sample_id=s.sample_id) if b else one for s, b in zip(samples, bad, strict=True)]
+        )
+
+    source = open_source(some_rows, format="kto")
+    samples = list(source.read(0, len(source)))
+    errors = encode_mismatched(samples, encode).errors
+    answers = [0 if row["label"] else 1 for row in some_rows]
+    expected = sorted([2, 3, 4 + 1 - answers[2]])
+    assert sorted(errors) == expected
+    assert [errors[index].sample_id for index in expected] == expected
 
 
 def test_truncation_keeps_the_beginning_of_both():
