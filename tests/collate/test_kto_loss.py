@@ -21,9 +21,9 @@ def sigmoid(x):
 def pack():
     """Row 2 is desirable, row 3 is not; both orders, and prompts and completions of different lengths::
 
-        sample      4            5              7           6
-        tokens      10 11 12     10 11 22 23    20 22 23    20 12
-        targets           12                       22 23
+    sample      4            5              7           6
+    tokens      10 11 12     10 11 22 23    20 22 23    20 12
+    targets           12                       22 23
     """
     ids = [[10, 11, 12], [10, 11, 22, 23], [20, 22, 23], [20, 12]]
     masks = [[0, 0, 1], [0, 0, 0, 0], [0, 1, 1], [0, 0]]

@@ -26,6 +26,8 @@ from brimful.encode.batch import EncodedBatch  # noqa: E402
 from brimful.encode.mismatches import encode_mismatched  # noqa: E402
 from brimful.encode.tokenizer import Tokenizer  # noqa: E402
 from brimful.errors import BadSampleError, CollateError, SettingsError  # noqa: E402
+from brimful.report.analysis.plan_facts import PlanFacts  # noqa: E402
+from brimful.report.html.sections import ledger_section  # noqa: E402
 from brimful.serve.rank_loader import without_loss  # noqa: E402
 from brimful.trainers.kto import (  # noqa: E402
     KtoCollator,
@@ -199,7 +201,7 @@ def test_rows_without_their_beginning_are_refused_before_any_work(tmp_path, monk
     encoder = CompletionEncoder(tiny.tokenizer())
     monkeypatch.setattr(type(encoder), "encode_batch", lambda *_: pytest.fail("a sample was encoded"))
     settings = PlanSettings(capacity=24, overflow="truncate_left")
-    with pytest.raises(SettingsError, match='overflow="truncate_left" takes the beginning of rows of KTO.*"truncate"'):
+    with pytest.raises(SettingsError, match=r'overflow="truncate_left" takes the beginning of rows of KTO.*"truncate"'):
         pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path / "packs", settings)
     assert not (tmp_path / "packs" / "log").exists()
 
@@ -212,10 +214,14 @@ def test_every_conversation_is_tokenised_once_on_the_way_to_packs(tmp_path, monk
         Tokenizer, "tokenize", lambda self, some, **options: texts.extend(some) or tokenize(self, some, **options)
     )
     encoder = CompletionEncoder(tiny.tokenizer())
-    pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path, capacity=96, num_proc=1)
+    summary = pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path, capacity=96, num_proc=1)
     whole = [row["prompt"] + row["completion"] for row in rows()]
     counts = [sum(text.startswith(conversation) for text in texts) for conversation in whole]
     assert counts == [1] * NUM_ROWS
+    assert "teach nothing" not in str(summary), "mismatches have no targets by design"
+    page = ledger_section(PlanFacts.of(summary.plan, None), summary.table, [])
+    assert "8 samples in the packs are mismatches of KTO, for its KL term" in page
+    assert "teach nothing" not in page
 
 
 def test_a_bad_conversation_is_named_in_each_sample_that_needs_it():

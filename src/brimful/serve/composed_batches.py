@@ -76,7 +76,7 @@ class ComposedBatches(RankLoader):
         self._feed: SampleFeed
         if isinstance(lengths, LengthTable) and lengths.group_size > 1:
             raise SettingsError(
-                "micro-batches that are composed take single samples, and both sides of a preference stay together: "
+                "micro-batches that are composed take single samples, and both samples of a row of preferences or KTO stay together: "
                 "serve them from packs (PackLoader)"
             )
         if lengths is not None:
