@@ -1,6 +1,7 @@
 """The loss of KTO by hand, and the parts of a pack: what tells every exchange of roles, classes and masks apart."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def pack():
 def test_each_row_by_hand():
     """Weights, signs and the KL term differ for both classes: exchanging any two of them gives other numbers."""
     losses = SegmentLosses(torch.tensor([2.0, 9.0, 4.0]), torch.tensor([3, 3, 3]), torch.tensor([0, 0, 0]))
-    options = {"beta": 0.5, "desirable_weight": 1.5, "undesirable_weight": 0.25}
+    options: dict[str, Any] = {"beta": 0.5, "desirable_weight": 1.5, "undesirable_weight": 0.25}
     result = kto_loss(losses, [0, 2], [True, False], [-3.5, -3.0], kl=0.75, **options)
     # log ratios: -2 + 3.5 = 1.5 and -4 + 3 = -1; segment 1 is of no row
     expected = [1.5 * sigmoid(-0.5 * (1.5 - 0.75)), 0.25 * sigmoid(0.5 * (-1 - 0.75))]
@@ -65,6 +66,8 @@ def test_a_pack_is_parted_token_by_token():
 
 
 def test_a_row_without_its_beginning_is_refused():
-    cut = assemble_pack([np.array([11, 12]), np.array([10, 22])], [[False, True], [False, False]], [4, 5], [1, 0])
+    cut = assemble_pack(
+        [np.array([11, 12]), np.array([10, 22])], [np.array([False, True]), np.array([False, False])], [4, 5], [1, 0]
+    )
     with pytest.raises(CollateError, match="sample 4 lost its beginning"):
         part_mismatches(cut)

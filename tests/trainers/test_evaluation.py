@@ -97,7 +97,7 @@ def test_losses_of_each_source():
         losses.by_source([("chat", 4)])
 
 
-class _Bigrams(torch.nn.Module):
+class _Bigrams(torch.nn.Module):  # type: ignore[name-defined]
     """Logits that depend on the token alone; counts its calls."""
 
     def __init__(self):

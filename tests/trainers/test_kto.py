@@ -237,7 +237,7 @@ def test_a_bad_conversation_is_named_in_each_sample_that_needs_it():
         )
 
     source = open_source(some_rows, format="kto")
-    samples = list(source.read(0, len(source)))
+    samples: Any = list(source.read(0, len(source)))
     errors = encode_mismatched(samples, encode).errors
     answers = [0 if row["label"] else 1 for row in some_rows]
     expected = sorted([2, 3, 4 + 1 - answers[2]])

@@ -44,7 +44,7 @@ def encode_mismatched(samples: Sequence[Sample], encode: Callable[[Sequence[Samp
     encoded = dict(zip(parts, encode(list(parts.values())).samples(), strict=True))
     return EncodedBatch.of(
         [
-            _joined(*(encoded[key] for key in some), sample.sample_id)
+            _joined(encoded[some[0]], encoded[some[1]], sample.sample_id)
             if has_mismatch(sample)
             else _of_sample(encoded[some[0]], sample.sample_id)
             for sample, some in zip(samples, keys, strict=True)
