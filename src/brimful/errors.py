@@ -170,6 +170,10 @@ class BadSampleError(SourceError, ValueError):
         """Return the same error with file and line, which only the source knows."""
         return BadSampleError(self._marked_reason, sample_id=self.sample_id, where=where)
 
+    def of_sample(self, sample_id: int) -> BadSampleError:
+        """Return the same error of another sample, which has the same content."""
+        return BadSampleError(self._marked_reason, sample_id=sample_id)
+
     def __reduce__(self) -> tuple[object, ...]:
         # An exception is rebuilt from ``args``, which are the message and lack the keywords.
         return partial(BadSampleError, sample_id=self.sample_id, where=self.where), (self._marked_reason,)

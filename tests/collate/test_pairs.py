@@ -18,9 +18,9 @@ def test_two_pairs():
     [
         (
             [2, 3, 4],
-            "sample 4, the chosen side of preference 2, is in a micro-batch without sample 5, the rejected one",
+            "sample 4 is in a micro-batch without sample 5, the other one of row 2 of preferences or KTO",
         ),
-        ([3, 4, 5], "sample 3, the rejected side of preference 1, is in a micro-batch without sample 2"),
+        ([3, 4, 5], "sample 3 is in a micro-batch without sample 2, the other one of row 1 of preferences or KTO"),
         ([2, 3, 2], "sample 2 is in this micro-batch twice"),
     ],
 )

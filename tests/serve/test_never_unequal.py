@@ -19,7 +19,7 @@ from brimful import (  # noqa: E402
     TokenBudget,
     TokenBudgetBatches,
 )
-from brimful.errors import RankFailedError  # noqa: E402
+from brimful.errors import RankFailedError, StateError  # noqa: E402
 from brimful.serve import RankAgreement, Window, WindowBatches  # noqa: E402
 from brimful.testing.toys import ToyProducer, toy_pack, toy_packs  # noqa: E402
 from tests.faults.processes import forked  # noqa: E402
@@ -72,6 +72,7 @@ def checks(rank, folder):
         yield f"own streams, {tail}", train(loader, everybody)
     agree = RankAgreement(group=pairs[rank // 2])
     budget = TokenBudgetBatches(own_stream(rank), TokenBudget(9, min_buffered=2), micro_batches=2, agree=agree)
+    yield "whose state", whose_state(rank, everybody, pairs[rank // 2])
     yield "own streams, two ranks", train(budget, pairs[rank // 2])
     # A stream that ends while three ranks wait for it: in the middle of a global batch.
     stream = folder / "stream"
@@ -90,6 +91,50 @@ def checks(rank, folder):
         train(WindowBatches(broken, Window(9, size=2), agree=RankAgreement(group=everybody)), everybody)
     except (RankFailedError, OSError) as error:
         yield "raises", [type(error).__name__, str(error), time.monotonic() - begin < 20]
+
+
+class _Counted:
+    """A stream of one rank that can be saved."""
+
+    def __init__(self, rank):
+        self._rank, self._number = rank, 0
+
+    def __iter__(self):
+        while self._number < 4:
+            self._number += 1
+            yield toy_pack([3], first_sample=100 * self._rank + self._number)
+
+    def state_dict(self):
+        return {"number": self._number}
+
+    def load_state_dict(self, state):
+        self._number = state["number"]
+
+
+def whose_state(rank, everybody, pair):
+    """A state saved by each of four ranks, loaded by itself, by the next rank, by ranks of a pair, and without ranks."""
+
+    def loader(group):
+        agree = None if group is None else RankAgreement(group=group)
+        return WindowBatches(_Counted(rank), Window(6, size=2), agree=agree)
+
+    def message(group, state):
+        try:
+            loader(group).load_state_dict(state)
+        except StateError as error:
+            return str(error)
+        return "loaded"
+
+    saved = loader(everybody)
+    next(iter(saved))
+    state = saved.state_dict()
+    states = [None] * WORLD
+    torch.distributed.all_gather_object(states, state, group=everybody)
+    other = states[(rank + 1) % WORLD]
+    earlier = {key: value for key, value in other.items() if key != "own_stream"}
+    cases = [(everybody, state), (everybody, other), (pair, state), (None, state), (everybody, earlier)]
+    damaged = (everybody, {**state, "own_stream": [rank]})
+    return [message(group, case) for group, case in [*cases, damaged]]
 
 
 def append_later(stream):
@@ -147,6 +192,17 @@ def test_two_ranks_at_a_time(found):
         assert len(a) == len(b) > 0
         expected = [100 * rank + n for rank in (first, first + 1) for n in range(len(OWN_LENGTHS[rank]))]
         assert sorted(sample for step in a + b for sample in step) == expected
+
+
+def test_a_state_of_another_ranks_stream_is_refused_by_name(found):
+    """Exchanged, two ranks would serve samples of each other's streams again and never come to their own."""
+    for rank, results in enumerate(found_rank["whose state"] for found_rank in found):
+        own, other, of_pair, alone, earlier, damaged = results
+        assert (own, earlier) == ("loaded", "loaded"), "states of earlier versions do not say whose they are"
+        assert f"of the stream that rank {(rank + 1) % 4} of 4 read, and here is rank {rank} of 4: load" in other
+        assert f"rank {rank} of 4 read, and here is rank {rank % 2} of 2" in of_pair
+        assert "here is no stream of a rank's own (agree)" in alone
+        assert "the loader state is damaged" in damaged
 
 
 def test_under_drop_the_shortest_stream_ends_all(found):

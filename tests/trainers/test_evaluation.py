@@ -1,5 +1,9 @@
 """An evaluation says the same of samples packed, one by one, and several packs at a time."""
 
+import datetime
+import json
+import os
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,7 @@ pytest.importorskip("transformers")
 from brimful import PackCollator  # noqa: E402
 from brimful.errors import SettingsError  # noqa: E402
 from brimful.trainers import SampleLosses, evaluate_samples, one_by_one  # noqa: E402
+from tests.faults.processes import forked  # noqa: E402
 from tests.trainers import tiny  # noqa: E402
 
 
@@ -90,3 +95,58 @@ def test_losses_of_each_source():
     assert sum(part.nll_sum.sum() for part in parts.values()) == pytest.approx(losses.nll_sum.sum())
     with pytest.raises(SettingsError, match="sample 8 is of no source"):
         losses.by_source([("chat", 4)])
+
+
+class _Bigrams(torch.nn.Module):  # type: ignore[name-defined]
+    """Logits that depend on the token alone; counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(1000, 1000)
+        torch.nn.init.normal_(self.table.weight, generator=torch.Generator().manual_seed(0))
+        self.num_calls = 0
+
+    def forward(self, input_ids, **_):
+        self.num_calls += 1
+        return self.table(input_ids)
+
+
+def _evaluate_on_rank(rank, folder):
+    """Sets of one, three and five packs on four ranks, and on groups of two with sets of their own, in one start."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=4,
+        timeout=datetime.timedelta(seconds=60),
+    )  # fmt: skip
+    pairs = [torch.distributed.new_group(ranks, backend="gloo") for ranks in ([0, 1], [2, 3])]
+    model, results = _Bigrams(), {}
+    for world_size, group in ((4, None), (2, pairs[rank // 2])):
+        for num_packs in (1, 3, 5):
+            model.num_calls = 0
+            losses = evaluate_samples(
+                model, tiny.packs(num_packs), PackCollator(), dp_rank=rank % world_size, dp_world_size=world_size, group=group
+            )  # fmt: skip
+            results[f"{world_size} {num_packs}"] = [
+                model.num_calls, losses.sample_ids.tolist(), losses.nll_sum.tolist(), losses.num_targets.tolist()
+            ]  # fmt: skip
+    (folder / f"{rank}.json").write_text(json.dumps(results))
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="gloo is missing")
+def test_every_process_gets_the_losses_of_all(tmp_path):
+    """Also of sets of fewer packs than ranks: ranks without a pack run the model as often, and count nothing."""
+    pids = [forked(_evaluate_on_rank, rank, tmp_path) for rank in range(4)]
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * 4
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    for world_size in (2, 4):
+        for num_packs in (1, 3, 5):
+            alone = evaluate_samples(_Bigrams(), tiny.packs(num_packs), PackCollator())
+            expected = dict(
+                zip(alone.sample_ids.tolist(), zip(alone.nll_sum, alone.num_targets, strict=True), strict=True)
+            )
+            for rank in ranks:
+                num_calls, sample_ids, nll_sum, num_targets = rank[f"{world_size} {num_packs}"]
+                assert num_calls == -(-num_packs // world_size)
+                assert sorted(sample_ids) == list(range(3 * num_packs)), "each sample once"
+                assert nll_sum == pytest.approx([expected[sample][0] for sample in sample_ids], rel=1e-5)
+                assert num_targets == [expected[sample][1] for sample in sample_ids]

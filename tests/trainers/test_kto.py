@@ -14,12 +14,20 @@ from brimful import (  # noqa: E402
     CompletionEncoder,
     PackCollator,
     PackedDataset,
+    PlanSettings,
     measure_lengths,
     open_source,
+    pack_dataset,
     plan_packs,
 )
 from brimful.collate.mismatches import part_mismatches  # noqa: E402
-from brimful.errors import CollateError, SettingsError  # noqa: E402
+from brimful.encode import EncodedSample  # noqa: E402
+from brimful.encode.batch import EncodedBatch  # noqa: E402
+from brimful.encode.mismatches import encode_mismatched  # noqa: E402
+from brimful.encode.tokenizer import Tokenizer  # noqa: E402
+from brimful.errors import BadSampleError, CollateError, SettingsError  # noqa: E402
+from brimful.report.analysis.plan_facts import PlanFacts  # noqa: E402
+from brimful.report.html.sections import ledger_section  # noqa: E402
 from brimful.serve.rank_loader import without_loss  # noqa: E402
 from brimful.trainers.kto import (  # noqa: E402
     KtoCollator,
@@ -186,9 +194,55 @@ def test_what_is_no_kto_is_refused():
         packed_kto_loss(tiny.model(0), KtoCollator(PackCollator())([packs()[0]]), reference_model=tiny.model(1))
     with pytest.raises(CollateError, match="both have targets, and a mismatch of KTO has none"):
         part_mismatches(tiny.packs()[0])
-    cut = packs(capacity=24, overflow="truncate_left")
-    with pytest.raises(CollateError, match="lost its beginning"):
-        [part_mismatches(pack) for pack in cut]
+
+
+def test_rows_without_their_beginning_are_refused_before_any_work(tmp_path, monkeypatch):
+    """By name of the setting; not after hours of measuring, in the first step."""
+    encoder = CompletionEncoder(tiny.tokenizer())
+    monkeypatch.setattr(type(encoder), "encode_batch", lambda *_: pytest.fail("a sample was encoded"))
+    settings = PlanSettings(capacity=24, overflow="truncate_left")
+    with pytest.raises(SettingsError, match=r'overflow="truncate_left" takes the beginning of rows of KTO.*"truncate"'):
+        pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path / "packs", settings)
+    assert not (tmp_path / "packs" / "log").exists()
+
+
+def test_every_conversation_is_tokenised_once_on_the_way_to_packs(tmp_path, monkeypatch):
+    """As an answer, for the prompt of its mismatch, and as the completion of another mismatch: three times otherwise."""
+    texts = []
+    tokenize = Tokenizer.tokenize
+    monkeypatch.setattr(
+        Tokenizer, "tokenize", lambda self, some, **options: texts.extend(some) or tokenize(self, some, **options)
+    )
+    encoder = CompletionEncoder(tiny.tokenizer())
+    summary = pack_dataset(open_source(rows(), format="kto"), encoder, tmp_path, capacity=96, num_proc=1)
+    whole = [row["prompt"] + row["completion"] for row in rows()]
+    counts = [sum(text.startswith(conversation) for text in texts) for conversation in whole]
+    assert counts == [1] * NUM_ROWS
+    assert "teach nothing" not in str(summary), "mismatches have no targets by design"
+    page = ledger_section(PlanFacts.of(summary.plan, None), summary.table, [])
+    assert "8 samples in the packs are mismatches of KTO, for its KL term" in page
+    assert "teach nothing" not in page
+
+
+def test_a_bad_conversation_is_named_in_each_sample_that_needs_it():
+    """Encoded once, it is a reason of three samples: its answer, its mismatch, and the mismatch that borrows from it."""
+    some_rows = rows(3)
+    some_rows[1]["completion"] = "refuse me"
+
+    def encode(samples):
+        bad = [any("refuse me" in message["content"] for message in sample.messages) for sample in samples]
+        one = EncodedSample(np.array([1, 2]), np.array([False, True]))
+        return EncodedBatch.of(
+            [BadSampleError("is bad", sample_id=s.sample_id) if b else one for s, b in zip(samples, bad, strict=True)]
+        )
+
+    source = open_source(some_rows, format="kto")
+    samples: Any = list(source.read(0, len(source)))
+    errors = encode_mismatched(samples, encode).errors
+    answers = [0 if row["label"] else 1 for row in some_rows]
+    expected = sorted([2, 3, 4 + 1 - answers[2]])
+    assert sorted(errors) == expected
+    assert [errors[index].sample_id for index in expected] == expected
 
 
 def test_truncation_keeps_the_beginning_of_both():

@@ -1,4 +1,4 @@
-"""Sides of preferences in a packed batch, and what a loss needs to know of each segment."""
+"""Both samples of each row of preferences or KTO in a packed batch, and what a loss needs to know of each segment."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,10 @@ _FIX = "its packs were planned without their groups, or a batch takes samples ap
 
 
 def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
-    """Return the segments of each pair: ``int64[num_pairs, 2]``, chosen and rejected, in order of the chosen ones.
+    """Return the segments of each pair: ``int64[num_pairs, 2]``, the even sample first, in order of the even ones.
 
-    The sides of preference ``n`` are samples ``2n`` (chosen) and ``2n + 1`` (rejected) of their source.
+    Row ``n`` of a source is samples ``2n`` and ``2n + 1``: of preferences the chosen and the rejected side, of KTO an answer
+    and its mismatch, the answer first if it is desirable.
 
     Pure: no I/O.
 
@@ -21,7 +22,7 @@ def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
         sample_ids: ``int64[num_segments]``, sample of each segment: ``PackedBatch.sample_ids``.
 
     Raises:
-        CollateError: a side without the other one, or twice; names the sample.
+        CollateError: a sample without the other one, or twice; names the sample.
 
     >>> pair_segments([6, 7, 3, 2]).tolist()
     [[0, 1], [3, 2]]
@@ -33,16 +34,15 @@ def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
     twice = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(twice):
         raise CollateError(
-            f"sample {int(ordered[twice[0]])} is in this micro-batch twice, and a preference has each side once: {_FIX}"
+            f"sample {int(ordered[twice[0]])} is in this micro-batch twice, and a row has each of its samples once: {_FIX}"
         )
     mates = ids ^ 1
     is_alone = ~np.isin(mates, ids)
     if is_alone.any():
         segment = int(np.argmax(is_alone))
-        side, other = ("chosen", "rejected") if ids[segment] % 2 == 0 else ("rejected", "chosen")
         raise CollateError(
-            f"sample {int(ids[segment])}, the {side} side of preference {int(ids[segment]) // 2}, is in a micro-batch without "
-            f"sample {int(mates[segment])}, the {other} one: {_FIX}"
+            f"sample {int(ids[segment])} is in a micro-batch without sample {int(mates[segment])}, the other one of row "
+            f"{int(ids[segment]) // 2} of preferences or KTO: {_FIX}"
         )
     rejected = order[np.searchsorted(ordered, ids[chosen] + 1)]
     return np.stack([chosen, rejected], axis=1).astype(np.int64)

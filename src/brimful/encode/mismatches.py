@@ -28,27 +28,51 @@ def encode_mismatched(samples: Sequence[Sample], encode: Callable[[Sequence[Samp
         own        Q  :  4        prompt Q :
         other      W  h  y  ?  5  completion 5
         joined     Q  :  5
+
+    A conversation that is an answer, gives a prompt and lends its completion is encoded once.
     """
-    parts: list[Sample] = []
+    parts: dict[str, Sample] = {}
+    keys: list[list[str]] = []
     for sample in samples:
         completion = sample.completion
-        if completion is None or completion.mismatched is None:
-            parts.append(sample)
-        else:
-            parts += [replace(sample, completion=replace(completion, mismatched=None)), completion.mismatched]
-    encoded = iter(encode(parts).samples())
+        conversations = [sample]
+        if completion is not None and completion.mismatched is not None:
+            conversations = [replace(sample, completion=replace(completion, mismatched=None)), completion.mismatched]
+        keys.append([_content(conversation) for conversation in conversations])
+        for key, conversation in zip(keys[-1], conversations, strict=True):
+            parts.setdefault(key, conversation)
+    encoded = dict(zip(parts, encode(list(parts.values())).samples(), strict=True))
     return EncodedBatch.of(
-        [_joined(next(encoded), next(encoded)) if has_mismatch(sample) else next(encoded) for sample in samples]
+        [
+            _joined(encoded[some[0]], encoded[some[1]], sample.sample_id)
+            if has_mismatch(sample)
+            else _of_sample(encoded[some[0]], sample.sample_id)
+            for sample, some in zip(samples, keys, strict=True)
+        ]
     )
 
 
+def _content(sample: Sample) -> str:
+    """Return all that decides the tokens and targets of a sample without media, as text."""
+    messages = None if sample.messages is None else list(sample.messages)
+    tools = None if sample.tools is None else list(sample.tools)
+    completion = sample.completion
+    prompt = None if completion is None else (completion.num_prompt, completion.rival, completion.needs_no_template)
+    return repr((messages, sample.text, tools, sample.input_ids, sample.labels, prompt))
+
+
+def _of_sample(result: EncodedSample | BadSampleError, sample_id: int) -> EncodedSample | BadSampleError:
+    """Return the result of an equal conversation, whose error names this sample."""
+    return result.of_sample(sample_id) if isinstance(result, BadSampleError) else result
+
+
 def _joined(
-    own: EncodedSample | BadSampleError, other: EncodedSample | BadSampleError
+    own: EncodedSample | BadSampleError, other: EncodedSample | BadSampleError, sample_id: int
 ) -> EncodedSample | BadSampleError:
     if isinstance(own, BadSampleError):
-        return own
+        return _of_sample(own, sample_id)
     if isinstance(other, BadSampleError):
-        return BadSampleError(f"has a mismatch that cannot be encoded: {other.reason}", sample_id=other.sample_id)
+        return BadSampleError(f"has a mismatch that cannot be encoded: {other.reason}", sample_id=sample_id)
     ids = np.concatenate([own.input_ids[: _completion_start(own)], other.input_ids[_completion_start(other) :]])
     return EncodedSample(ids, np.zeros(len(ids), dtype=bool))
 

@@ -97,9 +97,9 @@ class PackSummary:
             lines.append(f"warning        {100 * ledger.targets_lost_ratio:.2f} % of the targets are in no pack")
         # Some of these may have been dropped: then the others are not told apart, and nobody is warned of a few.
         if ledger.samples_without_target > self.table.account.no_target[MISMATCH_REASON]:
+            num_taught_nothing = ledger.samples_without_target - self.table.account.no_target[MISMATCH_REASON]
             lines.append(
-                f"warning        {counted(ledger.samples_without_target, 'sample')} in the packs have no target and "
-                f"teach nothing"
+                f"warning        {counted(num_taught_nothing, 'sample')} in the packs have no target and teach nothing"
             )
         return lines
 

@@ -99,12 +99,12 @@ def prepare_items(
         group_ids = table.groups
         if settings.overflow_policy is Overflow.SPLIT:
             raise SettingsError(
-                f"{setting('overflow', 'split')} cuts samples into several, and both sides of a preference stay in one pack: "
+                f"{setting('overflow', 'split')} cuts samples into several, and both samples of a row of preferences or KTO stay in one pack: "
                 f"choose drop, truncate or truncate_left"
             )
     elif table.group_size > 1:
         raise SettingsError(
-            f"these are preferences, whose sides are packed together already: leave {setting('groups')} out"
+            f"these are rows of two samples (preferences or KTO), which are packed together already: leave {setting('groups')} out"
         )
     elif groups is not None:
         group_ids = as_groups(groups, num_samples=len(table), policy=settings.overflow_policy)

@@ -164,7 +164,7 @@ def plan_with(
         items = prepare_items(table, settings, may_reject=table is lengths, groups=groups)
         return _make_plan(table, items, _pack(items, settings), settings)
     if (groups is not None or table.group_size > 1) and mixture.weighting is Weighting.DRAWS:
-        name = setting("groups") if groups is not None else "both sides of a preference"
+        name = setting("groups") if groups is not None else "both samples of a row of preferences or KTO"
         raise SettingsError(
             f"{setting('mixture')} draws single samples, and {name} stay together: leave one out, or use weighting loss"
         )

@@ -35,6 +35,13 @@ class RankAgreement:
         self._needs_all = Tail.named(tail) is Tail.DROP
         self._group = torch.distributed.new_group(backend="gloo") if group is None else group
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Rank of this process in the group, and the number of its ranks: whose own stream a saved state is of."""
+        import torch.distributed
+
+        return torch.distributed.get_rank(self._group), torch.distributed.get_world_size(self._group)
+
     def __call__(self, has_step: bool) -> bool:
         """Return whether all ranks serve the step.
 

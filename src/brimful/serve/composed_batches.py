@@ -26,6 +26,9 @@ from brimful.typing import AnyIntArray
 
 Batching: TypeAlias = TokenBudget | SampleCount | Window
 
+_OWN_STREAM = "own_stream"
+"""Key of a state with the rank whose own stream it is of, and the number of ranks; absent where ranks share a source."""
+
 Composed = TypeVar("Composed", bound="ComposedBatches")
 
 
@@ -73,7 +76,7 @@ class ComposedBatches(RankLoader):
         self._feed: SampleFeed
         if isinstance(lengths, LengthTable) and lengths.group_size > 1:
             raise SettingsError(
-                "micro-batches that are composed take single samples, and both sides of a preference stay together: "
+                "micro-batches that are composed take single samples, and both samples of a row of preferences or KTO stay together: "
                 "serve them from packs (PackLoader)"
             )
         if lengths is not None:
@@ -227,7 +230,7 @@ class ComposedBatches(RankLoader):
 
         With ranks that share a source it is the same on all of them, and between two steps it may be loaded with another
         number of ranks or of micro-batches: the samples go on in their order, and as many micro-batches in a step are the
-        same steps.
+        same steps. With streams of their own each rank has a state of its own, for itself alone.
 
         Raises:
             StateError: the source is a stream without ``state_dict``.
@@ -243,7 +246,25 @@ class ComposedBatches(RankLoader):
             first_step=self._first_step,
             ledger=mark.composer.ledger.as_dict(),
             plan=self._composer.plan_to_json(mark.composer),
+            **({} if self._own_stream is None else {_OWN_STREAM: self._own_stream}),
             **self._feed.save(mark.position, mark.composer.segments, mark.filler),
+        )
+
+    @property
+    def _own_stream(self) -> list[int] | None:
+        """Rank that reads a stream of its own, and their number; None if ranks share one, or a plain function agrees."""
+        return list(self._agree.place) if isinstance(self._agree, RankAgreement) else None
+
+    def _check_own_stream(self, state: dict[str, Any]) -> None:
+        """Refuse the state of another rank's stream. States of earlier versions do not say whose they are."""
+        saved, own = state.get(_OWN_STREAM), self._own_stream
+        if saved is None or saved == own or (own is None and self._agree is not None):
+            return
+        rank, num_ranks = map(int, saved)
+        here = "here is no stream of a rank's own (agree)" if own is None else f"here is rank {own[0]} of {own[1]}"
+        raise StateError(
+            f"the loader state is of the stream that rank {rank} of {num_ranks} read, and {here}: load on every rank the "
+            f"state that it saved itself, with as many ranks"
         )
 
     def _identity(self) -> dict[str, Any]:
@@ -259,12 +280,13 @@ class ComposedBatches(RankLoader):
         """Go to the position of a state.
 
         Raises:
-            StateError: the state is of other samples or settings, damaged, or within a step of other ranks; names the
-                difference.
+            StateError: the state is of other samples or settings, of the own stream of another rank, damaged, or within a
+                step of other ranks; names the difference.
         """
         own_state = make_state("composed", fingerprint_of(self._feed.identity), Position(0, 0, 0), **self._identity())
         epoch, step, places = check_state(state, own_state, self._identity())
         try:
+            self._check_own_stream(state)
             world_size, micro_batches = map(int, state["shape"])
             first_step = int(state["first_step"])
             if places % world_size or places >= world_size * micro_batches or first_step < 0:

@@ -109,7 +109,7 @@ class RowOptions:
     def _of(self, row_format: RowFormat, title: str) -> Reading:
         if row_format.has_sides:
             raise SettingsError(
-                f"{title} has rows of format {row_format.name}: a stream packs single samples, and both sides of a preference "
+                f"{title} has rows of format {row_format.name}: a stream packs single samples, and both samples of a row "
                 f"stay in one pack. Pack the finished file with brimful pack"
             )
         return Reading(row_format, frozenset(self.ignore), self.media)

@@ -115,6 +115,11 @@ class Source:
             start += num_rows
 
     @property
+    def has_mismatches(self) -> bool:
+        """True for rows of KTO, whose second sample is a mismatch without targets."""
+        return any(row_format.is_unpaired for row_format in self.formats)
+
+    @property
     def formats(self) -> list[RowFormat]:
         """The formats of the rows, each once, in the order of the files."""
         return list(dict.fromkeys(reading.format for _, reading in self._runs))

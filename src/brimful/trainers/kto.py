@@ -138,6 +138,16 @@ def kl_sums(model: Any, batch: dict[str, Any], *, reference_model: Any = None) -
 
     Raises:
         SettingsError: a batch without mismatches; and as of ``packed_kto_loss``.
+
+    >>> from brimful.collate.torch import PackCollator
+    >>> from brimful.testing.toys import toy_pack
+    >>> def toy_model(input_ids, **_):  # every token alike
+    ...     return torch.zeros(*input_ids.shape, 1000)
+    >>> pack = toy_pack([4, 3])  # an answer, and its mismatch without targets
+    >>> pack.loss_mask[4:] = False
+    >>> batch = KtoCollator(PackCollator())([pack])
+    >>> kl_sums(toy_model, batch, reference_model=toy_model).tolist()
+    [0.0, 1.0]
     """
     mismatches = batch[_KTO].get("mismatches")
     if mismatches is None:
@@ -170,6 +180,17 @@ def packed_kto_loss(
 
     Raises:
         SettingsError: neither a reference model nor reference log probabilities, or both; and as of ``kto_loss``.
+
+    >>> from brimful.collate.torch import PackCollator
+    >>> from brimful.testing.toys import toy_pack
+    >>> def toy_model(input_ids, **_):  # every token alike
+    ...     return torch.zeros(*input_ids.shape, 1000)
+    >>> pack = toy_pack([4, 3])  # an answer, and its mismatch without targets
+    >>> pack.loss_mask[4:] = False
+    >>> batch = KtoCollator(PackCollator())([pack])
+    >>> result = packed_kto_loss(toy_model, batch, kl=0.0, reference_model=toy_model)
+    >>> result.losses.tolist(), result.rewards.tolist()  # σ(0) where both models are one
+    ([0.5], [0.0])
     """
     losses, reference_logps = policy_and_reference(model, reference_model, batch, extra=_KTO, segments="segments")
     return kto_loss(
@@ -206,6 +227,13 @@ def train_on_kto(
 
     Raises:
         SettingsError: another collator, or one without the mismatches that the loss needs.
+
+    >>> from types import SimpleNamespace
+    >>> from brimful.collate.torch import PackCollator
+    >>> trainer = SimpleNamespace(data_collator=KtoCollator(PackCollator(), needs_kl=False))  # of Transformers
+    >>> train_on_kto(trainer, loss_type="apo_zero_unpaired")
+    >>> trainer.compute_loss.__name__
+    'compute_loss'
     """
     collator = trainer.data_collator
     if not isinstance(collator, KtoCollator):

@@ -66,7 +66,7 @@ def test_what_happens_to_pairs_over_capacity(tmp_path):
         4: 4,
         5: 0,
     }
-    with pytest.raises(SettingsError, match="both sides of a preference stay in one pack"):
+    with pytest.raises(SettingsError, match="both samples of a row of preferences or KTO stay in one pack"):
         plan_packs(table_of(tokens), capacity=10, overflow="split")
 
 
@@ -90,7 +90,9 @@ def test_the_mate_of_a_rejected_side_is_left_out():
 def test_what_takes_samples_apart_is_refused():
     with pytest.raises(SettingsError, match="cuts samples anywhere, and preferences stay whole"):
         plan_packs(table_of([3, 3]), capacity=10, algorithm="concat_split")
-    with pytest.raises(SettingsError, match="draws single samples, and both sides of a preference stay together"):
+    with pytest.raises(
+        SettingsError, match="draws single samples, and both samples of a row of preferences or KTO stay together"
+    ):
         plan_packs(table_of([3, 3]), capacity=10, mixture=Mixture(weights={"a": 1, "b": 1}), sources={"a": 1, "b": 1})
     with pytest.raises(SettingsError, match="2 samples stay together, aligned to 8: raise it"):
         plan_packs(table_of([30, 30]), capacity=8, alignment=8, overflow="truncate")

@@ -119,6 +119,21 @@ def as_groups(groups: AnyIntArray | Sequence[int], *, num_samples: int, policy: 
     return array.astype(np.int64, copy=False)
 
 
+def check_mismatches_keep_beginning(policy: Overflow) -> None:
+    """Refuse a policy that cuts the beginning of rows of KTO.
+
+    The completion of a mismatch begins where that of its answer does, which nobody can tell of a row without beginning.
+
+    Raises:
+        SettingsError: the policy is ``truncate_left``.
+    """
+    if policy is Overflow.TRUNCATE_LEFT:
+        raise SettingsError(
+            f"{setting('overflow', policy.value)} takes the beginning of rows of KTO, and then nobody knows where the "
+            f"completion of a mismatch begins: choose {setting('overflow', 'drop')} or {setting('overflow', 'truncate')}"
+        )
+
+
 def limits_of_members(
     tokens: Lengths, *, group_size: int, capacity: int, alignment: Alignment, policy: Overflow
 ) -> Int64Array | None:

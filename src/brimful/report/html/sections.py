@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from brimful.encode.mismatches import MISMATCH_REASON
 from brimful.measure import LengthTable
 from brimful.messages import counted, percent, whole
 from brimful.plan.ledger import MUCH_LOST, Ledger
@@ -153,7 +154,7 @@ def ledger_section(facts: PlanFacts, lengths: LengthTable | None, rejects: Seque
         "no length. Tokens of split samples are all kept."
     )
     parts = [table(["", "samples", "of all", "tokens", "of all", "why"], rows), paragraph(sums, "fine")]
-    parts += _targets(ledger)
+    parts += _targets(ledger, 0 if lengths is None else lengths.account.no_target[MISMATCH_REASON])
     if lengths is not None:
         parts += _account(lengths.account.no_target, lengths.account.unread, samples)
     behind_segments, at_row_ends = plan.padding
@@ -181,8 +182,11 @@ def _why_dropped(facts: PlanFacts, longer: str) -> str:
     return f"{longer}; {reason}" if facts.plan.ledger.samples_dropped > num_without_target else reason
 
 
-def _targets(ledger: Ledger) -> list[str]:
-    """Return the account of the targets of the loss; nothing if they were not measured."""
+def _targets(ledger: Ledger, num_mismatches: int) -> list[str]:
+    """Return the account of the targets of the loss; nothing if they were not measured.
+
+    Of KTO as many samples as there are mismatches have none by design; some of both may have been dropped.
+    """
     if ledger.targets_in is None:
         return []
     text = (
@@ -193,8 +197,13 @@ def _targets(ledger: Ledger) -> list[str]:
     parts = [paragraph(text)]
     if ledger.targets_lost_ratio >= MUCH_LOST:
         parts.append(warning(f"{percent(ledger.targets_lost_ratio, 2)} of the targets are in no pack."))
-    if ledger.samples_without_target:
-        samples = counted(ledger.samples_without_target, "sample")
+    if num_mismatches:
+        mismatches = counted(min(num_mismatches, ledger.samples_without_target), "sample")
+        parts.append(
+            paragraph(f"{mismatches} in the packs are mismatches of KTO, for its KL term: they have no targets.")
+        )
+    if ledger.samples_without_target > num_mismatches:
+        samples = counted(ledger.samples_without_target - num_mismatches, "sample")
         parts.append(warning(f"{samples} in the packs have no target: they teach nothing."))
     return parts
 

@@ -41,7 +41,9 @@ def describe_plan(plan: Plan) -> list[str]:
             f"{ledger.targets_cut:,} lost to cuts"
         )
         if ledger.samples_without_target:
-            lines.append(f"without any    {ledger.samples_without_target:,} samples in the packs teach nothing")
+            lines.append(
+                f"without any    {ledger.samples_without_target:,} samples in the packs: they teach nothing, but as mismatches of KTO"
+            )
     warning = Losses.of(plan).warning
     return lines + ([f"warning        {warning}"] if warning else []) + _record(plan)
 

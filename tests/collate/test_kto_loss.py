@@ -1,0 +1,73 @@
+"""The loss of KTO by hand, and the parts of a pack: what tells every exchange of roles, classes and masks apart."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from brimful.collate.kto_loss import kto_loss  # noqa: E402
+from brimful.collate.loss_torch import SegmentLosses  # noqa: E402
+from brimful.collate.mismatches import part_mismatches, with_targets_of_mismatches  # noqa: E402
+from brimful.errors import CollateError  # noqa: E402
+from brimful.shards import assemble_pack  # noqa: E402
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def pack():
+    """Row 2 is desirable, row 3 is not; both orders, and prompts and completions of different lengths::
+
+    sample      4            5              7           6
+    tokens      10 11 12     10 11 22 23    20 22 23    20 12
+    targets           12                       22 23
+    """
+    ids = [[10, 11, 12], [10, 11, 22, 23], [20, 22, 23], [20, 12]]
+    masks = [[0, 0, 1], [0, 0, 0, 0], [0, 1, 1], [0, 0]]
+    return assemble_pack([np.array(i, np.int32) for i in ids], [np.array(m, bool) for m in masks], [4, 5, 7, 6])
+
+
+def test_each_row_by_hand():
+    """Weights, signs and the KL term differ for both classes: exchanging any two of them gives other numbers."""
+    losses = SegmentLosses(torch.tensor([2.0, 9.0, 4.0]), torch.tensor([3, 3, 3]), torch.tensor([0, 0, 0]))
+    options: dict[str, Any] = {"beta": 0.5, "desirable_weight": 1.5, "undesirable_weight": 0.25}
+    result = kto_loss(losses, [0, 2], [True, False], [-3.5, -3.0], kl=0.75, **options)
+    # log ratios: -2 + 3.5 = 1.5 and -4 + 3 = -1; segment 1 is of no row
+    expected = [1.5 * sigmoid(-0.5 * (1.5 - 0.75)), 0.25 * sigmoid(0.5 * (-1 - 0.75))]
+    assert result.losses.tolist() == pytest.approx(expected, abs=1e-6)
+    assert result.rewards.tolist() == pytest.approx([0.75, -0.5])
+    apo = kto_loss(losses, [0, 2], [True, False], [-3.5, -3.0], loss_type="apo_zero_unpaired", **options)
+    assert apo.losses.tolist() == pytest.approx([1.5 * sigmoid(-0.75), 0.25 * sigmoid(-0.5)], abs=1e-6)
+
+
+def test_a_kl_term_below_zero_counts_as_zero():
+    losses = SegmentLosses(torch.tensor([2.0]), torch.tensor([3]), torch.tensor([0]))
+    below, zero = (kto_loss(losses, [0], [True], [-3.0], kl=kl).losses.tolist() for kl in (-5.0, 0.0))
+    assert below == zero
+
+
+def test_a_pack_is_parted_token_by_token():
+    """Whole output: each answer has its own mismatch, whose targets begin where the completion of the answer begins."""
+    parted = part_mismatches(pack())
+    assert parted.answers.input_ids.tolist() == [10, 11, 12, 20, 22, 23]
+    assert parted.answers.loss_mask.astype(int).tolist() == [0, 0, 1, 0, 1, 1]
+    assert parted.answers.sample_ids.tolist() == [4, 7]
+    assert parted.mismatches.input_ids.tolist() == [10, 11, 22, 23, 20, 12]
+    assert parted.mismatches.loss_mask.astype(int).tolist() == [0, 0, 1, 1, 0, 1]
+    assert parted.mismatches.sample_ids.tolist() == [5, 6]
+    assert parted.is_desirable.tolist() == [True, False]
+    assert parted.is_row.tolist() == [True, True]
+    both = with_targets_of_mismatches(pack())
+    assert both.loss_mask.astype(int).tolist() == [0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 0, 1]
+
+
+def test_a_row_without_its_beginning_is_refused():
+    cut = assemble_pack(
+        [np.array([11, 12]), np.array([10, 22])], [np.array([False, True]), np.array([False, False])], [4, 5], [1, 0]
+    )
+    with pytest.raises(CollateError, match="sample 4 lost its beginning"):
+        part_mismatches(cut)
