@@ -318,6 +318,8 @@ class PackingProducer:
 
         If another process was first, its record is adopted: of its own name wholly, of another only its number.
         """
+        # Not behind the last commit: a file that is removed waits there until the device has flushed.
+        remove_carry_over(self._store, self._records)
         with BlobGroup(self._store) as files:
             state = self._commit_files(files, num_packs)
         if state is None:
@@ -329,7 +331,6 @@ class PackingProducer:
             self._oldest = None
         elif self._oldest is not None and not self._is_emptied:
             self._oldest = self._clock.now()
-        remove_carry_over(self._store, self._records)
         if self._on_shard is not None:
             self._on_shard(self.statistics)
         return True
@@ -377,6 +378,7 @@ class PackingProducer:
 
     def _end(self) -> None:
         """Close this producer, and the stream if all others are closed too."""
+        remove_carry_over(self._store, self._records)
         self._producers.close(self._own, self.statistics.as_dict())
         self.is_finished = True
         while all(map(self._producers.is_closed, self._producers.all())) and self._records.look() is None:
