@@ -146,9 +146,10 @@ def test_both_ways_to_find_turns_agree(name, encoders, contents):
     """Without it what is learned would depend on which of two ways happened to explain a conversation."""
     encoder, sample = encoders[name], chat(*contents)
     finder, text = encoder._finder, encoder.render(sample)
-    by_skeleton = finder.exact_spans(shape_of(sample.messages or (), None), sample.messages or (), None, text)
+    filled = finder.fill_exactly(shape_of(sample.messages or (), None), sample.messages or (), None, text)
     by_prefixes = finder._by_prefixes(sample.messages, None, text)
-    assert by_skeleton is not None
+    assert filled is not None
+    by_skeleton = filled.spans
     assert len(by_skeleton) == len(contents) // 2
     assert by_skeleton == by_prefixes
     answer = STYLES[name].answer

@@ -34,7 +34,7 @@ def path(tmp_path):
 def idle(monkeypatch):
     """An encoder that may say what it is, and may encode nothing."""
     encoder = toy_chat_encoder()
-    for name in ("encode", "encode_batch", "encode_together", "begin_lengths"):
+    for name in ("encode", "encode_batch", "encode_together", "begin_encoding", "begin_lengths"):
         monkeypatch.setattr(type(encoder), name, Unused())
     return encoder
 

@@ -21,7 +21,7 @@ from brimful.encode.shapes import Shape, is_of_texts, shape_of
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
 from brimful.encode.tokenizer import Tokenizer
-from brimful.encode.turns import Span, TurnFinder
+from brimful.encode.turns import FilledText, Span, TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
 from brimful.sources.sample import Message, PlainMessages, Sample
@@ -56,11 +56,16 @@ class Reasoning(str, Enum):
 
 
 class _Rendering(NamedTuple):
-    """A prepared chat, its shape, and the spans of its answers where the skeleton of the template gave them."""
+    """A prepared chat, its shape, and its text around the texts of its messages, if the template writes nothing else."""
 
     chat: Sample
     shape: Shape
-    spans: list[Span] | None
+    filled: FilledText | None
+
+    @property
+    def spans(self) -> list[Span] | None:
+        """The spans of the answers, where the text tells them."""
+        return None if self.filled is None else self.filled.spans
 
 
 class ChatEncoder(RenderingEncoder):
@@ -269,7 +274,7 @@ class ChatEncoder(RenderingEncoder):
             shape = shape_of(messages, tools)
             if examined(self._is_filled, shape, lambda: self._may_fill(shape, messages)):
                 filled = self._finder.fill(shape, messages)
-            text = filled[0] if filled is not None else template.render(messages, tools, shape=shape)
+            text = filled.text if filled is not None else template.render(messages, tools, shape=shape)
         except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all
             if _NO_DATE in str(error):
                 raise SettingsError(
@@ -280,16 +285,16 @@ class ChatEncoder(RenderingEncoder):
             raise BadSampleError(f"the chat template refuses it: {message}", sample_id=sample.sample_id) from error
         self.tokenizer.check(sample, text)
         if filled is not None:
-            return _Rendering(chat, shape, filled[1]), text
-        # Turns that are found exactly are a proof that every message is in the text.
-        spans = self._finder.exact_spans(shape, messages, tools, text)
-        if spans is not None:
+            return _Rendering(chat, shape, filled), text
+        # A text that is found exactly is a proof that every message is in it.
+        filled = self._finder.fill_exactly(shape, messages, tools, text)
+        if filled is not None:
             refusal = self._swallowed.missing_tool(tools, text)
         else:
             refusal = self._swallowed.first(shape, messages, tools, text)
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
-        return _Rendering(chat, shape, spans), text
+        return _Rendering(chat, shape, filled), text
 
     def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
         completion, original = sample.completion, sample.messages or ()
@@ -326,7 +331,7 @@ class ChatEncoder(RenderingEncoder):
         hard_messages = [{**message, "content": HARD_CONTENT} for message in messages]
         for some in (messages, hard_messages):
             filled = self._finder.fill(shape, some)
-            if filled is None or filled[0] != self._chat_template.by_reference(some, None):
+            if filled is None or filled.text != self._chat_template.by_reference(some, None):
                 return False
         return True
 
@@ -349,8 +354,10 @@ class ChatEncoder(RenderingEncoder):
     def _spans_to_train(self, rendering: _Rendering, text: str) -> list[Span]:
         """Return the spans of the assistant turns to train on."""
         sample = rendering.chat
-        if rendering.spans is not None and type(sample.messages) is PlainMessages and not self._marks_turns:
-            return rendering.spans[-1:] if self.train_on is TrainOn.LAST else rendering.spans
+        if type(sample.messages) is PlainMessages and not self._marks_turns:
+            turns = rendering.spans
+            if turns is not None:
+                return turns[-1:] if self.train_on is TrainOn.LAST else turns
         answers = _answers_of(sample)
         if not answers:
             return []

@@ -1,6 +1,5 @@
 """A chat template, rendered by the fastest engine that gives its text."""
 
-import importlib.metadata
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,6 +11,7 @@ from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.shapes import shape_of
 from brimful.sources.sample import Message
+from brimful.versions import version_of
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Names of an answer's thoughts, the one first that Transformers takes if there are several."""
@@ -246,7 +246,7 @@ class ChatTemplate:
 
     @property
     def _jinja_subject(self) -> Any:
-        versions = [importlib.metadata.version(name) for name in ("transformers", "jinja2")]
+        versions = [version_of(name) for name in ("transformers", "jinja2")]
         return ["template", self._source, {key: repr(value) for key, value in self._variables.items()}, versions]
 
 

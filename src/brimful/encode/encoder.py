@@ -17,6 +17,7 @@ from brimful.typing import Fingerprint, Lengths
 MeasuredLengths: TypeAlias = tuple[Lengths, list[BadSampleError]]
 """``int32[num_samples]`` tokens, -1 for a sample among the errors; and the errors, in the order of the samples."""
 
+PendingBatch: TypeAlias = Callable[[], EncodedBatch]
 PendingLengths: TypeAlias = Callable[[], MeasuredLengths]
 """The second half of measuring a batch, which any thread may call."""
 
@@ -83,6 +84,14 @@ class Encoder(abc.ABC):
     def encode_together(self, samples: Sequence[Sample]) -> EncodedBatch:
         """Encode several samples into flat arrays."""
         return EncodedBatch.of(self.encode_batch(samples))
+
+    def begin_encoding(self, samples: Sequence[Sample]) -> PendingBatch:
+        """Do the half of ``encode_together`` that needs Python, and return a function that does the other half.
+
+        The second half may run in another thread, beside the first half of the next samples.
+        """
+        batch = self.encode_together(samples)
+        return lambda: batch
 
     @property
     def engine(self) -> Engine:

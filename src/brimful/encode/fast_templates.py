@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.encode.jinja_templates import callables_of, raise_exception, to_json
+from brimful.versions import version_of
 
 _HARMLESS = frozenset(
     (
@@ -65,7 +66,7 @@ class FastTemplate:
     def version() -> str | None:
         """Return name and version of the engine; None if it is not installed."""
         try:
-            return f"minijinja {importlib.metadata.version('minijinja')}"
+            return f"minijinja {version_of('minijinja')}"
         except importlib.metadata.PackageNotFoundError:
             return None
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from brimful.preloading import fast_tokenizer
 from brimful.tables import Ragged
+from brimful.versions import version_of
 
 
 class UnsupportedTokenizerError(Exception):
@@ -39,7 +40,7 @@ class FastTokenizer:
     def version() -> str | None:
         """Return name and version of the library; None if it is not installed."""
         try:
-            return f"fastokens {importlib.metadata.version('fastokens')}"
+            return f"fastokens {version_of('fastokens')}"
         except importlib.metadata.PackageNotFoundError:
             return None
 

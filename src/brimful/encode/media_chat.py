@@ -9,7 +9,7 @@ import numpy as np
 
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.chat import ChatEncoder
-from brimful.encode.encoder import PendingLengths
+from brimful.encode.encoder import PendingBatch, PendingLengths
 from brimful.encode.placeholders import examined
 from brimful.encode.processor_reference import ProcessorReference
 from brimful.encode.tokenizer import Tokenizer
@@ -157,10 +157,16 @@ class MediaChatEncoder(ChatEncoder):
             ids[tokens[0]] = kind
         return ids
 
-    def _encode_rendered(self, samples: Sequence[Sample]) -> EncodedBatch:
-        batch = super()._encode_rendered(samples)
+    def _begin_rendered(self, samples: Sequence[Sample]) -> PendingBatch:
+        begun = super()._begin_rendered(samples)
         if not any(sample.media for sample in samples):
-            return batch
+            return begun
+        # Media are opened here, by the thread that reads the source.
+        batch = self._filled_in(begun(), samples)
+        return lambda: batch
+
+    def _filled_in(self, batch: EncodedBatch, samples: Sequence[Sample]) -> EncodedBatch:
+        """Return a batch with the tokens of all media in the place of their placeholders."""
         rows: list[TokenIds] = []
         masks: list[LossMask] = []
         errors = dict(batch.errors)
@@ -238,7 +244,7 @@ class MediaChatEncoder(ChatEncoder):
     def _begin_rendered_lengths(self, samples: Sequence[Sample]) -> PendingLengths:
         if not any(sample.media for sample in samples):
             return super()._begin_rendered_lengths(samples)
-        batch = self._encode_rendered(samples)
+        batch = self._begin_rendered(samples)()
         lengths = batch.lengths.astype(np.int32)
         lengths[list(batch.errors)] = -1
         return lambda: (lengths, list(batch.errors.values()))

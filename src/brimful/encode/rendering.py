@@ -13,7 +13,7 @@ import numpy as np
 from brimful.encode.batch import EncodedBatch
 from brimful.encode.completions import PromptAndRival, mark_completions
 from brimful.encode.encoded import EncodedSample
-from brimful.encode.encoder import Encoder, MeasuredLengths, PendingLengths
+from brimful.encode.encoder import Encoder, MeasuredLengths, PendingBatch, PendingLengths
 from brimful.encode.engine import Engine
 from brimful.encode.fast_engines import TokenizerEngine
 from brimful.encode.mismatches import encode_mismatched, has_mismatch
@@ -117,17 +117,26 @@ class RenderingEncoder(Encoder):
         return self.encode_together(samples).samples()
 
     def encode_together(self, samples: Sequence[Sample]) -> EncodedBatch:
+        return self.begin_encoding(samples)()
+
+    def begin_encoding(self, samples: Sequence[Sample]) -> PendingBatch:
         if any(map(has_mismatch, samples)):
-            return encode_mismatched(samples, self.encode_together)
-        groups = self._indices_by_encoder(samples)
-        if len(groups) == 1:
-            encoder = groups[0][0]
-            return self._encode_rendered(samples) if encoder is None else encoder.encode_together(samples)
-        results: dict[int, EncodedSample | BadSampleError] = {}
-        for encoder, indices in groups:
-            encode = self._encode_rendered if encoder is None else encoder.encode_together
-            results.update(zip(indices, encode([samples[index] for index in indices]).samples(), strict=True))
-        return EncodedBatch.of([results[index] for index in range(len(samples))])
+            mismatched = encode_mismatched(samples, self.encode_together)
+            return lambda: mismatched
+        parts = []
+        for encoder, indices in self._indices_by_encoder(samples):
+            begin = self._begin_rendered if encoder is None else encoder.begin_encoding
+            parts.append((indices, begin([samples[index] for index in indices])))
+        if len(parts) == 1:
+            return parts[0][1]
+
+        def finish() -> EncodedBatch:
+            results: dict[int, EncodedSample | BadSampleError] = {}
+            for indices, finish_kind in parts:
+                results.update(zip(indices, finish_kind().samples(), strict=True))
+            return EncodedBatch.of([results[index] for index in range(len(samples))])
+
+        return finish
 
     def lengths(self, samples: Sequence[Sample]) -> MeasuredLengths:
         return self.begin_lengths(samples)()
@@ -183,7 +192,7 @@ class RenderingEncoder(Encoder):
             texts.append(text)
         return contexts, texts, errors, sides
 
-    def _encode_rendered(self, samples: Sequence[Sample]) -> EncodedBatch:
+    def _begin_rendered(self, samples: Sequence[Sample]) -> PendingBatch:
         contexts, texts, errors, sides = self._render_batch(samples)
         # Characters of all texts that are targets: start and end by turns, and the number of spans in each text.
         bounds: list[int] = []
@@ -200,14 +209,19 @@ class RenderingEncoder(Encoder):
                     continue
                 bounds += chain.from_iterable(spans)
                 num_spans[index] = len(spans)
-        tokens = self.tokenizer.tokenize(texts, aligned=not self.all_are_targets)
-        mask = (
-            np.ones(len(tokens.ids.values), dtype=bool) if self.all_are_targets else _mask_of(tokens, num_spans, bounds)
-        )
-        if sides:
-            mark_completions(mask, tokens.ids, texts, sides, self.tokenizer)
-        ids, mask = self._with_marks(tokens.ids, mask, errors)
-        return EncodedBatch(ids, mask, errors)
+
+        def finish() -> EncodedBatch:
+            tokens = self.tokenizer.tokenize(texts, aligned=not self.all_are_targets)
+            if self.all_are_targets:
+                mask = np.ones(len(tokens.ids.values), dtype=bool)
+            else:
+                mask = _mask_of(tokens, num_spans, bounds)
+            if sides:
+                mark_completions(mask, tokens.ids, texts, sides, self.tokenizer)
+            ids, mask = self._with_marks(tokens.ids, mask, errors)
+            return EncodedBatch(ids, mask, errors)
+
+        return finish
 
     def _with_marks(self, ids: Ragged, mask: LossMask, errors: Mapping[int, BadSampleError]) -> tuple[Ragged, LossMask]:
         """Put the marks in front of each text and behind it, but for samples that cannot be encoded."""

@@ -141,21 +141,27 @@ class _Characters:
     """Places of characters in the UTF-8 bytes of their text."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        sizes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        self._starts = offsets_of(sizes)
-        self._bytes: Int64Array | None = None
-        self.num_bytes = sizes
-        if not all(map(str.isascii, texts)):
-            # Half of a surrogate pair was refused before, so that every character has its UTF-8.
-            codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-            widths = 1 + (codes > 0x7F).view(np.int8) + (codes > 0x7FF).view(np.int8) + (codes > 0xFFFF).view(np.int8)
-            self._bytes = offsets_of(widths)
-            self.num_bytes = np.diff(self._bytes[self._starts])
+        self.num_bytes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+        is_wide = ~np.fromiter(map(str.isascii, texts), dtype=bool, count=len(texts))
+        self._has_wide = bool(is_wide.any())
+        if not self._has_wide:
+            return
+        # Characters of the texts that are not ASCII alone, one text behind the other: of the others a character is a byte.
+        sizes = np.where(is_wide, self.num_bytes, 0)
+        self._is_wide, self._starts = is_wide, offsets_of(sizes)
+        # Half of a surrogate pair was refused before, so that every character has its UTF-8.
+        wide_text = "".join([texts[row] for row in np.flatnonzero(is_wide).tolist()])
+        codes = np.frombuffer(wide_text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        widths = 1 + (codes > 0x7F).view(np.int8) + (codes > 0x7FF).view(np.int8) + (codes > 0xFFFF).view(np.int8)
+        self._bytes = offsets_of(widths)
+        self.num_bytes[is_wide] = np.diff(self._bytes[self._starts])[is_wide]
 
     def first_bytes(self, rows: Int64Array, positions: Int64Array) -> Int64Array:
         """Return the first byte of characters, counted from the beginning of their text."""
-        if self._bytes is None:
+        if not self._has_wide:
             return positions
-        starts = self._starts[rows]
-        places: Int64Array = self._bytes[starts + positions] - self._bytes[starts]
+        places: Int64Array = positions.copy()
+        is_wide = self._is_wide[rows]
+        starts = self._starts[rows[is_wide]]
+        places[is_wide] = self._bytes[starts + positions[is_wide]] - self._bytes[starts]
         return places

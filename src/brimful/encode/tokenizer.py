@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import threading
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
 from brimful.typing import Fingerprint, Int64Array
+from brimful.versions import version_of
 
 
 class Tokenizer:
@@ -156,7 +156,7 @@ class Tokenizer:
             return str(FastTokenizer.version())
         library = "tokenizers" if self.facts.state is not None else "transformers"
         reason = self._reason_against_fast
-        return f"{library} {importlib.metadata.version(library)}{f' ({reason})' if reason else ''}"
+        return f"{library} {version_of(library)}{f' ({reason})' if reason else ''}"
 
     @property
     def is_fast(self) -> bool:
@@ -207,7 +207,7 @@ class Tokenizer:
     @property
     def engine_id(self) -> str:
         """Versions of the fast library and of the reference it was compared with."""
-        return f"{FastTokenizer.version()}, tokenizers {importlib.metadata.version('tokenizers')}"
+        return f"{FastTokenizer.version()}, tokenizers {version_of('tokenizers')}"
 
     def _proof_of(self, engine_id: str) -> Any:
         return ["tokenizer", self.fingerprint, self.facts.splits_special_tokens, engine_id]

@@ -7,7 +7,6 @@ tokenizer's directory and on versions, and so is found in the cache from the sec
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.preloading import state_note
 from brimful.tables import open_table, write_table
 from brimful.typing import Fingerprint
+from brimful.versions import version_of
 
 _VERSION = 1
 _MAX_FILE_BYTES = 64 << 20
@@ -153,7 +153,7 @@ def _folder(directory: str, hub_id: str) -> Path:
 
 def _directory_fingerprint(directory: str) -> Fingerprint:
     """Return the fingerprint of a tokenizer's files, and of the versions of the libraries that read them."""
-    versions = [_VERSION, *(importlib.metadata.version(name) for name in ("transformers", "tokenizers"))]
+    versions = [_VERSION, *(version_of(name) for name in ("transformers", "tokenizers"))]
     return fingerprint_of([versions, [[name, fingerprint_bytes(content)] for name, content in _files(directory)]])
 
 

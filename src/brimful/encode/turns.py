@@ -31,6 +31,9 @@ from brimful.sources.sample import Message, PlainMessages
 Span: TypeAlias = tuple[int, int]
 """Characters ``[start, end)`` of the rendered text that one assistant turn produced."""
 
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
+"""``json.dumps`` makes an encoder for each call."""
+
 _OPEN, _TEXT, _OBJECT = "\ue010", "\ue011", "\ue012"  # private-use characters that no template looks for
 
 
@@ -70,6 +73,26 @@ class _Skeleton:
             yield self.literals[slot + 1]
 
 
+class FilledText(NamedTuple):
+    """The template's own text around the texts of a conversation.
+
+    Attributes:
+        text: of the whole conversation.
+        pieces: of it: piece 2 i is literal i of the template, piece 2 i + 1 is value i.
+        skeleton: that was filled.
+    """
+
+    text: str
+    pieces: list[str]
+    skeleton: _Skeleton
+
+    @property
+    def spans(self) -> list[Span]:
+        """The span of each assistant turn."""
+        ends = list(accumulate(map(len, self.pieces)))
+        return [(ends[begin] - head, ends[end] + tail) for begin, end, head, tail in self.skeleton.places]
+
+
 class TurnFinder:
     """Finds the assistant's turns of one chat template.
 
@@ -86,11 +109,11 @@ class TurnFinder:
         self._shares: dict[tuple[str, str], tuple[int, int]] = {}
         self._header: str | None = None
 
-    def fill(self, shape: Hashable, messages: Sequence[Message], tools: Any = None) -> tuple[str, list[Span]] | None:
-        """Return the template's own text around the texts of the messages, and the span of each assistant turn in it.
+    def fill(self, shape: Hashable, messages: Sequence[Message], tools: Any = None) -> FilledText | None:
+        """Return the template's own text around the texts of the messages.
 
         None if a message has no text that could stand there. That the template writes this text, and no other, has to
-        be known: by ``exact_spans`` for one conversation, by ``opaque.writes_unseen`` for all of a shape.
+        be known: by ``fill_exactly`` for one conversation, by ``opaque.writes_unseen`` for all of a shape.
         """
         values = _plain_texts(messages)
         if values is None:
@@ -98,27 +121,24 @@ class TurnFinder:
         skeleton = examined(self._skeletons, shape, lambda: self._make_skeleton(messages, tools))
         if skeleton is None or len(skeleton.literals) != len(values) + 1:
             return None
-        # Piece 2 i is literal i and piece 2 i + 1 is value i.
         pieces = [""] * (2 * len(values) + 1)
         pieces[::2] = skeleton.literals
         pieces[1::2] = values
-        ends = list(accumulate(map(len, pieces)))
-        return "".join(pieces), [(ends[begin] - head, ends[end] + tail) for begin, end, head, tail in skeleton.places]
+        return FilledText("".join(pieces), pieces, skeleton)
 
-    def exact_spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
-        """Return the spans if the text is the template's own text around the texts of the messages, unchanged.
+    def fill_exactly(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> FilledText | None:
+        """Return ``fill`` if it is this text: then every text of the conversation is in it, unchanged.
 
-        Then every text of the conversation is in it. ``shape`` is that of ``shape_of``.
+        ``shape`` is that of ``shape_of``.
         """
         filled = self.fill(shape, messages, tools)
-        return filled[1] if filled is not None and filled[0] == text else None
+        return filled if filled is not None and filled.text == text else None
 
     def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
         """Return the span of each assistant turn, in order; None if the template does not show them."""
         # From the fastest way to the most tolerant one; each verifies its result and gives None rather than a guess.
-        spans = self.exact_spans(shape, messages, tools, text)
-        if spans is None:
-            spans = self._by_prefixes(messages, tools, text)
+        filled = self.fill_exactly(shape, messages, tools, text)
+        spans = self._by_prefixes(messages, tools, text) if filled is None else filled.spans
         values, skeleton = _plain_texts(messages), self._skeletons.get(shape)
         if spans is None and skeleton is not None and values is not None:
             spans = self._by_anchors(skeleton, values, text)
@@ -277,7 +297,7 @@ def _verbatim_texts(message: Message) -> list[str]:
         arguments = function.get("arguments")
         if not isinstance(arguments, Mapping):
             return []
-        texts += [function["name"], json.dumps(arguments, ensure_ascii=False)]
+        texts += [function["name"], _to_json(arguments)]
     return texts
 
 

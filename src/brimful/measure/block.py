@@ -1,14 +1,14 @@
 """Measuring one block of rows, in any process: lengths, targets, the account and the rejected rows."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from brimful.encode.encoder import Encoder, MeasuredLengths
+from brimful.encode.encoder import Encoder
 from brimful.encode.token_runs import KeptMedium, write_stored
 from brimful.errors import BadSampleError
 from brimful.measure.account import Account
@@ -31,6 +31,8 @@ _BATCH_SAMPLES = 256
 _BATCH_CHARACTERS = 1 << 20
 _PART_CHARACTERS = 1 << 10
 """Characters that a content with media counts for: it opens files, which takes the time of some text."""
+
+_Result = TypeVar("_Result")
 
 _BATCHES_AHEAD = 2
 """Batches that wait for the tokenizer while one is rendered."""
@@ -190,8 +192,7 @@ def _encode(
     values: list[TokenIds] = [np.empty(0, dtype=np.int32)]
     masks: list[LossMask] = [np.empty(0, dtype=bool)]
     media: dict[int, tuple[PlacedMedium, ...]] = {}
-    for samples in batches:
-        batch = context.encoder.encode_together(samples)
+    for samples, batch in _in_halves(context.encoder.begin_encoding, batches):
         lengths, offsets = batch.lengths, batch.ids.offsets
         # Samples come in the order of their rows, and so do their tokens.
         sizes[[sample.sample_id - task.start for sample in samples]] = lengths
@@ -251,7 +252,7 @@ def _measure(
 ) -> Lengths:
     """Return the tokens of each row, below 1 for those that cannot be encoded."""
     tokens = np.zeros(len(task), dtype=np.int32)
-    for samples, (lengths, batch_errors) in _lengths_of(context.encoder, batches):
+    for samples, (lengths, batch_errors) in _in_halves(context.encoder.begin_lengths, batches):
         tokens[[sample.sample_id - task.start for sample in samples]] = lengths
         errors += batch_errors
         _count(context, account, samples, lengths > 0, lengths > 1)
@@ -285,13 +286,20 @@ def _rejects(
     return rejects
 
 
-def _lengths_of(encoder: Encoder, batches: Iterable[list[Sample]]) -> Iterator[tuple[list[Sample], MeasuredLengths]]:
-    """Yield the lengths of each batch: one is tokenised, which needs no Python, while the next is rendered."""
+def _in_halves(
+    begin: Callable[[list[Sample]], Callable[[], _Result]], batches: Iterable[list[Sample]]
+) -> Iterator[tuple[list[Sample], _Result]]:
+    """Yield the result of each batch: one is tokenised, which needs no Python, while the next is rendered.
+
+    Args:
+        begin: does the first half of the work on a batch, and returns the function of the second.
+        batches: of samples.
+    """
     pool = ThreadPoolExecutor(1)
-    queue: deque[tuple[list[Sample], Future[MeasuredLengths]]] = deque()
+    queue: deque[tuple[list[Sample], Future[_Result]]] = deque()
     try:
         for batch in batches:
-            queue.append((batch, pool.submit(encoder.begin_lengths(batch))))
+            queue.append((batch, pool.submit(begin(batch))))
             # The queue is bounded: rendered texts of all batches would not fit in memory.
             if len(queue) > _BATCHES_AHEAD:
                 first_batch, future = queue.popleft()

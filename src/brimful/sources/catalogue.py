@@ -116,9 +116,10 @@ class CatalogueRows(JsonLines):
 
     def _row_of_line(self, parse: Callable[[bytes], Any], line: bytes) -> Any:
         entry = parse(line)
-        if isinstance(entry, MalformedRowError):
-            return entry
-        return MalformedRowError(entry["error"]) if "error" in entry else self.row_of(entry)
+        return entry if isinstance(entry, MalformedRowError) else self._row_of(entry)
+
+    def _row_of(self, value: Any) -> Any:
+        return MalformedRowError(value["error"]) if "error" in value else self.row_of(value)
 
     def row_of(self, entry: Mapping[str, Any]) -> Any:
         """Return the row of an entry that has one."""

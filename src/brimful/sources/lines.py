@@ -7,7 +7,7 @@ import bisect
 import json
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import xxhash
 from brimful.cache import cache_dir
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_of
-from brimful.sources.fast_json import parser_for
+from brimful.sources.fast_json import parser_for, rows_at_once
 from brimful.sources.line_index import load_line_index, open_line_index
 from brimful.sources.rows import MAX_ROW_BYTES, Block, Rows, oversized
 from brimful.sources.sample import MalformedRowError
@@ -129,11 +129,17 @@ class _Lines(Rows):
             # A line above the maximum is read up to the byte that shows it.
             data = self._bytes(first, min(ends[count - 1] - first, max(_PIECE_BYTES, MAX_ROW_BYTES + 1)))
             begin = len(_BOM) if first == 0 and data.startswith(_BOM) else 0
-            parse = self._parser_for(data)
+            lines = []
             for end in ends[:count]:
-                yield self._row(data[begin : end - first], parse)
+                lines.append(data[begin : end - first])
                 begin = end - first
+            yield from self._rows_of(lines, data)
             start += count
+
+    def _rows_of(self, lines: list[bytes], data: bytes) -> Iterable[Any]:
+        """Return the rows of lines, which are all of ``data``."""
+        parse = self._parser_for(data)
+        return (self._row(line, parse) for line in lines)
 
     def _row(self, line: bytes, parse: Callable[[bytes], Any]) -> Any:
         """Return the row of a line; the bytes may end in blank lines, which do not count as its length."""
@@ -160,6 +166,15 @@ class _Lines(Rows):
 
 class JsonLines(_Lines):
     """One JSON object a line; blank lines are passed over."""
+
+    def _rows_of(self, lines: list[bytes], data: bytes) -> Iterable[Any]:
+        # All at once where every line is a row, as in most files; else one by one, with the reason of each that is none.
+        rows = None if max(map(len, lines)) > MAX_ROW_BYTES else rows_at_once(lines, data)
+        return super()._rows_of(lines, data) if rows is None else map(self._row_of, rows)
+
+    def _row_of(self, value: Any) -> Any:
+        """Return the row of a line that holds an object or a text."""
+        return value
 
     def _parser_for(self, data: bytes) -> Callable[[bytes], Any]:
         return partial(json_row, parser_for(data))

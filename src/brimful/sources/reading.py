@@ -51,6 +51,9 @@ _MEDIA_WORDS = {MediaKind.IMAGE: "pictures", MediaKind.VIDEO: "video", MediaKind
 
 _PLACEHOLDER = re.compile(r"<(image|video|audio)\d*>|<\|(?:image|video|audio)(?:_pad|_soft_token)?\|>")
 
+_BEGINNINGS = ("<image", "<video", "<audio", "<|")
+"""One of them is in every text in which ``_PLACEHOLDER`` finds a mark."""
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -114,7 +117,8 @@ class Reading:
             else:
                 messages = content["messages"] = plain
         for text in _texts_of(messages, content.get("text")):
-            if text and "<" in text:
+            # Marks are rare and "<" is not: four searches for beginnings take a third of the time of the expression.
+            if text and "<" in text and any(map(text.__contains__, _BEGINNINGS)):
                 self._check_placeholder(text)
         return Sample(sample_id, **content, unread=tuple(unread))
 

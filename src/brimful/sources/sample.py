@@ -52,6 +52,20 @@ class PlainMessages(list[Message]):
         plain.roles, plain.texts = tuple(roles), texts
         return plain
 
+    @classmethod
+    def of_texts(cls, roles: tuple[str, ...], texts: list[str]) -> "PlainMessages | list[Message]":
+        """Return messages of roles and checked texts; a list of no kind of its own if a text is empty.
+
+        >>> PlainMessages.of_texts(("user",), ["hi"])
+        [{'role': 'user', 'content': 'hi'}]
+        """
+        messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+        if not all(texts):
+            return messages
+        plain = cls(messages)
+        plain.roles, plain.texts = roles, texts
+        return plain
+
     def __reduce__(self) -> Any:
         return PlainMessages.of, (list(self),)
 

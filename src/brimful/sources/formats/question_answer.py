@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.sources.formats.row_format import RowFormat
+from brimful.sources.sample import PlainMessages
 
 
 class QuestionAnswer(RowFormat):
@@ -18,5 +19,5 @@ class QuestionAnswer(RowFormat):
     required_fields = ("question", "answer")
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        question, answer = self.text(row, "question"), self.text(row, "answer")
-        return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+        texts = [self.text(row, "question"), self.text(row, "answer")]
+        return {"messages": PlainMessages.of_texts(("user", "assistant"), texts)}

@@ -29,10 +29,12 @@ def is_plain(turn: Any) -> bool:
     >>> is_plain({"role": "user", "content": "hi"}), is_plain({"role": "user", "content": None})
     (True, False)
     """
-    if type(turn) is not dict or not _CHANGED_KEYS.isdisjoint(turn):
+    if type(turn) is not dict:
         return False
     role = turn.get("role")
-    return type(role) is str and role != "" and type(turn.get("content")) is str
+    is_text = type(role) is str and role != "" and type(turn.get("content")) is str
+    # Two keys are these two.
+    return is_text and (len(turn) == 2 or _CHANGED_KEYS.isdisjoint(turn))
 
 
 def as_message(value: Any, name: str) -> Message:
