@@ -26,6 +26,7 @@ BASE = {
     "compiling",
     "stopping",
     "preloading",
+    "versions",
 }
 MAY_IMPORT = {
     "base": {"base"},

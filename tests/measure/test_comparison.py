@@ -54,6 +54,13 @@ def test_other_targets_are_found_in_kept_tokens(source, small_qwen, monkeypatch,
         pack_dataset(source, ChatEncoder(Tokenizer(small_qwen)), tmp_path / "packs", capacity=512)
 
 
+def test_other_targets_are_found_where_no_tokens_are_kept(source, small_qwen, monkeypatch):
+    """The lengths are right: only the places of the targets tell."""
+    shift_targets(monkeypatch)
+    with pytest.raises(EncodersDifferError, match=r"target \d+ is False, and True by the reference"):
+        measure_lengths(source, ChatEncoder(Tokenizer(small_qwen)))
+
+
 def test_few_rows_are_encoded_by_the_reference(put, small_qwen, monkeypatch, tmp_path):
     """Loading a fast tokenizer takes longer than encoding a thousand rows without it."""
     from brimful.materialize import pack_dataset

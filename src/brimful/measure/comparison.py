@@ -6,6 +6,7 @@ both all the same. One difference stops the job: what those libraries encoded is
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from brimful.blobs import atomic_file
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, BrimfulError, EncodersDifferError, SourceNotFoundError
-from brimful.measure.block import BlockContext, BlockTask, measure_block
+from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
+from brimful.measure.targets import mask_of_runs
 from brimful.messages import setting
 from brimful.sources.sample import Sample
 from brimful.tables import Table, open_table
-from brimful.typing import Fingerprint
+from brimful.typing import Fingerprint, LossMask
 
 ROWS = 16
 """Rows of a block that are compared: of 4,096, a share that costs less than a tenth of the time."""
@@ -39,6 +41,7 @@ def compare_block(context: BlockContext, task: BlockTask) -> None:
     stored = None
     if task.encoded_path is not None and None not in fingerprints:
         stored = StoredSamples([(task.start, task.encoded_path)])
+    runs = part.ragged(RUNS) if context.needs_runs else None
     for first in _first_rows(task):
         samples = context.source.read(first, min(first + ROWS, task.stop))
         readable = [
@@ -48,8 +51,9 @@ def compare_block(context: BlockContext, task: BlockTask) -> None:
         ]
         results = context.encoder.engine.reference.encode_batch(readable)
         for sample, expected in zip(readable, results, strict=True):
-            length = int(tokens[sample.sample_id - task.start])
-            difference = _difference(sample, expected, length, stored)
+            row = sample.sample_id - task.start
+            targets = None if runs is None else mask_of_runs(runs.row(row), max(0, int(tokens[row])))
+            difference = _difference(sample, expected, int(tokens[row]), targets, stored)
             if difference:
                 raise _refusal(context, part.description, sample, difference)
     # Behind the comparison: a job that is killed before compares the block when it goes on.
@@ -104,16 +108,23 @@ def _first_rows(task: BlockTask) -> Iterator[int]:
 
 
 def _difference(
-    sample: Sample, expected: EncodedSample | BadSampleError, length: int, stored: StoredSamples | None
+    sample: Sample,
+    expected: EncodedSample | BadSampleError,
+    length: int,
+    targets: LossMask | None,
+    stored: StoredSamples | None,
 ) -> str:
     """Describe the difference between a measured sample and the reference; empty if there is none."""
     if isinstance(expected, BadSampleError):
         return "" if length < 1 else f"the reference refuses it: {expected.reason}"
     if len(expected) != max(0, length):
         return f"{max(0, length):,} tokens, and {len(expected):,} by the reference"
-    if stored is None or length < 1:
+    if length < 1:
         return ""
-    return stored[sample.sample_id].difference(expected)
+    if stored is not None:
+        return stored[sample.sample_id].difference(expected)
+    # Without tokens the targets are what is left to compare.
+    return "" if targets is None else replace(expected, loss_mask=targets).difference(expected)
 
 
 def _refusal(

@@ -12,7 +12,7 @@ import numpy as np
 
 from brimful.ragged import offsets_of, ranges
 from brimful.tables import Ragged
-from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths
+from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
 
 
 class Targets:
@@ -98,6 +98,18 @@ def runs_of_masks(masks: Ragged) -> Ragged:
     owners = np.searchsorted(begins, edges[::2], side="right") - 1
     values = (edges - np.repeat(begins[owners], 2)).astype(np.int32)
     return Ragged(values, offsets_of(2 * np.bincount(owners, minlength=len(sizes))))
+
+
+def mask_of_runs(runs: AnyIntArray, num_tokens: int) -> LossMask:
+    """Return the mask of one sample from its runs of targets.
+
+    >>> mask_of_runs(np.array([1, 3]), 4).tolist()
+    [False, True, True, False]
+    """
+    mask = np.zeros(num_tokens, dtype=bool)
+    for start, end in zip(runs[::2].tolist(), runs[1::2].tolist(), strict=True):
+        mask[start:end] = True
+    return mask
 
 
 def joined_rows(parts: Sequence[Ragged]) -> Ragged:
