@@ -313,21 +313,22 @@ def _in_halves(
 def _batches(samples: Iterable[Sample | BadSampleError], errors: list[BadSampleError]) -> Iterator[list[Sample]]:
     """Yield runs of samples to encode together, bounded in number and in characters; append errors to ``errors``."""
     batch: list[Sample] = []
-    num_characters = 0
+    batch_characters = 0
     for sample in samples:
         if isinstance(sample, BadSampleError):
             errors.append(sample)
             continue
         batch.append(sample)
-        num_characters += _num_characters(sample)
-        if len(batch) >= _BATCH_SAMPLES or num_characters >= _BATCH_CHARACTERS:
+        batch_characters += num_characters(sample)
+        if len(batch) >= _BATCH_SAMPLES or batch_characters >= _BATCH_CHARACTERS:
             yield batch
-            batch, num_characters = [], 0
+            batch, batch_characters = [], 0
     if batch:
         yield batch
 
 
-def _num_characters(sample: Sample) -> int:
+def num_characters(sample: Sample) -> int:
+    """Return the characters of a sample's texts; a content with media counts as some."""
     messages = sample.messages
     if type(messages) is PlainMessages:
         return sum(map(len, messages.texts))

@@ -5,7 +5,7 @@ both all the same. One difference stops the job: what those libraries encoded is
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from brimful.blobs import atomic_file
 from brimful.encode.encoded import EncodedSample
 from brimful.encode.token_runs import StoredSamples
 from brimful.errors import BadSampleError, BrimfulError, EncodersDifferError, SourceNotFoundError
-from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
+from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block, num_characters
 from brimful.measure.targets import mask_of_runs
 from brimful.messages import setting
 from brimful.sources.sample import Sample
@@ -23,6 +23,9 @@ from brimful.typing import Fingerprint, LossMask
 
 ROWS = 16
 """Rows of a block that are compared: of 4,096, a share that costs less than a tenth of the time."""
+
+_CHARACTERS = 1 << 17
+"""Characters behind which no further row of a place is: sixteen long documents would take longer than their block."""
 
 
 def compare_block(context: BlockContext, task: BlockTask) -> None:
@@ -43,12 +46,11 @@ def compare_block(context: BlockContext, task: BlockTask) -> None:
         stored = StoredSamples([(task.start, task.encoded_path)])
     runs = part.ragged(RUNS) if context.needs_runs else None
     for first in _first_rows(task):
-        samples = context.source.read(first, min(first + ROWS, task.stop))
-        readable = [
+        readable = _few_of(
             sample
-            for sample in samples
+            for sample in context.source.read(first, min(first + ROWS, task.stop))
             if isinstance(sample, Sample) and sample.sample_id - task.start not in filtered_rows
-        ]
+        )
         results = context.encoder.engine.reference.encode_batch(readable)
         for sample, expected in zip(readable, results, strict=True):
             row = sample.sample_id - task.start
@@ -82,6 +84,18 @@ def is_compared(task: BlockTask) -> bool:
     except (OSError, ValueError):
         return False
     return all(fingerprint in compared for fingerprint in _fingerprints(task, part))
+
+
+def _few_of(samples: Iterable[Sample]) -> list[Sample]:
+    """Return samples up to the first behind which there are characters enough."""
+    few: list[Sample] = []
+    num_all = 0
+    for sample in samples:
+        few.append(sample)
+        num_all += num_characters(sample)
+        if num_all >= _CHARACTERS:
+            break
+    return few
 
 
 def _record(task: BlockTask) -> Path:
