@@ -61,7 +61,7 @@ def test_other_targets_are_found_where_no_tokens_are_kept(source, small_qwen, mo
         measure_lengths(source, ChatEncoder(Tokenizer(small_qwen)))
 
 
-def test_long_documents_are_compared_up_to_their_characters(put, fresh_cache, small_qwen, monkeypatch):
+def test_long_documents_are_compared_up_to_their_characters(fresh_cache, small_qwen, monkeypatch):
     """Sixteen documents of a megabyte would keep the reference busy for longer than their whole block takes."""
     monkeypatch.setattr(job, "_FEW_ROWS", 0)
     monkeypatch.setattr(comparison, "_CHARACTERS", 100)
@@ -69,7 +69,7 @@ def test_long_documents_are_compared_up_to_their_characters(put, fresh_cache, sm
     few_of = comparison._few_of
     monkeypatch.setattr(comparison, "_few_of", lambda samples: places.append(few_of(samples)) or places[-1])
     rows = [{"text": letter * 60} for letter in "abcdefgh"]
-    measure_lengths(open_source(put("documents.jsonl", rows)), ChatEncoder(Tokenizer(small_qwen)))
+    measure_lengths(open_source(rows), ChatEncoder(Tokenizer(small_qwen)))
     # The second reaches the number; the place of the block may be its last row.
     assert [sample.sample_id for sample in places[0]] == [0, 1]
     assert [len(samples) in (1, 2) for samples in places] == [True, True]
