@@ -1,5 +1,7 @@
 """Assertion for your own tests: packing is right with a model, a collator and data, or the test fails with the reason."""
 
+from __future__ import annotations  # or naming the report would load torch in every process that uses a toy
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
