@@ -86,7 +86,7 @@ def seeded_orders(
     ([2, 1, 0, 4, 3], [2, 1, 3, 0])
     """
     order = decreasing_order(lengths, items)
-    counts = items.counts[::-1]
+    counts = np.ascontiguousarray(items.counts[::-1])
     companion_words = generator(seed=seed, epoch=epoch, purpose="companions").words(len(counts) * _WORDS_PER_CLASS)
     pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
     form = compiled(_permute_in_blocks, len(order), sum_calls=True) or _permute_in_numpy

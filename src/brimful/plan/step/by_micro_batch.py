@@ -39,7 +39,7 @@ def sort_by_micro_batch(
         order = np.empty(len(bin_of), dtype=np.int64)
         offsets = np.zeros(num_bins + 1, dtype=np.int64)
         token_sums, cost_sums = np.zeros(num_bins, dtype=np.int64), np.zeros(num_bins, dtype=np.float64)
-        kernel(bin_of, tokens, costs, order, offsets, token_sums, cost_sums)
+        kernel(bin_of, np.ascontiguousarray(tokens), costs, order, offsets, token_sums, cost_sums)
         return order, offsets, token_sums, cost_sums
     cost_sums = np.bincount(bin_of, weights=costs, minlength=num_bins).astype(np.float64)
     token_sums = np.bincount(bin_of, weights=tokens, minlength=num_bins).astype(np.int64)  # exact below 2**53

@@ -27,7 +27,9 @@ def run_loop(loop: Callable[..., Any], work: int, *arguments: Any, results: Sequ
     """
     kernel = compiled(loop, work, worth=WORTH_COMPILING)
     if kernel is not None:
-        return kernel(*arguments, *results)
+        # One layout, and so one compiled form: a reversed view would compile another in the first step that has one.
+        arrays = [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
+        return kernel(*arrays, *results)
     plain = [argument.tolist() if isinstance(argument, np.ndarray) else argument for argument in arguments]
     lists = [result.tolist() for result in results]
     value = loop(*plain, *lists)

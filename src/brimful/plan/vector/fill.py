@@ -165,7 +165,8 @@ def _fill(
     for _ in range(packs_to_make):
         if num_packed == num_items:
             break
-        room[:] = capacities
+        for d in range(num_budgets):
+            room[d] = capacities[d]
         # The bulk of a large pack comes as it lies in the stream: choosing matters where little room remains.
         while position < num_items and in_pool == pool_limit and room[binding] > bulk_room:
             fits = True
