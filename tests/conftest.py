@@ -12,7 +12,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gc
 import itertools
 import json
+import logging
+import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +53,9 @@ if folder := os.environ.get("BRIMFUL_TORCHVISION"):
 def pytest_configure() -> None:
     """Collect no garbage while test modules import: they make a million objects, and nearly all of them stay."""
     gc.disable()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started behind ``&`` by a script: tests of Ctrl-C would wait for ever, in processes that inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
@@ -91,6 +97,30 @@ def _few_hard_texts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer, "hard_texts", lambda: itertools.islice(hard_texts(), 200))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_flush() -> Iterator[None]:
+    """Bytes need not reach the device: where a test cuts the power, it keeps book of what was flushed itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Paths of directories that do not exist, numbered."""
+    home = tmp_path_factory.mktemp("tests")
+    return (home / str(number) for number in itertools.count())
+
+
+@pytest.fixture
+def tmp_path(_folders: Iterator[Path], request: pytest.FixtureRequest) -> Path:
+    """A directory of the test. That of pytest would look through those of all tests before it names one."""
+    number, name = next(_folders), re.sub(r"\W", "_", request.node.name)[:30]
+    folder = number.with_name(f"{number.name}-{name}")
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -215,6 +245,21 @@ def media_packs(media_home: Path, _comparisons: Path, tmp_path_factory: pytest.T
 
     made_once(tmp_path_factory, "media-packs", pack)
     return media_home / "packs"
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """Messages of warnings that the library logs in the test.
+
+    ``caplog`` comes with handlers on every logger there is, three times for each test: its plugin is off.
+    """
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("brimful")
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
 
 
 @pytest.fixture

@@ -81,15 +81,15 @@ def test_what_was_used_longest_ago_goes_first(origin, tmp_path):
     assert origin.reads == ["a", "b", "c", "d"]
 
 
-def test_a_copy_in_use_stays_and_is_reported(origin, tmp_path, caplog):
+def test_a_copy_in_use_stays_and_is_reported(origin, tmp_path, logged):
     """A file removed under its reader is downloaded again and again, and its room is free on paper only."""
     copies, others = (LocalCopies(origin, tmp_path / "cache", max_bytes=2000) for _ in range(2))
     used = [opened(copies, "a"), opened(others, "b")]
     opened(copies, "c").close()
     opened(others, "c").close()
     assert names(copies.directory) == "abc"
-    (record,) = caplog.records
-    assert "the copies that are in use exceed cache_bytes=2000 by 1000 bytes" in record.getMessage()
+    (message,) = logged
+    assert "the copies that are in use exceed cache_bytes=2000 by 1000 bytes" in message
     used[0].close()
     opened(copies, "d").close()
     assert names(copies.directory) == "bd"

@@ -82,14 +82,14 @@ def test_a_creation_whose_answer_was_lost_is_ours_and_that_of_another_is_not(url
     assert store.get("log/0") == b"mine"
 
 
-def test_failures_are_logged_once_and_counted(url, waits, caplog):
+def test_failures_are_logged_once_and_counted(url, waits, logged):
     """A line for every repeated request would fill the log; none at all would hide a bad network."""
     store, _ = faulty(url, fails=1)
     with store.used():
         for number in range(5):
             store.put_atomic(f"log/{number}", b"x")
     assert store.retries.num_repeated == len(waits) == 5
-    first, last = [record.getMessage() for record in caplog.records]
+    first, last = logged
     assert first == f"{url}: write log/0 failed and is repeated: TimeoutError: no answer (planted)"
     assert last == f"{url}: 5 requests were repeated, last after TimeoutError: no answer (planted)"
 

@@ -25,7 +25,6 @@ from tests.materialize.streams import producer, texts
 
 @pytest.fixture
 def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ToyProducer:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     toy = ToyProducer(tmp_path / "stream")
     toy.append(3)
     return toy
@@ -71,7 +70,6 @@ def test_each_look_is_a_line_of_json(stream: ToyProducer, tmp_path: Path) -> Non
 
 def test_a_stream_that_a_producer_left_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It grows, unlike the packs of a plan, whose job was stopped: those are refused."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     producer(iter(texts([7, 4, 3] * 8)), tmp_path).run()
     out, _ = run("inspect", tmp_path)
     assert out[0].startswith(f"stream         {tmp_path}: growing, ")
@@ -79,7 +77,6 @@ def test_a_stream_that_a_producer_left_is_shown(tmp_path: Path, monkeypatch: pyt
 
 def test_a_finished_stream_shows_its_store_and_its_producers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a stream must not hide who fed it."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     producer(iter(texts([7, 4, 3])), tmp_path).run(close=True)
     out, _ = run("inspect", tmp_path)
     assert any(line.startswith("packs          2 of 10 tokens in 1 shard") for line in out)

@@ -93,7 +93,6 @@ def test_an_acknowledgement_on_a_full_disk(small_disk):
 @pytest.mark.parametrize("place", ["carry", "shards", "log"])
 def test_the_file_that_met_the_end_of_the_disk_is_named(tmp_path, monkeypatch, place):
     """By writes that fail, where nothing can be mounted: each of the three files of a commit in turn."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     steps(producer(iter(ROWS), tmp_path / "whole"))
     one = producer(iter(ROWS), tmp_path / "stream")
     one.step()

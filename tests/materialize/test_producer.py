@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from unittest import mock
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -37,13 +34,6 @@ from tests.materialize.streams import (
 )
 
 LENGTHS = [7, 6, 4, 2, 5, 3, 5, 8, 9, 2, 2, 10, 3, 3, 4]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_flush():
-    """Nothing here cuts the power: a thousand commits need not reach the device."""
-    with mock.patch.object(os, "fsync", return_value=None):
-        yield
 
 
 def whole(folder, lengths=LENGTHS, **settings):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -26,13 +24,6 @@ ROWS = [
     chat("ab" * (number % 4), *[f"p{number % 5}.png"] * (number % 3 > 0), *([picture(20)] * (number % 4 == 0)))
     for number in range(24)
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_flush():
-    """Nothing here cuts the power."""
-    with mock.patch.object(os, "fsync", return_value=None):
-        yield
 
 
 @pytest.fixture

@@ -18,12 +18,6 @@ from brimful.serve.stream_order import LaneOrder, PackOrder
 from brimful.testing.toys import ToyProducer, toy_records, toy_stream
 
 
-@pytest.fixture(autouse=True)
-def _no_flush(monkeypatch):
-    """Bytes need not reach the device: no power is cut here."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def ids(batch):
     return [int(pack.sample_ids[0]) for pack in batch]
 

@@ -13,12 +13,6 @@ from brimful.testing.faults import LateStore
 from brimful.testing.toys import ToyProducer, toy_stream
 
 
-@pytest.fixture(autouse=True)
-def _no_flush(monkeypatch):
-    """Bytes need not reach the device: no power is cut here."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 class Clock:
     """Time that passes only where somebody sleeps; then what was planned for that time happens."""
 
@@ -43,7 +37,7 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
-def test_a_wait_ends_with_the_record(tmp_path, clock, caplog):
+def test_a_wait_ends_with_the_record(tmp_path, clock, logged):
     """C6: late shards cost a wait, and people see for what."""
     producer = ToyProducer(tmp_path)
     log = FollowedLog(LocalBlobStore(tmp_path))
@@ -55,7 +49,7 @@ def test_a_wait_ends_with_the_record(tmp_path, clock, caplog):
     assert log.seconds_waited == clock.now
     assert clock.sleeps < 50
     waiting = f"{tmp_path}: waiting for pack 3, so for log/000000000001.json (1 shard so far) for "
-    assert [record.getMessage()[: len(waiting)] for record in caplog.records] == [waiting] * 2
+    assert [message[: len(waiting)] for message in logged] == [waiting] * 2
 
 
 def test_a_wait_ends_with_the_stream(tmp_path, clock):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import pickle
 import threading
 import time
@@ -30,12 +29,6 @@ from brimful.testing.toys import ToyProducer, toy_stream  # noqa: E402
 from tests.serve import megatron_samplers  # noqa: E402
 
 LANES = 4
-
-
-@pytest.fixture(autouse=True)
-def _no_flush(monkeypatch):
-    """Bytes need not reach the device: no power is cut here."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def sample(pack):
@@ -178,12 +171,11 @@ def test_lengths(tmp_path):
         dataset[-7]
 
 
-def test_a_length_that_leaves_packs_out_is_told(tmp_path, caplog):
+def test_a_length_that_leaves_packs_out_is_told(tmp_path, logged):
     """A number that was declared too small must not lose the rest in silence."""
     stream = toy_stream(tmp_path, [3, 3], lanes=2)
-    with caplog.at_level(logging.WARNING):
-        dataset = LazyShardedDataset(stream, num_packs=4)
-    assert "num_packs=4 leaves out 2 packs" in caplog.text
+    dataset = LazyShardedDataset(stream, num_packs=4)
+    assert "num_packs=4 leaves out 2 packs" in "\n".join(logged)
     assert samples(dataset) == [0, 3, 1, 4]
 
 
@@ -204,7 +196,7 @@ def test_behind_the_end(tmp_path):
         LazyShardedDataset(stream, beyond="stop")  # type: ignore[arg-type]
 
 
-def test_waiting_names_the_pack(tmp_path, caplog, monkeypatch):
+def test_waiting_names_the_pack(tmp_path, logged, monkeypatch):
     """C6: whoever looks at a run that stands still must see for what, in workers too."""
     ToyProducer(tmp_path, lanes=2).append(2)
     dataset = LazyShardedDataset(tmp_path, num_packs=8, timeout=0)
@@ -216,7 +208,7 @@ def test_waiting_names_the_pack(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("brimful.serve.follow._WARN_SECONDS", 0.0)
     with pytest.raises(StreamTimeoutError):
         LazyShardedDataset(tmp_path, num_packs=8, timeout=0.05)[6]
-    assert "waiting for pack 6 of 2 there are" in caplog.text
+    assert "waiting for pack 6 of 2 there are" in "\n".join(logged)
 
 
 def test_pickled_with_its_settings(tmp_path):

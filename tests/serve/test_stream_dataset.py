@@ -23,12 +23,6 @@ LANES = 4
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
-@pytest.fixture(autouse=True)
-def _no_flush(monkeypatch):
-    """Bytes need not reach the device: no power is cut here."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def samples(packs):
     """Samples of a batch; those of packs without loss as -1."""
     return [int(pack.sample_ids[0]) if pack.num_loss_tokens else -1 for pack in packs]

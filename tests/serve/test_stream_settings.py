@@ -55,7 +55,6 @@ def test_impossible_values_are_refused_before_anything_is_opened(values, message
 
 def test_a_group_of_a_map_style_data_set_needs_ranks(tmp_path, monkeypatch):
     """Its numbers are global: nothing else tells one rank from another."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     stream = toy_stream(tmp_path, [2])
     with pytest.raises(SettingsError, match='group="run-1" tells how far this rank is: give dp_rank and dp_world_size'):
         LazyShardedDataset(stream, group="run-1")

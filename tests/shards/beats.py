@@ -11,7 +11,6 @@ T = TypeVar("T")
 
 def beat_fast(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let heartbeats come every few milliseconds, without waiting for the disk."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     monkeypatch.setattr("brimful.shards.heartbeats._FIRST_SECONDS", 0.01)
     monkeypatch.setattr("brimful.shards.heartbeats._MIN_SECONDS", seconds)
 
