@@ -195,8 +195,16 @@ def small_qwen(qwen_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="session")
+def small_tokenizer(small_qwen: Path) -> Any:
+    """The tokenizer of ``small_qwen``, loaded once for all tests."""
+    from brimful.encode.tokenizer import Tokenizer
+
+    return Tokenizer(small_qwen)
+
+
+@pytest.fixture(scope="session")
 def qwen(qwen_tokenizer: Path) -> Any:
-    """The Qwen2.5 tokenizer, loaded once for all tests."""
+    """The Qwen2.5 tokenizer, loaded once for all tests: for those of its whole vocabulary, as it takes seconds."""
     from brimful.encode.tokenizer import Tokenizer
 
     return Tokenizer(qwen_tokenizer)

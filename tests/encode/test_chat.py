@@ -60,16 +60,18 @@ def _qwen_answers(sample):
         ("smile_zh_multiturn_3k.jsonl.gz", 200),
     ],
 )
-def test_real_chats_are_what_transformers_makes_of_them(name, count, data_dir, qwen):
+def test_real_chats_are_what_transformers_makes_of_them(name, count, data_dir, small_tokenizer):
     """Without it packed tokens could differ from those the model is asked with, or labels from the answers."""
-    encoder = ChatEncoder(qwen)
+    encoder = ChatEncoder(small_tokenizer)
     samples = _real(data_dir, name, count)
     results = encoder.encode_batch(samples)
     lengths, errors = encoder.lengths(samples)
     assert errors == []
     answers = 0
     for sample, result, length in zip(samples, results, lengths, strict=True):
-        expected = qwen.hf.apply_chat_template(sample.messages, tools=sample.tools, return_dict=True)["input_ids"]
+        expected = small_tokenizer.hf.apply_chat_template(sample.messages, tools=sample.tools, return_dict=True)[
+            "input_ids"
+        ]
         assert result.input_ids.tolist() == expected
         assert length == len(expected)
         said = [encoder.decode(run) for run in runs(result)]  # type: ignore[arg-type]
@@ -78,9 +80,9 @@ def test_real_chats_are_what_transformers_makes_of_them(name, count, data_dir, q
     assert answers >= count
 
 
-def test_real_chats_with_tools_described(qwen):
+def test_real_chats_with_tools_described(small_tokenizer):
     """Without it a tool list in the system prompt could shift every label."""
-    encoder = ChatEncoder(qwen)
+    encoder = ChatEncoder(small_tokenizer)
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"properties": {"é": {}}}}}]
     call = {"type": "function", "function": {"name": "add", "arguments": {"x": "é", "y": [1]}}}
     turns = [
@@ -91,15 +93,15 @@ def test_real_chats_with_tools_described(qwen):
         {"role": "assistant", "content": "a"},
     ]
     sample = Sample(0, messages=turns, tools=tools)  # type: ignore[arg-type]
-    expected = qwen.hf.apply_chat_template(turns, tools=tools, return_dict=True)["input_ids"]
+    expected = small_tokenizer.hf.apply_chat_template(turns, tools=tools, return_dict=True)["input_ids"]
     assert encoder.encode(sample).input_ids.tolist() == expected
     one = '<tool_call>\n{"name": "add", "arguments": {"x": "é", "y": [1]}}\n</tool_call>'
     assert trained(encoder, sample) == [f"thinking\n{one}\n{one}<|im_end|>", "a<|im_end|>"]
 
 
-def test_text_that_the_normaliser_changes(qwen):
+def test_text_that_the_normaliser_changes(small_tokenizer):
     """Without it labels behind a decomposed letter would lie one character off."""
-    encoder = ChatEncoder(qwen)
+    encoder = ChatEncoder(small_tokenizer)
     assert trained(encoder, chat("cafe\u0301 e\u0301", "e\u0301te\u0301")) == ["été<|im_end|>"]
 
 
@@ -158,27 +160,27 @@ def _masks_of_transformers(tokenizer, template, sample):
     )["assistant_masks"]
 
 
-def test_marks_of_the_template_give_the_masks_of_transformers(data_dir, qwen):
+def test_marks_of_the_template_give_the_masks_of_transformers(data_dir, small_tokenizer):
     """Without it a template that says itself what to learn would be read otherwise than transformers reads it."""
-    encoder = ChatEncoder(qwen, chat_template=MARKED)
+    encoder = ChatEncoder(small_tokenizer, chat_template=MARKED)
     samples = [*_real(data_dir, "gsm8k_test.jsonl", 50), *_real(data_dir, "smile_zh_multiturn_3k.jsonl.gz", 50)]
     for sample in samples:
-        expected = _masks_of_transformers(qwen.hf, MARKED, sample)
+        expected = _masks_of_transformers(small_tokenizer.hf, MARKED, sample)
         assert sum(expected) > 0
         assert encoder.encode(sample).loss_mask.astype(int).tolist() == expected
 
 
-def test_a_token_across_the_end_of_a_marked_answer_is_trained_on(qwen):
+def test_a_token_across_the_end_of_a_marked_answer_is_trained_on(small_tokenizer):
     """Without it the last word of an answer is not learned where its token also holds what follows (".\\n")."""
     template = "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{{ '\n' }}{% endfor %}"
     sample = chat("2 + 2?", "It is 4.")
-    encoded = ChatEncoder(qwen, chat_template=template).encode(sample)
-    assert encoded.loss_mask.astype(int).tolist() == _masks_of_transformers(qwen.hf, template, sample)
+    encoded = ChatEncoder(small_tokenizer, chat_template=template).encode(sample)
+    assert encoded.loss_mask.astype(int).tolist() == _masks_of_transformers(small_tokenizer.hf, template, sample)
 
 
-def test_a_token_across_the_end_of_a_found_answer_is_trained_on(qwen):
+def test_a_token_across_the_end_of_a_found_answer_is_trained_on(small_tokenizer):
     """Without it the full stop of every answer is never learned in templates without an end token."""
-    encoder = ChatEncoder(qwen, chat_template=STYLES["no special tokens"].template)
+    encoder = ChatEncoder(small_tokenizer, chat_template=STYLES["no special tokens"].template)
     (answer,) = trained(encoder, chat("2 + 2?", "It is 4."))
     assert answer.rstrip("\n").endswith("It is 4.")
 

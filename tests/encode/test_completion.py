@@ -48,9 +48,9 @@ def test_a_completion_behind_its_prompt(options: dict[str, Any], text: str, targ
     )
 
 
-def test_a_token_that_holds_both_is_a_target(qwen: Any) -> None:
+def test_a_token_that_holds_both_is_a_target(small_tokenizer: Any) -> None:
     """Without it the first letters of an answer are never learnt where they share a token with the prompt."""
-    made = CompletionEncoder(qwen)
+    made = CompletionEncoder(small_tokenizer)
     encoded = made.encode(chat("The cap", "ital of France"))
     assert made.decode(encoded.input_ids) == "The capital of France<|im_end|>"
     targets = made.decode(encoded.input_ids[encoded.loss_mask])

@@ -47,10 +47,10 @@ DATA = [
         *(pytest.param(name, capacity, None, marks=pytest.mark.chaos) for name, capacity, _ in DATA),
     ],
 )
-def test_chats(name, capacity, num_samples, data_dir, qwen, tmp_path):
+def test_chats(name, capacity, num_samples, data_dir, small_tokenizer, tmp_path):
     """The tokens of every sample in the packs are those of ``tokenizer.apply_chat_template``, each sample once."""
     source = open_source(data_dir / "text" / name, max_samples=num_samples)
-    encoder = ChatEncoder(qwen)
+    encoder = ChatEncoder(small_tokenizer)
     summary = pack_dataset(
         source, encoder, tmp_path, PlanSettings(capacity=capacity, overflow="drop", no_target="drop")
     )
@@ -75,10 +75,10 @@ def test_chats(name, capacity, num_samples, data_dir, qwen, tmp_path):
 @pytest.mark.parametrize(
     "num_samples", [pytest.param(100, marks=pytest.mark.long), pytest.param(None, marks=pytest.mark.chaos)]
 )
-def test_documents_split_into_segments(num_samples, data_dir, qwen, tmp_path):
+def test_documents_split_into_segments(num_samples, data_dir, small_tokenizer, tmp_path):
     """Long documents under ``split``: every token once, in order."""
     path = data_dir / "text" / "peps_even.jsonl.gz"
-    encoder = TextEncoder(qwen)
+    encoder = TextEncoder(small_tokenizer)
     summary = pack_dataset(
         open_source(path, max_samples=num_samples), encoder, tmp_path, PlanSettings(capacity=4096, overflow="split")
     )
