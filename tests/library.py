@@ -58,8 +58,16 @@ class Module:
 
     @functools.cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of the tree."""
-        return list(ast.walk(self.tree))
+        """All nodes of the tree, as ``ast.walk`` orders them, which takes twice the time."""
+        nodes: list[ast.AST] = [self.tree]
+        for node in nodes:  # the children of each are put behind all that are there
+            for name in node._fields:
+                value = getattr(node, name, None)
+                if isinstance(value, ast.AST):
+                    nodes.append(value)
+                elif isinstance(value, list):
+                    nodes += [item for item in value if isinstance(item, ast.AST)]
+        return nodes
 
     @functools.cached_property
     def imports(self) -> list[Import]:

@@ -274,8 +274,16 @@ def test_ray_has_one_home():
 
 def test_no_module_is_called_utils():
     """A name that says nothing collects everything."""
-    names = {path.stem for path in ROOT.rglob("*.py")} | {path.name for path in ROOT.rglob("*") if path.is_dir()}
+    names = {part.removesuffix(".py") for module in modules() for part in module.file.split("/")}
+    assert {"plan", "planner"} <= names
     assert not names & {"utils", "util", "common", "core", "misc", "helpers"}
+
+
+def dotted(node):
+    """``pickle.load`` of the expression; what is no such name is empty."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def test_nothing_unpickles_or_evaluates():
@@ -285,10 +293,10 @@ def test_nothing_unpickles_or_evaluates():
             continue
         for node in module.nodes:
             if isinstance(node, ast.Call):
-                name = ast.unparse(node.func)
+                name = dotted(node.func)
                 assert name not in {"eval", "exec", "pickle.load", "pickle.loads", "torch.load"}, (
                     f"{module.file}: {name}"
                 )
                 for keyword in node.keywords:
-                    allowed = keyword.arg == "allow_pickle" and ast.unparse(keyword.value) == "True"
+                    allowed = keyword.arg == "allow_pickle" and getattr(keyword.value, "value", None) is True
                     assert not allowed, f"{module.file}: allow_pickle=True"

@@ -3,9 +3,9 @@
 import io
 import json
 import sqlite3
-import subprocess
 import sys
 import tarfile
+import types
 
 import numpy as np
 import pytest
@@ -93,23 +93,22 @@ def test_metadata(directory):
     assert num_parts == sum(3 + 2 * bool(pack.media) for pack in some_packs(NUM_PACKS, with_media=True))
 
 
-def test_the_task_encoder_beside_it_needs_nothing_of_brimful(directory):
+def test_the_task_encoder_beside_it_needs_nothing_of_brimful(directory, monkeypatch):
     """It is copied to clusters where brimful is not installed."""
-    text = (directory / "task_encoder.py").read_text()
-    blocked = "import sys; sys.modules['brimful'] = None\n"
-    fake = "import types; m = types.ModuleType('megatron'); e = types.ModuleType('megatron.energon')\n"
-    names = "e.Cooker = lambda *a, **k: None; e.Sample = e.TaskEncoder = object; e.stateless = lambda f: f\n"
-    code = (
-        blocked
-        + fake
-        + names
-        + (
-            "e.basic_sample_keys = dict; sys.modules |= {'megatron': m, 'megatron.energon': e}\n"
-            f"sys.modules['task'] = t = types.ModuleType('task'); t.__name__ = '__main__'\nexec({text!r})\n"
-        )
-    )
     pytest.importorskip("torch")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+    for name in [name for name in sys.modules if name.split(".")[0] == "brimful"]:
+        monkeypatch.setitem(sys.modules, name, None)  # importing it raises
+    energon = types.ModuleType("megatron.energon")
+    energon.Cooker = lambda *_, **__: None  # type: ignore[attr-defined]
+    energon.Sample = energon.TaskEncoder = object  # type: ignore[attr-defined]
+    energon.stateless = lambda function: function  # type: ignore[attr-defined]
+    energon.basic_sample_keys = dict  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "megatron", types.ModuleType("megatron"))
+    monkeypatch.setitem(sys.modules, "megatron.energon", energon)
+    task = types.ModuleType("task")
+    monkeypatch.setitem(sys.modules, "task", task)  # dataclasses look up the module that they are made in
+    exec((directory / "task_encoder.py").read_text(), task.__dict__)
+    assert {"PackSample", "cook_pack", "PackTaskEncoder"} <= vars(task).keys()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

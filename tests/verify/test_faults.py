@@ -40,6 +40,20 @@ def models():
     return get
 
 
+@pytest.fixture(scope="module")
+def reports(models):
+    """Each report of a model and a collator once: several tests look at one."""
+    made = {}
+
+    def get(name, collator, attention="eager"):
+        key = (name, collator, attention)
+        if key not in made:
+            made[key] = run(models(name), collator, attention)
+        return made[key]
+
+    return get
+
+
 SHORT_FAULTS = {
     faults.whole_pack_label_shift,
     faults.padding_trained_on,
@@ -99,9 +113,9 @@ def run(model, collator, attention="eager", **options):
     ),
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_broken_collator_is_found_and_explained(models, fault, check, cause):
+def test_a_broken_collator_is_found_and_explained(reports, fault, check, cause):
     """Without it a check could pass whatever the collator does, and prove nothing."""
-    report = run(models("qwen2"), fault)
+    report = reports("qwen2", fault)
     assert not report.ok
     found = [finding for finding in report.failures if finding.check == check]
     assert found, str(report)
@@ -122,18 +136,18 @@ def test_a_broken_collator_is_found_and_explained(models, fault, check, cause):
         ],
     ),
 )
-def test_a_leaking_architecture_is_found_and_explained(models, name, collator, attention, cause):
+def test_a_leaking_architecture_is_found_and_explained(reports, name, collator, attention, cause):
     """Leaks of 2026: the batch is right for a plain model, and this one needs more, or cannot be helped."""
-    report = run(models(name), collator, attention)
+    report = reports(name, collator, attention)
     found = [finding for finding in report.failures if finding.check == "isolation"]
     assert found, str(report)
     assert cause in found[0].cause, str(report)
     assert found[0].measured > 1000 * found[0].limit
 
 
-def test_mrope_rows_that_run_on_are_named(models):
+def test_mrope_rows_that_run_on_are_named(reports):
     """The positions alone already show it, before any forward."""
-    report = run(models("qwen2_vl"), faults.mrope_over_the_whole_row, "sdpa")
+    report = reports("qwen2_vl", faults.mrope_over_the_whole_row, "sdpa")
     assert [found.cause for found in report.failures if found.check == "positions"] == [
         "mRoPE over the whole row: all 3 rows of position_ids run on through the samples"
     ]
@@ -250,9 +264,9 @@ def test_a_leak_in_training_mode_only_is_found(models):
     assert found["logits"].cause == "follows from training"
 
 
-def test_a_leak_in_both_modes_is_explained_once(models):
+def test_a_leak_in_both_modes_is_explained_once(reports):
     """The same cause twice reads as two faults."""
-    assert failed(run(models("qwen2"), faults.mask_present))["training"].cause == "follows from isolation"
+    assert failed(reports("qwen2", faults.mask_present))["training"].cause == "follows from isolation"
 
 
 @pytest.mark.long
