@@ -32,6 +32,7 @@ from brimful.sources import open_source  # noqa: E402
 from brimful.testing.faults import die_at, full_disk  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
 from tests.flow.test_media_families import sound  # noqa: E402
+from tests.marks import long_but  # noqa: E402
 from tests.materialize.stores import tree  # noqa: E402
 from tests.media.clips import clip  # noqa: E402
 from tests.verify.media_packs import turns  # noqa: E402
@@ -215,7 +216,7 @@ def killed_job(home, name, point, occurrence):
     os._exit(0)
 
 
-@pytest.mark.parametrize("family", ["qwen2.5-vl", "qwen2-audio"])
+@pytest.mark.parametrize("family", long_but({"qwen2.5-vl"}, ["qwen2.5-vl", "qwen2-audio"]))
 def test_killed_while_features_are_written_the_same_call_finishes(home_of, family):
     """SIGKILL within a container, behind it, and on the way of the recovery: the same bytes as without."""
     home = home_of(family)
