@@ -17,7 +17,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,20 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Started behind ``&`` by a script: tests of Ctrl-C would wait for ever, in processes that inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let one process after the other import the test modules.
+
+    In a fresh clone the first compiles them and rewrites their assertions, for as long as all imports take, and the
+    others find that done: at the same time each would do it.
+    """
+    if sys.dont_write_bytecode:
+        return (yield)
+    with open(__file__, "rb") as file:
+        lock(file)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:
