@@ -332,5 +332,7 @@ def num_characters(sample: Sample) -> int:
     messages = sample.messages
     if type(messages) is PlainMessages:
         return sum(map(len, messages.texts))
-    texts = (turn.get("content") or "" for turn in messages or ())
-    return len(sample.text or "") + sum(len(text) if type(text) is str else _PART_CHARACTERS for text in texts)
+    texts = [turn.get("content") or "" for turn in messages or ()]
+    num_media = len(texts) - [*map(type, texts)].count(str)
+    num_texts = sum(map(len, texts)) if not num_media else sum(len(text) for text in texts if type(text) is str)
+    return len(sample.text or "") + num_texts + num_media * _PART_CHARACTERS

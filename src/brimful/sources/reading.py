@@ -111,7 +111,7 @@ class Reading:
         if messages is not None and type(messages) is not PlainMessages:
             plain = PlainMessages.of(messages)
             if plain is None:
-                if self.media is None and any(type(message.get("content")) is list for message in messages):
+                if self.media is None and has_parts(messages):
                     raise MalformedRowError(f"its messages hold media, {_NEEDS_MEDIA}")
                 unread += sorted(unread_of_messages(messages) - self.ignore)
             else:
@@ -231,11 +231,22 @@ def _texts_of(messages: Sequence[Message] | None, text: str | None) -> Sequence[
         return messages.texts
     if messages is None:
         return [text]
+    if not has_parts(messages):
+        return [message.get("content") for message in messages]
     texts: list[str | None] = []
     for message in messages:
         content = message.get("content")
         texts += [part.get("text") for part in content] if type(content) is list else [content]
     return texts
+
+
+def has_parts(messages: Sequence[Message]) -> bool:
+    """Return true if a content is a list of parts, of which one is a medium.
+
+    >>> has_parts([{"role": "user", "content": "hi"}]), has_parts([{"role": "user", "content": [{"type": "image"}]}])
+    (False, True)
+    """
+    return list in {type(message.get("content")) for message in messages}
 
 
 def unread_of_messages(messages: Sequence[Message]) -> set[str]:
