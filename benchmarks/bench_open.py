@@ -44,7 +44,7 @@ def open_plan(path: Path, fingerprint: str) -> dict[str, float]:
     """Return what a rank measures: milliseconds, and megabytes of its own memory."""
     import pyarrow as pa
 
-    from brimful import Plan, PackLoader, plan_packs
+    from brimful import PackLoader, Plan, plan_packs
     from brimful.shared.plan_files import open_published
     from brimful.shared.status import PublishedFile
     from brimful.testing.toys import toy_packs
@@ -133,7 +133,9 @@ def rows_of(num_samples: int) -> list[Row]:
         row("slowest of three", "ms", rank["milliseconds"], "limit", MOST_MILLISECONDS, 1.0),
         row("private memory", "MB", rank["opened"], "limit", MOST_MEGABYTES, 1.0),
         row("private memory after 1,000 packs", "MB", rank["read"], "limit", MOST_MEGABYTES, 1.0),
-        row(f"private memory with its schedule of {RANKS} ranks", "MB", rank["scheduled"], "limit", MOST_MEGABYTES, 1.0),
+        row(
+            f"private memory with its schedule of {RANKS} ranks", "MB", rank["scheduled"], "limit", MOST_MEGABYTES, 1.0
+        ),
     ]
 
 

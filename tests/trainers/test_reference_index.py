@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from brimful.errors import CorruptFileError, PlanMismatchError  # noqa: E402
-from brimful.tables import write_table  # noqa: E402
-from brimful.testing.toys import toy_pack  # noqa: E402
-from brimful.trainers import reference_index  # noqa: E402
-from brimful.trainers.reference_index import INDEX_NAME, SortedLogps  # noqa: E402
-from brimful.trainers.references import ReferenceLogps, contents_of  # noqa: E402
+from brimful.errors import CorruptFileError, PlanMismatchError
+from brimful.tables import write_table
+from brimful.testing.toys import toy_pack
+from brimful.trainers import reference_index
+from brimful.trainers.reference_index import INDEX_NAME, SortedLogps
+from brimful.trainers.references import ReferenceLogps, contents_of
 
 GOLDEN = Path(__file__).parents[1] / "golden/references_1"
 

@@ -98,7 +98,11 @@ def make_index(folder: Path, *, part_kind: str) -> SortedLogps:
             with exclusive(path):
                 if not path.exists():
                     logps = _joined(folder, part_kind)
-                    columns = {"sample_ids": logps.sample_ids, "contents": logps.contents, "logps": logps.logps}
+                    columns: dict[str, Any] = {
+                        "sample_ids": logps.sample_ids,
+                        "contents": logps.contents,
+                        "logps": logps.logps,
+                    }
                     write_table(path, columns, {"kind": _KIND, "version": _VERSION})
     except OSError as error:
         if error.errno not in _READ_ONLY:
