@@ -29,6 +29,20 @@ def test_plan_takes_a_table_an_array_or_a_data_set(chats: Path, tokenizer: Path,
     assert results[0]["path"] is None
 
 
+def test_several_tables_are_refused_with_the_way_to_one(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """The way that the message names measures nothing again, and gives the plan of all samples."""
+    more = tmp_path / "more.jsonl"
+    more.write_text(chats.read_text())
+    options = ("--tokenizer", tokenizer, "--cache-dir", tmp_path / "cache", "--quiet")
+    for path, name in ((chats, "a"), (more, "b")):
+        run("measure", path, "-o", tmp_path / f"{name}.arrow", *options)
+    error = refused("plan", tmp_path / "a.arrow", tmp_path / "b.arrow", "--max-length", 70)
+    assert "a.arrow is a length table, and a plan is of one table alone" in error
+    assert "`brimful measure DATA DATA -o FILE`" in error
+    run("measure", chats, more, "-o", tmp_path / "all.arrow", *options)
+    assert result_of("plan", tmp_path / "all.arrow", "--max-length", 70)["samples_in"] == 12
+
+
 def test_plan_prints_its_account_and_saves_the_plan(tmp_path: Path) -> None:
     """Without it the numbers on the screen are not those of the file."""
     np.save(tmp_path / "lengths.npy", np.array([*LENGTHS, 100]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -24,7 +25,7 @@ from brimful.shared import SharedPlan, find_ranks
 from brimful.shared.open_channel import open_channel
 from brimful.testing.toys import toy_chat_encoder
 from tests.faults.processes import forked
-from tests.shared.builds import LENGTHS, QUICK, Build
+from tests.shared.builds import LENGTHS, QUICK, Build, die
 
 TIMEOUT_SECONDS = 4.0
 """Of every collective; the slow build takes longer."""
@@ -100,6 +101,16 @@ def run_rank(folder, rank, world_size, port):
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
     (folder / f"rank {rank}.json").write_text(json.dumps(dict(cases(folder, rank))))
     distributed.barrier()
+    killed = folder / "killed"
+    begin = time.monotonic()
+    try:
+        # The last case: rank 0 keeps the store, which goes with it.
+        ranks = find_ranks()
+        channel = open_channel(ranks, killed, store=None, job=None, name="killed", waiting=QUICK)
+        SharedPlan(Build(killed, 0.3, die), channel, ranks, killed, waiting=QUICK, ahead=False)
+    except BrimfulError as error:
+        seconds = time.monotonic() - begin
+        (folder / f"killed {rank}.json").write_text(json.dumps([type(error).__name__, str(error), seconds]))
     # Gloo's threads sometimes abort a process that takes its interpreter down while they live.
     os._exit(0)
 
@@ -107,7 +118,8 @@ def run_rank(folder, rank, world_size, port):
 def main():
     folder, world_size, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     ranks = [forked(run_rank, folder, rank, world_size, port) for rank in range(world_size)]
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in ranks))
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+    sys.exit(codes != [-signal.SIGKILL] + [0] * (world_size - 1))
 
 
 if __name__ == "__main__":

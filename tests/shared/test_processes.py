@@ -28,7 +28,10 @@ def seen(tmp_path_factory):
     command += [str(WORLD), str(port)]
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    return [json.loads((folder / f"rank {rank}.json").read_text()) for rank in range(WORLD)]
+    seen = [json.loads((folder / f"rank {rank}.json").read_text()) for rank in range(WORLD)]
+    for rank in range(1, WORLD):
+        seen[rank]["killed"] = json.loads((folder / f"killed {rank}.json").read_text())
+    return seen
 
 
 def test_ranks_come_from_the_process_group(seen):
@@ -55,6 +58,15 @@ def test_epochs_change_together_while_collectives_run(seen):
 def test_an_error_reaches_every_process_in_seconds(seen):
     assert [rank["fault"][0] for rank in seen] == ["ValueError"] + ["BuildFailedError"] * (WORLD - 1)
     assert all("row 7 is malformed" in rank["fault"][1] and rank["fault"][2] for rank in seen)
+
+
+def test_a_rank_0_that_is_killed_takes_the_store_along_and_all_others_say_so(seen):
+    """Its store is gone at once, long before signs of life would be missed or a collective runs out of time."""
+    for rank in seen[1:]:
+        name, message, seconds = rank["killed"]
+        assert name == "TaskFailedError"
+        assert "rank 0" in message
+        assert seconds < 3.5, "collectives have 4 s"
 
 
 def test_one_call_gives_equal_metadata_and_states_everywhere(seen):

@@ -13,6 +13,10 @@ from tests.trainers import tiny
 
 SETTINGS = {"packs": 11, "accumulation": 2, "epochs": 2}
 
+SCHEDULE = {"packs": 23, "stop": 9, "steps": 12}
+"""23 packs, four a step: six steps an epoch, the last with a place that no pack has."""
+SCHEDULE_COSTS = np.random.default_rng(0).lognormal(1.0, 1.0, SCHEDULE["packs"])
+
 
 class Recorder(PackCollator):
     """Remembers the first sample of every pack with targets."""
@@ -55,6 +59,60 @@ def by_transformers(folder, ranks):
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "supervised_tokens" in entry]
     return collator.seen, model, [(entry["supervised_tokens"], entry["samples_per_step"]) for entry in logs]
+
+
+class Places(PackCollator):
+    """Remembers the first sample of the pack of every forward; -1 for one without targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def rows(self, features):
+        self.seen += [int(pack.sample_ids[0]) if pack.num_loss_tokens else -1 for pack in features]
+        return super().rows(features)
+
+
+def by_schedule(folder, ranks, resume=None):
+    """Train 23 packs of unequal cost in the schedule; a checkpoint stands in the middle of the second epoch."""
+    import transformers
+
+    from brimful.trainers.transformers import follow_schedule
+
+    collator, model = Places(), tiny.model()
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder / "schedule"),
+        num_train_epochs=2,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=4 // ranks,
+        learning_rate=0.1,
+        lr_scheduler_type="constant",
+        optim="sgd",
+        max_grad_norm=0,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no" if resume else "steps",
+        save_steps=SCHEDULE["stop"],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    packs = tiny.packs(SCHEDULE["packs"])
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=packs, data_collator=collator)
+    follow_schedule(trainer, costs=SCHEDULE_COSTS, window_steps=6)
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    return collator.seen, model, [trainer.state.global_step]
+
+
+def stopped_and_resumed(folder, ranks):
+    """Train to the end, then again from the checkpoint, in the same processes."""
+    seen, model, (steps,) = by_schedule(folder, ranks)
+    checkpoint = folder / "schedule" / f"checkpoint-{SCHEDULE['stop']}"
+    later, resumed, (later_steps,) = by_schedule(folder, ranks, checkpoint)
+    changes = [
+        float(np.abs(one - other).max())
+        for one, other in zip(weights_of(model).values(), weights_of(resumed).values(), strict=True)
+    ]
+    return seen, model, {"later": later, "steps": [steps, later_steps], "change": max(changes)}
 
 
 def by_lightning(folder, ranks):
@@ -101,7 +159,8 @@ if __name__ == "__main__":
     folder, which = Path(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    seen, model, logs = {"transformers": by_transformers, "lightning": by_lightning}[which](folder, ranks)
+    runs = {"transformers": by_transformers, "lightning": by_lightning, "schedule": stopped_and_resumed}
+    seen, model, logs = runs[which](folder, ranks)
     np.savez(
         folder / f"{rank} of {ranks}.npz", **{name: each.detach().numpy() for name, each in model.named_parameters()}
     )

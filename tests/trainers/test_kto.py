@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 from brimful import (  # noqa: E402
     ChatEncoder,
     CompletionEncoder,
+    LengthTable,
     PackCollator,
     PackedDataset,
     PlanSettings,
@@ -19,6 +20,7 @@ from brimful import (  # noqa: E402
     open_source,
     pack_dataset,
     plan_packs,
+    write_packs,
 )
 from brimful.collate.mismatches import part_mismatches  # noqa: E402
 from brimful.encode import EncodedSample  # noqa: E402
@@ -243,6 +245,22 @@ def test_a_bad_conversation_is_named_in_each_sample_that_needs_it():
     expected = sorted([2, 3, 4 + 1 - answers[2]])
     assert sorted(errors) == expected
     assert [errors[index].sample_id for index in expected] == expected
+
+
+def test_a_plan_that_takes_beginnings_is_refused_by_whoever_makes_or_opens_it(tmp_path):
+    """Measured and planned apart, or planned by an earlier brimful, whose tables do not say that rows are of KTO."""
+    source, encoder = open_source(rows(), format="kto"), CompletionEncoder(tiny.tokenizer())
+    table = measure_lengths(source, encoder)
+    message = "overflow=.truncate_left. takes the beginning of rows of KTO.*truncate"
+    with pytest.raises(SettingsError, match=message):
+        plan_packs(table, capacity=24, overflow="truncate_left")
+    older = LengthTable(table.budgets, provenance={"group_size": 2}, targets=table.targets)
+    plan = plan_packs(older, capacity=24, overflow="truncate_left", no_target="drop")
+    with pytest.raises(SettingsError, match=message):
+        PackedDataset.from_plan(source, encoder, plan)
+    with pytest.raises(SettingsError, match=message):
+        write_packs(plan, source, encoder, tmp_path / "packs")
+    assert not (tmp_path / "packs").exists()
 
 
 def test_truncation_keeps_the_beginning_of_both():

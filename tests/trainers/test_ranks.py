@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 pytest.importorskip("transformers")
 
-from tests.trainers.ranks_run import SETTINGS, by_transformers, weights_of
+from tests.trainers.ranks_run import SCHEDULE, SCHEDULE_COSTS, SETTINGS, by_schedule, by_transformers, weights_of
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
@@ -49,6 +49,33 @@ def test_transformers_trainer(tmp_path):
     for seen, weights in ranks:
         assert difference(weights, expected) < 1e-6
         assert seen["logs"] == [list(entry) for entry in logs], "counts of all ranks"
+
+
+def waiting(costs):
+    """Work of the slowest rank of each forward ÷ the mean of the ranks, over all forwards: ``float[ranks, forwards]``."""
+    return float(costs.max(axis=0).sum() / costs.mean(axis=0).sum())
+
+
+def test_transformers_trainer_in_the_schedule_of_packs(tmp_path):
+    """Balanced ranks with equal steps, and a checkpoint from which two ranks go on exactly, and one with their batches."""
+    ranks = run(tmp_path, "schedule")
+    for seen, _ in ranks:
+        assert seen["logs"]["steps"] == [SCHEDULE["steps"]] * 2
+        assert seen["logs"]["change"] == 0, "the weights of a run that was not stopped"
+        assert seen["logs"]["later"] == seen["seen"][2 * SCHEDULE["stop"] :], "the same packs in the same forwards"
+    assert difference(ranks[0][1], ranks[1][1]) == 0
+    forwards = np.array([seen["seen"] for seen, _ in ranks])
+    assert forwards.shape == (2, 2 * SCHEDULE["steps"])
+    for epoch in np.split(forwards, 2, axis=1):
+        assert sorted(epoch[epoch >= 0].tolist()) == list(range(0, 3 * SCHEDULE["packs"], 3)), "every pack once"
+        full = epoch[:, :-2]  # without the step that has an empty place
+        assert waiting(SCHEDULE_COSTS[full // 3]) < 1.1
+        by_chance = np.random.default_rng(0).permuted(np.tile(SCHEDULE_COSTS, (100, 1)), axis=1)[:, : full.size]
+        assert np.mean([waiting(costs.reshape(full.shape)) for costs in by_chance]) > 1.35, "a step would wait as long"
+    alone, _, _ = by_schedule(tmp_path, 1, tmp_path / "schedule" / f"checkpoint-{SCHEDULE['stop']}")
+    steps = np.split(np.array(alone), len(alone) // 4)
+    steps_of_two = np.split(forwards[:, 2 * SCHEDULE["stop"] :], len(steps), axis=1)
+    assert [sorted(step.tolist()) for step in steps] == [sorted(step.ravel().tolist()) for step in steps_of_two]
 
 
 def test_lightning(tmp_path):

@@ -143,4 +143,12 @@ def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
             )
         if path.endswith((".npy", ".npz")):
             return lengths_from_npy(path)
+        return None
+    tables = [path for path in paths if kind_of(path) == LENGTHS]
+    if tables:
+        # A plan names samples by their place in one source, which none of the tables knows.
+        raise SettingsError(
+            f"{tables[0]} is a length table, and a plan is of one table alone: measure the data of all together, with "
+            f"`brimful measure DATA DATA -o FILE`, which takes what was measured from the cache"
+        )
     return None

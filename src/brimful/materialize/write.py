@@ -32,6 +32,7 @@ from brimful.media.features import FeatureMaker
 from brimful.media.storage import MediaStorage
 from brimful.messages import setting, size_of
 from brimful.plan import Plan
+from brimful.plan.policies.groups import check_mismatches_keep_beginning
 from brimful.progress import Progress
 from brimful.shards import (
     BATCH_ROWS,
@@ -178,6 +179,8 @@ def write_packs(
         raise PlanMismatchError(
             f"the plan is for {plan.ledger.samples_in:,} samples and {source.title} has {len(source):,}: plan again"
         )
+    if source.has_mismatches:
+        check_mismatches_keep_beginning(plan.settings.overflow_policy)
     plan.check_fingerprint()
     progress = progress or Progress()
     store = open_blob_store(directory)

@@ -11,13 +11,14 @@ import torch
 
 from brimful.checks import setting_number
 from brimful.collate.torch import PackCollator
-from brimful.errors import CorruptFileError, PlanMismatchError, SettingsError, SourceNotFoundError
+from brimful.errors import PlanMismatchError, SettingsError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_array, fingerprint_of, fingerprint_stream, short_digest
 from brimful.messages import setting
 from brimful.progress import Progress
 from brimful.shards import Pack, PackSequence
-from brimful.tables import open_table, write_table
+from brimful.tables import write_table
 from brimful.trainers.evaluation import evaluate_samples
+from brimful.trainers.reference_index import SortedLogps, is_complete, make_index
 from brimful.typing import AnyIntArray, Fingerprint, Float32Array, Int64Array
 
 __all__ = ["ReferenceLogps", "compute_references", "model_fingerprint"]
@@ -50,15 +51,15 @@ class ReferenceLogps:
     def __init__(
         self, sample_ids: AnyIntArray, logps: Float32Array, contents: Int64Array, title: str = "the references"
     ) -> None:
-        order = np.argsort(sample_ids, kind="stable")
-        self._ids = np.asarray(sample_ids, dtype=np.int64)[order]
-        self._logps = np.asarray(logps, dtype=np.float32)[order]
-        self._contents = np.asarray(contents, dtype=np.int64)[order]
+        self._parts = [SortedLogps.of(sample_ids, contents, logps)]
         self.title = title
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], model: Fingerprint | None = None) -> ReferenceLogps:
-        """Open what ``compute_references`` wrote.
+        """Map what ``compute_references`` wrote; nothing is copied into memory.
+
+        Every rank maps the same sorted index. Where there is none, because an earlier brimful wrote the numbers, the
+        first to open them writes it.
 
         Args:
             directory: that was given there.
@@ -76,24 +77,13 @@ class ReferenceLogps:
             raise SourceNotFoundError(f"{directory}: no reference log probabilities{' of that model' if model else ''}")
         if len({folder.name.split("-")[0] for folder in folders}) > 1:
             raise SettingsError(f"{directory} has those of {len(folders)} models: name one with {setting('model')}")
-        columns: list[tuple[Any, Any, Any]] = []
-        for folder in folders:
-            files = sorted(folder.glob("*.arrow"))
-            tables = [open_table(file) for file in files]
-            num_files = tables[0].description["num_files"] if tables else 1
-            if len(files) != num_files:
-                raise CorruptFileError(
-                    f"{folder} has {len(files)} of {num_files} files: run compute_references to its end on every rank"
-                )
-            for table in tables:
-                if (table.description.get("kind"), table.description.get("version")) != (_KIND, _VERSION):
-                    raise CorruptFileError(f"{table.path} holds no reference log probabilities of this version")
-                columns.append((table.flat("sample_ids"), table.flat("logps"), table.flat("contents")))
-        ids, logps, contents = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-        return cls(ids, logps, contents, os.fspath(directory))
+        references = cls.__new__(cls)
+        references._parts = [make_index(folder, part_kind=_KIND) for folder in folders]
+        references.title = os.fspath(directory)
+        return references
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return sum(map(len, self._parts))
 
     def of(self, pack: Pack) -> Float32Array:
         """Return the log probability of each segment of a pack: ``float32[num_segments]``.
@@ -102,16 +92,17 @@ class ReferenceLogps:
             PlanMismatchError: a sample has none, or had other tokens or targets; names it.
         """
         result = np.empty(pack.num_segments, dtype=np.float32)
-        for segment, (sample_id, content) in enumerate(zip(pack.sample_ids.tolist(), contents_of(pack), strict=True)):
-            # A sample has several rows where it was packed with different cuts.
-            first, last = np.searchsorted(self._ids, [sample_id, sample_id + 1])
-            row = first + np.flatnonzero(self._contents[first:last] == content)
-            if not len(row):
-                reason = "has no log probability" if first == last else "had other tokens or targets"
+        contents = contents_of(pack).tolist()
+        for segment, (sample_id, content) in enumerate(zip(pack.sample_ids.tolist(), contents, strict=True)):
+            results = [part.find(sample_id, content) for part in self._parts]
+            logps = [logp for _, logp in results if logp is not None]
+            if not logps:
+                is_known = any(is_here for is_here, _ in results)
+                reason = "had other tokens or targets" if is_known else "has no log probability"
                 raise PlanMismatchError(
                     f"sample {sample_id} {reason} in {self.title}: compute those of these packs with compute_references"
                 )
-            result[segment] = self._logps[row[0]]
+            result[segment] = logps[0]
         return result
 
     def __repr__(self) -> str:
@@ -154,7 +145,8 @@ def compute_references(
     """Compute the log probability of every segment of packs in one pass, without gradients, and write them.
 
     Files of 256 packs appear whole or not at all, each computed by one rank; a pass that was killed goes on, on any
-    number of ranks, and one that is finished computes nothing. No collective.
+    number of ranks, and one that is finished computes nothing. The rank that ends last sorts
+    all of them into one file, in memory of 44 bytes a segment. No collective.
 
     Args:
         model, packs, collator, packs_per_batch, device: as of ``evaluate_samples``.
@@ -191,6 +183,8 @@ def compute_references(
                     path, columns, {"kind": _KIND, "version": _VERSION, "num_files": num_files, "model": identity}
                 )
             progress.advance(_PACKS_PER_FILE)
+    if num_files and is_complete(folder, num_files):
+        make_index(folder, part_kind=_KIND)
     return identity
 
 

@@ -1,0 +1,144 @@
+"""Sorted index of reference log probabilities: one file of a pass, mapped by every rank and searched by sample and content."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brimful.cache import exclusive
+from brimful.errors import CorruptFileError
+from brimful.tables import Table, open_table, write_table
+from brimful.typing import AnyIntArray, Float32Array, Int64Array
+
+INDEX_NAME = "sorted.index"
+"""Name of the file beside the parts of a pass; without their suffix, so that it is counted among them nowhere."""
+
+_KIND, _VERSION = "reference_index", 1
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@dataclass(frozen=True, eq=False)
+class SortedLogps:
+    """Log probabilities in the order of samples, then contents: found in O(log n), and read nowhere else.
+
+    Attributes:
+        sample_ids, contents: ``int64[n]``.
+        logps: ``float32[n]``.
+        path: file that they are mapped from; None if they are in memory.
+    """
+
+    sample_ids: Int64Array
+    contents: Int64Array
+    logps: Float32Array
+    path: str | None = None
+
+    @classmethod
+    def of(cls, sample_ids: AnyIntArray, contents: Int64Array, logps: Float32Array) -> SortedLogps:
+        """Sort arrays in memory: 44 bytes a row at its peak.
+
+        >>> SortedLogps.of(np.array([2, 0]), np.array([7, 9]), np.array([-1, -2], np.float32)).find(2, 7)
+        (True, -1.0)
+        """
+        order = np.lexsort((contents, sample_ids))
+        return cls(
+            np.asarray(sample_ids, dtype=np.int64)[order],
+            np.asarray(contents, dtype=np.int64)[order],
+            np.asarray(logps, dtype=np.float32)[order],
+        )
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    def find(self, sample_id: int, content: int) -> tuple[bool, float | None]:
+        """Return whether the sample is here at all, and its log probability with this content; None without."""
+        first, end = np.searchsorted(self.sample_ids, [sample_id, sample_id + 1]).tolist()
+        # A sample has several rows where it was packed with different cuts.
+        row = first + int(np.searchsorted(self.contents[first:end], content))
+        is_found = row < end and int(self.contents[row]) == content
+        return first < end, float(self.logps[row]) if is_found else None
+
+    def __reduce__(self) -> Any:
+        # A worker maps the file again: the numbers of 1e8 samples are 2 GB.
+        if self.path is not None:
+            return open_index, (Path(self.path),)
+        return SortedLogps, (self.sample_ids, self.contents, self.logps)
+
+
+def open_index(path: Path) -> SortedLogps:
+    """Map an index. Its numbers are held against their checksums, which reads the file once and keeps nothing.
+
+    Raises:
+        CorruptFileError: a damaged file, or no index of this version.
+    """
+    table = open_table(path)
+    _check_kind(table, _KIND, "index of reference log probabilities")
+    return SortedLogps(table.flat("sample_ids"), table.flat("contents"), table.flat("logps"), str(path))
+
+
+def make_index(folder: Path, *, part_kind: str) -> SortedLogps:
+    """Open the index of a pass that has ended; write it first if it is not there, once for all ranks.
+
+    A folder that cannot be written to keeps its parts, which are sorted in memory.
+
+    Args:
+        folder: of the parts.
+        part_kind: kind of their tables.
+
+    Raises:
+        CorruptFileError: a damaged file, or parts of a pass that has not ended.
+    """
+    path = folder / INDEX_NAME
+    try:
+        if not path.exists():
+            with exclusive(path):
+                if not path.exists():
+                    logps = _joined(folder, part_kind)
+                    columns: dict[str, Any] = {
+                        "sample_ids": logps.sample_ids,
+                        "contents": logps.contents,
+                        "logps": logps.logps,
+                    }
+                    write_table(path, columns, {"kind": _KIND, "version": _VERSION})
+    except OSError as error:
+        if error.errno not in _READ_ONLY:
+            raise
+        return _joined(folder, part_kind)
+    return open_index(path)
+
+
+def is_complete(folder: Path, num_files: int) -> bool:
+    """Return true if all parts of a pass are there."""
+    return len(parts_of(folder)) == num_files
+
+
+def parts_of(folder: Path) -> list[Path]:
+    """Return the files of a pass that are there, in order."""
+    return sorted(folder.glob("*.arrow"))
+
+
+def _joined(folder: Path, part_kind: str) -> SortedLogps:
+    """Return the rows of all parts, sorted."""
+    files = parts_of(folder)
+    tables = [open_table(file) for file in files]
+    for table in tables:
+        _check_kind(table, part_kind, "reference log probabilities")
+    num_files = tables[0].description["num_files"] if tables else 1
+    if len(files) != num_files:
+        raise CorruptFileError(
+            f"{folder} has {len(files)} of {num_files} files: run compute_references to its end on every rank"
+        )
+    return SortedLogps.of(*(_concatenated(tables, name) for name in ("sample_ids", "contents", "logps")))
+
+
+def _concatenated(tables: Sequence[Table], name: str) -> Any:
+    return np.concatenate([table.flat(name) for table in tables])
+
+
+def _check_kind(table: Table, kind: str, title: str) -> None:
+    if (table.description.get("kind"), table.description.get("version")) != (kind, _VERSION):
+        raise CorruptFileError(f"{table.path} holds no {title} of this version")

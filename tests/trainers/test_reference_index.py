@@ -1,0 +1,112 @@
+"""The sorted index of reference log probabilities: mapped, small in memory, and the same numbers as in its parts."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+import shutil
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+from brimful.errors import CorruptFileError, PlanMismatchError
+from brimful.tables import write_table
+from brimful.testing.toys import toy_pack
+from brimful.trainers import reference_index
+from brimful.trainers.reference_index import INDEX_NAME, SortedLogps
+from brimful.trainers.references import ReferenceLogps, contents_of
+
+GOLDEN = Path(__file__).parents[1] / "golden/references_1"
+
+
+def write_parts(folder, sample_ids, contents, logps, num_parts):
+    """Files of a pass as brimful 0.1 writes them, without an index."""
+    folder.mkdir(parents=True)
+    description = {"kind": "reference_logps", "version": 1, "num_files": num_parts, "model": "m" * 32}
+    for number, rows in enumerate(np.array_split(np.arange(len(sample_ids)), num_parts)):
+        columns = {"sample_ids": sample_ids[rows], "logps": logps[rows], "contents": contents[rows]}
+        write_table(folder / f"{number:08d}.arrow", columns, description)
+
+
+def large_pass(directory, count=100_000):
+    """Samples in random order; the last of them is sample 7 of a pack."""
+    pack = toy_pack([4, 2], first_sample=7)
+    sample_ids = np.random.default_rng(0).permutation(count).astype(np.int64)
+    contents = sample_ids * 3 + 1
+    logps = -sample_ids.astype(np.float32)
+    for sample_id, content in zip(pack.sample_ids, contents_of(pack), strict=True):
+        contents[sample_ids == sample_id] = content
+    write_parts(directory / "model-packs", sample_ids, contents, logps, 3)
+    return pack
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=20, unique=True),
+    asked=st.tuples(st.integers(0, 6), st.integers(0, 4)),
+)
+def test_what_is_there_is_found_and_nothing_else(rows, asked):
+    """Samples with several contents, in any order: a search that stops beside the row gives another sample's number."""
+    ids, contents = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+    logps = np.arange(len(rows), dtype=np.float32)
+    is_here, logp = SortedLogps.of(ids, contents, logps).find(*asked)
+    assert is_here == (asked[0] in ids)
+    assert logp == dict(zip(rows, logps.tolist(), strict=True)).get(asked)
+
+
+def test_opening_copies_nothing_and_the_parts_are_read_once(tmp_path):
+    """The first to open numbers without an index writes it; later ones need it alone, and no memory for its rows."""
+    pack = large_pass(tmp_path)
+    assert ReferenceLogps.open(tmp_path).of(pack).tolist() == [-7.0, -8.0]
+    for part in (tmp_path / "model-packs").glob("*.arrow"):
+        part.unlink()
+    tracemalloc.start()
+    references = ReferenceLogps.open(tmp_path)
+    assert references.of(pack).tolist() == [-7.0, -8.0]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(references) == 100_000
+    assert peak < 200_000, "100,000 rows are 2 MB"
+    pickled = pickle.dumps(references)
+    assert len(pickled) < 1000
+    assert pickle.loads(pickled).of(pack).tolist() == [-7.0, -8.0]
+    with pytest.raises(PlanMismatchError, match="sample 7 had other tokens or targets"):
+        references.of(toy_pack([5], first_sample=7))
+
+
+def test_a_folder_that_cannot_be_written_to_is_sorted_in_memory(tmp_path, monkeypatch):
+    pack = large_pass(tmp_path, 1000)
+
+    def refuse(path):
+        raise OSError(errno.EROFS, "read-only file system", str(path))
+
+    monkeypatch.setattr(reference_index, "exclusive", refuse)
+    references = ReferenceLogps.open(tmp_path)
+    assert references.of(pack).tolist() == [-7.0, -8.0]
+    assert pickle.loads(pickle.dumps(references)).of(pack).tolist() == [-7.0, -8.0]
+    assert not (tmp_path / "model-packs" / INDEX_NAME).exists()
+
+
+def test_a_damaged_index_is_refused(tmp_path):
+    large_pass(tmp_path, 1000)
+    ReferenceLogps.open(tmp_path)
+    path = tmp_path / "model-packs" / INDEX_NAME
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptFileError, match=f"{INDEX_NAME} is damaged"):
+        ReferenceLogps.open(tmp_path)
+
+
+def test_numbers_of_brimful_0_1_open(tmp_path):
+    """Files of two packs, written before there was an index."""
+    shutil.copytree(GOLDEN, tmp_path / "references")
+    references = ReferenceLogps.open(tmp_path / "references")
+    assert len(references) == 4
+    assert references.of(toy_pack([4, 2])).tolist() == [-5.0, -1.5]
+    assert references.of(toy_pack([3, 3], first_sample=2)).tolist() == [-2.0, -0.25]
