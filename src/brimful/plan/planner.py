@@ -432,8 +432,8 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
         packing = runs.assign_by_position(lengths, parts)
     else:
         orders = list(seeded_orders(lengths, counts, runs.num_packs, seed=seed, epoch=epoch))
-        # Popped, so that the order of packs is given back as soon as their places are known.
-        packing = runs.assign(pack_order=orders.pop(), order=orders.pop())
+        # Popped, so that the places are given back as soon as the packs lie there.
+        packing = runs.assign(places=orders.pop(), order=orders.pop())
     if settings.mix and seed is not None:
         packing = exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
     return PackResult(packing, result.bound, result.outcome)

@@ -16,17 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.compiling import compiled
+from brimful.plan.counts.assigning import assign_in_numpy, assign_pieces, lay_packs
+from brimful.plan.counts.bucketing import Buckets, collect, count_words, distribute
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.packing import Packing
 from brimful.ragged import positions_type, ranges, starts_of
-from brimful.typing import AnyIntArray, Int64Array, Offsets
+from brimful.typing import AnyIntArray, Int64Array
 
 _TILE_PACKS = 1 << 12
 """Packs that compiled code fills before it goes on to the next ones: their places stay in the cache meanwhile."""
 
-_CHUNK_ITEMS = 1 << 18
-"""Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
+_ITEMS_FOR_BUCKETS = 1 << 22
+"""Items from which packs are brought into another order by way of buckets: fewer are near the cache anyway."""
 
 _PACKS_OF_A_RUN = 4
 """Packs for each run up to which the sizes of packs are counted in a table of all packs."""
@@ -89,19 +91,35 @@ class PackRuns:
         sizes = np.cumsum(change)[:-1]
         return np.repeat(sizes.astype(np.min_scalar_type(int(sizes.max(initial=0)))), np.diff(edges))
 
-    def assign(self, order: AnyIntArray, pack_order: AnyIntArray | None = None) -> Packing:
+    def assign(self, order: AnyIntArray, places: AnyIntArray | None = None) -> Packing:
         """Assign the items of ``order``, longest first, to the runs one after the other.
 
         Args:
-            order: ``int[num_items]``, as ``decreasing_order`` gives it.
-            pack_order: ``int[num_packs]``, the pack that comes first, second, …; the order of opening if None.
+            order: ``int[num_items]``, as ``decreasing_order`` gives it. The packing may take its memory.
+            places: ``int[num_packs]``, the place of each pack in the packing; they come in the order of opening if None.
         """
-        lay, assign = compiled(_lay_packs, self.num_packs), compiled(_assign, len(order))
-        offsets, begins = _places_of_packs(self.pack_sizes(), pack_order, order.dtype, lay)
-        # Only the places are needed from here on: the items take its memory.
-        del pack_order
+        sizes = self.pack_sizes()
+        if places is not None and len(order) >= _ITEMS_FOR_BUCKETS:
+            kernels = [compiled(kernel, len(order)) for kernel in (count_words, distribute, collect)]
+            count, spread_out, bring_in = kernels
+            if count is not None and spread_out is not None and bring_in is not None:
+                buckets = Buckets.of(sizes, places, len(order), order.dtype, count)
+                words = np.empty(len(order) + len(sizes), dtype=order.dtype)
+                tiles = self._in_tiles()
+                ends = buckets.begins[:-1].copy()
+                spread_out(
+                    *tiles, places, sizes, _TILE_PACKS, buckets.shift, buckets.size_bits, ends, order, words
+                )
+                # Only the records are needed from here on: the items take the memory of their order.
+                del places
+                offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+                bring_in(words, buckets.begins, buckets.shift, buckets.size_bits, order, offsets)
+                return Packing(offsets, order)
+        offsets, begins = lay_packs(sizes, places, order.dtype)
+        # Only the begins are needed from here on: the items take the memory of the places.
+        del places
         items = np.empty_like(order)
-        self._write_items(begins, order, items, assign)
+        self._write_items(begins, order, items, compiled(assign_pieces, len(order)))
         return Packing(offsets, items)
 
     def assign_by_position(self, lengths: AnyIntArray, parts: Sequence[Histogram]) -> Packing:
@@ -114,8 +132,8 @@ class PackRuns:
             parts: histograms of the first ``num_items`` of them, the next ones, and so on, as of ``Histogram.of_parts``.
         """
         dtype = positions_type(len(lengths))
-        lay, assign = compiled(_lay_packs, self.num_packs), compiled(_assign, len(lengths))
-        offsets, begins = _places_of_packs(self.pack_sizes(), None, np.dtype(dtype), lay)
+        assign = compiled(assign_pieces, len(lengths))
+        offsets, begins = lay_packs(self.pack_sizes(), None, np.dtype(dtype))
         items = np.empty(len(lengths), dtype=dtype)
         # The next item of each length, in the order of all items: behind all longer ones, and the equal ones before.
         distinct, first_run = np.unique(self.length, return_index=True)
@@ -175,7 +193,7 @@ class PackRuns:
         if assign is not None:
             assign(*self._in_tiles(), begins, order, items)
         else:
-            _assign_in_numpy(
+            assign_in_numpy(
                 self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before, begins, order, items
             )
 
@@ -199,118 +217,3 @@ class PackRuns:
         first_item = starts_of(self.packs_in_run * self.copies_per_pack)[run]
         first_item += (first_pack - self.first_pack[run]) * copies
         return first_item, first_pack, end_pack - first_pack, copies, self.items_before[run]
-
-
-def _places_of_packs(
-    sizes: AnyIntArray, pack_order: AnyIntArray | None, dtype: np.dtype[Any], lay: Callable[..., None] | None
-) -> tuple[Offsets, AnyIntArray]:
-    """Lay packs one behind the other.
-
-    Args:
-        sizes: items of each pack, in the order of opening.
-        pack_order: as of ``PackRuns.assign``.
-        dtype: holds the number of all items.
-        lay: ``_lay_packs``, compiled; None for its form in NumPy.
-
-    Returns:
-        The offsets of the packs in their new order; and the first place of each, in the order of opening.
-    """
-    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
-    begins: AnyIntArray = offsets[:-1] if pack_order is None else np.empty(len(sizes), dtype=dtype)
-    (lay or _lay_packs_in_numpy)(sizes, pack_order, offsets, begins)
-    return offsets, begins
-
-
-def _lay_packs(sizes: AnyIntArray, pack_order: AnyIntArray | None, offsets: Offsets, begins: AnyIntArray) -> None:
-    """Write the offsets, and the begins if there is a pack order (else they are the offsets); to be compiled."""
-    num_items = np.int64(0)
-    for place in range(len(sizes)):
-        if pack_order is None:
-            num_items += np.int64(sizes[place])
-        else:
-            pack = pack_order[place]
-            begins[pack] = num_items
-            num_items += np.int64(sizes[pack])
-        offsets[place + 1] = num_items
-
-
-def _lay_packs_in_numpy(
-    sizes: AnyIntArray, pack_order: AnyIntArray | None, offsets: Offsets, begins: AnyIntArray
-) -> None:
-    """Write the same in NumPy."""
-    sizes_in_order = sizes if pack_order is None else sizes[pack_order]
-    for first in range(0, len(sizes), _CHUNK_ITEMS):  # cumsum works on a copy of 8 bytes a pack
-        part = slice(first + 1, first + 1 + _CHUNK_ITEMS)
-        offsets[part] = np.cumsum(sizes_in_order[first : first + _CHUNK_ITEMS], dtype=np.int64) + offsets[first]
-    if pack_order is not None:
-        begins[pack_order] = offsets[:-1]
-
-
-def _assign(
-    first_item: Int64Array,
-    first_pack: Int64Array,
-    packs_in_run: Int64Array,
-    copies_per_pack: Int64Array,
-    items_before: Int64Array,
-    begins: AnyIntArray,
-    order: AnyIntArray,
-    items: AnyIntArray,
-) -> None:
-    """Write the items of each piece of a run to the places of its packs; to be compiled.
-
-    Args:
-        first_item, first_pack, packs_in_run, copies_per_pack, items_before: of the pieces of runs, as of ``_in_tiles``.
-        begins: first place of each pack, in the order of opening.
-        order: as of ``PackRuns.assign``.
-        items: ``int[num_items]``, written.
-    """
-    # Pieces lie in the order of their packs, so that a pack is filled while its places are in the cache. Indices are
-    # unsigned: those that may be negative are tested at every use, which takes as long as the copying.
-    for run in range(len(first_pack)):
-        next_item = np.uint64(first_item[run])
-        copies = np.uint64(copies_per_pack[run])
-        before = items_before[run]
-        first = np.uint64(first_pack[run])
-        for pack in range(first, first + np.uint64(packs_in_run[run])):
-            begin = np.uint64(begins[pack] + before)
-            for copy in range(copies):
-                items[begin + copy] = order[next_item]
-                next_item += np.uint64(1)
-
-
-def _assign_in_numpy(
-    first_pack: Int64Array,
-    packs_in_run: Int64Array,
-    copies_per_pack: Int64Array,
-    items_before: Int64Array,
-    begins: AnyIntArray,
-    order: AnyIntArray,
-    items: AnyIntArray,
-) -> None:
-    """Write the same in NumPy, chunk by chunk; runs longer than a chunk are cut into several."""
-    packs_per_piece = np.maximum(1, _CHUNK_ITEMS // copies_per_pack)
-    if bool((packs_in_run > packs_per_piece).any()):
-        pieces = -(-packs_in_run // packs_per_piece)
-        run = np.repeat(np.arange(len(first_pack)), pieces)
-        packs_before = ranges(np.zeros(len(pieces), dtype=np.int64), pieces) * packs_per_piece[run]
-        first_pack = first_pack[run] + packs_before
-        packs_in_run = np.minimum(packs_in_run[run] - packs_before, packs_per_piece[run])
-        copies_per_pack, items_before = copies_per_pack[run], items_before[run]
-    ends = np.cumsum(packs_in_run * copies_per_pack)
-    piece = 0
-    while piece < len(ends):
-        begin = int(ends[piece - 1]) if piece else 0
-        stop = max(int(np.searchsorted(ends, begin + _CHUNK_ITEMS, side="right")), piece + 1)
-        part = slice(piece, stop)
-        # The place of the first copy in each pack of these runs; as narrow as the positions are.
-        num_packs = packs_in_run[part]
-        pack = np.arange(int(num_packs.sum()), dtype=order.dtype)
-        pack += np.repeat((first_pack[part] - starts_of(num_packs)).astype(order.dtype), num_packs)
-        places: AnyIntArray = begins[pack].astype(order.dtype)
-        places += np.repeat(items_before[part].astype(order.dtype), num_packs)
-        if int(copies_per_pack[part].max()) > 1:
-            # Copies of one pack stand side by side: the place of the first, plus the number of the copy.
-            copies = np.repeat(copies_per_pack[part].astype(order.dtype), num_packs)
-            places = ranges(places, copies)
-        items[places.astype(np.intp)] = order[begin : int(ends[stop - 1])]  # NumPy is faster with its own index type
-        piece = stop

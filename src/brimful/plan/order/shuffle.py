@@ -56,7 +56,7 @@ def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None,
     """
     order = decreasing_order(lengths, items)
     if seed is not None:
-        shuffle_classes(order, items.counts[::-1], generator(seed=seed, epoch=epoch, purpose="companions"))
+        shuffle_classes(order, np.ascontiguousarray(items.counts[::-1]), generator(seed=seed, epoch=epoch, purpose="companions"))
     return order
 
 
@@ -71,7 +71,7 @@ def pack_order(num_packs: int, *, seed: int | None, epoch: int) -> AnyIntArray |
 def seeded_orders(
     lengths: AnyIntArray, items: Histogram, num_packs: int, *, seed: int, epoch: int
 ) -> tuple[AnyIntArray, AnyIntArray]:
-    """Draw both orders of a plan: ``companion_order`` and ``pack_order``, each from bits of its own.
+    """Draw both orders of a plan: ``companion_order``, and the place of each pack in ``pack_order``.
 
     Args:
         lengths: ``int[num_items]``, each at least 1.
@@ -81,19 +81,13 @@ def seeded_orders(
         epoch: another epoch has other orders.
 
     >>> lengths = np.array([3, 3, 5, 1, 3], dtype=np.int32)
-    >>> order, packs = seeded_orders(lengths, Histogram.of(lengths), 4, seed=1, epoch=0)
-    >>> order.tolist(), packs.tolist()
-    ([2, 1, 0, 4, 3], [2, 1, 3, 0])
+    >>> order, places = seeded_orders(lengths, Histogram.of(lengths), 4, seed=1, epoch=0)
+    >>> order.tolist(), places.tolist(), pack_order(4, seed=1, epoch=0).tolist()
+    ([2, 1, 0, 4, 3], [3, 1, 0, 2], [2, 1, 3, 0])
     """
-    order = decreasing_order(lengths, items)
-    counts = np.ascontiguousarray(items.counts[::-1])
-    companion_words = generator(seed=seed, epoch=epoch, purpose="companions").words(len(counts) * _WORDS_PER_CLASS)
-    pack_words = generator(seed=seed, epoch=epoch, purpose="pack order").words(_WORDS_PER_CLASS)
-    form = compiled(_permute_in_blocks, len(order), sum_calls=True) or _permute_in_numpy
-    _permute(counts, companion_words, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype), form)
-    packs = np.empty(num_packs, dtype=order.dtype)
-    _permute(np.array([num_packs], dtype=np.int64), pack_words, None, packs, form)
-    return order, packs
+    order = companion_order(lengths, items, seed=seed, epoch=epoch)
+    stream = generator(seed=seed, epoch=epoch, purpose="pack order")
+    return order, random_places(num_packs, stream, dtype=order.dtype)
 
 
 def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream) -> None:
@@ -111,9 +105,9 @@ def shuffle_classes(order: AnyIntArray, counts: Int64Array, stream: RandomStream
     >>> items.tolist()
     [2, 1, 3, 0, 4, 6, 7, 5]
     """
-    words = stream.words(len(counts) * _WORDS_PER_CLASS)
-    form = compiled(_permute_in_blocks, len(order), sum_calls=True) or _permute_in_numpy
-    _permute(counts, words, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype), form)
+    keys, bits = _keys(counts, stream)
+    permute = compiled(_permute_in_blocks, len(order), sum_calls=True) or _permute_in_numpy
+    permute(counts, keys, bits, order, np.empty(int(counts.max(initial=0)), dtype=order.dtype))
 
 
 def random_order(count: int, stream: RandomStream) -> AnyIntArray:
@@ -123,58 +117,81 @@ def random_order(count: int, stream: RandomStream) -> AnyIntArray:
     >>> random_order(6, generator(seed=0, epoch=0, purpose="doc")).tolist()
     [2, 1, 3, 0, 4, 5]
     """
-    numbers = np.empty(count, dtype=positions_type(count))
-    form = compiled(_permute_in_blocks, count, sum_calls=True) or _permute_in_numpy
-    _permute(np.array([count], dtype=np.int64), stream.words(_WORDS_PER_CLASS), None, numbers, form)
+    return _numbers(count, stream, positions_type(count), is_inverse=False)
+
+
+def random_places(count: int, stream: RandomStream, *, dtype: npt.DTypeLike) -> AnyIntArray:
+    """Return the place of each number in ``random_order``: ``int[count]`` of the type given.
+
+    >>> from brimful.rng import generator
+    >>> random_places(6, generator(seed=0, epoch=0, purpose="doc"), dtype=np.int32).tolist()
+    [3, 1, 0, 2, 4, 5]
+    """
+    return _numbers(count, stream, dtype, is_inverse=True)
+
+
+def _numbers(count: int, stream: RandomStream, dtype: npt.DTypeLike, *, is_inverse: bool) -> AnyIntArray:
+    """Return the numbers 0 to count - 1 in random order, or the place of each in it."""
+    counts = np.array([count], dtype=np.int64)
+    keys, bits = _keys(counts, stream)
+    numbers = np.empty(count, dtype=dtype)
+    number_in_blocks = compiled(_number_in_blocks, count, sum_calls=True)
+    if number_in_blocks is not None:
+        number_in_blocks(count, _inverse_key(keys[0]) if is_inverse else keys[0], int(bits[0]), is_inverse, numbers)
+        return numbers
+    order = np.arange(count, dtype=dtype)
+    _permute_in_numpy(counts, keys, bits, order, numbers)
+    if not is_inverse:
+        return order
+    numbers[order] = np.arange(count, dtype=dtype)
     return numbers
 
 
-def _permute(
-    counts: Int64Array,
-    words: npt.NDArray[np.uint64],
-    order: AnyIntArray | None,
-    scratch: AnyIntArray,
-    form: Callable[..., None],
-) -> None:
-    """Make a key for each class and permute, in one of both forms; other arguments as of ``_permute_in_blocks``.
+def _keys(counts: Int64Array, stream: RandomStream) -> tuple[_Words, Int64Array]:
+    """Draw the key of each class: ``uint32[num_classes, 2 · rounds]``, an odd factor and a summand for each round.
 
-    Args:
-        words: ``uint64[num_classes · _WORDS_PER_CLASS]``, random.
+    Returns:
+        The keys; and ``int64[num_classes]``, bits of the numbers that the bijection of each class permutes.
     """
-    # A key is an odd factor and a summand for each round.
-    keys = words.astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
+    keys = stream.words(len(counts) * _WORDS_PER_CLASS).astype(np.uint32).reshape(len(counts), _WORDS_PER_CLASS)
     keys[:, ::2] |= np.uint32(1)
     # Bits of the largest number of each class; frexp of a whole number below 2**53 is exact.
     bits = np.maximum(np.frexp((counts - 1).astype(np.float64))[1], _MIN_BITS).astype(np.int64)
     assert int(bits.max(initial=0)) <= _MAX_BITS, "a class of 2**32 items or more"
-    form(counts, keys, bits, order, scratch)
+    return keys, bits
+
+
+def _inverse_key(key: _Words) -> _Words:
+    """Return the key of the rounds that undo those of a key, the last one first; an odd factor has an inverse modulo 2**32."""
+    pairs = key.reshape(_ROUNDS, 2)[::-1].tolist()
+    inverses = [(pow(factor, -1, 1 << 32), summand) for factor, summand in pairs]
+    return np.array([[factor, -summand * factor % (1 << 32)] for factor, summand in inverses], dtype=np.uint32).ravel()
 
 
 def _permute_in_blocks(
-    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray | None, scratch: AnyIntArray
+    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray, scratch: AnyIntArray
 ) -> None:
     """Permute each class, block by block; to be compiled.
 
-    Loops over a block have no branches, so that they run in vectors.
+    Loops over a block have no branches, so that they run in vectors. Shifts are masked to 31: only then a vector has
+    eight 32-bit numbers, and not four of 64 bits, which takes three times as long.
 
     Args:
         counts: ``int64[num_classes]``.
-        keys: ``uint32[num_classes, 2 · rounds]``, an odd factor and a summand for each round.
-        bits: ``int64[num_classes]``, those of the largest number of each class.
-        order: ``int[sum(counts)]``, permuted in place; None for the numbers from 0 on, which need not be looked up.
-        scratch: room for the largest class, or the result for the numbers from 0 on.
+        keys, bits: as of ``_keys``.
+        order: ``int[sum(counts)]``, permuted in place.
+        scratch: room for the largest class.
     """
+    ramp = np.arange(_BLOCK).astype(np.uint32)
     result = np.empty(_BLOCK, dtype=np.uint32)
     values = np.empty(_BLOCK, dtype=np.uint32)
-    slots = np.empty(_BLOCK, dtype=np.int64)
-    base = 0
+    slots = np.empty(_BLOCK, dtype=np.uint32)
+    base = np.uint64(0)
     for number in range(len(counts)):
         count = counts[number]
         # One item stays where it is: most lengths of a small data set are there once, and would walk far for it.
         if count == 1:
-            if order is None:
-                scratch[base] = base
-            base += 1
+            base += np.uint64(1)
             continue
         size = np.uint32(count)
         mask = np.uint32((np.int64(1) << bits[number]) - 1)
@@ -192,50 +209,100 @@ def _permute_in_blocks(
                 value = values[i]
                 while value >= size:
                     value = values[value]
-                if order is None:
-                    scratch[base + i] = base + np.int64(value)
-                else:
-                    scratch[i] = order[base + np.int64(value)]
-            if order is not None:
-                for i in range(count):
-                    order[base + i] = scratch[i]
-            base += count
+                scratch[i] = order[base + np.uint64(value)]
+            for i in range(count):
+                order[base + np.uint64(i)] = scratch[i]
+            base += np.uint64(count)
             continue
         for begin in range(0, count, _BLOCK):
             block = min(_BLOCK, count - begin)
             for i in range(block):
-                values[i] = begin + i
-                slots[i] = i
-            # Invariant: values[:outside] belong to slots[:outside] and have not reached the range yet.
-            outside = block
-            while outside > 0:
+                result[i] = np.uint32(begin) + ramp[i]
+            for turn in range(_ROUNDS):
+                factor, summand = keys[number, 2 * turn], keys[number, 2 * turn + 1]
+                for i in range(block):
+                    value = np.uint32(result[i] * factor + summand) & mask
+                    result[i] = value ^ (value >> (shift & np.uint32(31)))
+            # Invariant: slots[:num_outside] are the places of the block whose results have not reached the range yet.
+            num_outside = np.uint64(0)
+            for i in range(block):
+                slots[num_outside] = np.uint32(i)
+                num_outside += np.uint64(result[i] >= size)
+            while num_outside > 0:
+                for i in range(num_outside):
+                    values[i] = result[slots[i]]
                 for turn in range(_ROUNDS):
                     factor, summand = keys[number, 2 * turn], keys[number, 2 * turn + 1]
-                    for i in range(outside):
+                    for i in range(num_outside):
                         value = np.uint32(values[i] * factor + summand) & mask
-                        values[i] = value ^ (value >> shift)
-                still_outside = 0
-                for i in range(outside):
-                    value, slot = values[i], slots[i]
-                    result[slot] = value
-                    values[still_outside], slots[still_outside] = value, slot
-                    still_outside += 1 if value >= size else 0
-                outside = still_outside
-            if order is None:
-                for i in range(block):
-                    scratch[base + begin + i] = base + np.int64(result[i])
-            else:
-                for i in range(block):
-                    scratch[begin + i] = order[base + np.int64(result[i])]
+                        values[i] = value ^ (value >> (shift & np.uint32(31)))
+                num_still_outside = np.uint64(0)
+                for i in range(num_outside):
+                    slot = slots[i]
+                    result[slot] = values[i]
+                    slots[num_still_outside] = slot
+                    num_still_outside += np.uint64(values[i] >= size)
+                num_outside = num_still_outside
+            for i in range(block):
+                scratch[np.uint64(begin) + np.uint64(i)] = order[base + np.uint64(result[i])]
         # A class is read all over while its blocks are made, so it is written back when it is complete.
-        if order is not None:
-            for i in range(count):
-                order[base + i] = scratch[i]
-        base += count
+        for i in range(count):
+            order[base + np.uint64(i)] = scratch[i]
+        base += np.uint64(count)
+
+
+def _number_in_blocks(count: int, key: _Words, num_bits: int, is_inverse: bool, numbers: AnyIntArray) -> None:
+    """Write the numbers from 0 on in random order, block by block, or the place of each in it; to be compiled.
+
+    Nothing is looked up, so there is no array to walk over. A round multiplies, adds and folds; undone, it folds first. The
+    fold undoes itself, as its shift is half of the bits or more.
+
+    Args:
+        count: of the numbers.
+        key: ``uint32[2 · rounds]``, as of ``_keys``, or of ``_inverse_key`` for places.
+        num_bits: of the numbers that the bijection permutes.
+        is_inverse: write places.
+        numbers: ``int[count]``, written.
+    """
+    ramp = np.arange(_BLOCK).astype(np.uint32)
+    result = np.empty(_BLOCK, dtype=np.uint32)
+    values = np.empty(_BLOCK, dtype=np.uint32)
+    slots = np.empty(_BLOCK, dtype=np.uint32)
+    size = np.uint64(count)
+    mask = np.uint32((np.int64(1) << num_bits) - 1)
+    shift = np.uint32((num_bits + 1) >> 1)
+    for begin in range(0, count, _BLOCK):
+        block = min(_BLOCK, count - begin)
+        for i in range(block):
+            values[i] = np.uint32(begin) + ramp[i]
+            slots[i] = ramp[i]
+        # Invariant: values[:num_outside] belong to slots[:num_outside], and have not reached the range yet.
+        num_outside = np.uint64(block)
+        while num_outside > 0:
+            for turn in range(_ROUNDS):
+                factor, summand = key[2 * turn], key[2 * turn + 1]
+                if is_inverse:
+                    for i in range(num_outside):
+                        value = values[i] ^ (values[i] >> (shift & np.uint32(31)))
+                        values[i] = np.uint32(value * factor + summand) & mask
+                else:
+                    for i in range(num_outside):
+                        value = np.uint32(values[i] * factor + summand) & mask
+                        values[i] = value ^ (value >> (shift & np.uint32(31)))
+            num_still_outside = np.uint64(0)
+            for i in range(num_outside):
+                value, slot = values[i], slots[i]
+                result[slot] = value
+                values[num_still_outside] = value
+                slots[num_still_outside] = slot
+                num_still_outside += np.uint64(value >= size)
+            num_outside = num_still_outside
+        for i in range(block):
+            numbers[np.uint64(begin) + np.uint64(i)] = result[i]
 
 
 def _permute_in_numpy(
-    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray | None, scratch: AnyIntArray
+    counts: Int64Array, keys: _Words, bits: Int64Array, order: AnyIntArray, scratch: AnyIntArray
 ) -> None:
     """Permute as ``_permute_in_blocks`` does: several small classes together, or a large one chunk by chunk."""
     ends = np.cumsum(counts)
@@ -244,7 +311,7 @@ def _permute_in_numpy(
         base = int(ends[number] - counts[number])
         # The classes that fit one chunk together, at least one.
         stop = max(int(np.searchsorted(ends, base + _CHUNK, side="right")), number + 1)
-        values = None if order is None else order[base : int(ends[stop - 1])].copy()
+        values = order[base : int(ends[stop - 1])].copy()
         for begin in range(base, int(ends[stop - 1]), _CHUNK):
             end = min(begin + _CHUNK, int(ends[stop - 1]))
             owners: slice | Int64Array = slice(number, number + 1)
@@ -252,10 +319,7 @@ def _permute_in_numpy(
                 owners = np.repeat(np.arange(number, stop), counts[number:stop])
             starts = (ends - counts)[owners]
             places = starts + _permuted((np.arange(begin, end) - starts).astype(np.uint32), owners, counts, keys, bits)
-            if values is None or order is None:
-                scratch[begin:end] = places
-            else:
-                order[begin:end] = values[places - base]
+            order[begin:end] = values[places - base]
         number = stop
 
 
