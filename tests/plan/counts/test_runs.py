@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.compiling import compiled, compiled_forms
+from brimful.plan.counts import assigning, bucketing
 from brimful.plan.counts import histogram as histogram_module
 from brimful.plan.counts import runs as runs_module
+from brimful.plan.counts.assigning import assign_pieces
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import runs_of
@@ -32,7 +34,7 @@ def form(request):
     if request.param == "compiled":
         pytest.importorskip("numba")
     with compiled_forms(request.param == "compiled"):
-        assert (compiled(runs_module._assign, 1) is not None) == (request.param == "compiled")
+        assert (compiled(assign_pieces, 1) is not None) == (request.param == "compiled")
         yield request.param
 
 
@@ -51,7 +53,7 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
     lengths = np.random.default_rng(seed).integers(1, longest + 1, size).astype(np.int32)
     items = Histogram.of(lengths)
     with pytest.MonkeyPatch.context() as patch, compiled_forms(use):
-        patch.setattr(runs_module, "_CHUNK_ITEMS", chunk)
+        patch.setattr(assigning, "CHUNK_ITEMS", chunk)
         patch.setattr(runs_module, "_TILE_PACKS", chunk)
         runs = best_fit_decreasing(items, capacity=capacity, max_items=max_items)
         order = decreasing_order(lengths, items)
@@ -61,8 +63,16 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
         assert packing.items.dtype == np.int32
         assert runs.pack_sizes().tolist() == [len(pack) for pack in expected]
         pack_order = np.random.default_rng(seed).permutation(runs.num_packs)
-        reordered = runs.assign(order, pack_order)
+        places = np.argsort(pack_order)
+        reordered = runs.assign(order.copy(), places)
         assert reordered.as_lists() == [expected[pack] for pack in pack_order]
+        # By way of buckets, as packs of many items come: of one place each, of some, and one bucket of all.
+        patch.setattr(runs_module, "_ITEMS_FOR_BUCKETS", 1)
+        patch.setattr(bucketing, "BUCKET_WORDS", chunk)
+        in_buckets = runs.assign(order.copy(), places)
+        assert in_buckets.as_lists() == reordered.as_lists()
+        assert (in_buckets.offsets == reordered.offsets).all()
+        assert in_buckets.items.dtype == np.int32
         # Sorted some items at a time: a part ends amid the copies of a pack, and amid a run.
         patch.setattr(histogram_module, "PART_ITEMS", chunk)
         in_parts = runs.assign_by_position(lengths, Histogram.of_parts(lengths))
@@ -86,3 +96,18 @@ def test_a_run_longer_than_a_chunk_is_cut(form):
     assert np.array_equal(np.sort(packing.items), np.arange(len(lengths)))
     assert lengths[packing.items[packing.offsets[:-1]]].tolist() == [7] * 30
     assert packing.sizes.tolist() == [100_001] * 30
+
+
+def test_a_pack_of_very_many_items_takes_a_bucket_of_few_places():
+    """Place and size share a word: the more bits the largest pack needs, the fewer places has a bucket."""
+    pytest.importorskip("numba")
+    lengths = np.concatenate([np.ones(5_000_000, dtype=np.int32), np.full(1000, 5_000_000, dtype=np.int32)])
+    runs = best_fit_decreasing(Histogram.of(lengths), capacity=5_000_000)
+    assert runs.pack_sizes().max() == 5_000_000
+    order = decreasing_order(lengths)
+    places = np.random.default_rng(0).permutation(runs.num_packs)
+    in_buckets = runs.assign(order.copy(), places)
+    with compiled_forms(False):
+        directly = runs.assign(order, places)
+    assert np.array_equal(in_buckets.offsets, directly.offsets)
+    assert np.array_equal(in_buckets.items, directly.items)

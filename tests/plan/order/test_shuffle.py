@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.compiling import compiled_forms
-from brimful.plan.order.shuffle import random_order, shuffle_classes
+from brimful.plan.order.shuffle import random_order, random_places, shuffle_classes
 from brimful.rng import generator
 
 
@@ -76,6 +76,40 @@ def test_a_random_order_is_one_class_of_all_numbers():
     assert (order == numbers).all()
     with compiled_forms(False):
         assert (random_order(count, stream()) == order).all()
+
+
+@pytest.mark.parametrize("use", [True, False], ids=["compiled", "numpy"])
+@given(count=st.integers(1, 5_000), seed=st.integers(0, 2**40))
+def test_places_undo_the_order(use, count, seed):
+    """Each pack is asked where it goes, one after the other: another answer would put two packs into one place."""
+    with compiled_forms(use):
+        order = random_order(count, stream(seed))
+        places = random_places(count, stream(seed), dtype=np.int32)
+    assert places.dtype == np.int32
+    assert (places[order] == np.arange(count)).all()
+
+
+@pytest.mark.parametrize("count", [2**20 - 1, 2**20, 2**20 + 1])
+def test_places_of_many_are_the_same_compiled_and_in_numpy(count):
+    """At a power of two nearly every number is inside at once, or half of them are not."""
+    pytest.importorskip("numba")
+    with compiled_forms(False):
+        order = random_order(count, stream())
+    with compiled_forms(True):
+        assert (random_order(count, stream()) == order).all()
+        places = random_places(count, stream(), dtype=np.int64)
+    assert (places[order] == np.arange(count)).all()
+
+
+@pytest.mark.parametrize("use", [True, False], ids=["compiled", "numpy"])
+def test_every_order_of_few_numbers_is_as_likely(use):
+    """Over seeds; chi-square of the 24 orders of four packs, 23 degrees of freedom."""
+    times = 960
+    with compiled_forms(use):
+        seen = Counter(tuple(random_places(4, stream(seed), dtype=np.int32).tolist()) for seed in range(times))
+    distance = sum((seen[order] - times / 24) ** 2 / (times / 24) for order in seen)
+    assert len(seen) == 24
+    assert distance < 23 + 5 * 46**0.5
 
 
 def test_orders_of_a_known_seed_never_change():

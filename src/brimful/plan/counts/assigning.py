@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,7 @@ CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
 
 
-def lay_packs(
-    sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[Any]
-) -> tuple[Offsets, AnyIntArray]:
+def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[Any]) -> tuple[Offsets, AnyIntArray]:
     """Lay packs one behind the other.
 
     Args:
@@ -29,7 +26,9 @@ def lay_packs(
     """
     num_packs = len(sizes)
     offsets = np.zeros(num_packs + 1, dtype=np.int64)
-    parts = [slice(first, first + CHUNK_ITEMS) for first in range(0, num_packs, CHUNK_ITEMS)]  # no index of 8 bytes a pack
+    parts = [
+        slice(first, first + CHUNK_ITEMS) for first in range(0, num_packs, CHUNK_ITEMS)
+    ]  # no index of 8 bytes a pack
     ends = offsets[1:]
     for part in parts:
         ends[part if places is None else places[part]] = sizes[part]
@@ -67,6 +66,10 @@ def assign_pieces(
         copies = np.uint64(copies_per_pack[run])
         before = items_before[run]
         first = np.uint64(first_pack[run])
+        if copies == 1:
+            for pack in range(np.uint64(packs_in_run[run])):
+                items[np.uint64(begins[first + pack] + before)] = order[next_item + pack]
+            continue
         for pack in range(first, first + np.uint64(packs_in_run[run])):
             begin = np.uint64(begins[pack] + before)
             for copy in range(copies):

@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from brimful.compiling import compiled
 from brimful.plan.counts.assigning import assign_in_numpy, assign_pieces, lay_packs
-from brimful.plan.counts.bucketing import Buckets, collect, count_words, distribute
+from brimful.plan.counts.bucketing import bucket_kernels, read_records, write_records
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.packing import Packing
 from brimful.ragged import positions_type, ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array
 
-_TILE_PACKS = 1 << 12
+_TILE_PACKS = 1 << 9
 """Packs that compiled code fills before it goes on to the next ones: their places stay in the cache meanwhile."""
 
 _ITEMS_FOR_BUCKETS = 1 << 22
@@ -100,21 +100,12 @@ class PackRuns:
         """
         sizes = self.pack_sizes()
         if places is not None and len(order) >= _ITEMS_FOR_BUCKETS:
-            kernels = [compiled(kernel, len(order)) for kernel in (count_words, distribute, collect)]
-            count, spread_out, bring_in = kernels
-            if count is not None and spread_out is not None and bring_in is not None:
-                buckets = Buckets.of(sizes, places, len(order), order.dtype, count)
-                words = np.empty(len(order) + len(sizes), dtype=order.dtype)
-                tiles = self._in_tiles()
-                ends = buckets.begins[:-1].copy()
-                spread_out(
-                    *tiles, places, sizes, _TILE_PACKS, buckets.shift, buckets.size_bits, ends, order, words
-                )
+            kernels = bucket_kernels(len(order))
+            if kernels is not None:
+                records = write_records(self.in_tiles(), _TILE_PACKS, sizes, places, order, kernels)
                 # Only the records are needed from here on: the items take the memory of their order.
                 del places
-                offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
-                bring_in(words, buckets.begins, buckets.shift, buckets.size_bits, order, offsets)
-                return Packing(offsets, order)
+                return Packing(read_records(records, len(sizes), order, kernels), order)
         offsets, begins = lay_packs(sizes, places, order.dtype)
         # Only the begins are needed from here on: the items take the memory of the places.
         del places
@@ -191,13 +182,13 @@ class PackRuns:
     ) -> None:
         """Write the items of ``order`` to the places of their packs, which begin at ``begins`` in ``items``."""
         if assign is not None:
-            assign(*self._in_tiles(), begins, order, items)
+            assign(*self.in_tiles(), begins, order, items)
         else:
             assign_in_numpy(
                 self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before, begins, order, items
             )
 
-    def _in_tiles(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
+    def in_tiles(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
         """Cut the runs at every ``_TILE_PACKS`` packs, and bring the pieces into the order of their packs.
 
         Returns:

@@ -5,8 +5,6 @@ permutes the numbers below a power of two by a few multiplications; a number tha
 through it again until it lies inside (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
