@@ -69,6 +69,8 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
         # By way of buckets, as packs of many items come: of one place each, of some, and one bucket of all.
         patch.setattr(runs_module, "_ITEMS_FOR_BUCKETS", 1)
         patch.setattr(bucketing, "BUCKET_WORDS", chunk)
+        patch.setattr(runs_module, "TILE_PACKS", min(chunk, bucketing.TILE_PACKS))
+        patch.setattr(bucketing, "TILE_PACKS", min(chunk, bucketing.TILE_PACKS))
         in_buckets = runs.assign(order.copy(), places)
         assert in_buckets.as_lists() == reordered.as_lists()
         assert (in_buckets.offsets == reordered.offsets).all()

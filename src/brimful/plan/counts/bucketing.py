@@ -28,6 +28,9 @@ from brimful.typing import AnyIntArray, Int64Array, Offsets
 BUCKET_WORDS = 1 << 18
 """Words of the records of one bucket, on average: they stay in a cache, and there are few buckets to write to in turn."""
 
+TILE_PACKS = 1 << 9
+"""Packs whose records are written before the next ones: their words stay in the first cache meanwhile, or near it."""
+
 STEP = 4
 """Items that are copied together: a loop of a fixed number is not guessed at, which takes longer than most packs."""
 
@@ -71,7 +74,6 @@ def bucket_kernels(num_items: int) -> BucketKernels | None:
 
 def write_records(
     pieces: tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array],
-    tile_packs: int,
     sizes: AnyIntArray,
     places: AnyIntArray,
     order: AnyIntArray,
@@ -80,7 +82,7 @@ def write_records(
     """Write the record of each pack to its bucket.
 
     Args:
-        pieces: as of ``PackRuns.in_tiles``, cut at every ``tile_packs`` packs.
+        pieces: as of ``PackRuns.in_tiles``, cut at every ``TILE_PACKS`` packs.
         sizes: items of each pack, in the order of opening; at least one pack.
         places, order: as of ``PackRuns.assign``.
     """
@@ -93,7 +95,7 @@ def write_records(
     kernels.count(places, sizes, shift, num_words)
     begins = offsets_of(num_words)
     words = np.empty(num_items + num_packs + STEP, dtype=order.dtype)
-    kernels.write(*pieces, places, sizes, tile_packs, shift, size_bits, begins[:-1].copy(), order, words)
+    kernels.write(*pieces, places, sizes, TILE_PACKS, shift, size_bits, begins[:-1].copy(), order, words)
     return Records(words, begins, shift, size_bits)
 
 

@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from brimful.compiling import compiled
 from brimful.plan.counts.assigning import assign_in_numpy, assign_pieces, lay_packs
-from brimful.plan.counts.bucketing import bucket_kernels, read_records, write_records
+from brimful.plan.counts.bucketing import TILE_PACKS, bucket_kernels, read_records, write_records
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.packing import Packing
 from brimful.ragged import positions_type, ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array
 
-_TILE_PACKS = 1 << 9
+_TILE_PACKS = 1 << 12
 """Packs that compiled code fills before it goes on to the next ones: their places stay in the cache meanwhile."""
 
 _ITEMS_FOR_BUCKETS = 1 << 22
@@ -102,7 +102,7 @@ class PackRuns:
         if places is not None and len(order) >= _ITEMS_FOR_BUCKETS:
             kernels = bucket_kernels(len(order))
             if kernels is not None:
-                records = write_records(self.in_tiles(), _TILE_PACKS, sizes, places, order, kernels)
+                records = write_records(self.in_tiles(TILE_PACKS), sizes, places, order, kernels)
                 # Only the records are needed from here on: the items take the memory of their order.
                 del places
                 return Packing(read_records(records, len(sizes), order, kernels), order)
@@ -182,28 +182,28 @@ class PackRuns:
     ) -> None:
         """Write the items of ``order`` to the places of their packs, which begin at ``begins`` in ``items``."""
         if assign is not None:
-            assign(*self.in_tiles(), begins, order, items)
+            assign(*self.in_tiles(_TILE_PACKS), begins, order, items)
         else:
             assign_in_numpy(
                 self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before, begins, order, items
             )
 
-    def in_tiles(self) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
-        """Cut the runs at every ``_TILE_PACKS`` packs, and bring the pieces into the order of their packs.
+    def in_tiles(self, tile_packs: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
+        """Cut the runs at every ``tile_packs`` packs, and bring the pieces into the order of their packs.
 
         Returns:
             First item in the order of items, first pack, packs, copies in each, and items before, of each piece.
         """
-        if self.num_packs <= _TILE_PACKS:
+        if self.num_packs <= tile_packs:
             first_item = starts_of(self.packs_in_run * self.copies_per_pack)
             return first_item, self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before
-        first_tile = self.first_pack // _TILE_PACKS
-        num_tiles = (self.first_pack + self.packs_in_run - 1) // _TILE_PACKS - first_tile + 1
+        first_tile = self.first_pack // tile_packs
+        num_tiles = (self.first_pack + self.packs_in_run - 1) // tile_packs - first_tile + 1
         tile = ranges(first_tile, num_tiles)
         order = np.argsort(tile, kind="stable")
         tile, run = tile[order], np.repeat(np.arange(len(num_tiles)), num_tiles)[order]
-        first_pack = np.maximum(self.first_pack[run], tile * _TILE_PACKS)
-        end_pack = np.minimum(self.first_pack[run] + self.packs_in_run[run], (tile + 1) * _TILE_PACKS)
+        first_pack = np.maximum(self.first_pack[run], tile * tile_packs)
+        end_pack = np.minimum(self.first_pack[run] + self.packs_in_run[run], (tile + 1) * tile_packs)
         copies = self.copies_per_pack[run]
         first_item = starts_of(self.packs_in_run * self.copies_per_pack)[run]
         first_item += (first_pack - self.first_pack[run]) * copies

@@ -54,7 +54,9 @@ def companion_order(lengths: AnyIntArray, items: Histogram, *, seed: int | None,
     """
     order = decreasing_order(lengths, items)
     if seed is not None:
-        shuffle_classes(order, np.ascontiguousarray(items.counts[::-1]), generator(seed=seed, epoch=epoch, purpose="companions"))
+        shuffle_classes(
+            order, np.ascontiguousarray(items.counts[::-1]), generator(seed=seed, epoch=epoch, purpose="companions")
+        )
     return order
 
 
