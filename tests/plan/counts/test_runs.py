@@ -54,7 +54,7 @@ def test_the_same_as_a_look_at_every_run(use, seed, size, longest, capacity, max
     items = Histogram.of(lengths)
     with pytest.MonkeyPatch.context() as patch, compiled_forms(use):
         patch.setattr(assigning, "CHUNK_ITEMS", chunk)
-        patch.setattr(runs_module, "_TILE_PACKS", chunk)
+        patch.setattr(assigning, "_TILE_PACKS", chunk)
         runs = best_fit_decreasing(items, capacity=capacity, max_items=max_items)
         order = decreasing_order(lengths, items)
         packing = runs.assign(order)

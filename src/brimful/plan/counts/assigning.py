@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from brimful.ragged import ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array, Offsets
 
+if TYPE_CHECKING:
+    from brimful.plan.counts.runs import PackRuns
+
 CHUNK_ITEMS = 1 << 18
 """Items that NumPy assigns at a time: its temporary arrays stay small, and in the cache."""
+
+
+_TILE_PACKS = 1 << 12
+"""Packs that compiled code fills before it goes on to the next ones: their places stay in the cache meanwhile."""
 
 
 def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[Any]) -> tuple[Offsets, AnyIntArray]:
@@ -39,6 +47,26 @@ def lay_packs(sizes: AnyIntArray, places: AnyIntArray | None, dtype: np.dtype[An
     for part in parts:
         begins[part] = offsets[places[part]]
     return offsets, begins
+
+
+def write_items(
+    runs: PackRuns, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray, assign: Callable[..., None] | None
+) -> None:
+    """Write the items of ``order`` to the places of their packs.
+
+    Args:
+        runs: of the packs.
+        begins: first item of each pack, in the order of opening.
+        order: as of ``PackRuns.assign``.
+        items: ``int[num_items]``, written.
+        assign: ``assign_pieces``, compiled; NumPy writes if None.
+    """
+    if assign is not None:
+        assign(*runs.in_tiles(_TILE_PACKS), begins, order, items)
+    else:
+        assign_in_numpy(
+            runs.first_pack, runs.packs_in_run, runs.copies_per_pack, runs.items_before, begins, order, items
+        )
 
 
 def assign_pieces(

@@ -8,7 +8,7 @@ say which sample goes where, in the order that item-level algorithms would choos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from brimful.compiling import compiled
-from brimful.plan.counts.assigning import assign_in_numpy, assign_pieces, lay_packs
+from brimful.plan.counts.assigning import assign_pieces, lay_packs, write_items
 from brimful.plan.counts.bucketing import TILE_PACKS, bucket_kernels, read_records, write_records
 from brimful.plan.counts.counting_sort import decreasing_order
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.packing import Packing
 from brimful.ragged import positions_type, ranges, starts_of
 from brimful.typing import AnyIntArray, Int64Array
-
-_TILE_PACKS = 1 << 12
-"""Packs that compiled code fills before it goes on to the next ones: their places stay in the cache meanwhile."""
 
 _ITEMS_FOR_BUCKETS = 1 << 22
 """Items from which packs are brought into another order by way of buckets: fewer are near the cache anyway."""
@@ -106,11 +103,12 @@ class PackRuns:
                 # Only the records are needed from here on: the items take the memory of their order.
                 del places
                 return Packing(read_records(records, len(sizes), order, kernels), order)
+        assign = compiled(assign_pieces, len(order))
         offsets, begins = lay_packs(sizes, places, order.dtype)
         # Only the begins are needed from here on: the items take the memory of the places.
         del places
         items = np.empty_like(order)
-        self._write_items(begins, order, items, compiled(assign_pieces, len(order)))
+        write_items(self, begins, order, items, assign)
         return Packing(offsets, items)
 
     def assign_by_position(self, lengths: AnyIntArray, parts: Sequence[Histogram]) -> Packing:
@@ -136,7 +134,7 @@ class PackRuns:
             order += dtype(begin)
             classes = np.searchsorted(distinct, part.lengths)
             runs = self if len(parts) == 1 else self._between(next_item[classes][::-1], part.counts[::-1])
-            runs._write_items(begins, order, items, assign)
+            write_items(runs, begins, order, items, assign)
             next_item[classes] += part.counts
             begin = end
         return Packing(offsets, items)
@@ -176,17 +174,6 @@ class PackRuns:
         length = np.repeat(self.length[run], has_items.sum(axis=1))
         first_pack, num_packs, copies, items_before = pieces.transpose(1, 2, 0)[:, has_items]
         return PackRuns(length, first_pack, num_packs, copies, items_before, self.num_packs)
-
-    def _write_items(
-        self, begins: AnyIntArray, order: AnyIntArray, items: AnyIntArray, assign: Callable[..., None] | None
-    ) -> None:
-        """Write the items of ``order`` to the places of their packs, which begin at ``begins`` in ``items``."""
-        if assign is not None:
-            assign(*self.in_tiles(_TILE_PACKS), begins, order, items)
-        else:
-            assign_in_numpy(
-                self.first_pack, self.packs_in_run, self.copies_per_pack, self.items_before, begins, order, items
-            )
 
     def in_tiles(self, tile_packs: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
         """Cut the runs at every ``tile_packs`` packs, and bring the pieces into the order of their packs.
