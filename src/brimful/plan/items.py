@@ -87,7 +87,8 @@ def prepare_items(
     tokens = table.tokens
     if len(tokens) == 0:
         raise InvalidLengthsError("there are no lengths: nothing to plan")
-    if int(tokens.min()) < 1:
+    shortest = int(tokens.min())
+    if shortest < 1:
         invalid = (tokens < 1) & ~(may_reject & (tokens == REJECTED))
         if invalid.any():
             sample_id = int(np.argmax(invalid))
@@ -143,15 +144,19 @@ def prepare_items(
     elif settings.budgets:
         items = _of_budgets(table, settings)
     else:
-        items = _of_tokens(table, settings)
+        items = _of_tokens(table, settings, has_rejected=shortest < 0 or len(left_out) > 0)
     return _also_without(items, left_out) if len(left_out) else items
 
 
-def _of_tokens(table: LengthTable, settings: PlanSettings) -> Items:
+def _of_tokens(table: LengthTable, settings: PlanSettings, *, has_rejected: bool) -> Items:
     """Prepare segments that are limited in tokens alone: no matrix, and no copy where nothing is cut or aligned."""
     alignment = settings.row_alignment
     segments = apply_overflow(
-        table.tokens, capacity=settings.usable, policy=settings.overflow_policy, unit=alignment.total
+        table.tokens,
+        capacity=settings.usable,
+        policy=settings.overflow_policy,
+        unit=alignment.total,
+        has_rejected=has_rejected,
     )
     sizes: AnyIntArray = segments.lengths
     if alignment.segment > 1:

@@ -111,19 +111,23 @@ _OF_MIXTURES = frozenset(
 """Entries that only plans of mixtures have: those of others keep their record."""
 
 
-def ledger_of(table: LengthTable, segments: Segments, settings: PlanSettings) -> Ledger:
+def ledger_of(
+    table: LengthTable, segments: Segments, settings: PlanSettings, *, tokens_packed: int | None = None
+) -> Ledger:
     """Account for every sample, token and target of a plan.
 
     Args:
         table: all samples that came in.
         segments: those that are packed, and the samples that were left out.
         settings: the policies that left them out.
+        tokens_packed: sum of the segments' lengths; added up if None.
 
     Raises:
         NoTargetError: targets came in, and none is in a pack.
     """
     tokens = table.tokens
-    tokens_packed = int(segments.lengths.sum(dtype=np.int64))
+    if tokens_packed is None:
+        tokens_packed = int(segments.lengths.sum(dtype=np.int64))
     targets = {} if table.targets is None else _account_of_targets(table, segments)
     if segments.lengths is tokens:  # nothing dropped, cut or rejected: no need to look at every sample again
         return Ledger(

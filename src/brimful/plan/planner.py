@@ -416,7 +416,7 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
     """Pack by tokens alone, each item with its aligned length."""
     lengths = items.sizes
     capacity, seed, epoch = settings.usable, settings.seed, settings.epoch
-    parts = Histogram.of_parts(lengths)
+    parts = Histogram.of_parts(lengths, at_most=capacity)
     counts = Histogram.sum(parts) if len(parts) > 1 else parts[0]
     bound = lower_bound(counts, capacity=capacity)
     if settings.rule.in_order is not None:
@@ -436,7 +436,7 @@ def _pack_tokens(items: Items, settings: PlanSettings) -> PackResult[Packing]:
         packing = runs.assign(places=orders.pop(), order=orders.pop())
     if settings.mix and seed is not None:
         packing = exchange_segments(packing, lengths, capacity=capacity, seed=seed, epoch=epoch, alikeness=1.0)
-    return PackResult(packing, result.bound, result.outcome)
+    return PackResult(packing, result.bound, result.outcome, total=int(counts.lengths @ counts.counts))
 
 
 def _pack_budgets(items: Items, settings: PlanSettings) -> PackResult[Packing]:
@@ -466,7 +466,8 @@ def _make_plan(
     sample_ids = rows
     if segments.sample_ids is not None:
         sample_ids = segments.sample_ids[rows].astype(positions_type(len(table)), copy=False)
-    ledger = ledger or ledger_of(table, segments, settings)
+    tokens_packed = result.total if items.sizes is segments.lengths else None
+    ledger = ledger or ledger_of(table, segments, settings, tokens_packed=tokens_packed)
     truncated = _NONE_TRUNCATED
     # A sample that lost its beginning ends where its segment does: its length follows from the packs.
     if ledger.samples_truncated and settings.overflow_policy is Overflow.TRUNCATE:

@@ -36,11 +36,12 @@ class Histogram:
     counts: Int64Array
 
     @classmethod
-    def of(cls, lengths: AnyIntArray) -> Histogram:
-        """Count the items of an array of lengths, each at least 1."""
+    def of(cls, lengths: AnyIntArray, *, at_most: int | None = None) -> Histogram:
+        """Count the items of an array of lengths, each at least 1, and ``at_most`` this long if that is known."""
         if len(lengths) == 0:
             return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-        longest = int(lengths.max())
+        # A table that is longer than the array costs more than looking for the longest.
+        longest = at_most if at_most is not None and at_most <= len(lengths) else int(lengths.max())
         if longest >= DENSE_LENGTHS:
             distinct, counts = np.unique(lengths, return_counts=True)
             return cls(distinct.astype(np.int64), counts.astype(np.int64))
@@ -55,9 +56,10 @@ class Histogram:
         return cls(distinct, dense[distinct])
 
     @classmethod
-    def of_parts(cls, lengths: AnyIntArray) -> list[Histogram]:
+    def of_parts(cls, lengths: AnyIntArray, *, at_most: int | None = None) -> list[Histogram]:
         """Count the items of each part of ``PART_ITEMS``; at least one part."""
-        return [cls.of(lengths[begin : begin + PART_ITEMS]) for begin in range(0, max(len(lengths), 1), PART_ITEMS)]
+        begins = range(0, max(len(lengths), 1), PART_ITEMS)
+        return [cls.of(lengths[begin : begin + PART_ITEMS], at_most=at_most) for begin in begins]
 
     @classmethod
     def of_counts(cls, lengths: AnyIntArray, counts: AnyIntArray) -> Histogram:

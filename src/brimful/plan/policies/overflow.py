@@ -62,7 +62,9 @@ class Segments:
 _NO_SAMPLES = np.empty(0, dtype=np.int64)
 
 
-def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: int = 1) -> Segments:
+def apply_overflow(
+    lengths: Lengths, *, capacity: int, policy: Overflow, unit: int = 1, has_rejected: bool | None = None
+) -> Segments:
     """Turn samples into segments of at most ``capacity``. Samples of negative length (rejected) are left out.
 
     Args:
@@ -70,6 +72,7 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: i
         capacity: tokens that a segment may have at most.
         policy: for samples that have more.
         unit: number that capacities are a multiple of, for the advice in the error.
+        has_rejected: some lengths are negative; looked for if None.
 
     Pure: no I/O.
 
@@ -80,7 +83,8 @@ def apply_overflow(lengths: Lengths, *, capacity: int, policy: Overflow, unit: i
     Raises:
         OversizedSampleError: the policy is ``error`` and a length exceeds the capacity; names the first ten.
     """
-    has_rejected = int(lengths.min(initial=0)) < 0
+    if has_rejected is None:
+        has_rejected = int(lengths.min(initial=0)) < 0
     if not has_rejected and int(lengths.max(initial=0)) <= capacity:
         return Segments(lengths, None, None, _NO_SAMPLES)
     oversized = lengths > capacity
