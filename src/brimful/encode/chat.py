@@ -272,7 +272,10 @@ class ChatEncoder(RenderingEncoder):
         filled = None
         try:
             shape = shape_of(messages, tools)
-            if examined(self._is_filled, shape, lambda: self._may_fill(shape, messages)):
+            is_filled = self._is_filled.get(shape)  # a function is made only for a shape that is new
+            if is_filled is None:
+                is_filled = examined(self._is_filled, shape, lambda: self._may_fill(shape, messages))
+            if is_filled:
                 filled = self._finder.fill(shape, messages)
             text = filled.text if filled is not None else template.render(messages, tools, shape=shape)
         except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all

@@ -118,7 +118,9 @@ class TurnFinder:
         values = _plain_texts(messages)
         if values is None:
             return None
-        skeleton = examined(self._skeletons, shape, lambda: self._make_skeleton(messages, tools))
+        skeleton = self._skeletons.get(shape)  # a function is made only for a shape that is new, or has none
+        if skeleton is None:
+            skeleton = examined(self._skeletons, shape, lambda: self._make_skeleton(messages, tools))
         if skeleton is None or len(skeleton.literals) != len(values) + 1:
             return None
         pieces = [""] * (2 * len(values) + 1)

@@ -6,6 +6,8 @@ from typing import Any
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.sample import PlainMessages
 
+_ROLES = ("user", "assistant")
+
 
 class QuestionAnswer(RowFormat):
     """``{"question": …, "answer": …}``.
@@ -19,5 +21,4 @@ class QuestionAnswer(RowFormat):
     required_fields = ("question", "answer")
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        texts = [self.text(row, "question"), self.text(row, "answer")]
-        return {"messages": PlainMessages.of_texts(("user", "assistant"), texts)}
+        return {"messages": PlainMessages.of_texts(_ROLES, self.texts(row, "question", "answer"))}
