@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-from typing import Any
 
 from brimful.blobs import BlobStore
 from brimful.media.reference import BadMediumError, MediaKind, Medium
 
-_MAPPED_BYTES = 256 << 10
-"""Largest medium that is copied from a mapped file: to ask the system for a small one costs more than to copy it."""
+_BEHIND_URL = -1
+"""Number in the place of an open file, for a container whose bytes are asked of its store."""
 
 
 class MediaContainer:
@@ -36,8 +34,7 @@ class MediaContainer:
         self.store, self.key, self.holds_features = store, key, holds_features
         self._local_path = store.local_path(key)
         self.path = self._local_path or f"{store.url}/{key}"
-        self._descriptor: Any = None  # number of the open file
-        self._map: mmap.mmap | None = None
+        self._descriptor: int | None = None
 
     def medium(self, kind: MediaKind, name: str, offset: int, size: int) -> Medium:
         """Return the medium at a range of the bytes."""
@@ -53,15 +50,20 @@ class MediaContainer:
             BadMediumError: the file is gone, cannot be read, or ends before.
         """
         try:
-            # Behind the end of a file that was cut a map kills the process: its size is asked for before every use.
-            if (
-                self._map is not None
-                and size <= _MAPPED_BYTES
-                and os.lseek(self._descriptor, 0, os.SEEK_END) >= offset + size
-            ):
-                content = self._map[offset : offset + size]
+            descriptor = self._descriptor
+            if descriptor is None:
+                descriptor = self._open_file()
+            if descriptor < 0:
+                content = self.store.get_range(self.key, offset, offset + size)
             else:
-                content = self._read(offset, size)
+                # By position: the descriptor is shared with forked processes. Not by a map, whose pages stay with the process
+                # until it has the whole file, and which kills it behind the end of a file that was cut.
+                content = os.pread(descriptor, size, offset)
+                # A call reads at most 2 GiB, and a film may have more.
+                while len(content) < size and (
+                    rest := os.pread(descriptor, size - len(content), offset + len(content))
+                ):
+                    content += rest
         except OSError as error:
             reason = "is missing" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
             raise BadMediumError(f"its file {self.path} {reason}: write the packs again") from error
@@ -76,26 +78,18 @@ class MediaContainer:
             f"bytes {medium.offset:,} … {end:,} of {self.path} are not those that were written: write the packs again"
         )
 
-    def _read(self, offset: int, size: int) -> bytes:
-        if self._local_path is None:
-            return self.store.get_range(self.key, offset, offset + size)
-        if self._descriptor is None:
-            self._descriptor = os.open(self._local_path, os.O_RDONLY)
-            if os.fstat(self._descriptor).st_size:
-                self._map = mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
-        # By position: the descriptor is shared with forked processes. A call reads at most 2 GiB, and a film may have more.
-        content = os.pread(self._descriptor, size, offset)
-        while len(content) < size and (rest := os.pread(self._descriptor, size - len(content), offset + len(content))):
-            content += rest
-        return content
+    def _open_file(self) -> int:
+        """Open the file, and return its number."""
+        self._descriptor = _BEHIND_URL if self._local_path is None else os.open(self._local_path, os.O_RDONLY)
+        return self._descriptor
 
     def __reduce__(self) -> tuple[object, ...]:
         return MediaContainer, (self.store, self.key, self.holds_features)
 
     def __del__(self) -> None:
-        if self._descriptor is not None:
+        if self._descriptor is not None and self._descriptor != _BEHIND_URL:
             os.close(self._descriptor)
-            self._descriptor = None
+        self._descriptor = None
 
     def __repr__(self) -> str:
         return f"MediaContainer({self.path!r})"

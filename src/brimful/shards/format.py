@@ -208,7 +208,9 @@ class _BatchViews:
         self.sample_ids, _ = _list_views(batch.column("sample_ids"))
         self.starts, _ = _list_views(batch.column("starts"))
         self.bits, self.mask_offsets = _text_views(batch.column("loss_mask"))
-        self.checksums = to_numpy(batch.column("checksum"))
+        checksums = to_numpy(batch.column("checksum"))
+        self.digest = _batch_digest(checksums)
+        self.checksums: list[int] = checksums.tolist()
         names = [name for name in ("media", *COLUMNS) if name in batch.schema.names]
         views = [(_list_views if name in _LISTS else _text_views)(batch.column(name)) for name in names]
         # Columns that no pack of the batch has a value in need not be cut.
@@ -289,7 +291,7 @@ class ShardReader:
             raise CorruptFileError(f"{self.path}: batch {batch_index} is damaged ({error}): write it again") from error
         if self._digests is not None:
             committed = self._digests[8 * batch_index : 8 * (batch_index + 1)]
-            if _batch_digest(batch.checksums) != committed:
+            if batch.digest != committed:
                 raise CorruptFileError(
                     f"{self.path}: batch {batch_index} has other bytes than were committed: write the shard again"
                 )
