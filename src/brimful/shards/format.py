@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from brimful.arrow_arrays import to_arrow, to_numpy
+from brimful.arrow_arrays import to_arrow, to_arrow_binary, to_numpy
 from brimful.errors import CorruptFileError
 from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
@@ -181,11 +181,9 @@ class ShardWriter:
         return [()] * len(rows)
 
     def _media_columns(self, cells: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        import pyarrow as pa
-
         if self._version == MEDIA_VERSION:
             return columns_of([MediaCells(*row) for row in cells])
-        return [pa.array([text for (text,) in cells], pa.binary())] if self._version == JSON_VERSION else []
+        return [to_arrow_binary([text for (text,) in cells])] if self._version == JSON_VERSION else []
 
     def close(self) -> None:
         """Write the footer."""
