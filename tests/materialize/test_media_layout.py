@@ -102,7 +102,8 @@ def test_every_distinct_medium_is_stored_once(case):
         facts, end = placed.of_samples(shard, np.array(samples)), 0
         num_distinct += int(facts.is_first_use.sum())
         for sample in samples:
-            for row, letter in zip(facts.rows_of(sample), media[sample].lower(), strict=True):
+            (index,) = facts.indices_of(np.array([sample]))
+            for row, letter in zip(facts.rows_of(index), media[sample].lower(), strict=True):
                 uses.append((letter, facts.stored_at(row)))
                 if facts.is_new[row]:
                     assert letter not in new
@@ -128,4 +129,4 @@ def test_no_media_at_all(storage):
     """Texts through an encoder of pictures."""
     layout = MediaLayout.of(plan_of([0, 1]), survey_of(["", ""]), storage)
     placed = layout.placed(1)
-    assert (layout.stored_bytes, placed.of_samples(0, np.array([0])).offsets) == (0, [0, 0])
+    assert (layout.stored_bytes, placed.of_samples(0, np.array([0])).offsets.tolist()) == (0, [0, 0])
