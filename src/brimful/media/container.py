@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from os import pread
 
 from brimful.blobs import BlobStore
 from brimful.media.reference import BadMediumError, MediaKind, Medium
 
-_BEHIND_URL = -1
-"""Number in the place of an open file, for a container whose bytes are asked of its store."""
+_NOT_OPEN = -1
+"""Number in the place of an open file."""
 
 
 class MediaContainer:
@@ -34,7 +35,7 @@ class MediaContainer:
         self.store, self.key, self.holds_features = store, key, holds_features
         self._local_path = store.local_path(key)
         self.path = self._local_path or f"{store.url}/{key}"
-        self._descriptor: int | None = None
+        self._descriptor = _NOT_OPEN
 
     def medium(self, kind: MediaKind, name: str, offset: int, size: int) -> Medium:
         """Return the medium at a range of the bytes."""
@@ -50,20 +51,14 @@ class MediaContainer:
             BadMediumError: the file is gone, cannot be read, or ends before.
         """
         try:
-            descriptor = self._descriptor
-            if descriptor is None:
-                descriptor = self._open_file()
-            if descriptor < 0:
-                content = self.store.get_range(self.key, offset, offset + size)
-            else:
-                # By position: the descriptor is shared with forked processes. Not by a map, whose pages stay with the process
-                # until it has the whole file, and which kills it behind the end of a file that was cut.
-                content = os.pread(descriptor, size, offset)
-                # A call reads at most 2 GiB, and a film may have more.
-                while len(content) < size and (
-                    rest := os.pread(descriptor, size - len(content), offset + len(content))
-                ):
-                    content += rest
+            # By position: the descriptor is shared with forked processes. Not by a map, whose pages stay with the process
+            # until it has the whole file, and which kills it behind the end of a file that was cut.
+            content = pread(self._descriptor, size, offset) if self._descriptor >= 0 else self._first_read(offset, size)
+            if len(content) == size:
+                return content
+            # A call reads at most 2 GiB, and a film may have more.
+            while rest := pread(self._descriptor, size - len(content), offset + len(content)):
+                content += rest
         except OSError as error:
             reason = "is missing" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
             raise BadMediumError(f"its file {self.path} {reason}: write the packs again") from error
@@ -78,18 +73,20 @@ class MediaContainer:
             f"bytes {medium.offset:,} … {end:,} of {self.path} are not those that were written: write the packs again"
         )
 
-    def _open_file(self) -> int:
-        """Open the file, and return its number."""
-        self._descriptor = _BEHIND_URL if self._local_path is None else os.open(self._local_path, os.O_RDONLY)
-        return self._descriptor
+    def _first_read(self, offset: int, size: int) -> bytes:
+        """Return a range of a file that is not open: it stays open from then on, unless it is behind a URL."""
+        if self._local_path is None:
+            return self.store.get_range(self.key, offset, offset + size)
+        self._descriptor = os.open(self._local_path, os.O_RDONLY)
+        return pread(self._descriptor, size, offset)
 
     def __reduce__(self) -> tuple[object, ...]:
         return MediaContainer, (self.store, self.key, self.holds_features)
 
     def __del__(self) -> None:
-        if self._descriptor is not None and self._descriptor != _BEHIND_URL:
+        if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor = None
+            self._descriptor = _NOT_OPEN
 
     def __repr__(self) -> str:
         return f"MediaContainer({self.path!r})"

@@ -331,4 +331,4 @@ class ShardReader:
         assert self._media is not None, "packs with media are read with the files of their store"
         if self._version == JSON_VERSION:
             return media_from_json(cells[0], self._media.resolve)
-        return StoredMedia(MediaCells(*cells), self._media) if cells[0] else ()
+        return StoredMedia(MediaCells._make(cells), self._media) if cells[0] else ()

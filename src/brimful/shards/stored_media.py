@@ -97,9 +97,12 @@ class StoredFacts:
         self.places = list(PLACE.iter_unpack(cells.numbers))
         # A pack whose container is gone must not be served: files are looked at in front of everything else.
         self.containers: dict[int, MediaContainer] = {}
-        for shard in {shard for shard, _, _ in self.places}:
-            if shard >= 0:
+        previous = -1
+        for shard, _, _ in self.places:
+            # One after the other are mostly of one container.
+            if shard != previous and shard >= 0:
                 self.containers[shard] = files.container(shard)
+            previous = shard
 
     @cached_property
     def _rows(self) -> list[tuple[int, ...]]:
