@@ -117,6 +117,24 @@ def test_sounds_and_pictures_in_one_model(omni):
     assert len(packs) < 5
 
 
+def test_sounds_are_as_wide_as_the_longest_of_the_batch(omni, monkeypatch):
+    """Qwen2.5-Omni reads the columns of the mask alone: with all columns of its longest sound it gives the same logits."""
+    packs, model, features = omni
+    sounds = [item for pack in packs for item in pack.media if item.num_mel_frames]
+    short = PackCollator(media=features)(packs)
+    monkeypatch.setattr(type(features.family), "needs_full_spectrograms", True)
+    full = PackCollator(media=features)(packs)
+    widths = [batch["input_features"].shape[-1] for batch in (short, full)]
+    assert widths == [max(item.num_mel_frames for item in sounds), 400]
+    assert short["feature_attention_mask"].sum() == full["feature_attention_mask"].sum()
+    with torch.no_grad():
+        logits = [
+            model(**{name: value for name, value in batch.items() if name != "labels"}).logits
+            for batch in (short, full)
+        ]
+    assert torch.equal(*logits)
+
+
 def test_pictures_in_tiles(internvl):
     """InternVL: one picture is several rows of pixels, and each row is a tile of its own for the tower."""
     packs, model, features = internvl
