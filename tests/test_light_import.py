@@ -51,3 +51,21 @@ def test_a_missing_extra_prints_the_line_that_installs_it():
         "except ImportError as error: print(error)"
     )
     assert run(code) == "PackCollator needs torch, which is not installed: pip install 'brimful[torch]'"
+
+
+def test_shards_with_media_load_no_pandas():
+    """``pyarrow.array`` looks for it: 40 MB and half a second in each process that writes packs."""
+    code = (
+        "import io, sys, numpy as np\n"
+        "from brimful.media import MediaKind, Medium, PlacedMedium\n"
+        "from brimful.shards import MEDIA_VERSION, PackMedium, PackRows, ShardWriter\n"
+        "item = PlacedMedium(Medium(MediaKind.IMAGE, 'a', '/a', size=3), start=0, length=1, num_tokens=1)\n"
+        "one, zero, places = np.ones(1, np.int32), np.zeros(1, np.int32), np.array([0, 1])\n"
+        "rows = PackRows(one, np.ones(1, bool), one, zero.astype(np.int64), zero, places, [[PackMedium(item)]])\n"
+        "sink = io.BytesIO()\n"
+        "writer = ShardWriter(sink, version=MEDIA_VERSION)\n"
+        "writer.add(rows)\n"
+        "writer.close()\n"
+        "print('pandas' in sys.modules, sink.tell() > 0)"
+    )
+    assert run(code) == "False True"

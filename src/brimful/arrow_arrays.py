@@ -4,10 +4,13 @@
 second in every process of a machine that has it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from brimful.ragged import offsets_of
 
 Array = npt.NDArray[Any]
 
@@ -23,6 +26,19 @@ def to_arrow(values: Array) -> Any:
     values = np.ascontiguousarray(values)
     stored = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(stored)])
+
+
+def to_arrow_binary(values: Sequence[bytes]) -> Any:
+    """Return a column of runs of bytes, of 2 GiB at most in all; they are copied.
+
+    >>> to_arrow_binary([b"ab", b"", b"c"]).to_pylist()
+    [b'ab', b'', b'c']
+    """
+    import pyarrow as pa
+
+    offsets = offsets_of([len(value) for value in values]).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
 def to_numpy(column: Any) -> Array:

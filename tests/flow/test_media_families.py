@@ -21,6 +21,7 @@ from brimful.verify.media_models import tiny_media_model  # noqa: E402
 from brimful.verify.samples import renumbered  # noqa: E402
 from tests.flow.parity import assert_packed_is_alone  # noqa: E402
 from tests.flow.test_media import png  # noqa: E402
+from tests.verify.media_faults import Broken  # noqa: E402
 from tests.verify.media_packs import turns  # noqa: E402
 
 OMNI_TOKENS = ["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|IMAGE|>", "<|vision_bos|>", "<|vision_eos|>"]
@@ -117,6 +118,24 @@ def test_sounds_and_pictures_in_one_model(omni):
     assert len(packs) < 5
 
 
+def test_sounds_are_as_wide_as_the_longest_of_the_batch(omni, monkeypatch):
+    """Qwen2.5-Omni reads the columns of the mask alone: with all columns of its longest sound it gives the same logits."""
+    packs, model, features = omni
+    sounds = [item for pack in packs for item in pack.media if item.num_mel_frames]
+    short = PackCollator(media=features)(packs)
+    monkeypatch.setattr(type(features.family), "needs_full_spectrograms", True)
+    full = PackCollator(media=features)(packs)
+    widths = [batch["input_features"].shape[-1] for batch in (short, full)]
+    assert widths == [max(item.num_mel_frames for item in sounds), 400]
+    assert short["feature_attention_mask"].sum() == full["feature_attention_mask"].sum()
+    with torch.no_grad():
+        logits = [
+            model(**{name: value for name, value in batch.items() if name != "labels"}).logits
+            for batch in (short, full)
+        ]
+    assert torch.equal(*logits)
+
+
 def test_pictures_in_tiles(internvl):
     """InternVL: one picture is several rows of pixels, and each row is a tile of its own for the tower."""
     packs, model, features = internvl
@@ -138,3 +157,25 @@ def test_verify_passes_them(name, request):
     collator = PackCollator(pad_to=sum(map(len, packs)) + 9, media=features)
     report = verify_packing(model, collator, packs, attention="sdpa")
     assert report.ok, str(report)
+
+
+def sounds_exchanged(batch):
+    """Spectrograms and masks are turned about, and both are as wide as before."""
+    return {**batch, **{name: batch[name].flip(0) for name in ("input_features", "feature_attention_mask")}}
+
+
+def a_mask_turned_about(batch):
+    """Each sound is given the columns of another."""
+    return {**batch, "feature_attention_mask": batch["feature_attention_mask"].flip(0)}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", [sounds_exchanged, a_mask_turned_about])
+def test_verify_finds_exchanged_sounds(omni, fault):
+    """By itself a sound has fewer columns than in a batch with a longer one: what lies under its mask is compared."""
+    from brimful.verify import verify_packing
+
+    packs, model, features = omni
+    collator = PackCollator(media=features)
+    report = verify_packing(model, Broken(collator, fault), packs, attention="sdpa", gradients=False)
+    assert "media" in {finding.check for finding in report.failures}, str(report)

@@ -132,11 +132,16 @@ def test_the_size_is_said_before_it_is_written(home, small_qwen):
         def say(self, text):
             said.append(text)
 
-    packs = pack(home, small_qwen, "features", home / "said", progress=Said())
+    progress = Said()
+    packs = pack(home, small_qwen, "features", home / "said", progress=progress)
     line = next(line for line in said if line.startswith("media:"))
     assert "3 distinct ones stored as features" in line
     assert "× their bytes" in line
     assert packs.media.holds_features
+    # Stages come one after the other: one within another would count twice among the seconds of the job.
+    ends = [stage.started + stage.seconds for stage in progress.stages]
+    assert "features" in {stage.name for stage in progress.stages}
+    assert all(end <= later.started for end, later in zip(ends, progress.stages[1:], strict=False))
 
 
 def test_a_block_is_safetensors():

@@ -21,6 +21,42 @@ def test_a_container_travels_to_other_processes(tmp_path):
     assert medium.fingerprint() == Medium(MediaKind.IMAGE, "a", data=b"bcd").fingerprint()
 
 
+@pytest.mark.parametrize("has_been_read", [False, True])
+def test_a_container_that_is_cut_kills_nobody(tmp_path, has_been_read):
+    """Read through a map, the process would die of a signal, and name nothing."""
+    store = open_blob_store(tmp_path)
+    store.put_atomic("media/0.tar", b"a" * 10_000)
+    container = MediaContainer(store, "media/0.tar")
+    if has_been_read:
+        assert container.read(9_000, 1_000) == b"a" * 1_000
+    os.truncate(container.path, 9_500)
+    with pytest.raises(BadMediumError, match="ends at byte 9,500: write the packs again"):
+        container.read(9_000, 1_000)
+    assert container.read(8_000, 1_000) == b"a" * 1_000
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="this system does not say what it maps")
+def test_no_page_of_a_container_stays_with_the_process(tmp_path):
+    """Of a map, the memory of each rank and worker would grow to the size of all media that it has read."""
+    store = open_blob_store(tmp_path)
+    store.put_atomic("media/0.tar", b"a" * 10_000)
+    container = MediaContainer(store, "media/0.tar")
+    assert container.read(0, 10_000) == b"a" * 10_000
+    with open("/proc/self/maps") as file:
+        assert container.path not in file.read()
+
+
+def test_a_film_takes_several_calls(tmp_path, monkeypatch):
+    """One call of the system reads at most 2 GiB."""
+    store = open_blob_store(tmp_path)
+    store.put_atomic("media/0.tar", b"abcdef")
+    monkeypatch.setattr(
+        "brimful.media.container.pread", lambda file, size, offset: os.pread(file, min(size, 2), offset)
+    )
+    container = MediaContainer(store, "media/0.tar")
+    assert (container.read(1, 5), container.read(0, 5)) == (b"bcdef", b"abcde")
+
+
 def test_a_file_that_was_cut_short_is_found_by_its_size(tmp_path, monkeypatch):
     """No byte of a long video is read for it."""
     path = tmp_path / "a"

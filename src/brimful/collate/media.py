@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from brimful.collate.columns import Column
 from brimful.errors import CollateError
+from brimful.media.features import lengthened
 from brimful.typing import Float32Array, Int32Array, Int64Array
 
 
@@ -78,20 +79,21 @@ def join_media(parts: Sequence[tuple[int, tuple[Media, ...]]]) -> tuple[Media, .
 
 
 def _join_arrays(kind: str, items: Sequence[tuple[int, Media]]) -> dict[str, npt.NDArray[Any]]:
-    """Concatenate arrays of the same name."""
+    """Concatenate arrays of the same name; sounds get the columns of the longest of all."""
+    packs = lengthened([item.arrays for _, item in items])
     # A dictionary and no set: names keep the order of their first appearance.
-    names = {name: None for _, item in items for name in item.arrays}
+    names = {name: None for arrays in packs for name in arrays}
     for name in names:
-        for first_segment, item in items:
-            if name not in item.arrays:
+        for (first_segment, _), arrays in zip(items, packs, strict=True):
+            if name not in arrays:
                 raise CollateError(
                     f"media of kind {kind!r} of the pack at segment {first_segment} have no {name!r} (found "
-                    f"{', '.join(map(repr, item.arrays))}) and others of the batch have: give all or none"
+                    f"{', '.join(map(repr, arrays))}) and others of the batch have: give all or none"
                 )
-        shapes = {item.arrays[name].shape[1:] for _, item in items}
+        shapes = {arrays[name].shape[1:] for arrays in packs}
         if len(shapes) > 1:
             text = " and ".join(str((..., *shape)) for shape in sorted(shapes)).replace("Ellipsis", "…")
             raise CollateError(
                 f"media of kind {kind!r}: {name!r} of the packs of the batch have the shapes {text}, which do not join"
             )
-    return {name: np.concatenate([item.arrays[name] for _, item in items]) for name in names}
+    return {name: np.concatenate([arrays[name] for arrays in packs]) for name in names}

@@ -16,7 +16,7 @@ from brimful.collate.media import Media, PackExtras
 from brimful.errors import CollateError, SettingsError
 from brimful.media import BadMediumError, MediaKind, PlacedMedium
 from brimful.media.families import Family, family_of_settings, open_family
-from brimful.media.features import FeatureMaker, Features, read_features
+from brimful.media.features import FeatureMaker, Features, read_features, shortened
 from brimful.media.rope_positions import RopeMedium, rope_positions
 from brimful.media.rope_rules import rope_rule
 from brimful.messages import setting
@@ -59,7 +59,8 @@ class MediaFeatures:
     ``pixel_values_videos``     as ``pixel_values`` of Qwen-VL
     ``video_grid_thw``          ``int64[num_videos, 3]``
     ``second_per_grid_ts``      ``float32[num_videos]`` (Qwen2.5-VL)
-    ``input_features``          ``float32[num_sounds, mel bins, columns of 10 ms]``
+    ``input_features``          ``float32[num_sounds, mel bins, columns of 10 ms]``, as many as the longest sound of
+                                the batch has (Qwen2.5-Omni), or a sound of 30 seconds (Qwen2-Audio)
     ``feature_attention_mask``  ``int32[num_sounds, columns]``
     ``rope_positions``          ``int64[3, num_tokens]`` (Qwen-VL)
     ==========================  ================================================================
@@ -175,6 +176,7 @@ class MediaFeatures:
         no_loss = set()
         for kind in MediaKind:
             items = [item for item in pack.media if item.medium.kind is kind]
+            num_columns = max((item.num_mel_frames for item in items), default=0)
             features = []
             for item in items:
                 result = self._made(pack, item)
@@ -182,7 +184,8 @@ class MediaFeatures:
                     no_loss.add(item.segment)
                     assert self._maker is not None, "without a processor every bad medium is an error"
                     result = self._maker.blank(item)
-                features.append(result)
+                # A copy, so that no spectrogram of the longest sound is held until all are made.
+                features.append(result if self._family.needs_full_spectrograms else shortened(result, num_columns))
             if items:
                 arrays = {name: np.concatenate([one[name] for one in features]) for name in features[0]}
                 media.append(Media(kind.value, np.array([item.segment for item in items], dtype=np.int32), arrays))

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -191,16 +192,18 @@ def pack_dataset(
                     progress=progress,
                 )
         # Of two jobs at once one plans, and the other takes its plan: a search need not find the same again.
-        with progress.stage("plan", total=len(source), unit="samples"), exclusive(home.path("tmp/plan")):
-            is_claimed = log.is_begun()
-            home.fetch(plan_path.name)
-            saved_plan = _saved_plan(plan_path, log, table)
-            plan = saved_plan or _make_plan(table, settings, groups, sources, source, encoder)
-            progress.advance(len(source))
-            # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
-            if saved_plan is None and not is_claimed:
-                plan.save(plan_path)
-                home.publish(plan_path.name)
+        with ExitStack() as lock:
+            with progress.stage("plan", total=len(source), unit="samples"):
+                lock.enter_context(exclusive(home.path("tmp/plan")))
+                is_claimed = log.is_begun()
+                home.fetch(plan_path.name)
+                saved_plan = _saved_plan(plan_path, log, table)
+                plan = saved_plan or _make_plan(table, settings, groups, sources, source, encoder)
+                progress.advance(len(source))
+                # The header names the plan, so the plan is saved first: a search may not find it again after a kill.
+                if saved_plan is None and not is_claimed:
+                    plan.save(plan_path)
+                    home.publish(plan_path.name)
             if survey is not None or not encoder.takes_media:
                 if survey is not None:
                     layout = with_features(

@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from brimful.blobs import Blob, BlobStore
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.token_runs import KeptMedium
@@ -48,7 +50,7 @@ class ShardMediaWriter:
         self._stack = ExitStack()
         self._blob: Blob | None = None
         self._container: ContainerWriter | None = None
-        self._written: set[int] = set()
+        self._is_written = np.zeros(len(media.sample_ids), dtype=bool)
         self._counts: dict[str, KindCounter] = {}
 
     def __enter__(self) -> "ShardMediaWriter":
@@ -77,6 +79,7 @@ class ShardMediaWriter:
             OversizedSampleError: a sample was cut within a medium.
         """
         places = offsets_of(lengths).tolist()
+        indices = self._media.indices_of(sample_ids).tolist()
         packs: list[list[PackMedium]] = []
         for first, end in zip(segments[:-1].tolist(), segments[1:].tolist(), strict=True):
             pack: list[PackMedium] = []
@@ -85,11 +88,13 @@ class ShardMediaWriter:
                 media = kept.get(sample_id)
                 if media is None:
                     continue
-                if sample_id not in self._written:
-                    self._written.add(sample_id)
-                    self._store_new(sample_id, media)
+                index = indices[segment]
+                if not self._is_written[index]:
+                    self._is_written[index] = True
+                    self._store_new(sample_id, index, media)
                 pack += self._of_segment(
                     sample_id,
+                    self._media.rows_of(index),
                     media,
                     start=int(starts[segment]),
                     length=int(lengths[segment]),
@@ -100,11 +105,19 @@ class ShardMediaWriter:
         return packs
 
     def _of_segment(
-        self, sample_id: int, media: Sequence[KeptMedium], *, start: int, length: int, segment: int, offset: int
+        self,
+        sample_id: int,
+        rows: range,
+        media: Sequence[KeptMedium],
+        *,
+        start: int,
+        length: int,
+        segment: int,
+        offset: int,
     ) -> Iterator[PackMedium]:
         """Yield the media of a segment with their fingerprints, and where their bytes are."""
         facts = self._media
-        for row, kept in zip(facts.rows_of(sample_id), media, strict=True):
+        for row, kept in zip(rows, media, strict=True):
             try:
                 placed = media_of_segment([kept.item], start=start, length=length, segment=segment, offset=offset)
                 for item in placed:
@@ -120,15 +133,15 @@ class ShardMediaWriter:
                     f"{setting('overflow', 'drop')}"
                 ) from error
 
-    def _store_new(self, sample_id: int, media: Sequence[KeptMedium]) -> None:
+    def _store_new(self, sample_id: int, index: int, media: Sequence[KeptMedium]) -> None:
         """Check the files of a sample, and copy what no earlier pack brought."""
         facts = self._media
-        for index, (row, kept) in enumerate(zip(facts.rows_of(sample_id), media, strict=True)):
+        for number, (row, kept) in enumerate(zip(facts.rows_of(index), media, strict=True)):
             # The file was measured and fingerprinted in one state, or one of the two is of another picture.
             if kept.stamp != int(facts.stamps[row]):
                 raise self._error(sample_id, kept.item, _CHANGED)
             if facts.is_new[row]:
-                content = self._content(sample_id, index, kept.item)
+                content = self._content(sample_id, number, kept.item)
                 if fingerprint_bytes(content) != facts.fingerprint(row):
                     raise self._error(sample_id, kept.item, _CHANGED)
                 ending = None
@@ -150,11 +163,11 @@ class ShardMediaWriter:
             where = self._samples.source.where(sample_id)
             raise SettingsError(f"{where} (sample {sample_id}): {item.title}: {error.message}") from error
 
-    def _content(self, sample_id: int, index: int, item: PlacedMedium) -> bytes:
+    def _content(self, sample_id: int, number: int, item: PlacedMedium) -> bytes:
         """Return the bytes of a medium; those that came with a row are read with it."""
         medium = item.medium
         if not medium.path and medium.data is None:
-            medium = self._samples.source[sample_id].media[index]
+            medium = self._samples.source[sample_id].media[number]
         try:
             return medium.read()
         except BadMediumError as error:

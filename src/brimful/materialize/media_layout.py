@@ -17,7 +17,7 @@ from brimful.media import PlacedMedium
 from brimful.media.storage import MediaStorage
 from brimful.plan import Plan
 from brimful.shards import StoredAt, container_ends, padded
-from brimful.typing import BoolArray, Fingerprint, Int64Array
+from brimful.typing import BoolArray, Fingerprint, Int64Array, Offsets
 
 CONTAINER_BYTES = 256 << 20
 """Target size of a container of media: a killed job writes at most one for each process again."""
@@ -176,8 +176,8 @@ class PlacedLayout:
         is_first = np.zeros(len(rows), dtype=bool)
         is_first[is_stored] = layout.first_uses[stored_items[is_stored]] == rows[is_stored]
         return ShardMedia(
-            {sample_id: index for index, sample_id in enumerate(sample_ids.tolist())},
-            offsets.tolist(),
+            sample_ids,
+            offsets,
             survey.digests[rows],
             survey.sizes[rows],
             survey.stamps[rows],
@@ -201,8 +201,9 @@ class ShardMedia:
     """Facts of the media of the samples of one shard; travels to the process that writes it.
 
     Attributes:
-        indices: index of each sample by its id.
-        offsets: first medium of each sample, and the end.
+        sample_ids: ``int64[num_samples]``, ascending. Numbers of a sample, as of a medium, lie in arrays: a shard of short
+            samples has a million of them.
+        offsets: ``int64[num_samples + 1]``, first medium of each sample, and the end.
         digests, sizes, stamps: as of ``MediaSurvey``.
         containers: shard whose container holds each medium; -1 for a reference.
         positions: first byte there.
@@ -211,8 +212,8 @@ class ShardMedia:
         stored_sizes: bytes in the container; those of the file for a reference.
     """
 
-    indices: dict[int, int]
-    offsets: list[int]
+    sample_ids: Int64Array
+    offsets: Offsets
     digests: Digests
     sizes: Int64Array
     stamps: Int64Array
@@ -222,10 +223,13 @@ class ShardMedia:
     is_first_use: BoolArray
     stored_sizes: Int64Array
 
-    def rows_of(self, sample_id: int) -> range:
-        """Return the rows of a sample's media."""
-        index = self.indices[sample_id]
-        return range(self.offsets[index], self.offsets[index + 1])
+    def indices_of(self, sample_ids: Int64Array) -> Int64Array:
+        """Return the index of each of some samples of the shard among ``sample_ids``."""
+        return np.searchsorted(self.sample_ids, sample_ids)
+
+    def rows_of(self, index: int) -> range:
+        """Return the rows of the media of a sample, by its index."""
+        return range(int(self.offsets[index]), int(self.offsets[index + 1]))
 
     def fingerprint(self, row: int) -> Fingerprint:
         """Return the fingerprint of a medium."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-from typing import Any
+from os import pread
 
 from brimful.blobs import BlobStore
 from brimful.media.reference import BadMediumError, MediaKind, Medium
 
-_MAPPED_BYTES = 256 << 10
-"""Largest medium that is copied from a mapped file: to ask the system for a small one costs more than to copy it."""
+_NOT_OPEN = -1
+"""Number in the place of an open file."""
 
 
 class MediaContainer:
@@ -36,8 +35,7 @@ class MediaContainer:
         self.store, self.key, self.holds_features = store, key, holds_features
         self._local_path = store.local_path(key)
         self.path = self._local_path or f"{store.url}/{key}"
-        self._descriptor: Any = None  # number of the open file
-        self._map: mmap.mmap | None = None
+        self._descriptor = _NOT_OPEN
 
     def medium(self, kind: MediaKind, name: str, offset: int, size: int) -> Medium:
         """Return the medium at a range of the bytes."""
@@ -53,15 +51,14 @@ class MediaContainer:
             BadMediumError: the file is gone, cannot be read, or ends before.
         """
         try:
-            # Behind the end of a file that was cut a map kills the process: its size is asked for before every use.
-            if (
-                self._map is not None
-                and size <= _MAPPED_BYTES
-                and os.lseek(self._descriptor, 0, os.SEEK_END) >= offset + size
-            ):
-                content = self._map[offset : offset + size]
-            else:
-                content = self._read(offset, size)
+            # By position: the descriptor is shared with forked processes. Not by a map, whose pages stay with the process
+            # until it has the whole file, and which kills it behind the end of a file that was cut.
+            content = pread(self._descriptor, size, offset) if self._descriptor >= 0 else self._first_read(offset, size)
+            if len(content) == size:
+                return content
+            # A call reads at most 2 GiB, and a film may have more.
+            while rest := pread(self._descriptor, size - len(content), offset + len(content)):
+                content += rest
         except OSError as error:
             reason = "is missing" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
             raise BadMediumError(f"its file {self.path} {reason}: write the packs again") from error
@@ -76,26 +73,20 @@ class MediaContainer:
             f"bytes {medium.offset:,} … {end:,} of {self.path} are not those that were written: write the packs again"
         )
 
-    def _read(self, offset: int, size: int) -> bytes:
+    def _first_read(self, offset: int, size: int) -> bytes:
+        """Return a range of a file that is not open: it stays open from then on, unless it is behind a URL."""
         if self._local_path is None:
             return self.store.get_range(self.key, offset, offset + size)
-        if self._descriptor is None:
-            self._descriptor = os.open(self._local_path, os.O_RDONLY)
-            if os.fstat(self._descriptor).st_size:
-                self._map = mmap.mmap(self._descriptor, 0, prot=mmap.PROT_READ)
-        # By position: the descriptor is shared with forked processes. A call reads at most 2 GiB, and a film may have more.
-        content = os.pread(self._descriptor, size, offset)
-        while len(content) < size and (rest := os.pread(self._descriptor, size - len(content), offset + len(content))):
-            content += rest
-        return content
+        self._descriptor = os.open(self._local_path, os.O_RDONLY)
+        return pread(self._descriptor, size, offset)
 
     def __reduce__(self) -> tuple[object, ...]:
         return MediaContainer, (self.store, self.key, self.holds_features)
 
     def __del__(self) -> None:
-        if self._descriptor is not None:
+        if self._descriptor >= 0:
             os.close(self._descriptor)
-            self._descriptor = None
+            self._descriptor = _NOT_OPEN
 
     def __repr__(self) -> str:
         return f"MediaContainer({self.path!r})"

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from brimful.arrow_arrays import to_arrow, to_numpy
+from brimful.arrow_arrays import to_arrow, to_arrow_binary, to_numpy
 from brimful.errors import CorruptFileError
 from brimful.media import PlacedMedium
 from brimful.ragged import offsets_of
@@ -181,11 +181,9 @@ class ShardWriter:
         return [()] * len(rows)
 
     def _media_columns(self, cells: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        import pyarrow as pa
-
         if self._version == MEDIA_VERSION:
             return columns_of([MediaCells(*row) for row in cells])
-        return [pa.array([text for (text,) in cells], pa.binary())] if self._version == JSON_VERSION else []
+        return [to_arrow_binary([text for (text,) in cells])] if self._version == JSON_VERSION else []
 
     def close(self) -> None:
         """Write the footer."""
@@ -208,7 +206,9 @@ class _BatchViews:
         self.sample_ids, _ = _list_views(batch.column("sample_ids"))
         self.starts, _ = _list_views(batch.column("starts"))
         self.bits, self.mask_offsets = _text_views(batch.column("loss_mask"))
-        self.checksums = to_numpy(batch.column("checksum"))
+        checksums = to_numpy(batch.column("checksum"))
+        self.digest = _batch_digest(checksums)
+        self.checksums: list[int] = checksums.tolist()
         names = [name for name in ("media", *COLUMNS) if name in batch.schema.names]
         views = [(_list_views if name in _LISTS else _text_views)(batch.column(name)) for name in names]
         # Columns that no pack of the batch has a value in need not be cut.
@@ -289,7 +289,7 @@ class ShardReader:
             raise CorruptFileError(f"{self.path}: batch {batch_index} is damaged ({error}): write it again") from error
         if self._digests is not None:
             committed = self._digests[8 * batch_index : 8 * (batch_index + 1)]
-            if _batch_digest(batch.checksums) != committed:
+            if batch.digest != committed:
                 raise CorruptFileError(
                     f"{self.path}: batch {batch_index} has other bytes than were committed: write the shard again"
                 )
@@ -331,4 +331,4 @@ class ShardReader:
         assert self._media is not None, "packs with media are read with the files of their store"
         if self._version == JSON_VERSION:
             return media_from_json(cells[0], self._media.resolve)
-        return StoredMedia(MediaCells(*cells), self._media) if cells[0] else ()
+        return StoredMedia(MediaCells._make(cells), self._media) if cells[0] else ()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from brimful.arrow_arrays import to_arrow
+from brimful.arrow_arrays import to_arrow, to_arrow_binary
 from brimful.media import MediaKind, Medium
 from brimful.ragged import offsets_of
 from brimful.shards.pack_media import PackMedium, StoredAt, relative_path
@@ -139,7 +139,7 @@ def columns_of(cells: Sequence[MediaCells]) -> list[Any]:
     for name, values in zip(COLUMNS, zip(*cells, strict=True), strict=True):
         field_type = schema_fields()[name]
         if field_type == pa.binary():
-            columns.append(pa.array(values, field_type))
+            columns.append(to_arrow_binary(values))
             continue
         flat = np.frombuffer(b"".join(values), dtype=field_type.value_type.to_pandas_dtype())
         offsets = offsets_of([len(value) // flat.itemsize for value in values]).astype(np.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, overload
 
 import numpy as np
@@ -70,7 +70,11 @@ class StoredMedia(Sequence[PlacedMedium]):
     def _items(self) -> tuple[PlacedMedium, ...]:
         if self._made is None:  # not a cached property, whose lock costs as much as a medium
             facts = self._facts
-            self._made = tuple([_of_shard((facts, index)) for index in range(len(facts.places))])
+            # Many at once: a call for each would take longer than to make it.
+            items = tuple(map(_new, repeat(_OfShard, len(facts.places))))
+            for index, item in enumerate(items):
+                _set_source(item, (facts, index))
+            self._made = items
         return self._made
 
 
@@ -82,17 +86,23 @@ class StoredFacts:
 
     Attributes:
         places: container, offset and size of each medium; container -1 for a reference.
+        containers: those of the places, by number.
+        digests: ``DIGEST_BYTES`` of each medium.
     """
 
     def __init__(self, cells: MediaCells, files: MediaFiles) -> None:
         self._cells, self._files = cells, files
+        self.digests = cells.digests
         # Where bytes are is all that most readers ask for: the other numbers are read with the other facts.
         self.places = list(PLACE.iter_unpack(cells.numbers))
         # A pack whose container is gone must not be served: files are looked at in front of everything else.
-        self._containers: dict[int, MediaContainer] = {}
+        self.containers: dict[int, MediaContainer] = {}
+        previous = -1
         for shard, _, _ in self.places:
-            if shard not in self._containers and shard >= 0:
-                self._containers[shard] = files.container(shard)
+            # One after the other are mostly of one container.
+            if shard != previous and shard >= 0:
+                self.containers[shard] = files.container(shard)
+            previous = shard
 
     @cached_property
     def _rows(self) -> list[tuple[int, ...]]:
@@ -113,14 +123,6 @@ class StoredFacts:
     def _first_runs(self) -> list[int]:
         """First run of each medium among the runs."""
         return list(accumulate((row[_NUM_RUNS] for row in self._rows), initial=0))
-
-    def content(self, index: int) -> bytes | None:
-        """Return the bytes of a medium, if they are in a container and those that were packed."""
-        shard, offset, size = self.places[index]
-        if shard < 0:
-            return None
-        content = self._containers[shard].read(offset, size)
-        return content if digest_bytes(content) == self._digest(index) else None
 
     def fields(self, index: int) -> dict[str, Any]:
         """Return the fields of ``PlacedMedium``.
@@ -147,10 +149,10 @@ class StoredFacts:
         if shard < 0:
             medium = self._files.reference(KINDS[kind], name, path, offset, size)
         else:
-            medium = self._containers[shard].medium(KINDS[kind], name, offset, size)
+            medium = self.containers[shard].medium(KINDS[kind], name, offset, size)
         runs = np.frombuffer(self._cells.runs, dtype=np.int32)[self._first_runs[index] :][:num_runs]
         seconds = self._seconds[index]
-        digest = self._digest(index)
+        digest = self.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
         return {
             "medium": medium,
             "start": start,
@@ -165,9 +167,6 @@ class StoredFacts:
             "segment": segment,
             "fingerprint": "" if digest == NO_DIGEST else digest.hex(),
         }
-
-    def _digest(self, index: int) -> bytes:
-        return self._cells.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
 
 
 class _Fact:
@@ -207,23 +206,20 @@ class _OfShard(PlacedMedium):
 
     def read(self) -> bytes:
         facts, index = self._source
-        content = facts.content(index)
+        shard, offset, size = facts.places[index]
+        if shard >= 0:
+            content = facts.containers[shard].read(offset, size)
+            first = DIGEST_BYTES * index
+            if digest_bytes(content) == facts.digests[first : first + DIGEST_BYTES]:
+                return content
         # A reference, or bytes that are not those that were packed: read as any other medium, which says so.
-        return super().read() if content is None else content
+        return super().read()
 
     def __reduce__(self) -> tuple[object, ...]:
         return PlacedMedium, tuple(getattr(self, name) for name in PlacedMedium.__dataclass_fields__)
 
 
-def _of_shard(source: tuple[StoredFacts, int]) -> PlacedMedium:
-    """Return a medium of a pack, without its facts."""
-    item = _new(_OfShard)
-    _set_source(item, source)
-    return item
-
-
 _new = object.__new__
-
 
 _set_source = _OfShard.__dict__["_source"].__set__
 """Setter of a slot: the class is frozen, and every medium that is served comes through here."""

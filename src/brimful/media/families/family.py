@@ -92,6 +92,10 @@ class Family(ABC):
     remedies: ClassVar[Mapping[MediaKind, tuple[str, ...]]] = {}
     """Settings that make fewer tokens of a medium; none of a kind whose number of tokens is not for choice."""
 
+    needs_full_spectrograms: ClassVar[bool] = True
+    """True for an audio tower that takes no spectrogram but of the longest sound; false for one that reads those columns
+    alone that ``feature_attention_mask`` names."""
+
     @classmethod
     @abstractmethod
     def from_files(cls, files: ProcessorFiles | None, overrides: Mapping[str, Any]) -> Family:

@@ -24,6 +24,8 @@ class Qwen25Omni(Family):
         MediaKind.IMAGE: Placeholder("<|vision_bos|><|IMAGE|><|vision_eos|>", "<|IMAGE|>"),
     }
     remedies = {MediaKind.IMAGE: ("max_pixels",)}
+    # ``get_audio_features`` takes the columns of the mask, and puts sounds one behind the other.
+    needs_full_spectrograms = False
 
     def __init__(self, image: PatchSettings, audio: SpectrogramSettings) -> None:
         self._image, self._audio = image, audio

@@ -4,10 +4,16 @@ A sound of five seconds has 500 columns of the 30,000 that Qwen2.5-Omni is given
 of silence, so each of their numbers is the same.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
 import numpy as np
+import numpy.typing as npt
 
 from brimful.media.features.block import Features
 from brimful.media.placed import PlacedMedium
+
+Array: TypeAlias = npt.NDArray[Any]
 
 _EDGE = 2
 """Columns behind the last that still see the sound: a window is 2.5 steps wide, and centred."""
@@ -41,6 +47,35 @@ def trimmed(features: Features, item: PlacedMedium) -> Features:
         "padding": spectrogram.reshape(-1)[-1:],
         "num_columns": np.array([spectrogram.shape[-1]], dtype=np.int64),
     }
+
+
+def shortened(features: Features, num_columns: int) -> Features:
+    """Return a copy of a sound's features with that many columns, at least its own; those of other media as they are.
+
+    >>> mask = np.array([[1, 0, 0, 0, 0]], np.int32)
+    >>> spectrogram = np.array([[[5, 4, 3, 0, 0]]], np.float32)
+    >>> shortened({"input_features": spectrogram, "feature_attention_mask": mask}, 2)["input_features"].tolist()
+    [[[5.0, 4.0]]]
+    """
+    if _MASK not in features:
+        return features
+    return {name: array[..., :num_columns].copy() for name, array in features.items()}
+
+
+def lengthened(packs: Sequence[Mapping[str, Array]]) -> list[Mapping[str, Array]]:
+    """Return arrays of the sounds of several packs with the columns of the longest; those of other media as they are.
+
+    Zeros come behind: a tower for which ``shortened`` is of use reads no column behind the end of a sound.
+    """
+    lengths = {arrays[_MASK].shape[-1] for arrays in packs if _MASK in arrays}
+    if len(lengths) < 2:
+        return list(packs)
+    return [{name: _padded(array, max(lengths)) for name, array in arrays.items()} for arrays in packs]
+
+
+def _padded(array: Array, num_columns: int) -> Array:
+    padding = [(0, 0)] * (array.ndim - 1) + [(0, num_columns - array.shape[-1])]
+    return np.pad(array, padding)
 
 
 def restored(stored: Features, item: PlacedMedium) -> Features:

@@ -101,6 +101,8 @@ def _compare(kind: _Kind, expected: Sequence[_Item], values: Any, sizes: Any) ->
     actual_sizes = None if sizes is None else _as_array(sizes)
     if due_sizes and actual_sizes is None:
         return failed("media", f"the batch has no {kind.sizes}", f"the collator drops {kind.sizes}", way_out)
+    if kind.kind is MediaKind.AUDIO and actual_sizes is not None:
+        expected, rows, actual_sizes = _of_one_width(expected, rows, actual_sizes)
     num_items = len(expected) if actual_sizes is None or not due_sizes else len(actual_sizes)
     if len(rows) != due_rows or num_items != len(expected):
         detail = (
@@ -131,6 +133,35 @@ def _compare(kind: _Kind, expected: Sequence[_Item], values: Any, sizes: Any) ->
             way_out,
         )
     return None
+
+
+def _of_one_width(
+    expected: Sequence[_Item], rows: npt.NDArray[Any], masks: npt.NDArray[Any]
+) -> tuple[Sequence[_Item], npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return sounds and masks with as many columns, 0 behind the end of each sound; as they are where all have as many.
+
+    Batches for towers that read no column behind the end of a sound are as wide as their longest (Qwen2.5-Omni).
+    """
+    widths = {rows.shape[-1], *(item.values.shape[-1] for item in expected)}
+    if len(widths) == 1 or any(item.size is None for item in expected) or len(masks) != len(rows):
+        return expected, rows, masks
+    width = max(widths)
+    items = [
+        _Item(
+            item.name, _ended(item.values, np.asarray(item.size)[None], width), _widened(np.asarray(item.size), width)
+        )
+        for item in expected
+    ]
+    return items, _ended(rows, masks, width), _widened(masks, width)
+
+
+def _widened(values: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, width - values.shape[-1])])
+
+
+def _ended(values: npt.NDArray[Any], masks: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    """Return spectrograms of a width with 0 in each column that their mask leaves out."""
+    return _widened(np.where(masks[:, None, :] != 0, values, 0), width)
 
 
 def _word(kind: _Kind) -> str:
