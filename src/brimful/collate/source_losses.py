@@ -70,7 +70,7 @@ class SourceNames:
         index = np.searchsorted(self._ends, sample_ids, side="right")
         is_outside = (index >= len(self.names)) | (np.asarray(sample_ids) < 0)
         if is_outside.any():
-            sample = int(np.asarray(sample_ids)[is_outside][0])
+            sample = int(np.asarray(sample_ids)[is_outside].max())
             raise SettingsError(
                 f"sample {sample} is of no source: the {len(self.names)} sources have {int(self._ends[-1]):,} samples together"
             )
