@@ -244,7 +244,7 @@ class InTorchdata:
     """torchdata's loader with its own state; taken up by the sampler, or by the loader itself."""
 
     def __init__(self, loader, num_workers, *, is_native):
-        from torchdata.stateful_dataloader import StatefulDataLoader
+        from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-not-found]
 
         self.sampler = RequestSampler(loader)
         options = {"batch_size": None, "num_workers": num_workers, "collate_fn": list}
@@ -328,7 +328,7 @@ def test_what_a_sampler_cannot_take_is_refused(makers):
     with pytest.raises(SettingsError, match=r"a stream has not yet: WorkerLoader\(loader, num_workers=n\)"):
         RequestSampler(makers["stream"](Place(0, 1, 1, 0)))
     with pytest.raises(SettingsError, match=r"in StatefulDataLoader pass sampler=RequestSampler\(loader\)"):
-        iter(LoaderDataset(PackLoader(toy_packs(3)))).state_dict()
+        iter(LoaderDataset(PackLoader(toy_packs(3)))).state_dict()  # type: ignore[attr-defined]
 
 
 def test_a_stream_or_an_agreement_is_for_one_process():

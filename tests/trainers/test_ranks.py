@@ -64,8 +64,8 @@ def test_transformers_trainer(tmp_path):
             assert entry == pytest.approx(expected_entry, rel=1e-4), "losses by source of all ranks"
     # Before the first step the model is known: the losses of its four packs, sample by sample.
     first = [pack // 3 for seen, _ in ranks for pack in seen["seen"][: SETTINGS["accumulation"]]]
-    packs = tiny.packs(SETTINGS["packs"] + 1)
-    alone = evaluate_samples(tiny.model(), [packs[pack] for pack in first], PackCollator()).by_source(SOURCES)
+    all_packs = tiny.packs(SETTINGS["packs"] + 1)
+    alone = evaluate_samples(tiny.model(), [all_packs[pack] for pack in first], PackCollator()).by_source(SOURCES)
     assert set(alone) == set(SOURCES), "the first step has both"
     by_hand = [alone[source].loss for source in SOURCES] + [alone[source].token_acc for source in SOURCES]
     assert ranks[0][0]["logs"]["sources"][0] == pytest.approx(by_hand, rel=1e-5)
