@@ -36,8 +36,8 @@ def test_tables_of_parts_are_planned_as_one(chats: Path, tokenizer: Path, tmp_pa
         (tmp_path / f"{name}.jsonl").write_text("".join(part))
     options = ("--tokenizer", tokenizer, "--cache-dir", tmp_path / "cache", "--quiet")
     parts, tables = [tmp_path / f"{name}.jsonl" for name in "ab"], [tmp_path / f"{name}.arrow" for name in "ab"]
-    for part, table in zip(parts, tables, strict=True):
-        run("measure", part, "-o", table, *options)
+    for source, table in zip(parts, tables, strict=True):
+        run("measure", source, "-o", table, *options)
     run("measure", *parts, "-o", tmp_path / "all.arrow", *options)
     joined = result_of("plan", *tables, "--max-length", 70)
     assert joined["fingerprint"] == result_of("plan", tmp_path / "all.arrow", "--max-length", 70)["fingerprint"]

@@ -191,7 +191,7 @@ def test_losses_by_source_are_those_of_the_samples(tmp_path, dialect):
 
 
 def test_losses_by_source_are_refused_where_there_are_no_logits(tmp_path):
-    class NoLogits(transformers.Trainer):
+    class NoLogits(transformers.Trainer):  # type: ignore[name-defined]
         def compute_loss(self, model, inputs, return_outputs=False, **options):
             loss, _ = super().compute_loss(model, inputs, True, **options)
             return (loss, {"loss": loss}) if return_outputs else loss

@@ -119,9 +119,9 @@ class SourceLosses:
     >>> source_ids = batch.pop("source_ids")  # int32[1, T], beside the labels
     >>> source_ids.tolist()
     [[-1, 0, 0, -1, 1]]
-    >>> losses.add(torch.zeros(1, 5, 8), batch["labels"], source_ids)
+    >>> losses.add(torch.zeros(1, 5, 1000), batch["labels"], source_ids)
     >>> {name: round(mean, 3) for name, mean in losses.means().items() if name.startswith("loss")}
-    {'loss/chat': 2.079, 'loss/code': 2.079}
+    {'loss/chat': 6.908, 'loss/code': 6.908}
     """
 
     def __init__(self, sources: SourceParts | SourceNames) -> None:

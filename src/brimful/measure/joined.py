@@ -75,7 +75,7 @@ def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
         provenance=_provenance(tables),
         rejects=list(islice(rejects, _MAX_REJECTS)),
         targets=_targets(tables),
-        media_states=np.concatenate([table.media_states for table in tables]) if has_states else None,  # type: ignore[misc]
+        media_states=np.concatenate([table.media_states for table in tables]) if has_states else None,
     )
 
 
