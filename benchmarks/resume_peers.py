@@ -25,7 +25,8 @@ import torch.utils.data
 
 from brimful import PackLoader, TokenBudget, TokenBudgetBatches
 from brimful.serve import Window, WindowBatches
-from brimful.serve.workers import LoaderDataset, WorkerLoader
+from brimful.serve.request_sampler import RequestSampler
+from brimful.serve.workers import WorkerLoader
 from brimful.testing.resume import Place, ResumeTable, check_resume, resume_cases
 from brimful.testing.toys import toy_pack, toy_packs
 
@@ -102,7 +103,7 @@ def of_tars(batch: Any) -> list[int]:
 
 
 def ours(place: Place, *, kind: str) -> Any:
-    """Our loaders in workers, or in torchdata's loader."""
+    """Our loaders, without workers."""
     ranks: dict[str, Any] = {"dp_rank": place.dp_rank, "dp_world_size": place.dp_world_size}
     ranks["micro_batches"] = place.micro_batches
     packs = [toy_pack([int(length)], first_sample=number) for number, length in enumerate(LENGTHS)]
@@ -112,39 +113,39 @@ def ours(place: Place, *, kind: str) -> Any:
         loader = WindowBatches(packs, Window(24, size=10), numbers, lengths=LENGTHS, **ranks)
     else:
         loader = TokenBudgetBatches(packs, TokenBudget(24, min_buffered=5), numbers, lengths=LENGTHS, **ranks)
-    return WorkerLoader(loader, num_workers=place.num_workers)
+    return loader
 
 
-def ours_in_torchdata(place: Place) -> Any:
-    """Our packs in torchdata's loader, which keeps one state for each of its workers."""
+def ours_in_workers(place: Place, *, kind: str) -> Any:
+    """Our loaders in workers."""
+    return WorkerLoader(ours(place, kind=kind), num_workers=place.num_workers)
+
+
+def ours_in_torchdata(place: Place, *, kind: str) -> Any:
+    """Our loaders in torchdata's, which asks for their batches by a sampler."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    ranks = {"dp_rank": place.dp_rank, "dp_world_size": place.dp_world_size, "micro_batches": place.micro_batches}
-    packs = PackLoader(toy_packs(NUM_SAMPLES), numbers, packs_per_micro_batch=BATCH, **ranks)
-    return Epochs(LoaderDataset(packs), partial(StatefulDataLoader, batch_size=None, num_workers=place.num_workers))
+    sampler = RequestSampler(ours(place, kind=kind))
+    loader = StatefulDataLoader(sampler.dataset, sampler=sampler, batch_size=None, num_workers=place.num_workers)
+    return AnyWorkers(loader, sampler)
 
 
-class Epochs:
-    """A training loop\'s part: ``set_epoch`` before each, and the loader\'s own state."""
+class AnyWorkers:
+    """torchdata's loader and state; the state goes to the sampler, which takes that of any number of workers."""
 
-    def __init__(self, dataset: LoaderDataset, make: Callable[..., Any]) -> None:
-        self._dataset, self._loader, self._epoch = dataset, make(dataset), 0
-        self._is_ended = False
+    def __init__(self, loader: Any, sampler: RequestSampler) -> None:
+        self._loader, self._sampler = loader, sampler
 
     def __iter__(self) -> Any:
-        self._dataset.set_epoch(self._epoch)
-        yield from self._loader
-        self._epoch += 1
+        return iter(self._loader)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the loader, and the epoch."""
-        return {"loader": self._loader.state_dict(), "epoch": self._epoch}
+    def state_dict(self) -> Any:
+        """Return the state of torchdata's loader."""
+        return self._loader.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a state of as many workers."""
-        self._epoch = state["epoch"]
-        self._dataset.set_epoch(self._epoch)
-        self._loader.load_state_dict(state["loader"])
+    def load_state_dict(self, state: Any) -> None:
+        """Go to a state."""
+        self._sampler.load_state_dict(state)
 
 
 def numbers(packs: Any) -> list[int]:
@@ -163,11 +164,16 @@ def tables(folder: Path, word: str) -> list[ResumeTable]:
     def flat(batch: Any) -> list[int]:
         return batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
 
+    def in_torchdata() -> str:
+        return f"in {version('torchdata')}"
+
     loaders: list[tuple[str, Callable[[], str], Callable[[], Callable[[Place], Any]], Callable[[Any], list[int]]]] = [
-        ("brimful packs", lambda: "in WorkerLoader", lambda: partial(ours, kind="packs"), flat),
-        ("brimful window", lambda: "in WorkerLoader", lambda: partial(ours, kind="window"), flat),
-        ("brimful token budget", lambda: "in WorkerLoader", lambda: partial(ours, kind="budget"), flat),
-        ("brimful packs", lambda: f"in {version('torchdata')}", lambda: ours_in_torchdata, flat),
+        ("brimful packs", lambda: "in WorkerLoader", lambda: partial(ours_in_workers, kind="packs"), flat),
+        ("brimful window", lambda: "in WorkerLoader", lambda: partial(ours_in_workers, kind="window"), flat),
+        ("brimful token budget", lambda: "in WorkerLoader", lambda: partial(ours_in_workers, kind="budget"), flat),
+        ("brimful packs", in_torchdata, lambda: partial(ours_in_torchdata, kind="packs"), flat),
+        ("brimful window", in_torchdata, lambda: partial(ours_in_torchdata, kind="window"), flat),
+        ("brimful token budget", in_torchdata, lambda: partial(ours_in_torchdata, kind="budget"), flat),
         (
             "StatefulDataLoader over a stream",
             lambda: version("torchdata", "datasets"),

@@ -29,18 +29,39 @@ def test_plan_takes_a_table_an_array_or_a_data_set(chats: Path, tokenizer: Path,
     assert results[0]["path"] is None
 
 
-def test_several_tables_are_refused_with_the_way_to_one(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
-    """The way that the message names measures nothing again, and gives the plan of all samples."""
-    more = tmp_path / "more.jsonl"
-    more.write_text(chats.read_text())
+def test_tables_of_parts_are_planned_as_one(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Measured in two jobs, planned in one call without the data: the plan of all; in the wrong state refused by name."""
+    rows = chats.read_text().splitlines(keepends=True)
+    for name, part in (("a", rows[:4]), ("b", rows[4:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(part))
     options = ("--tokenizer", tokenizer, "--cache-dir", tmp_path / "cache", "--quiet")
-    for path, name in ((chats, "a"), (more, "b")):
-        run("measure", path, "-o", tmp_path / f"{name}.arrow", *options)
-    error = refused("plan", tmp_path / "a.arrow", tmp_path / "b.arrow", "--max-length", 70)
-    assert "a.arrow is a length table, and a plan is of one table alone" in error
-    assert "`brimful measure DATA DATA -o FILE`" in error
-    run("measure", chats, more, "-o", tmp_path / "all.arrow", *options)
-    assert result_of("plan", tmp_path / "all.arrow", "--max-length", 70)["samples_in"] == 12
+    parts, tables = [tmp_path / f"{name}.jsonl" for name in "ab"], [tmp_path / f"{name}.arrow" for name in "ab"]
+    for source, table in zip(parts, tables, strict=True):
+        run("measure", source, "-o", table, *options)
+    run("measure", *parts, "-o", tmp_path / "all.arrow", *options)
+    joined = result_of("plan", *tables, "--max-length", 70)
+    assert joined["fingerprint"] == result_of("plan", tmp_path / "all.arrow", "--max-length", 70)["fingerprint"]
+    error = refused("plan", tables[0], parts[1], "--max-length", 70)
+    assert "a.arrow is a length table and" in error
+    assert f"`brimful measure {parts[1]} -o FILE`" in error
+    assert "they would be packed twice" in refused("plan", tables[0], tables[0], "--max-length", 70)
+
+
+def test_a_table_that_waits_for_shares_is_named_with_them(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Without it a job array with a task that was killed for good ends in 'no such file'."""
+    lengths = tmp_path / "lengths.arrow"
+    measure = ("measure", chats, "-o", lengths, "--tokenizer", tokenizer, "--cache-dir", tmp_path / "cache", "--quiet")
+    share = outcome(*measure, "--task-index", 1, "--num-tasks", 3)
+    assert (share[0], share[2].partition(". ")[0]) == (
+        0,
+        "share 1 of 3 is done; 1 of 3 shares are there, and 0, 2 missing",
+    )
+    error = refused("plan", lengths, "--max-length", 70)
+    assert "lengths.arrow is not there yet, of 3 shares 0, 2 are missing: brimful measure" in error
+    assert "--task-index 0 and --num-tasks 3" in error or "--task-index 0 --num-tasks 3" in error
+    run(*measure)
+    assert result_of("plan", lengths, "--max-length", 70)["num_packs"] == 4
+    assert not list(tmp_path.glob("*.shares.json")), "the note is gone with its reason"
 
 
 def test_plan_prints_its_account_and_saves_the_plan(tmp_path: Path) -> None:

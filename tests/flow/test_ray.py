@@ -13,7 +13,8 @@ import warnings
 
 import pytest
 
-from brimful import PlanSettings, measure_lengths
+from brimful import PlanSettings, measure_lengths, open_source
+from brimful.encode.processor_reference import ProcessorReference
 from brimful.errors import BadSampleError, SettingsError, TaskFailedError
 from brimful.export import export_packs
 from brimful.materialize import pack_dataset
@@ -98,6 +99,62 @@ def test_bytes_are_those_of_a_local_run(cluster, data, tmp_path):
     names = set(local[0])
     assert {"plan.arrow", "lengths.arrow"} < names
     assert sum(name.startswith("shards/") for name in names) > 5
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """Twelve chats with a picture each, two a block, and an encoder whose processor can be loaded and compared with."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("PIL")
+    from brimful.encode.media_chat import MediaChatEncoder
+    from brimful.media.families import open_family
+    from brimful.testing.toys import toy_media_tokenizer, toy_picture
+
+    monkeypatch.setattr(line_index, "BLOCK_ROWS", 2)
+    rows = []
+    for number in range(12):
+        (tmp_path / f"{number}.png").write_bytes(toy_picture(40 + 12 * number, 60))
+        turns = [{"role": "user", "content": "<image>What?"}, {"role": "assistant", "content": "A square."}]
+        rows.append({"messages": turns, "images": [f"{number}.png"]})
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = {"image_processor_type": "Qwen2VLImageProcessor", "video_processor_type": "Qwen2VLVideoProcessor"}
+    (tmp_path / "processor").mkdir()
+    (tmp_path / "processor/preprocessor_config.json").write_text(
+        json.dumps({**files, "min_pixels": 784, "max_pixels": 7840})
+    )
+    encoder = MediaChatEncoder(toy_media_tokenizer(), open_family("qwen2-vl", tmp_path / "processor"))
+    return open_source(path, media=True), encoder
+
+
+def test_media_are_measured_and_compared_as_here(cluster, pictures, tmp_path, monkeypatch):
+    """Files of pictures are looked at by the workers, and a share goes through the model's own processor here."""
+    source, encoder = pictures
+    compared = []
+    difference = ProcessorReference.difference
+
+    def record(self, sample, length):
+        compared.append(sample.sample_id)
+        return difference(self, sample, length)
+
+    monkeypatch.setattr(ProcessorReference, "difference", record)
+    # Few rows are encoded by the reference alone: here faster libraries encode, and a share is encoded by both.
+    monkeypatch.setattr("brimful.measure.job._FEW_ROWS", -1)
+    tables = {}
+    for engine in ("local", "ray"):
+        path, cache = tmp_path / f"{engine}.arrow", tmp_path / engine
+        tables[engine] = measure_lengths(source, encoder, path=path, cache_dir=cache, num_proc=2, execution=engine)
+        assert compared, f"nothing was compared: {engine}"
+        compared.clear()
+        for suffix in (".compared", ".processor"):
+            records = list((cache / "lengths").glob(f"*/parts/*/*{suffix}"))
+            assert len(records) == 6, f"each block was compared in both ways: {engine}"
+    assert (tmp_path / "ray.arrow").read_bytes() == (tmp_path / "local.arrow").read_bytes()
+    assert (tables["ray"].tokens > 0).all()
+    # A file that changed since is found by the workers, and its block measured again.
+    (tmp_path / "3.png").write_bytes((tmp_path / "9.png").read_bytes())
+    again = measure_lengths(source, encoder, cache_dir=tmp_path / "ray", num_proc=2, execution="ray")
+    assert again.tokens[3] == again.tokens[9] != tables["ray"].tokens[3]
 
 
 @pytest.mark.parametrize("stage", ["measure", "write"])

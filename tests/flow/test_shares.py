@@ -158,7 +158,7 @@ def test_the_program_ends_well_when_a_share_is_done(data, tmp_path):
     code, out, err = outcome(*command, "--task-index", "1")
     assert (code, out) == (0, "")
     assert err == (
-        "share 1 of 2 is done; 1 of 2 shares are there. The call that finishes last joins them, or the same one without "
+        "share 1 of 2 is done; 1 of 2 shares are there, and 0 missing. The call that finishes last joins them, or the same one without "
         "--task-index and --num-tasks\n"
     )
     code, out, err = outcome(*command, "--task-index", "1", "--json")

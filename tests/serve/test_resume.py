@@ -24,13 +24,16 @@ from brimful import (  # noqa: E402
 from brimful.errors import SettingsError, StateError  # noqa: E402
 from brimful.measure import measure_lengths  # noqa: E402
 from brimful.plan import plan_packs  # noqa: E402
+from brimful.serve.request_sampler import RequestSampler  # noqa: E402
 from brimful.serve.window import Window  # noqa: E402
 from brimful.serve.window_batches import WindowBatches  # noqa: E402
 from brimful.serve.workers import LoaderDataset, WorkerLoader  # noqa: E402
-from brimful.testing.resume import check_resume, resume_cases  # noqa: E402
+from brimful.testing.resume import Place, check_resume, resume_cases  # noqa: E402
 from brimful.testing.toys import toy_chat_encoder, toy_packs, toy_stream  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:.*fork")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create", "ignore:.*fork", "ignore:'set_vital' is deprecated"
+)
 
 RNG = np.random.default_rng(0)
 TEXTS = [{"text": "x" * int(length)} for length in RNG.integers(2, 15, 36)]
@@ -235,6 +238,97 @@ def test_it_goes_on_by_pack_index_and_says_so(logged):
         loader.load_state_dict(first.state_dict())
     assert [list(loader) for loader in ranks] == [[[(4, 0)], [(6, 0)]], [[(5, 0)], [(7, 0)]]]
     assert "goes on with steps of 2 packs (2 ranks × 1 × 1 pack), before with 4 (4 ranks" in "\n".join(logged)
+
+
+class InTorchdata:
+    """torchdata's loader with its own state; taken up by the sampler, or by the loader itself."""
+
+    def __init__(self, loader, num_workers, *, is_native):
+        from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-not-found]
+
+        self.sampler = RequestSampler(loader)
+        options = {"batch_size": None, "num_workers": num_workers, "collate_fn": list}
+        self.loader = StatefulDataLoader(self.sampler.dataset, sampler=self.sampler, **options)
+        self.is_native = is_native
+
+    def __iter__(self):
+        return iter(self.loader)
+
+    def state_dict(self):
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state):
+        (self.loader if self.is_native else self.sampler).load_state_dict(state)
+
+
+@pytest.mark.parametrize("is_native", [False, True], ids=["by the sampler", "by the loader"])
+@pytest.mark.parametrize("kind", ["store", "source and plan", "window", "token budget"])
+def test_in_torchdata_and_other_worlds(makers, kind, is_native):
+    """The state is the sampler's, of delivered batches: torchdata keeps nothing of ours elsewhere."""
+    pytest.importorskip("torchdata")
+
+    def make(place):
+        return InTorchdata(makers[kind](place), place.num_workers, is_native=is_native)
+
+    table = check_resume(make, list, title=kind, num_steps=4, cases=resume_cases(num_workers=[0]))
+    assert table.is_exact, str(table)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["store", "source and plan", "window", "token budget"])
+def test_in_torchdata_with_workers(makers, kind):
+    """What its workers have made ahead is in no state; and 0, then 4, then 1 of them."""
+    pytest.importorskip("torchdata")
+
+    def make(place):
+        return InTorchdata(makers[kind](place), place.num_workers, is_native=False)
+
+    cases = [case for case in resume_cases(num_workers=[2]) if any(workers for _, workers in case.runs)]
+    table = check_resume(make, list, title=kind, num_steps=4, cases=cases, stops=[1, 3])
+    assert len(table.rows) == 6
+    assert table.is_exact, str(table)
+
+
+def torchdata_state(sampler, num_workers, since=0):
+    """What ``StatefulDataLoader.state_dict`` of torchdata 0.11 returns, as far as we read it."""
+    main = {"_index_sampler_state": sampler.state_dict()}
+    if not num_workers:
+        return {**main, "_num_yielded": 2, "_fetcher_state": None}
+    return {"_snapshot": {"_main_snapshot": {**main, "_num_workers": num_workers}}, "_steps_since_snapshot": since}
+
+
+@pytest.mark.parametrize("num_workers", [0, 4])
+def test_a_sampler_takes_the_state_of_any_number_of_workers(num_workers):
+    """Also where torchdata is not installed: two batches were asked for, and the third is next."""
+    sampler = RequestSampler(PackLoader(toy_packs(5), samples, seed=None))
+    requests = list(islice(sampler, 2))
+    assert [sampler.dataset[request] for request in requests] == [[(0, 0)], [(1, 0)]]
+    state = json.loads(json.dumps(torchdata_state(sampler, num_workers)))
+    later = RequestSampler(PackLoader(toy_packs(5), samples, seed=None))
+    later.load_state_dict(state)
+    batches = torch.utils.data.DataLoader(later.dataset, sampler=later, batch_size=None, collate_fn=list)
+    assert list(batches) == [[(2, 0)], [(3, 0)], [(4, 0)]]
+    assert list(batches) == [[(number, 0)] for number in range(5)], "the next epoch"
+    assert later.state_dict()["epoch"] == 2
+    later.set_epoch(7)
+    assert (len(list(later)), later.state_dict()["epoch"]) == (5, 8)
+
+
+def test_a_sampler_left_early_begins_again_where_it_began():
+    sampler = RequestSampler(PackLoader(toy_packs(3), samples, seed=None))
+    assert [list(islice(sampler, 2)), list(islice(sampler, 2))] == [[[0], [1]]] * 2
+
+
+def test_what_a_sampler_cannot_take_is_refused(makers):
+    sampler = RequestSampler(PackLoader(toy_packs(5), samples))
+    with pytest.raises(StateError, match=r"is 3 batches behind what it delivered: save with snapshot_every_n_steps=1"):
+        sampler.load_state_dict(torchdata_state(sampler, 2, since=3))
+    with pytest.raises(StateError, match=r"holds none of a RequestSampler: pass sampler=RequestSampler\(loader\)"):
+        sampler.load_state_dict({"_index_sampler_state": None, "_num_yielded": 2})
+    with pytest.raises(SettingsError, match=r"a stream has not yet: WorkerLoader\(loader, num_workers=n\)"):
+        RequestSampler(makers["stream"](Place(0, 1, 1, 0)))
+    with pytest.raises(SettingsError, match=r"in StatefulDataLoader pass sampler=RequestSampler\(loader\)"):
+        iter(LoaderDataset(PackLoader(toy_packs(3)))).state_dict()  # type: ignore[attr-defined]
 
 
 def test_a_stream_or_an_agreement_is_for_one_process():

@@ -13,6 +13,9 @@ from tests.trainers import tiny
 
 SETTINGS = {"packs": 11, "accumulation": 2, "epochs": 2}
 
+SOURCES = {"chat": 13, "code": 23}
+"""The 36 samples of 12 packs of three: the fifth pack has samples of both."""
+
 SCHEDULE = {"packs": 23, "stop": 9, "steps": 12}
 """23 packs, four a step: six steps an epoch, the last with a place that no pack has."""
 SCHEDULE_COSTS = np.random.default_rng(0).lognormal(1.0, 1.0, SCHEDULE["packs"])
@@ -55,10 +58,12 @@ def by_transformers(folder, ranks):
     trainer = transformers.Trainer(
         model=model, args=arguments, train_dataset=tiny.packs(SETTINGS["packs"] + 1), data_collator=collator
     )
-    log_packing(trainer)
+    log_packing(trainer, by_source=SOURCES)
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "supervised_tokens" in entry]
-    return collator.seen, model, [(entry["supervised_tokens"], entry["samples_per_step"]) for entry in logs]
+    names = [f"{metric}/{source}" for metric in ("loss", "token_acc") for source in SOURCES]
+    counts = [(entry["supervised_tokens"], entry["samples_per_step"]) for entry in logs]
+    return collator.seen, model, {"counts": counts, "sources": [[entry.get(name) for name in names] for entry in logs]}
 
 
 class Places(PackCollator):

@@ -12,7 +12,18 @@ pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 pytest.importorskip("transformers")
 
-from tests.trainers.ranks_run import SCHEDULE, SCHEDULE_COSTS, SETTINGS, by_schedule, by_transformers, weights_of
+from brimful import PackCollator
+from brimful.trainers import evaluate_samples
+from tests.trainers import tiny
+from tests.trainers.ranks_run import (
+    SCHEDULE,
+    SCHEDULE_COSTS,
+    SETTINGS,
+    SOURCES,
+    by_schedule,
+    by_transformers,
+    weights_of,
+)
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
@@ -48,7 +59,16 @@ def test_transformers_trainer(tmp_path):
         assert sorted(of_ranks[0] + of_ranks[1]) == list(range(0, 3 * packs, 3)), "every pack once"
     for seen, weights in ranks:
         assert difference(weights, expected) < 1e-6
-        assert seen["logs"] == [list(entry) for entry in logs], "counts of all ranks"
+        assert seen["logs"]["counts"] == [list(entry) for entry in logs["counts"]], "counts of all ranks"
+        for entry, expected_entry in zip(seen["logs"]["sources"], logs["sources"], strict=True):
+            assert entry == pytest.approx(expected_entry, rel=1e-4), "losses by source of all ranks"
+    # Before the first step the model is known: the losses of its four packs, sample by sample.
+    first = [pack // 3 for seen, _ in ranks for pack in seen["seen"][: SETTINGS["accumulation"]]]
+    all_packs = tiny.packs(SETTINGS["packs"] + 1)
+    alone = evaluate_samples(tiny.model(), [all_packs[pack] for pack in first], PackCollator()).by_source(SOURCES)
+    assert set(alone) == set(SOURCES), "the first step has both"
+    by_hand = [alone[source].loss for source in SOURCES] + [alone[source].token_acc for source in SOURCES]
+    assert ranks[0][0]["logs"]["sources"][0] == pytest.approx(by_hand, rel=1e-5)
 
 
 def waiting(costs):

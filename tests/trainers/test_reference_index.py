@@ -92,15 +92,23 @@ def test_a_folder_that_cannot_be_written_to_is_sorted_in_memory(tmp_path, monkey
     assert not (tmp_path / "model-packs" / INDEX_NAME).exists()
 
 
-def test_a_damaged_index_is_refused(tmp_path):
+@pytest.mark.parametrize("column", ["sample_ids", "contents", "logps"])
+def test_a_damaged_index_is_refused(tmp_path, column):
+    """Also by a worker that maps it later; a search in damaged ids would find nothing, or the numbers of another sample."""
     large_pass(tmp_path, 1000)
-    ReferenceLogps.open(tmp_path)
+    references = ReferenceLogps.open(tmp_path)
     path = tmp_path / "model-packs" / INDEX_NAME
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    values = np.ascontiguousarray(getattr(reference_index.open_index(path), column)).tobytes()
+    worker = pickle.dumps(references)
+    data[data.index(values) + len(values) // 2] ^= 1
+    path.unlink()  # not in place: the numbers that are mapped here stay
     path.write_bytes(data)
-    with pytest.raises(CorruptFileError, match=f"{INDEX_NAME} is damaged"):
+    message = f"{INDEX_NAME} is damaged: column '{column}' has other numbers than were written"
+    with pytest.raises(CorruptFileError, match=message):
         ReferenceLogps.open(tmp_path)
+    with pytest.raises(CorruptFileError, match=message):
+        pickle.loads(worker)
 
 
 def test_numbers_of_brimful_0_1_open(tmp_path):

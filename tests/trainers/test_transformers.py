@@ -33,11 +33,10 @@ def make_trainer(folder, *, steps=6, collator=None, model=None, **options):
         per_device_train_batch_size=1,
         per_device_eval_batch_size=1,
         learning_rate=1e-2,
-        logging_steps=1,
         report_to="none",
         use_cpu=True,
         disable_tqdm=True,
-        **{"save_strategy": "no", **options},
+        **{"save_strategy": "no", "logging_steps": 1, **options},
     )
     return transformers.Trainer(
         model=model or tiny.model(),
@@ -153,6 +152,63 @@ def test_the_numbers_are_in_the_log_and_reach_those_who_report(tmp_path):
     evaluations = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
     assert len(evaluations) == 2
     assert not names & evaluations[0].keys()
+
+
+SOURCES = {"chat": 10, "code": 20}
+"""Of the 30 samples of ten packs: the fourth has samples of both."""
+
+
+@pytest.mark.parametrize("dialect", ["transformers", pytest.param("plain", marks=pytest.mark.long)])
+def test_losses_by_source_are_those_of_the_samples(tmp_path, dialect):
+    """Two logs of four micro-batches, of a model that does not learn: means over targets, and not of micro-batches."""
+    collator = PackCollator(dialect=dialect, pad_to=24)
+    trainer = make_trainer(
+        tmp_path,
+        steps=4,
+        collator=collator,
+        gradient_accumulation_steps=2,
+        logging_steps=2,
+        eval_strategy="steps",
+        eval_steps=3,
+        train_sampling_strategy="sequential",
+    )
+    trainer.args.learning_rate = 0.0
+    log_packing(trainer, by_source=SOURCES)
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "loss" in entry]
+    packs = tiny.packs(10)
+    for number, entry in enumerate(entries):
+        part = [packs[pack] for pack in range(4 * number, 4 * number + 4)]
+        alone = evaluate_samples(tiny.model(), part, PackCollator()).by_source(SOURCES)
+        losses = {f"loss/{source}": losses.loss for source, losses in alone.items()}
+        hits = {f"token_acc/{source}": losses.token_acc for source, losses in alone.items()}
+        logged = {name: value for name, value in entry.items() if "/" in name}
+        assert logged == pytest.approx({**losses, **hits}, rel=1e-5)
+    assert [sum("/" in name for name in entry) for entry in entries] == [4, 2], (
+        "the second four packs are of code alone"
+    )
+    assert not any("/chat" in name for entry in trainer.state.log_history if "eval_loss" in entry for name in entry)
+
+
+def test_losses_by_source_are_refused_where_there_are_no_logits(tmp_path):
+    class NoLogits(transformers.Trainer):  # type: ignore[name-defined]
+        def compute_loss(self, model, inputs, return_outputs=False, **options):
+            loss, _ = super().compute_loss(model, inputs, True, **options)
+            return (loss, {"loss": loss}) if return_outputs else loss
+
+    trainer = make_trainer(tmp_path)
+    trainer.args.use_liger_kernel = True
+    with pytest.raises(
+        SettingsError, match=r"by_source needs the loss of each token, and use_liger_kernel=True makes no"
+    ):
+        log_packing(trainer, by_source=SOURCES)
+    trainer.args.use_liger_kernel = False
+    trainer.__class__ = NoLogits
+    log_packing(trainer, by_source=SOURCES)
+    with pytest.raises(
+        SettingsError, match=r"no logits for each of its tokens: leave it out, and call evaluate_samples"
+    ):
+        trainer.train()
 
 
 def test_another_collator_and_wrong_settings_are_refused(tmp_path):

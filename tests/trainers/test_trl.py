@@ -74,9 +74,15 @@ def test_a_step_is_the_mean_over_the_targets_of_its_packs(tmp_path):
     packs = tiny.packs(2)
     expected = evaluate_samples(tiny.model(), one_by_one(packs), PackCollator()).loss
     trainer = make_trainer(tmp_path, steps=1, data=packs, gradient_accumulation_steps=2, dataloader_num_workers=1)
-    log_packing(trainer)
+    sources = {"chat": 2, "code": 4}
+    log_packing(trainer, by_source=sources)
     trainer.train()
     entry = trainer.state.log_history[0]
+    alone = evaluate_samples(tiny.model(), packs, PackCollator()).by_source(sources)
+    assert {name: entry[f"loss/{name}"] for name in sources} == pytest.approx(
+        {name: losses.loss for name, losses in alone.items()}, rel=1e-4
+    ), "TRL keeps no logits, but the log probability of each token"
+    assert [entry[f"token_acc/{name}"] for name in sources] == [alone[name].token_acc for name in sources]
     assert float(entry["loss"]) == pytest.approx(expected, abs=2e-3)
     assert (entry["samples_per_step"], entry["supervised_tokens"]) == (6, 30)
 

@@ -21,8 +21,9 @@ from brimful.cli.options import (
 )
 from brimful.cli.terminal import show, show_lines
 from brimful.cli.training_options import make_run, training_options
-from brimful.errors import SettingsError
-from brimful.measure import LengthTable, measure_lengths
+from brimful.errors import SettingsError, SourceNotFoundError
+from brimful.measure import LengthTable, join_tables, measure_lengths
+from brimful.measure.shares import unfinished_shares
 from brimful.plan import PlanSettings, plan_with
 from brimful.report.analysis.advise import advise_run
 from brimful.report.analysis.training_run import TrainingRun
@@ -60,7 +61,7 @@ from brimful.report.text.plan import describe_plan
 @job_options
 @config_option
 def plan(lengths: tuple[str, ...], output: str | None, groups: str | None, **options: Any) -> None:
-    """Plan packs from LENGTHS: a length table of `brimful measure`, a .npy file of whole numbers (.npz: columns
+    """Plan packs from LENGTHS: a length table of `brimful measure`, or those of several parts in their order, a .npy file of whole numbers (.npz: columns
     tokens and further budgets), a pack store with its lengths, or a data set.
 
     A data set is measured first (give --tokenizer).
@@ -129,7 +130,8 @@ def _table(
 
 
 def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
-    """Open lengths that were measured before; None for paths of data."""
+    """Open lengths that were measured before, those of several parts as one; None for paths of data."""
+    _check_finished(paths)
     if len(paths) == 1:
         (path,) = paths
         kind = kind_of(path)
@@ -144,11 +146,24 @@ def _measured_table(paths: tuple[str, ...]) -> LengthTable | None:
         if path.endswith((".npy", ".npz")):
             return lengths_from_npy(path)
         return None
-    tables = [path for path in paths if kind_of(path) == LENGTHS]
-    if tables:
-        # A plan names samples by their place in one source, which none of the tables knows.
+    are_lengths = [kind_of(path) == LENGTHS for path in paths]
+    if not any(are_lengths):
+        return None
+    if not all(are_lengths):
+        path = paths[are_lengths.index(False)]
         raise SettingsError(
-            f"{tables[0]} is a length table, and a plan is of one table alone: measure the data of all together, with "
-            f"`brimful measure DATA DATA -o FILE`, which takes what was measured from the cache"
+            f"{paths[are_lengths.index(True)]} is a length table and {path} is none: measure it too, with `brimful measure "
+            f"{path} -o FILE`, and plan from the tables of all"
         )
-    return None
+    return join_tables([LengthTable.open(path) for path in paths])
+
+
+def _check_finished(paths: tuple[str, ...]) -> None:
+    """Refuse the path of a table that shares of a job have begun and none has joined.
+
+    Raises:
+        SourceNotFoundError: names the shares that are missing, and the command.
+    """
+    for path in paths:
+        if not os.path.exists(path) and (reason := unfinished_shares(path)):
+            raise SourceNotFoundError(reason)

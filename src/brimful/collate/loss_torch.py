@@ -9,7 +9,15 @@ import torch.distributed as dist
 from brimful.errors import CollateError, SettingsError
 from brimful.typing import IGNORE_INDEX
 
-__all__ = ["SegmentLosses", "aggregate", "global_sum", "packed_loss_sum", "per_sample_loss", "scale_for_ddp"]
+__all__ = [
+    "SegmentLosses",
+    "aggregate",
+    "global_sum",
+    "packed_loss_sum",
+    "per_sample_loss",
+    "scale_for_ddp",
+    "token_losses",
+]
 
 _CHUNK_LOGITS = 1 << 27
 """Logits held in float32 at a time: 512 MiB, about 880 tokens at a vocabulary of 152k."""
@@ -56,7 +64,7 @@ def packed_loss_sum(
     weights = loss_weights.reshape(-1).to(nll)
     if len(weights) != len(nll):
         raise CollateError(f"{len(weights):,} loss weights were given for {len(nll):,} tokens")
-    return (nll * (weights if labels_shifted else _shift(weights, 0.0))).sum()
+    return (nll * (weights if labels_shifted else shift_left(weights, 0.0))).sum()
 
 
 def per_sample_loss(
@@ -85,24 +93,42 @@ def per_sample_loss(
     >>> [round(loss, 3) for loss in losses.nll_sum.tolist()], losses.num_targets.tolist(), losses.num_correct.tolist()
     ([0.0, 9.0], [1, 1], [1, 0])
     """
-    token_logits, targets = _align(logits, labels, cu_seqlens, labels_shifted)
-    device = token_logits.device
-    nll: torch.Tensor = _TokenLoss.apply(token_logits, targets)
+    nll, is_target, is_correct = token_losses(logits, labels, cu_seqlens=cu_seqlens, labels_shifted=labels_shifted)
+    device = nll.device
     ends = _ends(cu_seqlens, device)
     count = len(ends) if num_segments is None else num_segments
     # The segment of each token, found on the device without waiting for it; one sum more than segments for the padding.
-    segment = torch.bucketize(torch.arange(len(targets), device=device), ends, right=True).clamp_(max=len(ends))
+    segment = torch.bucketize(torch.arange(len(nll), device=device), ends, right=True).clamp_(max=len(ends))
 
     def sum_by_segment(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(len(ends) + 1, dtype=dtype, device=device).index_add(0, segment, values.to(dtype))[:count]
 
-    nll_sum = sum_by_segment(nll, _widest_float(device)).float()
+    nll_sum = sum_by_segment(nll, widest_float(device)).float()
+    with torch.no_grad():
+        num_targets = sum_by_segment(is_target, torch.int64)
+        num_correct = sum_by_segment(is_correct, torch.int64)
+    return SegmentLosses(nll_sum, num_targets, num_correct)
+
+
+def token_losses(
+    logits: torch.Tensor, labels: torch.Tensor, *, cu_seqlens: Any = None, labels_shifted: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return loss, target and hit of each token, at the token that predicts.
+
+    Args:
+        logits, labels, cu_seqlens, labels_shifted: as in ``packed_loss_sum``; also ``[B, T, V]`` and ``[B, T]``, rows of
+            which the first label is ignored.
+
+    Returns:
+        ``float32[T]``, 0 without a target, differentiable; ``bool[T]``, true where there is one; and ``bool[T]``, true
+        where the model finds it most likely.
+    """
+    token_logits, targets = _align(logits, labels, cu_seqlens, labels_shifted)
+    nll: torch.Tensor = _TokenLoss.apply(token_logits, targets)
     with torch.no_grad():
         is_target = targets != IGNORE_INDEX
         is_correct = torch.cat([chunk.argmax(dim=-1) for _, chunk in _chunks(token_logits)]) == targets
-        num_targets = sum_by_segment(is_target, torch.int64)
-        num_correct = sum_by_segment(is_correct & is_target, torch.int64)
-    return SegmentLosses(nll_sum, num_targets, num_correct)
+    return nll, is_target, is_correct & is_target
 
 
 def aggregate(
@@ -136,7 +162,7 @@ def aggregate(
         raise SettingsError("aggregate needs the losses of at least one batch")
     columns = [torch.cat([part.detach() for part in parts]) for parts in zip(*batches, strict=True)]
     device = columns[0].device
-    dtype = _widest_float(device)
+    dtype = widest_float(device)
     # In float64, where the device has it, counts stay exact and one table needs one collective.
     table = torch.stack([column.to(dtype) for column in columns])
     # Columns of the sums: one for each source, and the total as the last.
@@ -151,8 +177,17 @@ def aggregate(
         sums.index_add_(1, index, table)
     if over_ranks:
         dist.all_reduce(sums, group=group)
+    return means_by_name(sums, [*(f"/{name}" for name in source_names), ""])
+
+
+def means_by_name(sums: torch.Tensor, suffixes: Sequence[str]) -> dict[str, float]:
+    """Return ``loss`` and ``token_acc`` of each column that has targets, by its suffix.
+
+    Args:
+        sums: ``float[3, n]``: losses, targets, hits.
+        suffixes: of each column, behind the names.
+    """
     means = {}
-    suffixes = [*(f"/{name}" for name in source_names), ""]
     for suffix, (nll, targets, correct) in zip(suffixes, sums.T.tolist(), strict=True):
         if targets:
             means[f"loss{suffix}"] = nll / targets
@@ -239,7 +274,8 @@ def _chunks(logits: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         yield tokens, logits[tokens]
 
 
-def _widest_float(device: torch.device) -> torch.dtype:
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return the float that sums are kept in: float64 where the device has it."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -257,7 +293,7 @@ def _align(
         raise CollateError(
             f"logits of {len(token_logits):,} tokens and {len(flat):,} labels must be of one length, at least 1"
         )
-    targets = flat if labels_shifted else _shift(flat, IGNORE_INDEX)
+    targets = flat if labels_shifted else shift_left(flat, IGNORE_INDEX)
     if cu_seqlens is not None:
         # The last token of a segment predicts nothing, even if the next segment's first label is not ignored.
         ends = _ends(cu_seqlens, targets.device)
@@ -268,6 +304,6 @@ def _align(
     return token_logits, targets
 
 
-def _shift(values: torch.Tensor, fill: float) -> torch.Tensor:
+def shift_left(values: torch.Tensor, fill: float) -> torch.Tensor:
     """Shift values by one to the left, and put ``fill`` at the end."""
     return torch.nn.functional.pad(values[1:], (0, 1), value=fill)

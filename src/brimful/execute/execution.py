@@ -82,15 +82,16 @@ class Execution:
         """Return the tasks of this call: every ``num_tasks``-th of all tasks, however many of them are done."""
         return list(tasks[self.task_index or 0 :: self.num_tasks or 1])
 
-    def check_all_done(self, num_done: int, num_total: int, unit: str) -> None:
-        """Check that the other shares are done too, so that this call may join them.
+    def check_all_done(self, num_done: int, num_total: int, unit: str, missing: str = "") -> None:
+        """Check that the other shares are done too, so that this call may join them; ``missing`` names those that are not.
 
         Raises:
             UnfinishedSharesError: they are not, and this share is.
         """
         if num_done < num_total:
             raise UnfinishedSharesError(
-                f"share {self.task_index} of {self.num_tasks} is done; {num_done:,} of {num_total:,} {unit} are there. The "
+                f"share {self.task_index} of {self.num_tasks} is done; {num_done:,} of {num_total:,} {unit} are there"
+                f"{f', and {missing} missing' if missing else ''}. The "
                 f"call that finishes last joins them, or the same one without {setting('task_index')} and "
                 f"{setting('num_tasks')}"
             )

@@ -1,7 +1,16 @@
 """Samples to exact lengths: ``measure_lengths``, the ``LengthTable`` it makes, and a ``LengthCache`` of training."""
 
 from brimful.measure.job import OnBadSample, OnMismatch, measure_lengths
+from brimful.measure.joined import join_tables
 from brimful.measure.length_cache import LengthCache, OnCacheMismatch
 from brimful.measure.table import LengthTable
 
-__all__ = ["LengthCache", "LengthTable", "OnBadSample", "OnCacheMismatch", "OnMismatch", "measure_lengths"]
+__all__ = [
+    "LengthCache",
+    "LengthTable",
+    "OnBadSample",
+    "OnCacheMismatch",
+    "OnMismatch",
+    "join_tables",
+    "measure_lengths",
+]

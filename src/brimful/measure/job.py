@@ -29,6 +29,7 @@ from brimful.measure.filters.duplicates import CONTENT, first_of_each
 from brimful.measure.media_comparison import MediaComparison
 from brimful.measure.media_states import STATES, StatedRows, changed_samples, runs_of_states
 from brimful.measure.provenance import open_earlier, provenance_of
+from brimful.measure.shares import forget_shares, in_words, missing_shares, note_shares
 from brimful.measure.table import REJECTED, LengthTable
 from brimful.measure.targets import Targets, joined_rows
 from brimful.messages import setting
@@ -229,7 +230,7 @@ def measure_and_keep(
             encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
             context = replace(context, keep_encoded=False)
         if execution.is_share:
-            _measure_share(context, tasks, folder / "shares" / source.fingerprint, num_proc, execution, progress)
+            _measure_share(context, tasks, folder / "shares" / source.fingerprint, num_proc, execution, progress, path)
         changed_blocks = _changed_blocks(tasks, context, num_proc, execution, progress)
         with progress.stage("measure", total=len(source), unit="rows"):
             progress.advance(first_new, resumed=True)
@@ -238,6 +239,7 @@ def measure_and_keep(
         originals = _originals(tasks, context)
         table = _assemble(earlier_table, tasks, context, provenance, originals)
         table.save(target)
+        forget_shares(target)
         rejects = _rejects_of(earlier_table, tasks, originals)
         if encoded_dir is not None:
             paths = [(task.start, task.encoded_path) for task in tasks if task.encoded_path is not None]
@@ -316,11 +318,13 @@ def _measure_share(
     num_proc: int | None,
     execution: Execution,
     progress: Progress,
+    path: str | os.PathLike[str] | None,
 ) -> None:
     """Run the tasks of one share; return if all shares are done.
 
     Args:
         folder: of an empty file for each share that is done. A file without its blocks does no harm: who joins measures them.
+        path: of the table of all, beside which a note says that it waits for the other shares.
 
     Raises:
         UnfinishedSharesError: others are not done.
@@ -331,8 +335,11 @@ def _measure_share(
         _run_pending(context, own_tasks, num_proc, progress, changed_blocks=changed_blocks)
     shares = LocalBlobStore(folder)
     shares.put_if_absent(f"{execution.num_tasks}/{execution.task_index}", b"")
-    num_done = len(shares.list(f"{execution.num_tasks}"))
-    execution.check_all_done(num_done, execution.num_tasks or 1, "shares")
+    assert execution.num_tasks is not None
+    missing = missing_shares(folder, execution.num_tasks)
+    if missing and path is not None:
+        note_shares(path, folder, execution, context.source.title)
+    execution.check_all_done(execution.num_tasks - len(missing), execution.num_tasks, "shares", in_words(missing))
 
 
 def _run_pending(

@@ -131,11 +131,11 @@ class ComposedBatches(RankLoader):
                     )
                 self._begin(self._epoch + 1)
                 return None
-        return _Request(self._rank_batches[self._num_delivered])
+        return _Request(self._rank_batches[self._num_delivered], self._filler)
 
     def make_batch(self, request: _Request) -> Any:
         """Encode the samples of a micro-batch and collate them."""
-        return self._collate(self._packs(request.segments))
+        return self._collate(self._packs(request))
 
     def advance(self) -> bool:
         """Count the next micro-batch as served; whether it was the last, only the next request shows."""
@@ -195,13 +195,13 @@ class ComposedBatches(RankLoader):
             batches += [substitutes[place % len(substitutes)] for place in range(num_places - len(batches))]
         return batches[self._dp_rank :: self._dp_world_size]
 
-    def _packs(self, segments: list[SampleSegment] | None) -> list[Pack]:
-        """Return the packs of a micro-batch; for None the filler without loss."""
-        if segments is not None:
-            return self._feed.packs(segments)
-        if self._filler is None:
+    def _packs(self, request: _Request) -> list[Pack]:
+        """Return the packs of a micro-batch; without segments those of the filler, without loss."""
+        if request.segments is not None:
+            return self._feed.packs(request.segments)
+        if request.filler is None:
             raise CollateError("this rank's stream gave no sample at all, so it has nothing to run beside the others")
-        return [without_loss(pack) for pack in self._feed.packs([self._filler])]
+        return [without_loss(pack) for pack in self._feed.packs([request.filler])]
 
     def count_steps(self) -> int:
         """Count the steps of the whole epoch, composed from the lengths. For learning rates and progress.
@@ -319,9 +319,13 @@ class ComposedBatches(RankLoader):
 
 
 class _Request(NamedTuple):
-    """A micro-batch of this rank; None runs without loss beside the others."""
+    """A micro-batch of this rank; one without segments runs the filler without loss, beside the others.
+
+    It says all that a worker needs, which has composed nothing itself.
+    """
 
     segments: list[SampleSegment] | None
+    filler: SampleSegment | None
 
 
 def composer_of(batching: Batching) -> MicroBatchComposer:

@@ -15,7 +15,7 @@ __all__ = ["LoaderDataset", "WorkerLoader"]
 
 
 class LoaderDataset(torch.utils.data.IterableDataset[Any]):
-    """Micro-batches of a loader for ``DataLoader(dataset, batch_size=None, num_workers=n)`` or ``StatefulDataLoader``.
+    """Micro-batches of a loader for ``DataLoader(dataset, batch_size=None, num_workers=n)``.
 
     They are those of the loader, in its order, for every number of workers: worker ``w`` of ``n`` makes micro-batches
     ``w``, ``w + n``, …, and the ``DataLoader`` takes one from each in turn. All workers go through the order of the rank;
@@ -111,7 +111,7 @@ class LoaderDataset(torch.utils.data.IterableDataset[Any]):
 
 
 class _WorkerBatches:
-    """Iterator of one worker. Its state is that of the loader, and how many micro-batches of other workers come first."""
+    """Iterator of one worker."""
 
     def __init__(
         self,
@@ -142,23 +142,19 @@ class _WorkerBatches:
         raise StopIteration
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place of this worker, for ``StatefulDataLoader``: as many workers take it up."""
-        state = self._loader.state_dict()
-        return {"loader": state, "passed": self._num_passed, "workers": self._num_workers, "ended": self._is_ended}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to the place of a worker.
+        """Refuse ``StatefulDataLoader``, which would keep a state of each worker that no other number of them can take up.
 
         Raises:
-            SettingsError: it was one of another number of workers.
+            SettingsError: always.
         """
-        if state["workers"] != self._num_workers:
-            raise SettingsError(
-                f"the state is of {state['workers']} workers and here are {self._num_workers}: StatefulDataLoader keeps one "
-                f"for each; save dataset.state_after(batches) to go on with any number"
-            )
-        self._loader.load_state_dict(state["loader"])
-        self._num_passed, self._is_ended = int(state["passed"]), bool(state["ended"])
+        raise SettingsError(
+            "LoaderDataset has no state of one worker: in StatefulDataLoader pass sampler=RequestSampler(loader) of "
+            "brimful.serve.request_sampler with its dataset, or take WorkerLoader(loader, num_workers=n)"
+        )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state of one worker, as ``state_dict`` does."""
+        self.state_dict()
 
 
 class WorkerLoader:

@@ -12,10 +12,11 @@ import torch.distributed as dist
 
 from brimful.checks import check_type, setting_number
 from brimful.collate.loss_torch import per_sample_loss
+from brimful.collate.source_losses import SourceNames, SourceParts
 from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
-from brimful.messages import counted, setting
+from brimful.messages import counted
 from brimful.serve.pack_store import IndexedPacks
 from brimful.shards import Pack, PackSequence, assemble_pack
 from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Float64Array, Int64Array, SampleIds
@@ -61,12 +62,12 @@ class SampleLosses:
         targets = np.bincount(index, weights=self.num_targets, minlength=len(ids))
         return {int(i): float(s / t) for i, s, t in zip(ids, sums, targets, strict=True) if t}
 
-    def by_source(self, parts: Sequence[tuple[str, int]]) -> dict[str, SampleLosses]:
+    def by_source(self, parts: SourceParts) -> dict[str, SampleLosses]:
         """Return the losses of each source that has samples here, by its name.
 
         Args:
-            parts: name and number of samples of each source, in order: ``source.rows.members``, or the entry ``parts`` of
-                ``LengthTable.provenance``.
+            parts: name and number of samples of each source, in order: ``source.rows.members``, the entry ``parts`` of
+                ``LengthTable.provenance``, a mapping, or a plan with a mixture.
 
         Raises:
             SettingsError: a sample behind the last of them.
@@ -75,14 +76,9 @@ class SampleLosses:
         >>> {name: part.loss for name, part in losses.by_source([("chat", 2), ("code", 5)]).items()}
         {'chat': 2.0, 'code': 3.0}
         """
-        ends = np.cumsum([count for _, count in parts], dtype=np.int64)
-        sources = np.searchsorted(ends, self.sample_ids, side="right")
-        if len(sources) and int(sources.max()) >= len(parts):
-            raise SettingsError(
-                f"sample {int(self.sample_ids.max())} is of no source: {setting('parts')} have {int(ends[-1]) if len(ends) else 0:,} "
-                f"samples together"
-            )
-        return {parts[source][0]: self._take(sources == source) for source in np.unique(sources).tolist()}
+        names = SourceNames(parts)
+        sources = names.of(self.sample_ids)
+        return {names.names[source]: self._take(sources == source) for source in np.unique(sources).tolist()}
 
     def _take(self, rows: BoolArray) -> SampleLosses:
         return SampleLosses(self.sample_ids[rows], self.nll_sum[rows], self.num_targets[rows], self.num_correct[rows])

@@ -5,60 +5,23 @@ For packing itself, Trainer needs a ``PackedDataset`` and a ``PackCollator`` and
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy.typing as npt
 import torch
 import transformers
 
-from brimful.collate.torch import PackCollator
 from brimful.errors import SettingsError, StateError
 from brimful.messages import setting
 from brimful.plan.schedule import DEFAULT_WINDOW_STEPS, Tail
 from brimful.serve import LazyShardedDataset, mark_completed
+from brimful.trainers.pack_metrics import PackMetrics, log_packing
 from brimful.trainers.pack_sampler import PackSampler, ServedPacks
-from brimful.trainers.refusals import check_arguments
 
 __all__ = ["AckCheckpoints", "PackMetrics", "follow_epochs", "follow_schedule", "log_packing"]
 
-_COUNTS = "pack_counts"
-
 _SCHEDULE = "brimful_schedule"
 """Key of the order of packs in ``trainer_state.json``."""
-
-
-def log_packing(trainer: Any) -> PackMetrics:
-    """Put numbers of packing into the logs of a ``Trainer`` or a trainer built on it.
-
-    ==========================  ====================================================================================
-    ``useful_tokens_per_s``     tokens of samples, all ranks, while training (evaluation and saving not counted)
-    ``fill``                    tokens of samples ÷ positions computed
-    ``supervised_tokens``       targets of one step, all ranks
-    ``samples_per_step``        segments of one step, all ranks
-    ``samples_without_loss``    segments so far whose media could not be decoded, all ranks; only if there are any
-    ==========================  ====================================================================================
-
-    They are logged beside ``loss``: console, TensorBoard, W&B, ``trainer.state.log_history``. One collective of five
-    numbers at each log.
-
-    Raises:
-        SettingsError: the trainer's collator is no ``PackCollator``, or its settings are wrong with packs.
-    """
-    collator = trainer.data_collator
-    if not isinstance(collator, PackCollator):
-        raise SettingsError(
-            f"log_packing counts what PackCollator lays out, and the trainer has {type(collator).__name__}: pass "
-            f"data_collator=PackCollator(), or collator_for(model)"
-        )
-    check_arguments(trainer.args, collator)
-    metrics = PackMetrics(trainer.accelerator)
-    trainer.data_collator = _Counting(collator)
-    trainer.compute_loss = metrics.counted(trainer.compute_loss)
-    # The first of the callbacks, so that those that report have the numbers.
-    trainer.callback_handler.callbacks.insert(0, metrics)
-    return metrics
 
 
 def follow_epochs(trainer: Any) -> None:
@@ -167,82 +130,6 @@ class _Schedule(transformers.TrainerCallback):  # type: ignore[misc]  # transfor
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         # Trainer saves what is here with its own state.
         state.stateful_callbacks[_SCHEDULE] = {"args": {}, "attributes": self._sampler.state_at(state.global_step)}
-
-
-class PackMetrics(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """Callback that counts between logs; ``log_packing`` makes one."""
-
-    def __init__(self, accelerator: Any) -> None:
-        self._accelerator = accelerator
-        self._since = time.monotonic()
-        self._without_loss = 0
-        self._reset()
-
-    def _reset(self) -> None:
-        self._totals, self._steps, self._seconds = [0, 0, 0, 0, 0], 0, 0.0
-
-    def counted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``compute_loss`` to take the counts out of the batch; those of evaluation are thrown away."""
-
-        def wrapped(model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
-            counts = inputs.pop(_COUNTS, None)
-            if counts is not None and model.training:
-                self._totals = [total + int(count) for total, count in zip(self._totals, counts, strict=True)]
-            return compute_loss(model, inputs, *args, **options)
-
-        return wrapped
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        self._since = time.monotonic()
-
-    # The clock starts again behind evaluation and saving, which are no training.
-    on_evaluate = on_save = on_train_begin
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        time_now = time.monotonic()
-        self._seconds, self._since = self._seconds + time_now - self._since, time_now
-        self._steps += 1
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **objects: Any) -> None:
-        if logs is None or "loss" not in logs or not self._steps:
-            return
-        # Every rank logs at the same steps, so all of them come to the collective.
-        totals = torch.tensor(self._totals, dtype=torch.int64, device=self._accelerator.device)
-        tokens, positions, targets, samples, bad = self._accelerator.reduce(totals, reduction="sum").tolist()
-        self._without_loss += bad
-        numbers = {
-            "useful_tokens_per_s": tokens / self._seconds if self._seconds else 0.0,
-            "fill": tokens / positions if positions else 0.0,
-            "supervised_tokens": targets / self._steps,
-            "samples_per_step": samples / self._steps,
-            **({"samples_without_loss": self._without_loss} if self._without_loss else {}),
-        }
-        logs.update(numbers)
-        # Trainer appends a copy of the logs to the history before it calls back.
-        if state.log_history and state.log_history[-1].get("step") == state.global_step:
-            state.log_history[-1].update(numbers)
-        self._reset()
-
-
-class _Counting:
-    """Collator that adds the tokens, positions, targets and samples of each batch to it. Works in workers too."""
-
-    def __init__(self, collator: PackCollator) -> None:
-        self._collator = collator
-
-    def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
-        rows = self._collator.rows(features)
-        inputs = self._collator.speak(rows)
-        # Rows of single samples have another shape than the batch before the dialect: their padding differs.
-        samples_are_rows = self._collator.dialect.row_per_sample
-        counts = (
-            sum(batch.num_tokens for batch in rows),
-            inputs["input_ids"].numel() if samples_are_rows else sum(len(batch.input_ids) for batch in rows),
-            sum(batch.num_loss_tokens for batch in rows),
-            sum(batch.num_segments for batch in rows),
-            sum(len(batch.no_loss) for batch in rows),
-        )
-        return {**inputs, _COUNTS: counts}
 
 
 class AckCheckpoints(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is not typed here

@@ -74,6 +74,11 @@ def load_plan(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Lengths, Tr
     ids, lengths = table.ragged("sample_ids", checked=False), table.ragged("lengths", checked=False)
     offsets = ids.offsets[: meta["num_packs"] + 1]
     num_segments = int(offsets[-1])
+    # The arrays of a larger number would be read until memory ends, before anybody asks for their fingerprint.
+    if len(offsets) != meta["num_packs"] + 1 or not 0 <= num_segments <= len(ids.values):
+        raise CorruptFileError(
+            f"{name}: the plan is damaged: its packs have {num_segments:,} segments and the file {len(ids.values):,}"
+        )
     starts = np.broadcast_to(np.zeros(1, dtype=np.int32), (num_segments,))
     if "starts" in table:
         starts = table.ragged("starts", checked=False).values[:num_segments]

@@ -1,0 +1,204 @@
+"""Losses of each source of the samples, summed on the device from one log to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from brimful.checks import whole_number
+from brimful.collate.batch import PackedBatch
+from brimful.collate.columns import Column
+from brimful.collate.loss_torch import means_by_name, shift_left, token_losses, widest_float
+from brimful.collate.torch import PackCollator
+from brimful.errors import CollateError, SettingsError
+from brimful.messages import setting
+from brimful.plan import Plan
+from brimful.plan.policies.mixture.shares import sources_of_record
+from brimful.typing import Int64Array
+
+__all__ = ["SOURCE_IDS", "SourceLosses", "SourceNames", "SourceParts"]
+
+SOURCE_IDS = "source_ids"
+"""Key of the batch: the source of each label, −1 where none is a target."""
+
+SourceParts: TypeAlias = Mapping[str, int] | Sequence[tuple[str, int]] | Plan
+"""Names and numbers of samples of the sources, one behind the other; or a plan with a mixture, which knows them."""
+
+
+class SourceNames:
+    """Names of the sources, and which samples are of each. Picklable, so that workers of a loader can be spawned.
+
+    Args:
+        parts: name and number of samples of each source, in order: ``{"chat": 7473, "code": 1319}``,
+            ``source.rows.members``, the entry ``parts`` of ``LengthTable.provenance``, or a plan with a mixture.
+
+    Raises:
+        SettingsError: no sources, one named twice, or a plan that does not know its own.
+
+    >>> names = SourceNames({"chat": 2, "code": 5})
+    >>> names.of(np.array([0, 1, 2, 6])).tolist()
+    [0, 0, 1, 1]
+    """
+
+    def __init__(self, parts: SourceParts) -> None:
+        if isinstance(parts, Plan):
+            parts = _parts_of_plan(parts)
+        pairs = list(parts.items() if isinstance(parts, Mapping) else parts)
+        if not pairs:
+            raise SettingsError(f"{setting('by_source')} has no sources: give names and numbers of samples")
+        self.names = [str(name) for name, _ in pairs]
+        if len(set(self.names)) < len(self.names):
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise SettingsError(f"{setting('by_source')} names {twice} twice: give each source a name of its own")
+        counts = [whole_number(f"the number of samples of {name}", count, minimum=0) for name, count in pairs]
+        self._ends = np.cumsum(counts, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def of(self, sample_ids: Int64Array) -> Int64Array:
+        """Return the number of the source of each sample: ``int64[n]``.
+
+        Raises:
+            SettingsError: a sample behind the last source, or without an id.
+        """
+        index = np.searchsorted(self._ends, sample_ids, side="right")
+        is_outside = (index >= len(self.names)) | (np.asarray(sample_ids) < 0)
+        if is_outside.any():
+            sample = int(np.asarray(sample_ids)[is_outside].max())
+            raise SettingsError(
+                f"sample {sample} is of no source: the {len(self.names)} sources have {int(self._ends[-1]):,} samples together"
+            )
+        return index
+
+    def marked(self, rows: Sequence[PackedBatch]) -> list[PackedBatch]:
+        """Return the rows of a batch with the source of each label as the column ``source_ids``: ``int32[T]``."""
+        return [replace(batch, columns=(*batch.columns, self._column(batch))) for batch in rows]
+
+    def _column(self, batch: PackedBatch) -> Column:
+        sources = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
+        sources[: batch.num_segments] = self.of(batch.sample_ids[: batch.num_segments])
+        values = np.repeat(sources, batch.lengths)
+        # Nothing predicts the first token of a segment.
+        starts = batch.cu_seqlens[:-1]
+        values[starts[starts < len(values)]] = -1
+        return Column(SOURCE_IDS, values, fill=-1)
+
+    def __repr__(self) -> str:
+        return f"SourceNames({', '.join(self.names)})"
+
+
+def _parts_of_plan(plan: Plan) -> list[tuple[str, int]]:
+    sources = sources_of_record(plan.outcome.mixed)
+    if not sources:
+        raise SettingsError(
+            f"the plan has no mixture and does not know its sources: give {setting('by_source')} names and numbers of "
+            f"samples, such as source.rows.members"
+        )
+    ends = [*(source.begin for source in sources[1:]), plan.ledger.samples_in]
+    return [(source.source, end - source.begin) for source, end in zip(sources, ends, strict=True)]
+
+
+class SourceLosses:
+    """Sums of loss, targets and hits of each source since they were last taken.
+
+    For loops of your own, Lightning and Accelerate; ``log_packing(trainer, by_source=…)`` has one. Adding waits for no
+    device and no other rank: all ranks are summed where the means are asked for.
+
+    Args:
+        sources: as of ``SourceNames``.
+
+    >>> from brimful.testing.toys import toy_pack
+    >>> losses = SourceLosses({"chat": 1, "code": 1})
+    >>> batch = losses.marking(PackCollator())([toy_pack([3, 2])])
+    >>> source_ids = batch.pop("source_ids")  # int32[1, T], beside the labels
+    >>> source_ids.tolist()
+    [[-1, 0, 0, -1, 1]]
+    >>> losses.add(torch.zeros(1, 5, 1000), batch["labels"], source_ids)
+    >>> {name: round(mean, 3) for name, mean in losses.means().items() if name.startswith("loss")}
+    {'loss/chat': 6.908, 'loss/code': 6.908}
+    """
+
+    def __init__(self, sources: SourceParts | SourceNames) -> None:
+        self.names = sources if isinstance(sources, SourceNames) else SourceNames(sources)
+        self._sums = torch.zeros(3, len(self.names) + 1)
+
+    def marking(self, collator: PackCollator) -> Callable[[Sequence[Any]], dict[str, Any]]:
+        """Return the collator of the same batches with ``source_ids`` beside the labels, in their shape."""
+        return _Marking(collator, self.names)
+
+    def add(
+        self, logits: torch.Tensor, labels: torch.Tensor, source_ids: torch.Tensor, *, labels_shifted: bool = False
+    ) -> None:
+        """Add the targets of a micro-batch.
+
+        Args:
+            logits: ``[T, V]`` or ``[B, T, V]``.
+            labels: ``int64[T]`` or ``[B, T]``, of the batch.
+            source_ids: of the batch, in the shape of the labels.
+            labels_shifted: as of the dialect.
+        """
+        with torch.no_grad():
+            losses = token_losses(logits.detach(), labels, labels_shifted=labels_shifted)
+            flat = source_ids.reshape(-1).to(logits.device)
+            self.add_tokens(*losses, flat if labels_shifted else shift_left(flat, -1))
+
+    def add_tokens(
+        self, nll: torch.Tensor, is_target: torch.Tensor, is_correct: torch.Tensor, source_ids: torch.Tensor
+    ) -> None:
+        """Add tokens whose losses are known, all of one shape: of a trainer that makes no logits.
+
+        Raises:
+            CollateError: another number of sources than tokens.
+        """
+        if source_ids.numel() != nll.numel():
+            raise CollateError(f"{source_ids.numel():,} sources were given for {nll.numel():,} tokens")
+        device, is_counted = nll.device, is_target.reshape(-1)
+        dtype = widest_float(device)
+        if (self._sums.device, self._sums.dtype) != (device, dtype):
+            self._sums = self._sums.to(device, dtype)
+        columns = (nll.reshape(-1), is_counted, is_correct.reshape(-1) & is_counted)
+        table = torch.stack([column.to(dtype) for column in columns])
+        # What is no target, or of no source, goes to a column behind the sources: so nothing waits for the device.
+        flat = source_ids.reshape(-1).to(device, torch.int64)
+        self._sums.index_add_(1, torch.where(is_counted & (flat >= 0), flat, len(self.names)), table)
+
+    def take(self) -> torch.Tensor:
+        """Return the sums of loss, targets and hits of each source, ``float[3, num_sources]``, and begin anew."""
+        sums = self._sums[:, :-1].clone()
+        self._sums.zero_()
+        return sums
+
+    def means(self, *, over_ranks: bool = False, group: Any = None) -> dict[str, float]:
+        """Return ``loss/NAME`` and ``token_acc/NAME`` of each source that had targets, and begin anew.
+
+        Args:
+            over_ranks: sum over the ranks of ``group`` (all if None). Every rank must call it.
+            group: the process group of the data-parallel ranks.
+        """
+        sums = self.take()
+        if over_ranks:
+            dist.all_reduce(sums, group=group)
+        return self.means_of(sums)
+
+    def means_of(self, sums: torch.Tensor) -> dict[str, float]:
+        """Return the means of what ``take`` returned, summed over ranks or not."""
+        return means_by_name(sums, [f"/{name}" for name in self.names.names])
+
+    def __repr__(self) -> str:
+        return f"SourceLosses({', '.join(self.names.names)})"
+
+
+class _Marking:
+    """Collator of batches that say the source of each label. Picklable, for spawned workers."""
+
+    def __init__(self, collator: PackCollator, names: SourceNames) -> None:
+        self._collator, self._names = collator, names
+
+    def __call__(self, features: Sequence[Any]) -> dict[str, Any]:
+        return self._collator.speak(self._names.marked(self._collator.rows(features)))

@@ -1,0 +1,170 @@
+"""Length tables of several parts of a data set as one, for one plan of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from brimful.errors import CacheMismatchError, SettingsError
+from brimful.fingerprint import differing_keys, fingerprint_of
+from brimful.measure.account import Account
+from brimful.measure.filters import Duplicates
+from brimful.measure.table import LengthTable
+from brimful.measure.targets import Targets, joined_rows
+
+_MAX_REJECTS = 1000
+"""Rejected samples that a table names; as in a table that was measured at once."""
+
+
+def join_tables(tables: Sequence[LengthTable]) -> LengthTable:
+    """Join tables one behind the other: the lengths of all parts, as measured in one call.
+
+    ::
+
+        a.jsonl  3 5      samples 0 1
+        b.jsonl  4        sample  0         joined  3 5 4, samples 0 1 2 of a.jsonl and b.jsonl, in this order
+
+    Packs are written from, or encoded on the fly of, the same parts in the same order.
+
+    Args:
+        tables: of the parts, in their order.
+
+    Returns:
+        One table, not saved. Its fingerprint, and so its plan, is that of a table measured in one call.
+
+    Raises:
+        CacheMismatchError: tables with other settings or columns, or two that hold the same data; names them and the
+            command that measures them.
+        SettingsError: no tables, or lengths that depend on the other parts: without duplicates, or of KTO.
+
+    >>> parts = [LengthTable.from_lengths([3, 5]), LengthTable.from_lengths([4])]
+    >>> join_tables(parts).tokens.tolist()
+    [3, 5, 4]
+    """
+    if not tables:
+        raise SettingsError("there are no length tables to join")
+    first = tables[0]
+    for table in tables:
+        if Duplicates.name in table.provenance.get("settings", {}).get("filters", {}):
+            raise SettingsError(
+                f"{_title(table)} was measured without duplicates, which were looked for in it alone: {_measure(tables)} "
+                f"finds those of all, and takes what was measured from the cache"
+            )
+        if table.has_mismatches:
+            raise SettingsError(
+                f"{_title(table)} is of KTO, whose mismatches are made of the rows around them: {_measure(tables)} makes those of all"
+            )
+        if differences := _differences(first, table):
+            raise CacheMismatchError(
+                f"{_title(table)} and {_title(first)} cannot be planned together; these parts differ: "
+                f"{', '.join(differences)}. Measure one of them again with the settings of the other: {_measure([table])}"
+            )
+    _check_disjoint(tables)
+    offsets = np.cumsum([0, *map(len, tables)])
+    rejects = (
+        [sample_id + int(offset), *rest]
+        for table, offset in zip(tables, offsets, strict=False)
+        for sample_id, *rest in table.rejects
+    )
+    has_states = all(table.media_states is not None for table in tables)
+    return LengthTable(
+        {name: np.concatenate([table.budgets[name] for table in tables]) for name in first.budgets},
+        provenance=_provenance(tables),
+        rejects=list(islice(rejects, _MAX_REJECTS)),
+        targets=_targets(tables),
+        media_states=np.concatenate([table.media_states for table in tables]) if has_states else None,
+    )
+
+
+def _targets(tables: Sequence[LengthTable]) -> Targets | None:
+    targets = [table.targets for table in tables if table.targets is not None]
+    if not targets:
+        return None
+    runs = [each.runs for each in targets if each.runs is not None]
+    counts = np.concatenate([each.counts for each in targets])
+    return Targets(counts, joined_rows(runs) if runs else None)
+
+
+def _provenance(tables: Sequence[LengthTable]) -> dict[str, Any]:
+    first = tables[0].provenance
+    libraries = {
+        name: sorted({value for table in tables for value in table.provenance.get(name, ())})
+        for name in ("engines", "encoded_by")
+    }
+    if "source_fingerprint" not in first:
+        return {"group_size": tables[0].group_size} if tables[0].group_size > 1 else {}
+    return {
+        **first,
+        **{name: values for name, values in libraries.items() if values},
+        # No source has this one: a table that was joined is measured anew, not continued.
+        "source_fingerprint": fingerprint_of(["joined", [table.provenance["source_fingerprint"] for table in tables]]),
+        "source": f"{first['source']} … {tables[-1].provenance['source']}" if len(tables) > 1 else first["source"],
+        "parts": [part for table in tables for part in table.provenance["parts"]],
+        "num_samples": sum(map(len, tables)),
+        "account": Account.sum(table.provenance.get("account", {}) for table in tables).as_dict(),
+    }
+
+
+def _differences(first: LengthTable, table: LengthTable) -> list[str]:
+    """Return what two tables differ in that lengths or plans depend on."""
+
+    def settings(of: LengthTable, name: str) -> dict[str, Any]:
+        return {key: value for key, value in of.provenance.get(name, {}).items() if not key.startswith("row ")}
+
+    # How rows are read may differ from file to file, as in one call.
+    names = [
+        *differing_keys(settings(first, "settings"), settings(table, "settings")),
+        *differing_keys(settings(first, "labels"), settings(table, "labels")),
+        *(
+            f"augmentation {name}"
+            for name in differing_keys(settings(first, "augmentation"), settings(table, "augmentation"))
+        ),
+    ]
+    if list(first.budgets) != list(table.budgets):
+        names.append(f"budgets ({', '.join(first.budgets)} and {', '.join(table.budgets)})")
+    if first.group_size != table.group_size:
+        names.append(f"samples of a row ({first.group_size} and {table.group_size})")
+    if _kind_of_targets(first) != _kind_of_targets(table):
+        names.append(f"targets ({_kind_of_targets(first)} and {_kind_of_targets(table)})")
+    if ("source_fingerprint" in first.provenance) != ("source_fingerprint" in table.provenance):
+        names.append("origin (one names its data and the other has plain numbers)")
+    return list(dict.fromkeys(names))
+
+
+def _kind_of_targets(table: LengthTable) -> str:
+    if table.targets is None:
+        return "not measured"
+    return "all tokens" if table.targets.runs is None else "some tokens"
+
+
+def _check_disjoint(tables: Sequence[LengthTable]) -> None:
+    """Refuse two tables of the same data: their samples would be packed twice.
+
+    Raises:
+        CacheMismatchError: names both, and the file they share.
+    """
+    seen: dict[Any, LengthTable] = {}
+    for table in tables:
+        fingerprint = table.provenance.get("source_fingerprint")
+        titles = [str(title) for title, _ in table.provenance.get("parts", ())]
+        for key in [*([("content", fingerprint)] if fingerprint is not None and len(table) else []), *titles]:
+            if key in seen:
+                shared = "the same samples as" if isinstance(key, tuple) else f"samples of {key}, as does"
+                raise CacheMismatchError(
+                    f"{_title(table)} holds {shared} {_title(seen[key])}, and they would be packed twice: leave one of them out, or measure both in one call"
+                )
+        seen |= dict.fromkeys([("content", fingerprint), *titles], table)
+
+
+def _title(table: LengthTable) -> str:
+    return table.path or str(table.provenance.get("source", "a table"))
+
+
+def _measure(tables: Sequence[LengthTable]) -> str:
+    sources = [str(table.provenance.get("source", "DATA")) for table in tables]
+    shown = sources if len(sources) < 4 else [*sources[:2], "…", sources[-1]]
+    output = tables[0].path if len(tables) == 1 and tables[0].path else "FILE"
+    return f"`brimful measure {' '.join(shown)} -o {output}`"

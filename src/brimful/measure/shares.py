@@ -1,0 +1,67 @@
+"""Shares of a job that measures: which are done, and a note beside the table that is not there yet."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from brimful.blobs.atomic_file import atomic_file
+from brimful.blobs.local import LocalBlobStore
+from brimful.execute import Execution
+from brimful.messages import setting
+
+_MAX_NAMED = 8
+"""Shares that a message names; an array of thousands may lack most of them."""
+
+
+def missing_shares(folder: Path, num_tasks: int) -> list[int]:
+    """Return the shares without a mark of their end in the folder of a job."""
+    done = {name.rsplit("/", 1)[-1] for name in LocalBlobStore(folder).list(f"{num_tasks}")}
+    return [index for index in range(num_tasks) if str(index) not in done]
+
+
+def in_words(shares: Sequence[int]) -> str:
+    """Return numbers of shares for a message.
+
+    >>> in_words([3, 7]), in_words(range(12))
+    ('3, 7', '0, 1, 2, 3, 4, 5, 6, 7 and 4 more')
+    """
+    named = ", ".join(map(str, shares[:_MAX_NAMED]))
+    return named if len(shares) <= _MAX_NAMED else f"{named} and {len(shares) - _MAX_NAMED} more"
+
+
+def note_shares(target: str | os.PathLike[str], folder: Path, execution: Execution, source: str) -> None:
+    """Leave a note beside a table that waits for other shares, so that who asks for the table learns which."""
+    note = {"folder": os.path.abspath(folder), "num_tasks": execution.num_tasks, "source": source}
+    with atomic_file(_note_of(target)) as file:
+        file.write(json.dumps(note).encode())
+
+
+def forget_shares(target: str | os.PathLike[str]) -> None:
+    """Remove the note: the table is there."""
+    _note_of(target).unlink(missing_ok=True)
+
+
+def unfinished_shares(target: str | os.PathLike[str]) -> str | None:
+    """Say which shares a table waits for, and the commands that measure them; None for a path that nobody measures for."""
+    try:
+        note = json.loads(_note_of(target).read_bytes())
+        num_tasks, source = int(note["num_tasks"]), str(note["source"])
+        missing = missing_shares(Path(note["folder"]), num_tasks)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    command = f"brimful measure {source} -o {os.fspath(target)} with the settings of the other shares"
+    index = setting("task_index", missing[0] if missing else None)
+    share = f"and {index} {setting('num_tasks', num_tasks)}, or without both, " if missing else "and without shares "
+    which = (
+        f"of {num_tasks} shares {in_words(missing)} are missing"
+        if missing
+        else "its shares are done and nobody joined them"
+    )
+    return f"{os.fspath(target)} is not there yet, {which}: {command} {share}measures what is missing and joins them"
+
+
+def _note_of(target: str | os.PathLike[str]) -> Path:
+    return Path(f"{os.fspath(target)}.shares.json")

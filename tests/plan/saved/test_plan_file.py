@@ -1,0 +1,47 @@
+"""Plans whose file was damaged: each number of each column is found before a pack is served."""
+
+import numpy as np
+import pytest
+
+from brimful import PackedDataset, open_source, plan_packs
+from brimful.errors import CorruptFileError
+from brimful.plan import Plan
+from brimful.testing.toys import toy_chat_encoder
+
+LENGTHS = [3, 9, 4, 7, 2, 5, 30]
+COLUMNS = ["offsets", "sample_ids", "lengths", "starts"]
+
+
+def places(data, plan, column):
+    """Places of the bytes of a column in the file."""
+    values = np.ascontiguousarray(getattr(plan, column)).tobytes()
+    place = data.index(values)
+    return range(place, place + len(values))
+
+
+@pytest.mark.parametrize("overflow", ["split", "drop", "truncate"])
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_damaged_byte_of_a_column_is_found_before_it_is_served(tmp_path, overflow, column):
+    """Columns are not read where a plan is opened. Damaged offsets also once made the next reading one without end."""
+    path = tmp_path / "plan.arrow"
+    plan_packs(LENGTHS, capacity=7, overflow=overflow).save(path)
+    whole, plan = path.read_bytes(), Plan.open(path)
+    if column == "starts" and not plan.starts.any():
+        pytest.skip("all samples begin at 0: the file has no such column")
+    for place in places(whole, plan, column):
+        data = bytearray(whole)
+        data[place] ^= 1 << place % 8
+        path.write_bytes(data)
+        with pytest.raises(CorruptFileError, match=r"plan\.arrow.*(is damaged|cannot be read as a table of brimful)"):
+            Plan.open(path).check_fingerprint()
+
+
+def test_a_damaged_plan_is_neither_served_nor_written(tmp_path):
+    """The last sample of the last pack would be another one, and this one never trained on."""
+    source, path = open_source([{"text": "x" * length} for length in (3, 4, 5)]), tmp_path / "plan.arrow"
+    plan_packs([3, 4, 5], capacity=7).save(path)
+    data, ids = bytearray(path.read_bytes()), Plan.open(path).sample_ids
+    data[places(bytes(data), Plan.open(path), "sample_ids")[-ids.itemsize]] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptFileError, match=r"plan\.arrow: the plan is damaged: its arrays are not those"):
+        PackedDataset.from_plan(source, toy_chat_encoder(), Plan.open(path))
