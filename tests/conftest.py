@@ -78,6 +78,18 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable(report: object) -> Generator[None, Any, Any]:
+    """Leave the keywords out of what one process of pytest tells the other, three times for each test.
+
+    They are the largest part of the message, and the process that counts results selects no tests.
+    """
+    message = yield
+    if isinstance(report, pytest.TestReport) and report.passed:
+        message["keywords"] = {}
+    return message
+
+
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """Return a folder that ``make`` filled, once for all processes of pytest: the first makes it, the others wait."""
     base = factory.getbasetemp()

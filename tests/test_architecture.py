@@ -60,8 +60,13 @@ def names_in(path):
     return set(members(tree(path).body))
 
 
+@cache
+def trees():
+    return {str(module.path): module.tree for module in modules()}
+
+
 def tree(path):
-    return next(module.tree for module in modules() if module.path == path)
+    return trees()[str(path)]
 
 
 @cache

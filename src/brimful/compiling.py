@@ -2,7 +2,8 @@
 
 A function that is compiled decides nothing: it is plain Python, or has a NumPy form beside it, with the same result, and
 the tests hold both against each other. The first use compiles for some seconds and keeps the result beside the package,
-or in the user's cache folder where that is not writable.
+or in the user's cache folder where that is not writable. Of the processes of a machine that start together, such as the
+ranks of a training, one compiles a function and the others load it.
 """
 
 import contextlib
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
+
+from brimful.locks import locked
 
 WORTH_COMPILING = 200_000
 """Items from which loading compiled code is quicker than running plain Python or NumPy."""
@@ -103,11 +106,27 @@ def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
         return None
     form: Callable[..., Any]
     try:
-        form = numba.njit(cache=True, nogil=True)(function)
+        form = _compiled_by_one(numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:
         # Neither the package nor a cache folder of the user can be written to, as in many containers: numba refuses
         # to keep anything then. It is compiled in each process.
         form = numba.njit(nogil=True)(function)
+    return form
+
+
+def _compiled_by_one(form: Any) -> Any:
+    """Let one process compile a kept form, and those that wait for it find its code.
+
+    Numba looks for kept code, compiles and keeps it in one call, without a lock: processes that start together would all
+    compile, and one that keeps its code may drop that of another type from the index.
+    """
+    look_up_or_compile, path = form.compile, form.py_func.__code__.co_filename
+
+    def compile_alone(signature: Any) -> Any:
+        with locked(path):
+            return look_up_or_compile(signature)
+
+    form.compile = compile_alone
     return form
 
 

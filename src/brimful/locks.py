@@ -5,6 +5,9 @@ its leftovers can be told from the files of a live one. Not every system and fil
 network mounts); there ``lock`` does not wait, and ``try_lock`` fails, so that nothing is taken for abandoned.
 """
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -19,6 +22,20 @@ def lock(file: Any, *, shared: bool = False) -> bool:
         True if it is held; false where there are no locks.
     """
     return _flock(file, "LOCK_SH" if shared else "LOCK_EX")
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the lock of a file for the time of a block.
+
+    It is given back by name: closing alone would leave it with a process that was forked inside the block.
+    """
+    with open(path, "rb") as file:
+        lock(file)
+        try:
+            yield
+        finally:
+            _flock(file, "LOCK_UN")
 
 
 def try_lock(file: Any) -> bool:

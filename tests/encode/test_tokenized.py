@@ -53,7 +53,7 @@ def _tokenizer(*, normalizer: bool):
 
 
 @pytest.mark.parametrize("normalizer", [False, True])
-@settings(max_examples=150)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     texts=st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), min_size=1, max_size=4), data=st.data()
 )

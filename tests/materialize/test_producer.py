@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import StreamLoader, open_packs
@@ -89,7 +89,6 @@ def test_stopped_anywhere_and_started_again_is_never_stopped(tmp_path, stop_afte
     assert producer(source, stream).close().samples_packed == len(LENGTHS)
 
 
-@settings(max_examples=50)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=40),
     schedule=st.lists(st.sampled_from(["arrive", "step", "twin", "kill"]), max_size=40),

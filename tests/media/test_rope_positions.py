@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.collate.media import PackExtras
@@ -217,7 +217,6 @@ def parts(kinds):
 
 @pytest.mark.parametrize("family", RULES)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_any_layout_is_that_of_the_model(family, data):
     """Whatever stands beside whatever, at any rate and any size of a token's patch."""
     kinds = ["text", "image", "video", *(["audio"] if family == "qwen2_5_omni" else [])]

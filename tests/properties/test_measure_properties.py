@@ -30,7 +30,6 @@ def _three_rows_a_block():
         yield
 
 
-@settings(max_examples=60)
 @given(lines=_LINES, end=_ENDS)
 def test_every_line_is_a_length_or_a_reject(lines, end):
     """Without it a row could be lost, counted twice, or have the length of another."""

@@ -19,20 +19,21 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 CAUSAL = sorted(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 ATTENTION = ("eager", "sdpa", "flex_attention")
 ISOLATED = ("llama", "qwen2", "qwen3", "gemma", "gemma3", "mistral", "qwen3_moe")
-SHORT = ("llama",)
-"""Run by `make test`: plain attention. `make test-all` runs windows and experts too, seconds each."""
+SHORT = ("eager", "sdpa")
+"""Run by `make test`, of one model. Flex attention and every model take seconds each, and `make test-all` runs them."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in SHORT)) for name in ISOLATED]
+    ("name", "attention"),
+    [("llama", SHORT), *(pytest.param(name, ATTENTION, marks=pytest.mark.long) for name in ISOLATED)],
 )
-def test_packed_equals_one_by_one(name):
+def test_packed_equals_one_by_one(name, attention):
     """Logits, loss and gradients in eager, SDPA and flex attention, with padding behind; the promise of the library."""
-    report = verify_packing(tiny_model(name), PackCollator(pad_to=64), random_samples(128), attention=ATTENTION)
+    report = verify_packing(tiny_model(name), PackCollator(pad_to=64), random_samples(128), attention=attention)
     assert report.ok, str(report)
     for check in ("isolation", "logits", "loss", "gradients"):
         passed = [found.attention for found in report.findings if (found.check, found.status) == (check, Status.PASS)]
-        assert passed == list(ATTENTION), str(report)
+        assert passed == list(attention), str(report)
     assert all(found.measured is None or found.measured < 1e-5 for found in report.findings)
 
 

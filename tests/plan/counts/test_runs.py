@@ -39,7 +39,7 @@ def form(request):
 
 
 @pytest.mark.parametrize("use", [True, False], ids=["compiled", "numpy"])
-@settings(max_examples=150)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     seed=st.integers(0, 2**32),
     size=st.integers(1, 300),

@@ -1,7 +1,7 @@
 """The bound that column generation proves."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.plan.counts.histogram import Histogram
@@ -10,7 +10,6 @@ from brimful.plan.optimal.search_limit import SearchLimit
 from tests.plan.optimal.instances import fewest_packs
 
 
-@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=9),
     factors=st.lists(st.floats(0, 3), min_size=20, max_size=20),

@@ -69,7 +69,7 @@ def test_no_items_no_packs():
     assert (result.packs.num_packs, result.bound, gap(result)) == (0, 0, 0)
 
 
-@settings(max_examples=150)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     case=st.integers(3, 30).flatmap(
         lambda capacity: st.tuples(st.just(capacity), st.lists(st.integers(1, capacity), min_size=1, max_size=9))
@@ -87,7 +87,6 @@ def test_against_all_groupings(case):
         assert sum(pack) <= capacity
 
 
-@settings(max_examples=60)
 @given(
     counts=st.dictionaries(st.integers(100, 500), st.integers(1, 40), min_size=1, max_size=40),
     capacity=st.integers(500, 1500),

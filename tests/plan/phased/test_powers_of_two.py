@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import plan_packs
@@ -109,7 +109,6 @@ def halved(draw, *, max_items=24):
     )
 
 
-@settings(max_examples=60)
 @given(halved())
 def test_powers_of_two_are_the_packs_of_the_rounds_item_by_item(case):
     """Taking a pattern for many packs must be what making the packs one by one gives."""
@@ -120,7 +119,6 @@ def test_powers_of_two_are_the_packs_of_the_rounds_item_by_item(case):
     assert held_and_left(placed) == Counter(lengths)
 
 
-@settings(max_examples=60)
 @given(halved(max_items=9), st.booleans())
 def test_powers_of_two_make_as_many_full_packs_as_there_can_be(case, diversity):
     """By trying every choice of full packs; a recipe that runs into a dead end makes fewer."""

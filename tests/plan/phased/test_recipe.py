@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import SettingsError
@@ -40,7 +40,6 @@ def packs_of(phased, lengths):
     return phased.runs.assign(decreasing_order(lengths)).as_lists()
 
 
-@settings(max_examples=80)
 @given(capacities_and_lengths(), recipes())
 def test_each_item_is_in_one_pack_and_no_pack_is_over_the_capacity(case, recipe):
     """Whatever the phases: nothing lost, nothing twice, and the reports add up to the whole."""
@@ -65,7 +64,6 @@ def test_each_item_is_in_one_pack_and_no_pack_is_over_the_capacity(case, recipe)
         first += report.packs
 
 
-@settings(max_examples=50)
 @given(capacities_and_lengths(), recipes(), st.data())
 def test_parts_counted_apart_give_the_same_packs(case, recipe, data):
     """The packs are a function of the counts: no order, no chance, no place where the lengths were counted."""
@@ -79,7 +77,6 @@ def test_parts_counted_apart_give_the_same_packs(case, recipe, data):
     assert packs_of(again, np.array(lengths)) == packs_of(whole, np.array(lengths))
 
 
-@settings(max_examples=60)
 @given(recipes())
 def test_a_recipe_written_and_read_is_the_same_recipe(recipe):
     """The text in a saved plan says how to make it again."""

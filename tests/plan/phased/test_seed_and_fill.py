@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.phased import (
@@ -159,7 +159,6 @@ def slow_seeded(phase, lengths, capacity, *, runs):
 def test_seeded_against_the_words_item_by_item(most_items, runs):
     """Up to four items no choice looks at counts, and then the runs of equal packs are exactly one pack at a time."""
 
-    @settings(max_examples=100)
     @given(capacities_and_lengths(max_samples=40), seeded_phases(most_items=most_items, most_rounds=1))
     def check(case, phase):
         capacity, lengths = case
@@ -170,7 +169,6 @@ def test_seeded_against_the_words_item_by_item(most_items, runs):
     check()
 
 
-@settings(max_examples=100)
 @given(capacities_and_lengths(), seeded_phases())
 def test_what_a_seeded_phase_keeps_is_within_its_limits(case, phase):
     """Fewest items, least fill, most items, capacity; and what it does not keep is still there."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful import LengthTable, Plan, plan_packs
@@ -60,7 +60,6 @@ mixtures = st.builds(
     st.lists(st.integers(1, 14), min_size=12, max_size=40), mixtures, st.integers(0, 2),
     st.sampled_from(["drop", "truncate", "split"]), st.sampled_from(["first_fit", "best_fit_decreasing"]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=60)
 def test_every_plan_of_a_mixture_adds_up(lengths, mixture, epoch, overflow, algorithm):
     """Nothing over capacity, repeats and samples that were not drawn as the ledger says, the same again, and from a file."""
     if overflow == "split" and (mixture.order == "pack_then_mix" or mixture.num_packs):

@@ -32,7 +32,6 @@ def test_three_sources_take_turns_as_drawn():
 
 
 @given(WEIGHTS)
-@settings(deadline=None, max_examples=60)
 def test_no_prefix_is_one_draw_off_its_shares(weights):
     """Tijdeman's bound. The rule of the largest deficit, and sorting by ideal times, break it for several sources."""
     turns = turns_of(weights, [np.ones(200)] * len(weights), is_unit=True)
@@ -42,7 +41,6 @@ def test_no_prefix_is_one_draw_off_its_shares(weights):
 
 
 @given(WEIGHTS, st.integers(0, 2**32))
-@settings(deadline=None, max_examples=60)
 def test_no_source_is_ahead_by_more_than_one_of_its_samples(weights, seed):
     """With lengths that differ 40-fold, as captions beside documents: shares in tokens."""
     draws = np.random.default_rng(seed)
