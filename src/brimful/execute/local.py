@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from brimful.checks import check_type
 from brimful.errors import SettingsError
+from brimful.execute.garbage import rare_collections
 from brimful.execute.workers import Workers
 from brimful.messages import setting
 
@@ -75,7 +76,9 @@ def run_locally(
         yield from _by_threads(lambda: nullcontext(partial(function, context)), tasks, min(threads, len(tasks)))
     else:
         for task in tasks:
-            yield task, function(context, task)
+            with rare_collections():
+                result = function(context, task)
+            yield task, result
 
 
 def _by_threads(

@@ -12,9 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from brimful.errors import TaskFailedError
-
-_OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""Containers that are made before garbage is looked for: some megabytes of them."""
+from brimful.execute.garbage import OBJECTS_BETWEEN_COLLECTIONS
 
 
 class WorkerTraceback(Exception):
@@ -47,8 +45,7 @@ def serve(_shield: None, pipe: Connection) -> None:
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
     # What was loaded before the fork stays: looking through it for garbage would cost time, and copies of its memory.
     gc.freeze()
-    # Rows are trees, which go without a collector: looking for circles at every 700 objects takes a tenth of the time.
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe
         try:
