@@ -43,7 +43,8 @@ def by_hand():
 
 
 @pytest.mark.parametrize(
-    "dialect", ["transformers", "llama_factory", "plain", "nemo_automodel", "torchtitan", "veomni"]
+    "dialect",
+    ["transformers", "llama_factory", "plain", "nemo_automodel", "torchtitan", "veomni", "megatron", "megatron_bridge"],
 )
 def test_means_over_the_targets_of_each_source(dialect):
     """Micro-batches of one pack and of both give one mean, in rows of every shape, and with shifted labels."""

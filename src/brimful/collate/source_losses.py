@@ -19,7 +19,7 @@ from brimful.errors import CollateError, SettingsError
 from brimful.messages import setting
 from brimful.plan import Plan
 from brimful.plan.policies.mixture.shares import sources_of_record
-from brimful.typing import Int64Array
+from brimful.typing import IGNORE_INDEX, Int64Array
 
 __all__ = ["SOURCE_IDS", "SourceLosses", "SourceNames", "SourceParts"]
 
@@ -84,9 +84,10 @@ class SourceNames:
         sources = np.full(len(batch.cu_seqlens) - 1, -1, dtype=np.int32)
         sources[: batch.num_segments] = self.of(batch.sample_ids[: batch.num_segments])
         values = np.repeat(sources, batch.lengths)
-        # Nothing predicts the first token of a segment.
+        # Nothing predicts the first token of a segment; and some dialects write token 0 where there is no target.
         starts = batch.cu_seqlens[:-1]
         values[starts[starts < len(values)]] = -1
+        values[batch.labels == IGNORE_INDEX] = -1
         return Column(SOURCE_IDS, values, fill=-1)
 
     def __repr__(self) -> str:
