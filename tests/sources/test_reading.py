@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from brimful.errors import BadSampleError
 from brimful.sources import Sample, open_source
-from brimful.sources.formats import FORMATS
+from brimful.sources.formats import FORMATS, format_named
+from brimful.sources.reading import Reading
 
 CHAT = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 PICTURE = (
@@ -192,3 +193,50 @@ def test_a_row_of_anything_is_a_sample_or_an_error_of_its_own(name: str, value: 
     row = {**VALID[name], **dict(zip(keys, [value, other], strict=False))}  # type: ignore[dict-item]
     (result,) = open_source([row], format=name).read(0, 1)
     assert isinstance(result, (Sample, BadSampleError))
+
+
+_TEXTS = st.one_of(
+    st.sampled_from(["hi", "", "see <image>", "<video> … </video>", "a <| b", "<image1>"]), st.none(), st.integers()
+)
+_TURNS = st.one_of(
+    st.lists(
+        st.one_of(
+            st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", ""]), "content": _TEXTS}),
+            st.just({"role": "user", "content": "hi", "name": "x"}),
+            st.just("no turn"),
+        ),
+        max_size=3,
+    ),
+    st.none(),
+)
+_MORE = {
+    "id": st.sampled_from([7, "", None]),
+    "image": st.sampled_from(["a.png", None]),
+    "label": st.booleans(),
+    "tools": st.sampled_from([None, [], "", [{"name": "f"}]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("messages", {"messages": _TURNS}), ("question_answer", {"question": _TEXTS, "answer": _TEXTS})],
+)
+@given(data=st.data())
+def test_rows_that_are_converted_together_are_those_that_are_converted_alone(name, fields, data):
+    """Every row gives the same sample, or the same reason, however many come with it."""
+    rows = data.draw(st.lists(st.one_of(st.fixed_dictionaries(fields, optional=_MORE), st.just("no row")), max_size=6))
+    ignore = data.draw(st.sampled_from([(), ("<image>",), ("id",), ("image", "label")]))
+    reading = Reading(format_named(name), frozenset(ignore))
+    for index, sample in enumerate(reading.samples(10, rows)):
+        if sample is not None:
+            assert sample == reading.sample(10 + index, rows[index])
+            assert type(sample.messages) is type(reading.sample(10 + index, rows[index]).messages)
+
+
+def test_plain_rows_are_converted_together():
+    """Without it the fast way could be gone, and every row slow in silence."""
+    rows = [{"messages": [{"role": "user", "content": "hi"}], "id": index} for index in range(3)]
+    samples = Reading(format_named("messages")).samples(5, rows)
+    assert [(sample.sample_id, sample.unread) for sample in samples] == [(5, ("id",)), (6, ("id",)), (7, ("id",))]
+    pairs = Reading(format_named("question_answer", {"question": "q"})).samples(0, [{"q": "1+1?", "answer": "2"}] * 2)
+    assert [sample.messages.texts for sample in pairs] == [["1+1?", "2"]] * 2

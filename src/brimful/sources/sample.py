@@ -59,15 +59,21 @@ class PlainMessages(list[Message]):
         >>> PlainMessages.of_texts(("user",), ["hi"])
         [{'role': 'user', 'content': 'hi'}]
         """
-        messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
-        if not all(texts):
-            return messages
-        plain = cls(messages)
+        return cls.filled(roles, texts) if all(texts) else _messages_of(roles, texts)
+
+    @classmethod
+    def filled(cls, roles: tuple[str, ...], texts: list[str]) -> "PlainMessages":
+        """Return messages of roles and texts, none of them empty."""
+        plain = cls(_messages_of(roles, texts))
         plain.roles, plain.texts = roles, texts
         return plain
 
     def __reduce__(self) -> Any:
         return PlainMessages.of, (list(self),)
+
+
+def _messages_of(roles: tuple[str, ...], texts: list[str]) -> list[Message]:
+    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import bisect
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -22,6 +22,9 @@ from brimful.sources.rows import Block, ChainedRows, Rows
 from brimful.sources.sample import MalformedRowError, Sample
 from brimful.sources.sides import SIDES, SideRows
 from brimful.typing import Fingerprint
+
+_ROWS_AT_ONCE = 64
+"""Rows that are converted together: few enough to be held as rows and as samples."""
 
 _ROWS_FOR_DETECTION = 16
 """Rows of each file, from the first on, by which its format is detected."""
@@ -162,8 +165,15 @@ class Source:
         """Yield samples ``start … stop-1`` in order; a malformed one comes as the error, not raised."""
         # Nearly every source is one run: its reading need not be looked up for each row.
         single_reading = self._runs[0][1] if len(self._runs) == 1 else None
-        for sample_id, row in enumerate(self.rows.read(start, stop), start):
-            yield self._convert(sample_id, row, single_reading or self._reading_of(sample_id))
+        rows = iter(self.rows.read(start, stop))
+        if single_reading is None or not single_reading.takes_many:
+            for sample_id, row in enumerate(rows, start):
+                yield self._convert(sample_id, row, single_reading or self._reading_of(sample_id))
+            return
+        while piece := [*islice(rows, _ROWS_AT_ONCE)]:
+            for index, sample in enumerate(single_reading.samples(start, piece)):
+                yield self._convert(start + index, piece[index], single_reading) if sample is None else sample
+            start += len(piece)
 
     def _reading_of(self, sample_id: int) -> Reading:
         return self._runs[bisect.bisect_right(self._runs, sample_id, key=itemgetter(0)) - 1][1]

@@ -1,10 +1,11 @@
 """OpenAI's chat format: a list of turns with role and content, tool calls and tool results."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brimful.sources.formats.row_format import RowFormat
 from brimful.sources.formats.turns import as_tools
+from brimful.sources.sample import PlainMessages
 
 
 class Messages(RowFormat):
@@ -17,6 +18,14 @@ class Messages(RowFormat):
     name = "messages"
     default_fields = {"messages": "messages", "tools": "tools"}
     required_fields = ("messages",)
+    has_conversations = True
 
     def convert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         return {"messages": self.messages(row, "messages"), "tools": as_tools(self.optional(row, "tools"))}
+
+    def conversations(self, rows: Sequence[dict[str, Any]]) -> Sequence[PlainMessages | None]:
+        messages, tools = self.fields["messages"], self.fields["tools"]
+        return [
+            PlainMessages.of(turns) if type(turns := row.get(messages)) is list and row.get(tools) is None else None
+            for row in rows
+        ]

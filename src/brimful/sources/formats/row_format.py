@@ -1,7 +1,7 @@
 """The contract of a row format: its name, its fields, and the conversion of a row."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from brimful.errors import SettingsError
@@ -26,6 +26,8 @@ class RowFormat(abc.ABC):
     """True if a row is a preference: two samples, which ``convert_side`` makes (``sources.sides``)."""
     is_unpaired: ClassVar[bool] = False
     """True if a row has one answer and a label: its two samples are ``sources.mismatches``."""
+    has_conversations: ClassVar[bool] = False
+    """True if most rows are a role and a text in each turn, and nothing else: ``conversations`` converts many at once."""
     is_detected: ClassVar[bool] = True
     """False if rows look like those of another format, so that the caller has to name it."""
     puts_media_first: ClassVar[bool] = False
@@ -57,6 +59,13 @@ class RowFormat(abc.ABC):
         Raises:
             MalformedRowError: a field is missing or has the wrong type; names it and shows the value.
         """
+
+    def conversations(self, rows: Sequence[dict[str, Any]]) -> Sequence[PlainMessages | None]:
+        """Return the messages of many rows at once, for a format in ``has_conversations``.
+
+        None for a row that ``convert`` has to read, or to refuse.
+        """
+        raise NotImplementedError(f"rows of format {self.name} are converted one by one")
 
     def convert_side(self, row: Mapping[str, Any], side: int) -> dict[str, Any]:
         """Return the fields of the ``Sample`` of a side, 0 or 1; only for a format that ``has_sides``."""
