@@ -8,7 +8,7 @@ from brimful.plan import ALGORITHMS, Tail, schedule_packs
 from brimful.testing.strategies import lengths_and_plans, plans
 
 
-@settings(max_examples=2 * settings.default.max_examples)
+@settings(max_examples=200)
 @given(case=lengths_and_plans())
 def test_every_plan_accounts_for_every_token(case):
     """Without it an option, or two of them together, could lose, double or overfill what no test of its own looks at."""
@@ -45,7 +45,7 @@ def test_the_strategy_makes_plans_of_every_algorithm_but_one():
     """A strategy that never draws an algorithm would leave it untested in silence."""
     drawn = set()
 
-    @settings(max_examples=2 * settings.default.max_examples)
+    @settings(max_examples=150)
     @given(plan=plans(max_samples=4))
     def draw(plan):
         drawn.add(repr(plan).split(", ")[-2])  # Plan(… packs of …, … samples, fill …, auto, 686bbe4)
