@@ -16,7 +16,10 @@ from brimful.messages import in_python, setting
 from brimful.plan.settings import PlanSettings
 from tests.library import Module, modules
 
-SPEAKS_FLAGS = ("cli/", "demo/steps.py", "demo/multimodal.py", "measure/length_cache.py", "trainers/ms_swift")
+SPEAKS_FLAGS = (
+    *("cli/", "demo/steps.py", "demo/multimodal.py", "measure/length_cache.py", "measure/shares.py"),
+    "trainers/ms_swift",
+)
 """The command line, what shows a command to run, and the plugins whose users set ms-swift's own flags."""
 
 LITERAL_FLAG = re.compile(r"(?<![\w-])(--[a-z{]|-o\b)")

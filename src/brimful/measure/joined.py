@@ -12,6 +12,7 @@ from brimful.errors import CacheMismatchError, SettingsError
 from brimful.fingerprint import differing_keys, fingerprint_of
 from brimful.measure.account import Account
 from brimful.measure.filters import Duplicates
+from brimful.measure.shares import measure_command
 from brimful.measure.table import LengthTable
 from brimful.measure.targets import Targets, joined_rows
 
@@ -167,4 +168,4 @@ def _measure(tables: Sequence[LengthTable]) -> str:
     sources = [str(table.provenance.get("source", "DATA")) for table in tables]
     shown = sources if len(sources) < 4 else [*sources[:2], "…", sources[-1]]
     output = tables[0].path if len(tables) == 1 and tables[0].path else "FILE"
-    return f"`brimful measure {' '.join(shown)} -o {output}`"
+    return f"`{measure_command(shown, output)}`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def unfinished_shares(target: str | os.PathLike[str]) -> str | None:
         missing = missing_shares(Path(note["folder"]), num_tasks)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    command = f"brimful measure {source} -o {os.fspath(target)} with the settings of the other shares"
+    command = f"{measure_command([source], os.fspath(target))} with the settings of the other shares"
     index = setting("task_index", missing[0] if missing else None)
     share = f"and {index} {setting('num_tasks', num_tasks)}, or without both, " if missing else "and without shares "
     which = (
@@ -61,6 +62,16 @@ def unfinished_shares(target: str | os.PathLike[str]) -> str | None:
         else "its shares are done and nobody joined them"
     )
     return f"{os.fspath(target)} is not there yet, {which}: {command} {share}measures what is missing and joins them"
+
+
+def measure_command(sources: Sequence[str], output: str) -> str:
+    """Return the command that measures sources into a length table, for messages to show.
+
+    >>> measure_command(["chats.jsonl", "…"], "lengths of chats")
+    "brimful measure chats.jsonl … -o 'lengths of chats'"
+    """
+    words = ["brimful", "measure", *sources, "-o", output]
+    return " ".join(word if word == "…" else shlex.quote(word) for word in words)
 
 
 def _note_of(target: str | os.PathLike[str]) -> Path:
