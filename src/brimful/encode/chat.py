@@ -20,8 +20,9 @@ from brimful.encode.rendering import RenderingEncoder
 from brimful.encode.shapes import Shape, is_of_texts, shape_of
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
+from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
-from brimful.encode.turns import FilledText, Span, TurnFinder
+from brimful.encode.turns import FilledText, TurnFinder, spans_of_filled
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
 from brimful.sources.sample import Message, PlainMessages, Sample
@@ -346,6 +347,24 @@ class ChatEncoder(RenderingEncoder):
     def _swallowed(self) -> SwallowedText:
         return SwallowedText(self._chat_template.by_reference)
 
+    def _spans_of_batch(
+        self, indices: Sequence[int], contexts: Sequence[Any], texts: Sequence[str], errors: dict[int, BadSampleError]
+    ) -> TextSpans:
+        known = [index for index in indices if self._shows_turns(contexts[index])]
+        filled = [contexts[index].filled for index in known]
+        spans = spans_of_filled(known, filled, last_only=self.train_on is TrainOn.LAST)
+        if len(known) == len(indices):
+            return spans
+        others = sorted(set(indices).difference(known))
+        return TextSpans.joined([spans, super()._spans_of_batch(others, contexts, texts, errors)])
+
+    def _shows_turns(self, rendering: _Rendering) -> bool:
+        """Return true if the pieces of the text tell its targets: no marks of the template, no weights of answers."""
+        if rendering.filled is None or self._marks_turns:
+            return False
+        messages = rendering.chat.messages or ()
+        return type(messages) is PlainMessages or not any("weight" in m or "loss_weight" in m for m in messages)
+
     def _target_spans(self, context: _Rendering, text: str) -> Sequence[Span]:
         try:
             return self._spans_to_train(context, text)
@@ -357,10 +376,6 @@ class ChatEncoder(RenderingEncoder):
     def _spans_to_train(self, rendering: _Rendering, text: str) -> list[Span]:
         """Return the spans of the assistant turns to train on."""
         sample = rendering.chat
-        if type(sample.messages) is PlainMessages and not self._marks_turns:
-            turns = rendering.spans
-            if turns is not None:
-                return turns[-1:] if self.train_on is TrainOn.LAST else turns
         answers = _answers_of(sample)
         if not answers:
             return []

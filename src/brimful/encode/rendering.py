@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from brimful.encode.encoder import Encoder, MeasuredLengths, PendingBatch, Pendi
 from brimful.encode.engine import Engine
 from brimful.encode.fast_engines import TokenizerEngine
 from brimful.encode.mismatches import encode_mismatched, has_mismatch
+from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenized import TokenizedTexts
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
@@ -25,7 +25,7 @@ from brimful.messages import setting
 from brimful.ragged import offsets_of, ranges
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
-from brimful.typing import Int64Array, LossMask, Offsets
+from brimful.typing import LossMask, Offsets
 
 _NO_MEDIA = f"holds media, which takes the processor of a model: name it with {setting('processor')}"
 
@@ -69,6 +69,18 @@ class RenderingEncoder(Encoder):
             f"completion",
             sample_id=sample.sample_id,
         )
+
+    def _spans_of_batch(
+        self, indices: Sequence[int], contexts: Sequence[Any], texts: Sequence[str], errors: dict[int, BadSampleError]
+    ) -> TextSpans:
+        """Return the characters that are targets in the texts of these indices, and add the errors of those without."""
+        spans: dict[int, Sequence[Span]] = {}
+        for index in indices:
+            try:
+                spans[index] = self._target_spans(contexts[index], texts[index])
+            except BadSampleError as error:
+                errors[index] = error
+        return TextSpans.of_lists(spans)
 
     def _check_completion(self, sample: Sample) -> None:
         """Refuse a sample with a completion where other tokens are asked for as targets."""
@@ -194,28 +206,16 @@ class RenderingEncoder(Encoder):
 
     def _begin_rendered(self, samples: Sequence[Sample]) -> PendingBatch:
         contexts, texts, errors, sides = self._render_batch(samples)
-        # Characters of all texts that are targets: start and end by turns, and the number of spans in each text.
-        bounds: list[int] = []
-        num_spans = np.zeros(len(texts), dtype=np.int64)
+        spans = None
         if not self.all_are_targets:
-            for index, (context, text) in enumerate(zip(contexts, texts, strict=True)):
-                if index in errors or index in sides:
-                    continue
-                try:
-                    spans = self._target_spans(context, text)
-                except BadSampleError as error:
-                    errors[index] = error
-                    texts[index] = ""
-                    continue
-                bounds += chain.from_iterable(spans)
-                num_spans[index] = len(spans)
+            indices = [index for index in range(len(texts)) if index not in errors and index not in sides]
+            spans = self._spans_of_batch(indices, contexts, texts, errors)
+            for index in errors:
+                texts[index] = ""
 
         def finish() -> EncodedBatch:
-            tokens = self.tokenizer.tokenize(texts, aligned=not self.all_are_targets)
-            if self.all_are_targets:
-                mask = np.ones(len(tokens.ids.values), dtype=bool)
-            else:
-                mask = _mask_of(tokens, num_spans, bounds)
+            tokens = self.tokenizer.tokenize(texts, aligned=spans is not None)
+            mask = np.ones(len(tokens.ids.values), dtype=bool) if spans is None else _mask_of(tokens, spans)
             if sides:
                 mark_completions(mask, tokens.ids, texts, sides, self.tokenizer)
             ids, mask = self._with_marks(tokens.ids, mask, errors)
@@ -263,21 +263,14 @@ def _lengths_of(batch: EncodedBatch) -> MeasuredLengths:
     return lengths, [batch.errors[index] for index in sorted(batch.errors)]
 
 
-def _mask_of(tokens: TokenizedTexts, num_spans: Int64Array, bounds: Sequence[int]) -> LossMask:
-    """Return ``bool[num_tokens]``, true for tokens that hold a character of a span.
-
-    Args:
-        tokens: of several texts.
-        num_spans: spans in each text.
-        bounds: start and end of each span.
-    """
-    rows = np.repeat(np.arange(len(num_spans)), num_spans)
-    edges_of_spans = np.array(bounds, dtype=np.int64)
-    first_tokens, last_tokens = tokens.runs(rows, edges_of_spans[::2], edges_of_spans[1::2])
+def _mask_of(tokens: TokenizedTexts, spans: TextSpans) -> LossMask:
+    """Return ``bool[num_tokens]``, true for tokens that hold a character of a span."""
+    first_tokens, last_tokens = tokens.runs(*spans)
     offsets: Offsets = tokens.ids.offsets
     # Each run opens at its first token and closes behind its last: the running sum counts the open ones.
     edges = np.zeros(len(tokens.ids.values) + 1, dtype=np.int32)
     is_run = first_tokens < last_tokens
-    np.add.at(edges, (offsets[rows] + first_tokens)[is_run], 1)
-    np.add.at(edges, (offsets[rows] + last_tokens)[is_run], -1)
+    text_starts = offsets[spans.rows[is_run]]
+    np.add.at(edges, text_starts + first_tokens[is_run], 1)
+    np.add.at(edges, text_starts + last_tokens[is_run], -1)
     return np.cumsum(edges[:-1]) > 0

@@ -22,14 +22,16 @@ import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from brimful.encode.placeholders import Render, examined, replace_texts
+from brimful.encode.text_spans import Span, TextSpans
+from brimful.ragged import offsets_of
 from brimful.sources.sample import Message, PlainMessages
-
-Span: TypeAlias = tuple[int, int]
-"""Characters ``[start, end)`` of the rendered text that one assistant turn produced."""
+from brimful.typing import Int64Array
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 """``json.dumps`` makes an encoder for each call."""
@@ -61,9 +63,10 @@ class _Skeleton:
     turns: tuple[_Turn, ...]
 
     @cached_property
-    def places(self) -> list[tuple[int, int, int, int]]:
-        """Turns by pieces: the one in front of the first slot, that of the last slot, and the turn's own characters around them."""
-        return [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
+    def places(self) -> Int64Array:
+        """``int64[num_turns, 4]``: the piece in front of a turn's first slot, that of its last slot, its head and tail."""
+        places = [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
+        return np.array(places, dtype=np.int64).reshape(-1, 4)
 
     def fill(self, values: Sequence[str], begin: int, end: int) -> Iterator[str]:
         """Yield the text from behind slot ``begin - 1`` to slot ``end``, alternating literals and values."""
@@ -89,8 +92,30 @@ class FilledText(NamedTuple):
     @property
     def spans(self) -> list[Span]:
         """The span of each assistant turn."""
-        ends = list(accumulate(map(len, self.pieces)))
-        return [(ends[begin] - head, ends[end] + tail) for begin, end, head, tail in self.skeleton.places]
+        _, starts, ends = spans_of_filled([0], [self])
+        return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def spans_of_filled(rows: Sequence[int], filled: Sequence[FilledText], *, last_only: bool = False) -> TextSpans:
+    """Return the spans of the assistant's turns in several filled texts.
+
+    Args:
+        rows: index of each text.
+        filled: the texts.
+        last_only: of each text its last turn alone.
+    """
+    num_pieces = np.fromiter((len(one.pieces) for one in filled), dtype=np.int64)
+    first_pieces = offsets_of(num_pieces)[:-1]
+    sizes = np.fromiter(map(len, chain.from_iterable(one.pieces for one in filled)), dtype=np.int64)
+    # All texts lie one behind the other: piece i is the characters edges[i] … edges[i + 1].
+    edges = offsets_of(sizes)
+    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in filled]
+    owners = np.repeat(np.arange(len(filled)), np.fromiter(map(len, places), dtype=np.int64))
+    before, last, head, tail = np.concatenate([np.empty((0, 4), dtype=np.int64), *places]).T
+    bases, text_starts = first_pieces[owners] + 1, edges[first_pieces[owners]]
+    starts = edges[bases + before] - head - text_starts
+    ends = edges[bases + last] + tail - text_starts
+    return TextSpans(np.asarray(rows, dtype=np.int64)[owners], starts, ends)
 
 
 class TurnFinder:

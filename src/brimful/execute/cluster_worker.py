@@ -14,6 +14,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from brimful.errors import SettingsError, TaskFailedError
+from brimful.execute.garbage import collect_rarely
 from brimful.execute.serving import attempt
 from brimful.execute.shared_directories import unshared
 from brimful.messages import setting
@@ -67,6 +68,7 @@ class ClusterWorker:
             self._function, self._context = ForkingPickler.loads(order)
         except Exception as error:
             return _packed(error, traceback.format_exc())
+        collect_rarely()
         return _packed(machine)
 
     def do(self, task: Any) -> bytes:

@@ -11,6 +11,15 @@ Rows are trees, which go without a collector: looking for circles at every 700 o
 """
 
 
+def collect_rarely() -> None:
+    """Look for garbage rarely in this process from now on, and not among what it holds already.
+
+    For workers: what was loaded before a fork would cost time, and copies of its memory.
+    """
+    gc.freeze()
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+
+
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
     """Look for garbage rarely within a block; a process that looks more rarely, or never, stays as it is.

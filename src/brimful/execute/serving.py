@@ -1,7 +1,6 @@
 """The loop of a worker process: it gets a function and its context once, then task after task, and answers each."""
 
 import contextlib
-import gc
 import os
 import signal
 import threading
@@ -12,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from brimful.errors import TaskFailedError
-from brimful.execute.garbage import OBJECTS_BETWEEN_COLLECTIONS
+from brimful.execute.garbage import collect_rarely
 
 
 class WorkerTraceback(Exception):
@@ -43,9 +42,7 @@ def serve(_shield: None, pipe: Connection) -> None:
     """
     # There is one process a core already; threads on top of that compete with them.
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-    # What was loaded before the fork stays: looking through it for garbage would cost time, and copies of its memory.
-    gc.freeze()
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    collect_rarely()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe
         try:
