@@ -1,11 +1,11 @@
 """Packs with the bytes of their pictures, read and checked, against the same bytes in a bare Arrow file.
 
-Ours is ``open_packs(directory)[i]`` and ``PlacedMedium.read`` for each picture: shard and row found, checksum of the row, JSON of
-the media, bytes by range from their container, fingerprint of the bytes. The peer maps one Arrow file of the same packs (tokens as
-``list<int32>``, pictures as ``list<large_binary>``), takes the tokens of a row as a view and each picture as ``bytes``, and checks
-nothing. Both count the bytes that they got. Files are in the page cache, and opened anew for each pass, as a process reads a
-medium once in an epoch. A second pass through what is open is printed beside it: then each page that the peer maps is in its
-memory, which grows to the size of the file, and ours stays as it was.
+Ours is ``open_packs(directory)[i]`` and ``PlacedMedium.read`` for each picture: shard and row found, checksum of the row, places of
+the media, bytes by range from their container, fingerprint of the bytes. The peer maps one Arrow file of the same columns (tokens, mask,
+lengths, sample ids and starts as in a shard, pictures as ``list<large_binary>``), takes the arrays of a row as views, its mask in bits and
+each picture as ``bytes``, and checks nothing. Both sum every array and count the bytes that they got. Files are in the page cache, and
+opened anew for each pass, as a process reads a medium once in an epoch. A second pass through what is open is printed beside it:
+then each page that the peer maps is in its memory, which grows to the size of the file, and ours stays as it was.
 
 Then the peak memory of a whole job that packs and reads, in a process of its own: 2,000 and 20,000 samples with a small picture
 each. It stays flat as samples grow tenfold if the ratio is near 1. Private memory is the process's own (``RssAnon``); pages of
@@ -89,13 +89,29 @@ def _pack(home: Path, count: int, directory: Path, storage: str) -> PackStore:
 
 
 def _write_bare(packs: PackStore, path: Path) -> None:
-    """Write the same bytes as one Arrow file."""
-    schema = pa.schema([("input_ids", pa.list_(pa.int32())), ("pictures", pa.list_(pa.large_binary()))])
+    """Write the same bytes as one Arrow file: every column of the packs, and the pictures beside them."""
+    schema = pa.schema(
+        [
+            ("input_ids", pa.list_(pa.int32())),
+            ("loss_mask", pa.binary()),
+            ("lengths", pa.list_(pa.int32())),
+            ("sample_ids", pa.list_(pa.int64())),
+            ("starts", pa.list_(pa.int32())),
+            ("pictures", pa.list_(pa.large_binary())),
+        ]
+    )
     with pa.OSFile(str(path), "w") as sink, pa.ipc.new_file(sink, schema) as writer:
         for begin in range(0, len(packs), 16):
             group = packs[begin : begin + 16]
-            pictures = [[item.read() for item in pack.media] for pack in group]
-            writer.write_batch(pa.record_batch([[pack.input_ids for pack in group], pictures], schema=schema))
+            columns = [
+                [pack.input_ids for pack in group],
+                [np.packbits(pack.loss_mask, bitorder="little").tobytes() for pack in group],
+                [np.diff(pack.cu_seqlens) for pack in group],
+                [pack.sample_ids for pack in group],
+                [pack.starts for pack in group],
+                [[item.read() for item in pack.media] for pack in group],
+            ]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
 def _rows(path: Path) -> list[tuple[Any, int]]:
@@ -118,15 +134,22 @@ def _reading(home: Path, count: int, num_bytes: int, repetitions: int) -> list[R
         total = 0
         for index in order:
             pack = packs[index]
-            total += int(pack.input_ids.sum()) * 0 + sum(len(item.read()) for item in pack.media)
+            touched = pack.loss_mask.sum() + pack.cu_seqlens.sum() + pack.sample_ids.sum() + pack.starts.sum()
+            total += 0 * int(pack.input_ids.sum() + touched) + sum(len(item.read()) for item in pack.media)
         return total
 
     def peer(rows: list[tuple[Any, int]]) -> int:
         total = 0
         for index in order:
             batch, row = rows[index]
-            ids = batch.column("input_ids")[row].values.to_numpy()
-            total += int(ids.sum()) * 0 + sum(len(picture.as_py()) for picture in batch.column("pictures")[row])
+            ids, *numbers = (
+                batch.column(name)[row].values.to_numpy() for name in ("input_ids", "lengths", "sample_ids", "starts")
+            )
+            bits = np.frombuffer(batch.column("loss_mask")[row].as_buffer(), dtype=np.uint8)
+            touched = bits.sum() + sum(column.sum() for column in numbers)
+            total += 0 * int(ids.sum() + touched) + sum(
+                len(picture.as_py()) for picture in batch.column("pictures")[row]
+            )
         return total
 
     assert ours(packs) == peer(_rows(bare)) == count * num_bytes, "not the same bytes"

@@ -350,13 +350,14 @@ class ChatEncoder(RenderingEncoder):
     def _spans_of_batch(
         self, indices: Sequence[int], contexts: Sequence[Any], texts: Sequence[str], errors: dict[int, BadSampleError]
     ) -> TextSpans:
-        known = [index for index in indices if self._shows_turns(contexts[index])]
-        filled = [contexts[index].filled for index in known]
-        spans = spans_of_filled(known, filled, last_only=self.train_on is TrainOn.LAST)
-        if len(known) == len(indices):
+        # Those whose text was filled are found together, which takes a tenth of the time; the others one by one.
+        own_indices = [index for index in indices if self._shows_turns(contexts[index])]
+        filled_texts = [contexts[index].filled for index in own_indices]
+        spans = spans_of_filled(own_indices, filled_texts, last_only=self.train_on is TrainOn.LAST)
+        if len(own_indices) == len(indices):
             return spans
-        others = sorted(set(indices).difference(known))
-        return TextSpans.joined([spans, super()._spans_of_batch(others, contexts, texts, errors)])
+        other_indices = sorted(set(indices).difference(own_indices))
+        return TextSpans.joined([spans, super()._spans_of_batch(other_indices, contexts, texts, errors)])
 
     def _shows_turns(self, rendering: _Rendering) -> bool:
         """Return true if the pieces of the text tell its targets: no marks of the template, no weights of answers."""

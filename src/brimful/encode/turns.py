@@ -96,25 +96,25 @@ class FilledText(NamedTuple):
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def spans_of_filled(rows: Sequence[int], filled: Sequence[FilledText], *, last_only: bool = False) -> TextSpans:
+def spans_of_filled(rows: Sequence[int], texts: Sequence[FilledText], *, last_only: bool = False) -> TextSpans:
     """Return the spans of the assistant's turns in several filled texts.
 
     Args:
         rows: index of each text.
-        filled: the texts.
+        texts: they themselves.
         last_only: of each text its last turn alone.
     """
-    num_pieces = np.fromiter((len(one.pieces) for one in filled), dtype=np.int64)
+    num_pieces = np.fromiter((len(one.pieces) for one in texts), dtype=np.int64)
     first_pieces = offsets_of(num_pieces)[:-1]
-    sizes = np.fromiter(map(len, chain.from_iterable(one.pieces for one in filled)), dtype=np.int64)
+    sizes = np.fromiter(map(len, chain.from_iterable(one.pieces for one in texts)), dtype=np.int64)
     # All texts lie one behind the other: piece i is the characters edges[i] … edges[i + 1].
     edges = offsets_of(sizes)
-    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in filled]
-    owners = np.repeat(np.arange(len(filled)), np.fromiter(map(len, places), dtype=np.int64))
-    before, last, head, tail = np.concatenate([np.empty((0, 4), dtype=np.int64), *places]).T
+    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts]
+    owners = np.repeat(np.arange(len(texts)), np.fromiter(map(len, places), dtype=np.int64))
+    start_pieces, end_pieces, heads, tails = np.concatenate([np.empty((0, 4), dtype=np.int64), *places]).T
     bases, text_starts = first_pieces[owners] + 1, edges[first_pieces[owners]]
-    starts = edges[bases + before] - head - text_starts
-    ends = edges[bases + last] + tail - text_starts
+    starts = edges[bases + start_pieces] - heads - text_starts
+    ends = edges[bases + end_pieces] + tails - text_starts
     return TextSpans(np.asarray(rows, dtype=np.int64)[owners], starts, ends)
 
 
