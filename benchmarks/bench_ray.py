@@ -3,7 +3,7 @@
 ``brimful measure`` as a command, in turn: local, then Ray, on fresh caches. The nodes are of ``ray.cluster_utils.Cluster``. Processor time is that of all processes of a command, those of the cluster included, sampled
 twice a second; on a busy machine it says more than the clock.
 
-    PYTHONPATH=src:RAY python benchmarks/bench_ray.py DATA.jsonl TOKENIZER [--repetitions 1] [-- --no-fast …]
+    PYTHONPATH=src:RAY python benchmarks/bench_ray.py [--repetitions 1] DATA.jsonl TOKENIZER [-- --no-fast …]
 """
 
 from __future__ import annotations
