@@ -22,7 +22,7 @@ from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
 from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
-from brimful.encode.turns import FilledText, TurnFinder, spans_of_filled
+from brimful.encode.turns import FilledText, Skeleton, TurnFinder, spans_of_filled
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
 from brimful.sources.sample import Message, PlainMessages, Sample
@@ -299,6 +299,33 @@ class ChatEncoder(RenderingEncoder):
         if refusal is not None:
             raise BadSampleError(refusal, sample_id=sample.sample_id)
         return _Rendering(chat, shape, filled), text
+
+    def _render_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[_Rendering, str]]:
+        # Conversations of texts in a shape that was met before: what is asked of one is asked of all, once.
+        if self._system is not None:
+            return {}
+        conversations = {
+            index: sample.messages
+            for index, sample in enumerate(samples)
+            if type(sample.messages) is PlainMessages
+            and not (sample.tools or sample.media or sample.completion is not None)
+        }
+        skeletons = {
+            roles: self._skeleton_of(roles) for roles in {messages.roles for messages in conversations.values()}
+        }
+        rendered = {}
+        for index, messages in conversations.items():
+            skeleton = skeletons[messages.roles]
+            if skeleton is not None:
+                filled = skeleton.filled(messages.texts)
+                rendered[index] = _Rendering(samples[index], (messages.roles, None), filled), filled.text
+        # A text that is refused is looked for one by one.
+        return rendered if self.tokenizer.takes([text for _, text in rendered.values()]) else {}
+
+    def _skeleton_of(self, roles: tuple[str, ...]) -> Skeleton | None:
+        """Return the text around conversations of texts with these roles; None unless ``_may_fill`` allowed it."""
+        shape: Shape = (roles, None)
+        return self._finder.skeleton_of(shape) if self._is_filled.get(shape) else None
 
     def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
         completion, original = sample.completion, sample.messages or ()

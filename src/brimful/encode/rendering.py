@@ -50,6 +50,10 @@ class RenderingEncoder(Encoder):
             BadSampleError: the sample has no such text.
         """
 
+    def _render_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[Any, str]]:
+        """Return what ``_render_sample`` gives for the samples that need no further question, by their index."""
+        return {}
+
     def _target_spans(self, context: Any, text: str) -> Sequence[tuple[int, int]]:
         """Return the characters ``[start, end)`` that are targets; called unless ``all_are_targets``.
 
@@ -188,7 +192,13 @@ class RenderingEncoder(Encoder):
         contexts: list[Any] = []
         texts: list[str] = []
         errors: dict[int, BadSampleError] = {}
+        rendered = self._render_together(samples)
         for index, sample in enumerate(samples):
+            if index in rendered:
+                context, text = rendered[index]
+                contexts.append(context)
+                texts.append(text)
+                continue
             try:
                 if sample.media and not self.takes_media:
                     raise BadSampleError(_NO_MEDIA, sample_id=sample.sample_id)
@@ -268,9 +278,10 @@ def _mask_of(tokens: TokenizedTexts, spans: TextSpans) -> LossMask:
     first_tokens, last_tokens = tokens.runs(*spans)
     offsets: Offsets = tokens.ids.offsets
     # Each run opens at its first token and closes behind its last: the running sum counts the open ones.
-    edges = np.zeros(len(tokens.ids.values) + 1, dtype=np.int32)
+    # Two runs share a token at most where spans touch within it: small numbers hold the count.
+    edges = np.zeros(len(tokens.ids.values) + 1, dtype=np.int16)
     is_run = first_tokens < last_tokens
     text_starts = offsets[spans.rows[is_run]]
     np.add.at(edges, text_starts + first_tokens[is_run], 1)
     np.add.at(edges, text_starts + last_tokens[is_run], -1)
-    return np.cumsum(edges[:-1]) > 0
+    return np.cumsum(edges[:-1], dtype=np.int16) > 0

@@ -248,6 +248,17 @@ class Tokenizer:
             reason = f"holds half of a surrogate pair (U+{ord(text[error.start]):04X}), which is no character"
             raise BadSampleError(reason, sample_id=sample.sample_id) from error
 
+    @staticmethod
+    def takes(texts: Sequence[str]) -> bool:
+        """Return true if ``check`` refuses none of the texts: one question for many."""
+        if all(map(str.isascii, texts)):
+            return True
+        try:
+            "".join(texts).encode("utf-8")
+        except UnicodeEncodeError:
+            return False
+        return True
+
     @property
     def special_texts(self) -> Sequence[str]:
         """Texts of the special tokens."""

@@ -22,7 +22,7 @@ import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,8 +56,13 @@ class _Turn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Skeleton:
-    """The template's own text around slots for values: ``literals[0] v0 literals[1] v1 … literals[n]``."""
+class Skeleton:
+    """The template's own text around slots for values: ``literals[0] v0 literals[1] v1 … literals[n]``.
+
+    Attributes:
+        literals: one more than slots.
+        turns: those of the assistant.
+    """
 
     literals: tuple[str, ...]
     turns: tuple[_Turn, ...]
@@ -68,7 +73,18 @@ class _Skeleton:
         places = [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
         return np.array(places, dtype=np.int64).reshape(-1, 4)
 
-    def fill(self, values: Sequence[str], begin: int, end: int) -> Iterator[str]:
+    @cached_property
+    def _blank(self) -> list[str]:
+        """The literals, and an empty text in the place of each value."""
+        return [*chain.from_iterable(zip(self.literals, repeat(""), strict=False))][:-1]
+
+    def filled(self, values: Sequence[str]) -> "FilledText":
+        """Return the text with a value in every slot."""
+        pieces = self._blank.copy()
+        pieces[1::2] = values
+        return FilledText("".join(pieces), pieces, self)
+
+    def between(self, values: Sequence[str], begin: int, end: int) -> Iterator[str]:
         """Yield the text from behind slot ``begin - 1`` to slot ``end``, alternating literals and values."""
         yield self.literals[begin]
         for slot in range(begin, end):
@@ -87,7 +103,7 @@ class FilledText(NamedTuple):
 
     text: str
     pieces: list[str]
-    skeleton: _Skeleton
+    skeleton: Skeleton
 
     @property
     def spans(self) -> list[Span]:
@@ -104,9 +120,9 @@ def spans_of_filled(rows: Sequence[int], texts: Sequence[FilledText], *, last_on
         texts: they themselves.
         last_only: of each text its last turn alone.
     """
-    num_pieces = np.fromiter((len(one.pieces) for one in texts), dtype=np.int64)
-    first_pieces = offsets_of(num_pieces)[:-1]
-    sizes = np.fromiter(map(len, chain.from_iterable(one.pieces for one in texts)), dtype=np.int64)
+    pieces = [one.pieces for one in texts]
+    first_pieces = offsets_of(np.fromiter(map(len, pieces), dtype=np.int64))[:-1]
+    sizes = np.fromiter(map(len, chain.from_iterable(pieces)), dtype=np.int64)
     # All texts lie one behind the other: piece i is the characters edges[i] … edges[i + 1].
     edges = offsets_of(sizes)
     places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts]
@@ -130,7 +146,7 @@ class TurnFinder:
         self._render = render
         texts = sorted({text for text in special_texts if text}, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, texts))) if texts else None
-        self._skeletons: dict[Any, _Skeleton | None] = {}
+        self._skeletons: dict[Any, Skeleton | None] = {}
         self._shares: dict[tuple[str, str], tuple[int, int]] = {}
         self._header: str | None = None
 
@@ -148,10 +164,11 @@ class TurnFinder:
             skeleton = examined(self._skeletons, shape, lambda: self._make_skeleton(messages, tools))
         if skeleton is None or len(skeleton.literals) != len(values) + 1:
             return None
-        pieces = [""] * (2 * len(values) + 1)
-        pieces[::2] = skeleton.literals
-        pieces[1::2] = values
-        return FilledText("".join(pieces), pieces, skeleton)
+        return skeleton.filled(values)
+
+    def skeleton_of(self, shape: Hashable) -> Skeleton | None:
+        """Return the template's own text around conversations of a shape that ``fill`` has met."""
+        return self._skeletons.get(shape)
 
     def fill_exactly(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> FilledText | None:
         """Return ``fill`` if it is this text: then every text of the conversation is in it, unchanged.
@@ -172,16 +189,16 @@ class TurnFinder:
         return spans
 
     @staticmethod
-    def _by_anchors(skeleton: _Skeleton, values: list[str], text: str) -> list[Span] | None:
+    def _by_anchors(skeleton: Skeleton, values: list[str], text: str) -> list[Span] | None:
         """Return the turns between texts that are known: headers, ends of turns, and messages of the others."""
         # Anchor i ends where turn i begins; the last one is the text behind the last turn.
         anchors: list[str] = []
         next_slot = 0
         for turn in skeleton.turns:
-            anchor = "".join(skeleton.fill(values, next_slot, turn.first))
+            anchor = "".join(skeleton.between(values, next_slot, turn.first))
             anchors.append(anchor[: len(anchor) - turn.head])
             next_slot = turn.last + 1
-        anchors.append("".join(skeleton.fill(values, next_slot, len(values))))
+        anchors.append("".join(skeleton.between(values, next_slot, len(values))))
         if not text.startswith(anchors[0]) or not text.endswith(anchors[-1]):
             return None
         spans: list[Span] = []
@@ -196,7 +213,7 @@ class TurnFinder:
             begin = end + len(anchor)
         return spans
 
-    def _make_skeleton(self, messages: Sequence[Message], tools: Any) -> _Skeleton | None:
+    def _make_skeleton(self, messages: Sequence[Message], tools: Any) -> Skeleton | None:
         marks: list[str] = []
         marked_messages = [_with_marks(message, marks) for message in messages]
         try:
@@ -235,7 +252,7 @@ class TurnFinder:
                     self._shares[around] = begin - span[0], span[1] - end
                 turns.append(_Turn(first, last, *self._shares[around]))
             first = last + 1
-        return _Skeleton(tuple(literals), tuple(turns))
+        return Skeleton(tuple(literals), tuple(turns))
 
     def _literal_span(self, begin: int, end: int, prefix: str, suffix: str) -> Span:
         """Return the turn around a content: from behind the header, through the first special token behind it.

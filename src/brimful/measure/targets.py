@@ -88,16 +88,20 @@ class Targets:
 
 def runs_of_masks(masks: Ragged) -> Ragged:
     """Return the runs of targets in each mask: ``[start, end, start, end, …]``, ascending."""
-    sizes = np.diff(masks.offsets)
-    # Each mask with a false token behind it: runs neither touch nor reach into the next sample.
-    begins = masks.offsets[:-1] + np.arange(len(sizes))
-    flat = np.zeros(len(masks.values) + len(sizes) + 1, dtype=np.int8)
-    flat[ranges(begins + 1, sizes)] = masks.values
-    # Edges are starts and ends by turns; both of a run belong to the sample of its start.
-    edges = np.flatnonzero(np.diff(flat))
-    owners = np.searchsorted(begins, edges[::2], side="right") - 1
-    values = (edges - np.repeat(begins[owners], 2)).astype(np.int32)
-    return Ragged(values, offsets_of(2 * np.bincount(owners, minlength=len(sizes))))
+    values, offsets = masks.values, masks.offsets
+    # Token i is number i + 1 here. Edges of masks are no targets, so that runs neither touch nor reach into the next.
+    padded = np.zeros(len(values) + 2, dtype=bool)
+    padded[1:-1] = values
+    previous_is_target, next_is_target = padded[:-2].copy(), padded[2:]
+    first_tokens, last_tokens = offsets[:-1][offsets[1:] > offsets[:-1]], offsets[1:][offsets[1:] > offsets[:-1]] - 1
+    previous_is_target[first_tokens] = False
+    next_is_target[last_tokens] = False
+    starts = np.flatnonzero(values > previous_is_target)
+    ends = np.flatnonzero(values > next_is_target) + 1
+    owners = np.searchsorted(offsets, starts, side="right") - 1
+    edges = np.stack([starts, ends], axis=1) - offsets[owners][:, None]
+    num_runs = np.bincount(owners, minlength=len(offsets) - 1)
+    return Ragged(edges.reshape(-1).astype(np.int32), offsets_of(2 * num_runs))
 
 
 def mask_of_runs(runs: AnyIntArray, num_tokens: int) -> LossMask:
