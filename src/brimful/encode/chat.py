@@ -25,7 +25,7 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.turns import FilledText, Skeleton, TurnFinder, spans_of_filled
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
-from brimful.sources.sample import Message, PlainMessages, Sample
+from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messages
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
@@ -238,7 +238,7 @@ class ChatEncoder(RenderingEncoder):
         messages = original
         if self._system is not None and messages[0]["role"] not in ("system", "developer"):
             messages = [{"role": "system", "content": self._system}, *messages]
-        has_thoughts = any(len(message) > 2 and message.get("reasoning_content") for message in original)
+        has_thoughts = any(message.get("reasoning_content") for message in unusual_messages(original))
         if has_thoughts and not self._knows_reasoning:
             if self._reasoning is Reasoning.ERROR:
                 raise BadSampleError(
@@ -390,8 +390,8 @@ class ChatEncoder(RenderingEncoder):
         """Return true if the pieces of the text tell its targets: no marks of the template, no weights of answers."""
         if rendering.filled is None or self._marks_turns:
             return False
-        messages = rendering.chat.messages or ()
-        return type(messages) is PlainMessages or not any("weight" in m or "loss_weight" in m for m in messages)
+        messages = unusual_messages(rendering.chat.messages or ())
+        return not any("weight" in message or "loss_weight" in message for message in messages)
 
     def _target_spans(self, context: _Rendering, text: str) -> Sequence[Span]:
         try:

@@ -10,7 +10,7 @@ from brimful.encode.opaque import writes_unseen
 from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.shapes import shape_of
-from brimful.sources.sample import Message
+from brimful.sources.sample import Message, MixedMessages
 from brimful.versions import version_of
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
@@ -218,10 +218,12 @@ class ChatTemplate:
 
     def _prepared(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return messages as Transformers gives them to a template: no key without a value, thoughts under all names."""
-        return [
-            message if None not in message.values() and _REASONING.isdisjoint(message) else self._full(message)
-            for message in messages
-        ]
+        prepared = list(messages)
+        for index in messages.others if type(messages) is MixedMessages else range(len(prepared)):
+            message = prepared[index]
+            if None in message.values() or not _REASONING.isdisjoint(message):
+                prepared[index] = self._full(message)
+        return prepared
 
     def _full(self, message: Message) -> Message:
         present = {key: value for key, value in message.items() if value is not None}

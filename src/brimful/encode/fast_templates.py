@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from brimful.encode.jinja_templates import callables_of, raise_exception, to_json
+from brimful.encode.json_texts import json_text
 from brimful.versions import version_of
 
 _HARMLESS = frozenset(
@@ -28,6 +29,10 @@ _HARMLESS = frozenset(
 
 class UnsupportedTemplateError(Exception):
     """The fast engine refuses a template; says why."""
+
+
+def _to_json(value: Any, *options: Any, **named_options: Any) -> str:
+    return to_json(value, *options, **named_options) if options or named_options else json_text(value)
 
 
 class FastTemplate:
@@ -53,7 +58,7 @@ class FastTemplate:
         if stranger is not None:
             raise UnsupportedTemplateError(f"it calls {stranger!r}")
         self._environment = minijinja.Environment(trim_blocks=True, lstrip_blocks=True, debug=False)
-        self._environment.add_filter("tojson", to_json)
+        self._environment.add_filter("tojson", _to_json)
         self._environment.add_global("raise_exception", raise_exception)
         for name, value in variables.items():
             self._environment.add_global(name, value)

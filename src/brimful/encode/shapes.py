@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, TypeAlias
 
 from brimful.fingerprint import fingerprint_bytes
-from brimful.sources.sample import Message, PlainMessages
+from brimful.sources.sample import Message, MixedMessages, PlainMessages
 
 Shape: TypeAlias = tuple[tuple[Hashable, ...], str | None]
 """Turns, each a role alone or with its keys, and the fingerprint of the tools."""
@@ -21,15 +21,23 @@ def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
     turns: tuple[Hashable, ...]
     if type(messages) is PlainMessages:
         turns = messages.roles
+    elif type(messages) is MixedMessages:
+        details: list[Hashable] = [*messages.roles]
+        for index in messages.others:
+            details[index] = _turn(messages[index])
+        turns = tuple(details)
     else:
-        turns = tuple([m["role"] if len(m) == 2 and m.get("content") else _details(m) for m in messages])
+        turns = tuple(map(_turn, messages))
     return turns, fingerprint_bytes(json.dumps(tools, default=repr).encode()) if tools else None
 
 
-def _details(message: Message) -> Hashable:
+def _turn(message: Message) -> Hashable:
+    role: str = message["role"]
+    if len(message) == 2 and message.get("content"):
+        return role
     calls = message.get("tool_calls")
     keys = [key for key, value in message.items() if value]
-    return (message["role"], *keys, len(calls)) if calls else (message["role"], *keys)
+    return (role, *keys, len(calls)) if calls else (role, *keys)
 
 
 def is_of_texts(shape: Shape) -> bool:

@@ -17,7 +17,6 @@ the text that is tokenised:
 A conversation that none explains is an error that says so, never a guess.
 """
 
-import json
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,14 +26,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from brimful.encode.json_texts import json_text
 from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.encode.text_spans import Span, TextSpans
 from brimful.ragged import offsets_of
-from brimful.sources.sample import Message, PlainMessages
+from brimful.sources.sample import Message, MixedMessages, PlainMessages
 from brimful.typing import Int64Array
-
-_to_json = json.JSONEncoder(ensure_ascii=False).encode
-"""``json.dumps`` makes an encoder for each call."""
 
 _OPEN, _TEXT, _OBJECT = "\ue010", "\ue011", "\ue012"  # private-use characters that no template looks for
 
@@ -320,15 +317,14 @@ def _plain_texts(messages: Sequence[Message]) -> list[str] | None:
     """Return the texts of all messages; None if there is a message whose rendering holds none unchanged."""
     if type(messages) is PlainMessages:
         return messages.texts
-    values: list[str] = []
-    for message in messages:
-        if len(message) == 2 and message.get("content"):
-            values.append(message["content"])
-            continue
-        texts = _verbatim_texts(message)
+    others: Sequence[int] = messages.others if type(messages) is MixedMessages else range(len(messages))
+    values: list[Any] = [message.get("content") for message in messages]
+    # From the last on, so that the places of those in front stay.
+    for index in reversed(others):
+        texts = _verbatim_texts(messages[index])
         if not texts:
             return None
-        values += texts
+        values[index : index + 1] = texts
     return values
 
 
@@ -341,7 +337,7 @@ def _verbatim_texts(message: Message) -> list[str]:
         arguments = function.get("arguments")
         if not isinstance(arguments, Mapping):
             return []
-        texts += [function["name"], _to_json(arguments)]
+        texts += [function["name"], json_text(arguments)]
     return texts
 
 

@@ -23,7 +23,7 @@ from brimful.messages import setting
 from brimful.sources.formats import RowFormat
 from brimful.sources.media import MEDIA_COLUMNS, MediaPlace, place_media
 from brimful.sources.mismatches import RowAndOther
-from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample
+from brimful.sources.sample import MalformedRowError, Message, MixedMessages, PlainMessages, Sample, unusual_messages
 from brimful.sources.sides import SideOfRow
 
 _REASONS = {
@@ -149,18 +149,20 @@ class Reading:
             self._place_media(row, media_columns, content, self.media)
             messages = content.get("messages")
         if messages is not None and type(messages) is not PlainMessages:
-            plain = PlainMessages.of(messages)
+            plain = None if type(messages) is MixedMessages else PlainMessages.of(messages)
             if plain is None:
                 texts = [message.get("content") for message in messages]
                 if list in set(map(type, texts)):
                     if self.media is None:
                         raise MalformedRowError(f"its messages hold media, {_NEEDS_MEDIA}")
                     texts = _texts_of_parts(messages)
-                unread += sorted(unread_of_messages(messages) - self.ignore)
+                unread += sorted(unread_of_messages(unusual_messages(messages)) - self.ignore)
             else:
                 messages = content["messages"] = plain
         if texts is None:
             texts = [content.get("text")] if messages is None else messages.texts
+        if len(texts) > 1 and not _may_have_marks("\n".join(filter(None, texts))):
+            texts = []  # most conversations: asked at once
         for text in texts:
             if text and _may_have_marks(text):
                 self._check_placeholder(text)

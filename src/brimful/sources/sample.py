@@ -72,6 +72,57 @@ class PlainMessages(list[Message]):
         return PlainMessages.of, (list(self),)
 
 
+class MixedMessages(list[Message]):
+    """Messages of which most are a role and a text, and which of them are not.
+
+    Only those few are asked again for calls of tools, thoughts, weights and the like.
+
+    Attributes:
+        roles: of the messages, in order.
+        others: indices of the messages that are more than a role and a text, or have no text.
+
+    >>> call = {"role": "assistant", "content": "", "tool_calls": []}
+    >>> MixedMessages.of([{"role": "user", "content": "hi"}, call]).others
+    [1]
+    """
+
+    __slots__ = ("others", "roles")
+
+    roles: tuple[str, ...]
+    others: list[int]
+
+    @classmethod
+    def of(cls, messages: list[Any]) -> "MixedMessages | None":
+        """Return the same messages; None if one is no object with a role."""
+        if set(map(type, messages)) != _ROLE_AND_TEXT[1]:
+            return None
+        roles = [message.get("role") for message in messages]
+        if set(map(type, roles)) != _ROLE_AND_TEXT[2] or not all(roles):
+            return None
+        mixed = cls(messages)
+        mixed.roles = tuple(roles)
+        mixed.others = [
+            index
+            for index, message in enumerate(messages)
+            if len(message) != 2 or type(content := message.get("content")) is not str or not content
+        ]
+        return mixed
+
+    def __reduce__(self) -> Any:
+        return MixedMessages.of, (list(self),)
+
+
+def unusual_messages(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages that may be more than a role and a text: all, where that is not known.
+
+    >>> unusual_messages(PlainMessages.of([{"role": "user", "content": "hi"}]))
+    ()
+    """
+    if type(messages) is PlainMessages:
+        return ()
+    return [messages[index] for index in messages.others] if type(messages) is MixedMessages else messages
+
+
 def _messages_of(roles: tuple[str, ...], texts: list[str]) -> list[Message]:
     return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
 

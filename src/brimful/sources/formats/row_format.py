@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from brimful.errors import SettingsError
 from brimful.messages import setting
 from brimful.sources.formats.turns import as_message, as_text, is_plain, preview
-from brimful.sources.sample import MalformedRowError, Message, PlainMessages
+from brimful.sources.sample import MalformedRowError, Message, MixedMessages, PlainMessages
 
 _TEXT = {str}
 
@@ -119,6 +119,12 @@ class RowFormat(abc.ABC):
             plain = PlainMessages.of(turns)
             if plain is not None:
                 return plain
+            mixed = MixedMessages.of(turns)
+            if mixed is not None:
+                for index in mixed.others:
+                    if not is_plain(mixed[index]):
+                        mixed[index] = as_message(mixed[index], f"{key}[{index}]")
+                return mixed
             return [turn if is_plain(turn) else as_message(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
         return [convert(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
 
