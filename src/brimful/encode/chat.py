@@ -15,22 +15,24 @@ from brimful.encode.completions import PromptAndRival
 from brimful.encode.engine import Engine
 from brimful.encode.fast_engines import ChatEngine
 from brimful.encode.mismatches import MISMATCH_REASON, has_mismatch
-from brimful.encode.placeholders import examined
+from brimful.encode.placeholders import examined, replace_texts
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.shapes import Shape, is_of_texts, shape_of
+from brimful.encode.shapes import Shape, shape_of
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
 from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
-from brimful.encode.turns import FilledText, Skeleton, TurnFinder, spans_of_filled
+from brimful.encode.turns import FilledText, Skeleton, TurnFinder, spans_of_filled, verbatim_texts
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
-from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messages
+from brimful.sources.sample import Message, MixedMessages, PlainMessages, Sample, unusual_messages
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 _NO_DATE = "brimful: no date"
 """Text that a template raises in the place of today's date."""
+_READ_MESSAGES = (PlainMessages, MixedMessages)
+"""Messages that were looked at when they were read."""
 _REASONING_VARIABLE = re.compile(r"\b(reasoning_content|reasoning|thinking)\b")
 
 
@@ -304,27 +306,26 @@ class ChatEncoder(RenderingEncoder):
         # Conversations of texts in a shape that was met before: what is asked of one is asked of all, once.
         if self._system is not None:
             return {}
-        conversations = {
-            index: sample.messages
-            for index, sample in enumerate(samples)
-            if type(sample.messages) is PlainMessages
-            and not (sample.tools or sample.media or sample.completion is not None)
-        }
-        skeletons = {
-            roles: self._skeleton_of(roles) for roles in {messages.roles for messages in conversations.values()}
-        }
+        skeletons: dict[Shape, Skeleton | None] = {}
         rendered = {}
-        for index, messages in conversations.items():
-            skeleton = skeletons[messages.roles]
-            if skeleton is not None:
-                filled = skeleton.filled(messages.texts)
-                rendered[index] = _Rendering(samples[index], (messages.roles, None), filled), filled.text
+        for index, sample in enumerate(samples):
+            messages = sample.messages or ()
+            if type(messages) not in _READ_MESSAGES or sample.tools or sample.media or sample.completion is not None:
+                continue
+            shape = shape_of(messages, None)
+            try:
+                skeleton = skeletons[shape]
+            except KeyError:
+                skeleton = skeletons[shape] = self._skeleton_of(shape)
+            values = None if skeleton is None else verbatim_texts(messages)
+            if skeleton is not None and values is not None:
+                filled = skeleton.filled(values)
+                rendered[index] = _Rendering(sample, shape, filled), filled.text
         # A text that is refused is looked for one by one.
         return rendered if self.tokenizer.takes([text for _, text in rendered.values()]) else {}
 
-    def _skeleton_of(self, roles: tuple[str, ...]) -> Skeleton | None:
-        """Return the text around conversations of texts with these roles; None unless ``_may_fill`` allowed it."""
-        shape: Shape = (roles, None)
+    def _skeleton_of(self, shape: Shape) -> Skeleton | None:
+        """Return the text around conversations of a shape; None unless ``_may_fill`` allowed it."""
         return self._finder.skeleton_of(shape) if self._is_filled.get(shape) else None
 
     def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
@@ -357,9 +358,16 @@ class ChatEncoder(RenderingEncoder):
 
     def _may_fill(self, shape: Shape, messages: Sequence[Message]) -> bool:
         """Return true if conversations of a shape are texts around the texts of their messages: proved, and seen here."""
-        if not is_of_texts(shape) or not self._chat_template.writes_unseen(messages):
+        # Tools are written before the conversation, and often others in every row.
+        if shape[1] is not None or not self._chat_template.writes_unseen(messages):
             return False
-        hard_messages = [{**message, "content": HARD_CONTENT} for message in messages]
+        hard_call = {"name": HARD_CONTENT, "arguments": {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}}
+        hard_messages = [
+            replace_texts(
+                message, message.get("content") and HARD_CONTENT, [hard_call] * len(message.get("tool_calls") or ())
+            )
+            for message in messages
+        ]
         for some in (messages, hard_messages):
             filled = self._finder.fill(shape, some)
             if filled is None or filled.text != self._chat_template.by_reference(some, None):

@@ -161,7 +161,11 @@ class ChatTemplate:
     def writes_unseen(self, messages: Sequence[Message]) -> bool:
         """Return true if it is proved that the template writes the texts of such messages without looking at them."""
         is_allowed = bool(self.engine_id) and not self.needs_transformers
-        return is_allowed and writes_unseen(self._source, self._variables, messages)
+        # Thoughts stand under several names, and whether the template knows them is asked elsewhere.
+        has_thoughts = any(not _REASONING.isdisjoint(message) for message in messages)
+        return (
+            is_allowed and not has_thoughts and writes_unseen(self._source, self._variables, self._prepared(messages))
+        )
 
     @property
     def needs_transformers(self) -> bool:

@@ -1,9 +1,10 @@
-"""Proof that a template writes the contents of messages as they are, and looks at none of them.
+"""Proof that a template writes the texts of messages as they are, and looks at none of them.
 
-Such a template's text is the same for all conversations of a shape, but for the contents: it need not be rendered, only
-filled in. The proof is a rendering by Jinja with contents that refuse every question: what a template may do with
-one is write it, put it beside other texts, and ask whether it is empty (which belongs to the shape). Steps by which a
-content would come out of sight (``~``, macros, ``in`` a text, methods) are not proved.
+Such a template's text is the same for all conversations of a shape, but for those texts: it need not be rendered, only
+filled in. The proof is a rendering by Jinja with texts that refuse every question: what a template may do with a content
+or with the name of a call is write it, put it beside other texts, and ask whether it is empty (which belongs to the
+shape); with the arguments of a call, write them as JSON. What is left of a message, such as the number of a call, it may
+not even write. Steps by which a text would come out of sight (``~``, macros, ``in`` a text, methods) are not proved.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +30,9 @@ _TYPE_TESTS = frozenset(
 )
 """Tests that all texts answer alike."""
 
+_PRESENCE_TESTS = frozenset(("defined", "undefined", "none"))
+"""Tests that say whether there is a value, and nothing of it."""
+
 _FUNCTIONS = frozenset(("namespace", "range", "raise_exception"))
 
 
@@ -52,32 +56,73 @@ class _Opaque(str):
         return _Opaque(str.__add__(other, str.__str__(self)))
 
 
+class _OpaqueArguments(dict[str, Any]):
+    """Arguments of a call, which are written as JSON; every other question is refused."""
+
+
+class _Hidden:
+    """A value that is there; every question is refused."""
+
+
 def _refuse(*_: Any, **__: Any) -> Any:
     raise OpaqueError
 
 
-for _name in set(dir(str)) - _KEPT - set(vars(_Opaque)):
-    setattr(_Opaque, _name, _refuse)
+for _class, _names in (
+    (_Opaque, set(dir(str)) - set(vars(_Opaque))),
+    (_OpaqueArguments, {*dir(dict), "__bool__", "__getattr__"}),
+    (_Hidden, {*dir(str), "__bool__", "__getattr__"}),
+):
+    for _name in _names - _KEPT:
+        setattr(_class, _name, _refuse)
+
+_VEILS = (_Opaque, _OpaqueArguments, _Hidden)
 
 
 def writes_unseen(source: str, variables: Mapping[str, Any], messages: Sequence[Message]) -> bool:
-    """Return true if a template writes the contents of these messages without looking at them.
+    """Return true if a template writes the texts of these messages without looking at them.
+
+    Then it does so for every conversation of their shape (``shape_of``).
 
     Args:
         source: the template.
         variables: its variables beside the conversation.
-        messages: each a role and a content that is not empty.
+        messages: as they are given to the template.
     """
     try:
         template = _guarded_template(source)
         if template is None:
             return False
-        opaque_messages = [{**message, "content": _Opaque(message["content"])} for message in messages]
+        opaque_messages = [_veiled(message) for message in messages]
         template.render(**variables, messages=opaque_messages, tools=None, documents=None, add_generation_prompt=False)
     # Whatever goes wrong, nothing is proved: the template is rendered.
     except Exception:
         return False
     return True
+
+
+def _veiled(message: Message) -> dict[str, Any]:
+    """Return a message of the same shape whose texts refuse questions."""
+    veiled: dict[str, Any] = {}
+    for key, value in message.items():
+        if key == "role" or value is None or value == "":
+            veiled[key] = value
+        elif key == "content" and type(value) is str:
+            veiled[key] = _Opaque(value)
+        elif key == "tool_calls" and type(value) is list:
+            veiled[key] = [_veiled_call(call) for call in value]
+        else:
+            veiled[key] = _Hidden()
+    return veiled
+
+
+def _veiled_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    if "function" in call:
+        return {key: _veiled_call(value) if key == "function" else _Hidden() for key, value in call.items()}
+    if type(call["name"]) is not str or not call["name"] or type(call["arguments"]) is not dict:
+        raise OpaqueError
+    veils = {"name": _Opaque(call["name"]), "arguments": _OpaqueArguments()}
+    return {key: veils[key] if key in veils else _Hidden() for key in call}
 
 
 @lru_cache(maxsize=8)
@@ -125,8 +170,12 @@ def _guarded(name: str, function: Callable[..., Any], harmless: Iterable[str]) -
     is_harmless = name in harmless
 
     def guard(*arguments: Any, **options: Any) -> Any:
+        if name == "tojson" and not options and [*map(type, arguments)] == [_OpaqueArguments]:
+            return _Opaque("{}")
         for argument in (*arguments, *options.values()):
-            if isinstance(argument, _Opaque):
+            if isinstance(argument, _Hidden) and name not in _PRESENCE_TESTS:
+                raise OpaqueError
+            if isinstance(argument, (_Opaque, _OpaqueArguments)):
                 if not is_harmless or name in _CONTAINER_FILTERS - {"default", "d"}:
                     raise OpaqueError
             elif not is_harmless and _holds_opaque(argument):
@@ -139,8 +188,10 @@ def _guarded(name: str, function: Callable[..., Any], harmless: Iterable[str]) -
 
 
 def _holds_opaque(value: Any) -> bool:
+    if isinstance(value, _VEILS):
+        return True
     if isinstance(value, Mapping):
         return any(_holds_opaque(inner) for inner in value.values())
     if isinstance(value, (list, tuple)):
         return any(_holds_opaque(inner) for inner in value)
-    return isinstance(value, _Opaque)
+    return False

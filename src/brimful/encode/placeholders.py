@@ -24,7 +24,7 @@ def examined(results: dict[Any, Kept], shape: Any, examine: Callable[[], Kept]) 
     return results[shape]
 
 
-def replace_texts(message: Message, content: str | None, call_fields: Iterable[Mapping[str, str]] | None) -> Message:
+def replace_texts(message: Message, content: str | None, call_fields: Iterable[Mapping[str, Any]] | None) -> Message:
     """Return a message with other texts.
 
     Args:
@@ -42,7 +42,7 @@ def replace_texts(message: Message, content: str | None, call_fields: Iterable[M
     return copy
 
 
-def _replace_fields(call: dict[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+def _replace_fields(call: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     # OpenAI nests name and arguments under ``function``; some data sets have them in the call itself.
     function = {**call.get("function", call), **fields}
     return {**call, "function": function} if "function" in call else function

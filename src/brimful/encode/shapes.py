@@ -1,31 +1,31 @@
 """Shapes of conversations: what a chat template looks at beside the texts that it writes."""
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from brimful.fingerprint import fingerprint_bytes
 from brimful.sources.sample import Message, MixedMessages, PlainMessages
 
 Shape: TypeAlias = tuple[tuple[Hashable, ...], str | None]
-"""Turns, each a role alone or with its keys, and the fingerprint of the tools."""
+"""Turns, each a role alone or with its keys and the kinds of their values, and the fingerprint of the tools."""
 
 
 def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
-    """Return roles, the keys that hold something, the number of calls of tools, and the tools.
+    """Return roles, the keys with the kinds of their values, the calls of tools, and the tools.
 
     >>> shape_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "name": "b"}], None)
-    (('user', ('assistant', 'role', 'name')), None)
+    (('user', ('assistant', ('content', ''), 'name')), None)
     """
     # Of a role and a text the role alone is told.
     turns: tuple[Hashable, ...]
     if type(messages) is PlainMessages:
         turns = messages.roles
     elif type(messages) is MixedMessages:
-        details: list[Hashable] = [*messages.roles]
+        kinds: list[Hashable] = [*messages.roles]
         for index in messages.others:
-            details[index] = _turn(messages[index])
-        turns = tuple(details)
+            kinds[index] = _turn(messages[index])
+        turns = tuple(kinds)
     else:
         turns = tuple(map(_turn, messages))
     return turns, fingerprint_bytes(json.dumps(tools, default=repr).encode()) if tools else None
@@ -33,18 +33,21 @@ def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
 
 def _turn(message: Message) -> Hashable:
     role: str = message["role"]
-    if len(message) == 2 and message.get("content"):
+    if len(message) == 2 and type(content := message.get("content")) is str and content:
         return role
-    calls = message.get("tool_calls")
-    keys = [key for key, value in message.items() if value]
-    return (role, *keys, len(calls)) if calls else (role, *keys)
+    return (role, *[_kind(key, value) for key, value in message.items() if key != "role"])
 
 
-def is_of_texts(shape: Shape) -> bool:
-    """Return true for conversations without tools whose every message is a role and a text.
+def _kind(key: str, value: Any) -> Hashable:
+    """Return what is told of a value: its key alone for a text, nothing of it but its type for most others."""
+    if type(value) is str:
+        return key if value else (key, "")
+    if key == "tool_calls" and type(value) is list:
+        return (key, *[_kinds(call) if type(call) is dict else type(call).__name__ for call in value])
+    if key == "function" and type(value) is dict:
+        return (key, _kinds(value))
+    return (key, type(value).__name__, bool(value))
 
-    >>> is_of_texts(shape_of([{"role": "user", "content": "a"}], None))
-    True
-    """
-    turns, tools = shape
-    return tools is None and all(type(turn) is str for turn in turns)
+
+def _kinds(values: Mapping[str, Any]) -> tuple[Hashable, ...]:
+    return tuple([_kind(key, value) for key, value in values.items()])

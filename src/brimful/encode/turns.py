@@ -153,7 +153,7 @@ class TurnFinder:
         None if a message has no text that could stand there. That the template writes this text, and no other, has to
         be known: by ``fill_exactly`` for one conversation, by ``opaque.writes_unseen`` for all of a shape.
         """
-        values = _plain_texts(messages)
+        values = verbatim_texts(messages)
         if values is None:
             return None
         skeleton = self._skeletons.get(shape)  # a function is made only for a shape that is new, or has none
@@ -180,7 +180,7 @@ class TurnFinder:
         # From the fastest way to the most tolerant one; each verifies its result and gives None rather than a guess.
         filled = self.fill_exactly(shape, messages, tools, text)
         spans = self._by_prefixes(messages, tools, text) if filled is None else filled.spans
-        values, skeleton = _plain_texts(messages), self._skeletons.get(shape)
+        values, skeleton = verbatim_texts(messages), self._skeletons.get(shape)
         if spans is None and skeleton is not None and values is not None:
             spans = self._by_anchors(skeleton, values, text)
         return spans
@@ -313,7 +313,7 @@ class TurnFinder:
         return len(text) if ends[-1:] == [len(text)] else len(turn)
 
 
-def _plain_texts(messages: Sequence[Message]) -> list[str] | None:
+def verbatim_texts(messages: Sequence[Message]) -> list[str] | None:
     """Return the texts of all messages; None if there is a message whose rendering holds none unchanged."""
     if type(messages) is PlainMessages:
         return messages.texts
