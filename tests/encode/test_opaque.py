@@ -1,5 +1,7 @@
 """A template is filled in only if it is proved that it looks at no content."""
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("jinja2", reason="templates need the extra brimful[text]")
@@ -61,3 +63,73 @@ def test_templates_that_only_write(source):
 def test_templates_that_look(body):
     """Each would give another text for another content than the one between its literals."""
     assert not writes_unseen(f"{{% for m in messages %}}{body}{{% endfor %}}", {}, MESSAGES)
+
+
+CALLS: list[dict[str, Any]] = [
+    {"role": "user", "content": "q"},
+    {
+        "role": "assistant",
+        "content": "",
+        "weight": 1,
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": "y"}}}],
+    },
+    {"role": "tool", "tool_call_id": "1", "name": "f", "content": "r"},
+]
+EACH_CALL = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{{ c.function.name }}{{ c.function.arguments | tojson }}",
+        "{% if c.function is defined %}{% set c = c.function %}{% endif %}{{ '<' + c.name }} {{ c['arguments'] | tojson }}",
+        "{% if c.function.arguments is mapping %}{{ c.function.name }}{% endif %}",
+        "{% if c.id is defined and m.weight is defined and m.tool_calls | length == 1 %}{{ c.function.name }}{% endif %}",
+    ],
+)
+def test_templates_that_only_write_calls(body):
+    """What models that call tools have."""
+    assert writes_unseen(f"{EACH_CALL}{body}{{% endfor %}}{{% endfor %}}", {}, CALLS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{{ c.id }}",
+        "{{ c.type }}",
+        "{{ messages[-1].name }}",
+        "{{ messages[-1]['tool_call_id'] }}",
+        "{% if messages[-1].name %}x{% endif %}",
+        "{% if m.weight %}x{% endif %}",
+        "{% if m.weight == 1 %}x{% endif %}",
+        "{% if c.type == 'function' %}x{% endif %}",
+        "{% if c.type is string %}x{% endif %}",
+        "{% if c.function.name == 'f' %}x{% endif %}",
+        "{{ c.function.name | upper }}",
+        "{{ c.function.arguments }}",
+        "{{ c.function.arguments.x }}",
+        "{{ c.function.arguments['x'] }}",
+        "{{ c.function.arguments | tojson(indent=2) }}",
+        "{{ c.function.arguments | tojson | length }}",
+        "{{ c.function.arguments | length }}",
+        "{{ c.function.arguments | items | list }}",
+        "{% for key in c.function.arguments %}{{ key }}{% endfor %}",
+        "{% if c.function.arguments %}x{% endif %}",
+        "{% if 'x' in c.function.arguments %}x{% endif %}",
+        "{{ c.function | tojson }}",
+        "{{ c | tojson }}",
+        "{{ m.tool_calls | tojson }}",
+        "{{ m | tojson }}",
+        "{{ m.tool_calls }}",
+    ],
+)
+def test_templates_that_look_at_calls(body):
+    """The number of a call, a field of it, the number of its arguments: each may differ among conversations of a shape."""
+    assert not writes_unseen(f"{EACH_CALL}{body}{{% endfor %}}{{% endfor %}}", {}, CALLS)
+
+
+@pytest.mark.parametrize("call", [{"name": "f", "arguments": '{"x": 1}'}, {"name": "", "arguments": {}}, {"name": "f"}])
+def test_calls_of_other_kinds(call):
+    """Arguments that are a text are quoted once more by ``tojson``, and no name is no text to fill in."""
+    messages = [{"role": "assistant", "content": "a", "tool_calls": [{"function": call}]}]
+    assert not writes_unseen("{% for m in messages %}{{ m.content }}{% endfor %}", {}, messages)
