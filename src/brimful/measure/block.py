@@ -27,7 +27,7 @@ from brimful.typing import BoolArray, Lengths, LossMask, TokenIds
 RUNS = "target_runs"
 """Column of a block's file with the runs of targets of each row."""
 
-_BATCH_SAMPLES = 256
+_BATCH_SAMPLES = 1024
 _BATCH_CHARACTERS = 1 << 20
 _PART_CHARACTERS = 1 << 10
 """Characters that a content with media counts for: it opens files, which takes the time of some text."""
