@@ -307,7 +307,7 @@ class ChatEncoder(RenderingEncoder):
         if self._system is not None:
             return {}
         skeletons: dict[Shape, Skeleton | None] = {}
-        rendered = {}
+        renderings = {}
         for index, sample in enumerate(samples):
             messages = sample.messages or ()
             if type(messages) not in _READ_MESSAGES or sample.tools or sample.media or sample.completion is not None:
@@ -319,10 +319,10 @@ class ChatEncoder(RenderingEncoder):
                 skeleton = skeletons[shape] = self._skeleton_of(shape)
             values = None if skeleton is None else verbatim_texts(messages)
             if skeleton is not None and values is not None:
-                filled = skeleton.filled(values)
-                rendered[index] = _Rendering(sample, shape, filled), filled.text
+                filled_text = skeleton.filled(values)
+                renderings[index] = _Rendering(sample, shape, filled_text), filled_text.text
         # A text that is refused is looked for one by one.
-        return rendered if self.tokenizer.takes([text for _, text in rendered.values()]) else {}
+        return renderings if self.tokenizer.takes([text for _, text in renderings.values()]) else {}
 
     def _skeleton_of(self, shape: Shape) -> Skeleton | None:
         """Return the text around conversations of a shape; None unless ``_may_fill`` allowed it."""
@@ -368,9 +368,9 @@ class ChatEncoder(RenderingEncoder):
             )
             for message in messages
         ]
-        for some in (messages, hard_messages):
-            filled = self._finder.fill(shape, some)
-            if filled is None or filled.text != self._chat_template.by_reference(some, None):
+        for conversation in (messages, hard_messages):
+            text_of_shape = self._finder.fill(shape, conversation)
+            if text_of_shape is None or text_of_shape.text != self._chat_template.by_reference(conversation, None):
                 return False
         return True
 
@@ -398,8 +398,10 @@ class ChatEncoder(RenderingEncoder):
         """Return true if the pieces of the text tell its targets: no marks of the template, no weights of answers."""
         if rendering.filled is None or self._marks_turns:
             return False
-        messages = unusual_messages(rendering.chat.messages or ())
-        return not any("weight" in message or "loss_weight" in message for message in messages)
+        messages = rendering.chat.messages or ()
+        if type(messages) is PlainMessages:
+            return True
+        return not any("weight" in message or "loss_weight" in message for message in unusual_messages(messages))
 
     def _target_spans(self, context: _Rendering, text: str) -> Sequence[Span]:
         try:

@@ -103,17 +103,17 @@ def writes_unseen(source: str, variables: Mapping[str, Any], messages: Sequence[
 
 def _veiled(message: Message) -> dict[str, Any]:
     """Return a message of the same shape whose texts refuse questions."""
-    veiled: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in message.items():
         if key == "role" or value is None or value == "":
-            veiled[key] = value
+            values[key] = value
         elif key == "content" and type(value) is str:
-            veiled[key] = _Opaque(value)
+            values[key] = _Opaque(value)
         elif key == "tool_calls" and type(value) is list:
-            veiled[key] = [_veiled_call(call) for call in value]
+            values[key] = [_veiled_call(call) for call in value]
         else:
-            veiled[key] = _Hidden()
-    return veiled
+            values[key] = _Hidden()
+    return values
 
 
 def _veiled_call(call: Mapping[str, Any]) -> dict[str, Any]:

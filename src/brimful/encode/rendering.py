@@ -192,10 +192,10 @@ class RenderingEncoder(Encoder):
         contexts: list[Any] = []
         texts: list[str] = []
         errors: dict[int, BadSampleError] = {}
-        rendered = self._render_together(samples)
+        renderings = self._render_together(samples)
         for index, sample in enumerate(samples):
-            if index in rendered:
-                context, text = rendered[index]
+            if index in renderings:
+                context, text = renderings[index]
                 contexts.append(context)
                 texts.append(text)
                 continue

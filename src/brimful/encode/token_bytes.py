@@ -56,14 +56,15 @@ class TokenBytes:
             num_bytes[token_id] = len(content.encode())
         return cls(num_bytes, form)
 
-    def keeps(self, texts: Sequence[str]) -> BoolArray:
-        """Return true for each text that has the Unicode form already."""
+    def keeps(self, texts: Sequence[str], is_ascii: BoolArray) -> BoolArray:
+        """Return true for each text that has the Unicode form already, as those of ASCII have."""
         form: Any = self.form
         if form is None:
             return np.ones(len(texts), dtype=bool)
-        return np.fromiter(
-            (text.isascii() or unicodedata.is_normalized(form, text) for text in texts), dtype=bool, count=len(texts)
-        )
+        is_kept = is_ascii.copy()
+        for row in np.flatnonzero(~is_ascii).tolist():
+            is_kept[row] = unicodedata.is_normalized(form, texts[row])
+        return is_kept
 
 
 def _is_byte_level(state: Mapping[str, Any]) -> bool:

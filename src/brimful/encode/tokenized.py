@@ -107,13 +107,15 @@ class ByteAlignedTexts(TokenizedTexts):
         super().__init__(ids)
         self._texts, self._reference = texts, reference
         values = ids.values
-        offsets = offsets_of(sizes.num_bytes[values])
+        # Ids are of the vocabulary, and need no check of their range.
+        offsets = offsets_of(sizes.num_bytes.take(values, mode="clip"))
         # Behind the last byte of each token; the texts lie one behind the other.
         self._ends = offsets[1:]
         self._text_starts = offsets[ids.offsets[:-1]]
-        self._characters = _Characters(texts)
+        is_ascii = np.fromiter(map(str.isascii, texts), dtype=bool, count=len(texts))
+        self._characters = _Characters(texts, is_ascii)
         num_bytes = offsets[ids.offsets[1:]] - self._text_starts
-        self._is_aligned: BoolArray = sizes.keeps(texts) & (num_bytes == self._characters.num_bytes)
+        self._is_aligned: BoolArray = sizes.keeps(texts, is_ascii) & (num_bytes == self._characters.num_bytes)
 
     def runs(self, rows: AnyIntArray, starts: AnyIntArray, ends: AnyIntArray) -> tuple[Int64Array, Int64Array]:
         rows, starts, ends = (np.asarray(column, dtype=np.int64) for column in (rows, starts, ends))
@@ -140,9 +142,9 @@ class ByteAlignedTexts(TokenizedTexts):
 class _Characters:
     """Places of characters in the UTF-8 bytes of their text."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], is_ascii: BoolArray) -> None:
         self.num_bytes = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        is_wide = ~np.fromiter(map(str.isascii, texts), dtype=bool, count=len(texts))
+        is_wide = ~is_ascii
         self._has_wide = bool(is_wide.any())
         if not self._has_wide:
             return

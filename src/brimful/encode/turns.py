@@ -317,10 +317,10 @@ def verbatim_texts(messages: Sequence[Message]) -> list[str] | None:
     """Return the texts of all messages; None if there is a message whose rendering holds none unchanged."""
     if type(messages) is PlainMessages:
         return messages.texts
-    others: Sequence[int] = messages.others if type(messages) is MixedMessages else range(len(messages))
+    indices: Sequence[int] = messages.others if type(messages) is MixedMessages else range(len(messages))
     values: list[Any] = [message.get("content") for message in messages]
     # From the last on, so that the places of those in front stay.
-    for index in reversed(others):
+    for index in reversed(indices):
         texts = _verbatim_texts(messages[index])
         if not texts:
             return None

@@ -90,9 +90,9 @@ def runs_of_masks(masks: Ragged) -> Ragged:
     """Return the runs of targets in each mask: ``[start, end, start, end, …]``, ascending."""
     values, offsets = masks.values, masks.offsets
     # Token i is number i + 1 here. Edges of masks are no targets, so that runs neither touch nor reach into the next.
-    padded = np.zeros(len(values) + 2, dtype=bool)
-    padded[1:-1] = values
-    previous_is_target, next_is_target = padded[:-2].copy(), padded[2:]
+    neighbours = np.zeros(len(values) + 2, dtype=bool)
+    neighbours[1:-1] = values
+    previous_is_target, next_is_target = neighbours[:-2].copy(), neighbours[2:]
     first_tokens, last_tokens = offsets[:-1][offsets[1:] > offsets[:-1]], offsets[1:][offsets[1:] > offsets[:-1]] - 1
     previous_is_target[first_tokens] = False
     next_is_target[last_tokens] = False

@@ -99,14 +99,14 @@ class MixedMessages(list[Message]):
         roles = [message.get("role") for message in messages]
         if set(map(type, roles)) != _ROLE_AND_TEXT[2] or not all(roles):
             return None
-        mixed = cls(messages)
-        mixed.roles = tuple(roles)
-        mixed.others = [
+        result = cls(messages)
+        result.roles = tuple(roles)
+        result.others = [
             index
             for index, message in enumerate(messages)
             if len(message) != 2 or type(content := message.get("content")) is not str or not content
         ]
-        return mixed
+        return result
 
     def __reduce__(self) -> Any:
         return MixedMessages.of, (list(self),)

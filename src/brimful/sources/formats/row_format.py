@@ -119,12 +119,12 @@ class RowFormat(abc.ABC):
             plain = PlainMessages.of(turns)
             if plain is not None:
                 return plain
-            mixed = MixedMessages.of(turns)
-            if mixed is not None:
-                for index in mixed.others:
-                    if not is_plain(mixed[index]):
-                        mixed[index] = as_message(mixed[index], f"{key}[{index}]")
-                return mixed
+            messages = MixedMessages.of(turns)
+            if messages is not None:
+                for index in messages.others:
+                    if not is_plain(messages[index]):
+                        messages[index] = as_message(messages[index], f"{key}[{index}]")
+                return messages
             return [turn if is_plain(turn) else as_message(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
         return [convert(turn, f"{key}[{index}]") for index, turn in enumerate(turns)]
 
