@@ -7,6 +7,7 @@ from brimful.plan.fit import best_fit_decreasing as module
 from brimful.plan.step import fill
 
 
+@pytest.mark.long  # in a fresh clone: every loop of steps is compiled
 def test_small_calls_are_compiled_from_then_on(monkeypatch):
     """Without it the first steps of a training run in plain Python, or wait seconds for the compiler."""
     pytest.importorskip("numba")

@@ -21,7 +21,7 @@ def warm_up() -> bool:
     Returns:
         True if compiled code is there.
 
-    >>> warm_up() in (True, False)
+    >>> warm_up()  # doctest: +SKIP
     True
     """
     with warming_up() as has_compiler:
