@@ -23,7 +23,7 @@ from brimful.messages import setting
 from brimful.sources.formats import RowFormat
 from brimful.sources.media import MEDIA_COLUMNS, MediaPlace, place_media
 from brimful.sources.mismatches import RowAndOther
-from brimful.sources.sample import MalformedRowError, Message, MixedMessages, PlainMessages, Sample, unusual_messages
+from brimful.sources.sample import MalformedRowError, Message, PlainMessages, Sample, unusual_messages
 from brimful.sources.sides import SideOfRow
 
 _REASONS = {
@@ -149,7 +149,7 @@ class Reading:
             self._place_media(row, media_columns, content, self.media)
             messages = content.get("messages")
         if messages is not None and type(messages) is not PlainMessages:
-            plain = None if type(messages) is MixedMessages else PlainMessages.of(messages)
+            plain = PlainMessages.of(messages)  # parts of text were joined since
             if plain is None:
                 texts = [message.get("content") for message in messages]
                 if list in set(map(type, texts)):
