@@ -113,9 +113,9 @@ def spans_of_filled(rows: Sequence[int], texts: Sequence[FilledText], *, last_on
     """Return the spans of the assistant's turns in several filled texts.
 
     Args:
-        rows: index of each text.
-        texts: they themselves.
-        last_only: of each text its last turn alone.
+        rows: index in the batch of each text.
+        texts: the filled texts.
+        last_only: return the last turn of each text alone.
     """
     pieces = [one.pieces for one in texts]
     first_pieces = offsets_of(np.fromiter(map(len, pieces), dtype=np.int64))[:-1]

@@ -89,13 +89,13 @@ class Targets:
 def runs_of_masks(masks: Ragged) -> Ragged:
     """Return the runs of targets in each mask: ``[start, end, start, end, …]``, ascending."""
     values, offsets = masks.values, masks.offsets
-    # Token i is number i + 1 here. Edges of masks are no targets, so that runs neither touch nor reach into the next.
+    # The neighbours of token i are elements i and i + 2. Those beyond its mask count as no targets: no run leaves its mask.
     neighbours = np.zeros(len(values) + 2, dtype=bool)
     neighbours[1:-1] = values
     previous_is_target, next_is_target = neighbours[:-2].copy(), neighbours[2:]
-    first_tokens, last_tokens = offsets[:-1][offsets[1:] > offsets[:-1]], offsets[1:][offsets[1:] > offsets[:-1]] - 1
-    previous_is_target[first_tokens] = False
-    next_is_target[last_tokens] = False
+    has_tokens = offsets[1:] > offsets[:-1]
+    previous_is_target[offsets[:-1][has_tokens]] = False
+    next_is_target[offsets[1:][has_tokens] - 1] = False
     starts = np.flatnonzero(values > previous_is_target)
     ends = np.flatnonzero(values > next_is_target) + 1
     owners = np.searchsorted(offsets, starts, side="right") - 1
