@@ -6,7 +6,14 @@ import pytest
 
 pytest.importorskip("jinja2", reason="templates need the extra brimful[text]")
 
-from brimful.encode.opaque import writes_unseen
+from brimful.encode.jinja_templates import compile_template
+from brimful.encode.opaque import text_unseen
+
+
+def by_jinja(source: str, variables: dict[str, Any], messages: Any, tools: Any) -> str:
+    text: str = compile_template(source).render(**variables, messages=messages, tools=tools)
+    return text
+
 
 MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
 
@@ -24,7 +31,8 @@ MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "
 )
 def test_templates_that_only_write(source):
     """What models of chats have, more or less."""
-    assert writes_unseen(source, {"eos": "</s>"}, MESSAGES)
+    variables = {"eos": "</s>"}
+    assert text_unseen(source, variables, MESSAGES, None) == by_jinja(source, variables, MESSAGES, None)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,7 @@ def test_templates_that_only_write(source):
 )
 def test_templates_that_look(body):
     """Each would give another text for another content than the one between its literals."""
-    assert not writes_unseen(f"{{% for m in messages %}}{body}{{% endfor %}}", {}, MESSAGES)
+    assert text_unseen(f"{{% for m in messages %}}{body}{{% endfor %}}", {}, MESSAGES, None) is None
 
 
 CALLS: list[dict[str, Any]] = [
@@ -89,7 +97,8 @@ EACH_CALL = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [
 )
 def test_templates_that_only_write_calls(body):
     """What models that call tools have."""
-    assert writes_unseen(f"{EACH_CALL}{body}{{% endfor %}}{{% endfor %}}", {}, CALLS)
+    source = f"{EACH_CALL}{body}{{% endfor %}}{{% endfor %}}"
+    assert text_unseen(source, {}, CALLS, None) == by_jinja(source, {}, CALLS, None)
 
 
 @pytest.mark.parametrize(
@@ -125,11 +134,52 @@ def test_templates_that_only_write_calls(body):
 )
 def test_templates_that_look_at_calls(body):
     """The number of a call, a field of it, the number of its arguments: each may differ among conversations of a shape."""
-    assert not writes_unseen(f"{EACH_CALL}{body}{{% endfor %}}{{% endfor %}}", {}, CALLS)
+    assert text_unseen(f"{EACH_CALL}{body}{{% endfor %}}{{% endfor %}}", {}, CALLS, None) is None
 
 
 @pytest.mark.parametrize("call", [{"name": "f", "arguments": '{"x": 1}'}, {"name": "", "arguments": {}}, {"name": "f"}])
 def test_calls_of_other_kinds(call):
     """Arguments that are a text are quoted once more by ``tojson``, and no name is no text to fill in."""
     messages = [{"role": "assistant", "content": "a", "tool_calls": [{"function": call}]}]
-    assert not writes_unseen("{% for m in messages %}{{ m.content }}{% endfor %}", {}, messages)
+    assert text_unseen("{% for m in messages %}{{ m.content }}{% endfor %}", {}, messages, None) is None
+
+
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "f", "description": "é <b>", "parameters": {"type": "object"}}},
+    {"name": "g", "strict": True},
+]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if tools %}{{ messages[0].content }}{% for t in tools %}<{{ t | tojson }}>{% endfor %}{% endif %}",
+        "{% if tools is not none %}{{ tools | length }}{% for t in tools %}{{- '<' + (t | tojson) }}{% endfor %}{% endif %}",
+    ],
+)
+def test_templates_that_only_write_tools(source):
+    """Qwen's and others: each tool as JSON."""
+    assert text_unseen(source, {}, MESSAGES, TOOLS) == by_jinja(source, {}, MESSAGES, TOOLS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{{ t }}",
+        "{{ t.function.name }}",
+        "{{ t['function'] | tojson }}",
+        "{{ t | tojson(indent=4) }}",
+        "{{ t | tojson | length }}",
+        "{{ tools | tojson }}",
+        "{{ t._value | tojson }}",
+        "{{ t | attr('_value') | tojson }}",
+        "{% if t.function is defined %}x{% endif %}",
+        "{% if 'strict' in t %}x{% endif %}",
+        "{% if t %}x{% endif %}",
+        "{% for key in t %}{{ key }}{% endfor %}",
+        "{% for key, value in t.items() %}{{ key }}{% endfor %}",
+    ],
+)
+def test_templates_that_look_at_tools(body):
+    """What a template asks of a tool may differ among rows, whose tools count by their number alone."""
+    assert text_unseen(f"{{% for t in tools %}}{body}{{% endfor %}}", {}, MESSAGES, TOOLS) is None

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
 
 from brimful.encode import ChatEncoder
+from brimful.encode.skeleton import spans_of_filled
 from brimful.encode.text_spans import TextSpans
-from brimful.encode.turns import TurnFinder, spans_of_filled
+from brimful.encode.turns import TurnFinder
 from brimful.sources import Sample, Source
 from brimful.sources.memory import MemoryRows
 from tests.encode.templates import STYLES, chat, tokenizer_of
@@ -46,7 +47,7 @@ def test_spans_of_filled_texts_are_the_answers(conversations, last_only):
     filled, expected = [], []
     for row, turns in enumerate(conversations):
         messages = [{"role": role, "content": text} for role, text in turns]
-        one = finder.fill(tuple(role for role, _ in turns), messages)
+        one = finder.fill(tuple(role for role, _ in turns), messages, None)
         assert one is not None
         filled.append(one)
         answers = [(row, f"{text};") for role, text in turns if role == "assistant"]

@@ -3,36 +3,35 @@
 import datetime
 import os
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from brimful.checks import check_type, choice_of
-from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
+from brimful.encode.chat_template import ChatTemplate
 from brimful.encode.completions import PromptAndRival
 from brimful.encode.engine import Engine
 from brimful.encode.fast_engines import ChatEngine
+from brimful.encode.filling import Filling
 from brimful.encode.mismatches import MISMATCH_REASON, has_mismatch
-from brimful.encode.placeholders import examined, replace_texts
 from brimful.encode.rendering import RenderingEncoder
-from brimful.encode.shapes import Shape, shape_of
+from brimful.encode.shapes import Shape, open_shape_of, shape_of
+from brimful.encode.skeleton import FilledText, spans_of_filled
 from brimful.encode.swallowed import SwallowedText
 from brimful.encode.text import TextEncoder
 from brimful.encode.text_spans import Span, TextSpans
 from brimful.encode.tokenizer import Tokenizer
-from brimful.encode.turns import FilledText, Skeleton, TurnFinder, spans_of_filled, verbatim_texts
+from brimful.encode.turns import TurnFinder
 from brimful.errors import AssistantTurnsError, BadSampleError, SettingsError
 from brimful.messages import setting
-from brimful.sources.sample import Message, MixedMessages, PlainMessages, Sample, unusual_messages
+from brimful.sources.sample import Message, PlainMessages, Sample, unusual_messages
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 _NO_DATE = "brimful: no date"
 """Text that a template raises in the place of today's date."""
-_READ_MESSAGES = (PlainMessages, MixedMessages)
-"""Messages that were looked at when they were read."""
 _REASONING_VARIABLE = re.compile(r"\b(reasoning_content|reasoning|thinking)\b")
 
 
@@ -272,15 +271,14 @@ class ChatEncoder(RenderingEncoder):
         messages, tools = chat.messages or (), chat.tools
         # Computed before the ``try``: a fault of the template itself is no fault of the sample.
         template = self._chat_template
-        filled = None
         try:
-            shape = shape_of(messages, tools)
-            is_filled = self._is_filled.get(shape)  # a function is made only for a shape that is new
-            if is_filled is None:
-                is_filled = examined(self._is_filled, shape, lambda: self._may_fill(shape, messages))
-            if is_filled:
-                filled = self._finder.fill(shape, messages)
-            text = filled.text if filled is not None else template.render(messages, tools, shape=shape)
+            shape = open_shape_of(messages, tools)
+            filled = self._filling.fill(shape, messages, tools)
+            if filled is None:
+                shape = shape_of(messages, tools) if tools else shape
+                text = template.render(messages, tools, shape=shape)
+            else:
+                text = filled.text
         except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all
             if _NO_DATE in str(error):
                 raise SettingsError(
@@ -303,30 +301,15 @@ class ChatEncoder(RenderingEncoder):
         return _Rendering(chat, shape, filled), text
 
     def _render_together(self, samples: Sequence[Sample]) -> Mapping[int, tuple[_Rendering, str]]:
-        # Conversations of texts in a shape that was met before: what is asked of one is asked of all, once.
+        # What is asked of one conversation of a shape is asked of all, once.
         if self._system is not None:
             return {}
-        skeletons: dict[Shape, Skeleton | None] = {}
-        renderings = {}
-        for index, sample in enumerate(samples):
-            messages = sample.messages or ()
-            if type(messages) not in _READ_MESSAGES or sample.tools or sample.media or sample.completion is not None:
-                continue
-            shape = shape_of(messages, None)
-            try:
-                skeleton = skeletons[shape]
-            except KeyError:
-                skeleton = skeletons[shape] = self._skeleton_of(shape)
-            values = None if skeleton is None else verbatim_texts(messages)
-            if skeleton is not None and values is not None:
-                filled_text = skeleton.filled(values)
-                renderings[index] = _Rendering(sample, shape, filled_text), filled_text.text
+        renderings = {
+            index: (_Rendering(samples[index], shape, filled), filled.text)
+            for index, (shape, filled) in self._filling.fill_together(samples).items()
+        }
         # A text that is refused is looked for one by one.
         return renderings if self.tokenizer.takes([text for _, text in renderings.values()]) else {}
-
-    def _skeleton_of(self, shape: Shape) -> Skeleton | None:
-        """Return the text around conversations of a shape; None unless ``_may_fill`` allowed it."""
-        return self._finder.skeleton_of(shape) if self._is_filled.get(shape) else None
 
     def prompt_and_rival(self, sample: Sample) -> PromptAndRival:
         completion, original = sample.completion, sample.messages or ()
@@ -356,27 +339,9 @@ class ChatEncoder(RenderingEncoder):
                 sample_id=sample.sample_id,
             )
 
-    def _may_fill(self, shape: Shape, messages: Sequence[Message]) -> bool:
-        """Return true if conversations of a shape are texts around the texts of their messages: proved, and seen here."""
-        # Tools are written before the conversation, and often others in every row.
-        if shape[1] is not None or not self._chat_template.writes_unseen(messages):
-            return False
-        hard_call = {"name": HARD_CONTENT, "arguments": {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}}
-        hard_messages = [
-            replace_texts(
-                message, message.get("content") and HARD_CONTENT, [hard_call] * len(message.get("tool_calls") or ())
-            )
-            for message in messages
-        ]
-        for conversation in (messages, hard_messages):
-            text_of_shape = self._finder.fill(shape, conversation)
-            if text_of_shape is None or text_of_shape.text != self._chat_template.by_reference(conversation, None):
-                return False
-        return True
-
     @cached_property
-    def _is_filled(self) -> dict[Hashable, bool]:
-        return {}
+    def _filling(self) -> Filling:
+        return Filling(self._chat_template, self._finder)
 
     @cached_property
     def _swallowed(self) -> SwallowedText:

@@ -6,7 +6,7 @@ from typing import Any
 
 from brimful.encode.fast_templates import FastTemplate, UnsupportedTemplateError
 from brimful.encode.jinja_templates import compile_template
-from brimful.encode.opaque import writes_unseen
+from brimful.encode.opaque import text_unseen
 from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.shapes import shape_of
@@ -21,7 +21,7 @@ _REASONING = frozenset(_REASONING_NAMES)
 HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
 """Text with white space of every kind at its ends, and with all that templates look for in an answer."""
 
-_HARD_SHAPES = 32
+HARD_SHAPES = 32
 """Shapes of conversations that are compared with hard texts, too."""
 
 _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
@@ -158,14 +158,14 @@ class ChatTemplate:
         if engine_id == self._fast_id:
             self._reason_for_distrust, self._fast_or_reason = reason, (None, reason)
 
-    def writes_unseen(self, messages: Sequence[Message]) -> bool:
-        """Return true if it is proved that the template writes the texts of such messages without looking at them."""
-        is_allowed = bool(self.engine_id) and not self.needs_transformers
+    def text_unseen(self, messages: Sequence[Message], tools: Any) -> str | None:
+        """Return the text of a conversation by Jinja, if the template is proved to write its texts unseen; else None."""
+        if not self.engine_id or self.needs_transformers:
+            return None
         # Thoughts stand under several names, and whether the template knows them is asked elsewhere.
-        has_thoughts = any(not _REASONING.isdisjoint(message) for message in messages)
-        return (
-            is_allowed and not has_thoughts and writes_unseen(self._source, self._variables, self._prepared(messages))
-        )
+        if any(not _REASONING.isdisjoint(message) for message in messages):
+            return None
+        return text_unseen(self._source, self._variables, self._prepared(messages), tools)
 
     @property
     def needs_transformers(self) -> bool:
@@ -195,7 +195,7 @@ class ChatTemplate:
 
         conversations = [(messages, tools)]
         # Hard texts show how the template treats a text, which a few shapes tell.
-        if len(self._trusted_shapes) < _HARD_SHAPES:
+        if len(self._trusted_shapes) < HARD_SHAPES:
             hard = [replace_texts(message, message.get("content") and HARD_CONTENT, None) for message in messages]
             conversations.append((hard, tools))
         return _give_same_text(by_fast, self.by_reference, conversations, (False,))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+_ATTRIBUTES_OF_DICT = frozenset(dir(dict))
+
 
 def raise_exception(message: str) -> None:
     """Refuse a conversation: the function that templates call for it."""
@@ -42,7 +44,15 @@ def environment() -> Any:
     import jinja2.ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
+    class Sandbox(ImmutableSandboxedEnvironment):
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            # Nearly every question is for a key of a message. Jinja looks for an attribute first, and raises and catches
+            # an error to find none: two thirds of the time of a template.
+            if type(obj) is dict and attribute not in _ATTRIBUTES_OF_DICT:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+            return super().getattr(obj, attribute)
+
+    sandbox = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
     sandbox.filters["tojson"] = to_json
     sandbox.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     # Templates may make dictionaries and namespaces, and nothing that begins with an underscore in them.

@@ -3,7 +3,7 @@
 Such a template's text is the same for all conversations of a shape, but for those texts: it need not be rendered, only
 filled in. The proof is a rendering by Jinja with texts that refuse every question: what a template may do with a content
 or with the name of a call is write it, put it beside other texts, and ask whether it is empty (which belongs to the
-shape); with the arguments of a call, write them as JSON. What is left of a message, such as the number of a call, it may
+shape); with the arguments of a call and with a tool, write them as JSON. What is left of a message, such as the number of a call, it may
 not even write. Steps by which a text would come out of sight (``~``, macros, ``in`` a text, methods) are not proved.
 """
 
@@ -56,8 +56,13 @@ class _Opaque(str):
         return _Opaque(str.__add__(other, str.__str__(self)))
 
 
-class _OpaqueArguments(dict[str, Any]):
-    """Arguments of a call, which are written as JSON; every other question is refused."""
+class _OpaqueObject(dict[str, Any]):
+    """A tool, or the arguments of a call: they are written as JSON; every other question is refused."""
+
+    __slots__ = ("_value",)  # the sandbox shows no template a name that begins with an underscore
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        self._value = value
 
 
 class _Hidden:
@@ -70,35 +75,46 @@ def _refuse(*_: Any, **__: Any) -> Any:
 
 for _class, _names in (
     (_Opaque, set(dir(str)) - set(vars(_Opaque))),
-    (_OpaqueArguments, {*dir(dict), "__bool__", "__getattr__"}),
+    (_OpaqueObject, {*dir(dict), "__bool__", "__getattr__"}),
     (_Hidden, {*dir(str), "__bool__", "__getattr__"}),
 ):
     for _name in _names - _KEPT:
         setattr(_class, _name, _refuse)
 
-_VEILS = (_Opaque, _OpaqueArguments, _Hidden)
+_VEILS = (_Opaque, _OpaqueObject, _Hidden)
 
 
-def writes_unseen(source: str, variables: Mapping[str, Any], messages: Sequence[Message]) -> bool:
-    """Return true if a template writes the texts of these messages without looking at them.
+def text_unseen(
+    source: str, variables: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
+) -> str | None:
+    """Return the text of a conversation by Jinja, if the template writes its texts without looking at them; else None.
 
-    Then it does so for every conversation of their shape (``shape_of``).
+    Then it does so for every conversation of its shape (``open_shape_of``).
 
     Args:
         source: the template.
         variables: its variables beside the conversation.
-        messages: as they are given to the template.
+        messages, tools: as they are given to the template.
+
+    >>> text_unseen("{% for m in messages %}<{{ m.content }}>{% endfor %}", {}, [{"role": "user", "content": "a"}], None)
+    '<a>'
+    >>> text_unseen("{% for m in messages %}{{ m.content | upper }}{% endfor %}", {}, [{"role": "user", "content": "a"}], None)
     """
     try:
         template = _guarded_template(source)
         if template is None:
-            return False
-        opaque_messages = [_veiled(message) for message in messages]
-        template.render(**variables, messages=opaque_messages, tools=None, documents=None, add_generation_prompt=False)
+            return None
+        text: str = template.render(
+            **variables,
+            messages=[_veiled(message) for message in messages],
+            tools=[_OpaqueObject(tool) for tool in tools] if tools else None,
+            documents=None,
+            add_generation_prompt=False,
+        )
     # Whatever goes wrong, nothing is proved: the template is rendered.
     except Exception:
-        return False
-    return True
+        return None
+    return text
 
 
 def _veiled(message: Message) -> dict[str, Any]:
@@ -121,7 +137,7 @@ def _veiled_call(call: Mapping[str, Any]) -> dict[str, Any]:
         return {key: _veiled_call(value) if key == "function" else _Hidden() for key, value in call.items()}
     if type(call["name"]) is not str or not call["name"] or type(call["arguments"]) is not dict:
         raise OpaqueError
-    veils = {"name": _Opaque(call["name"]), "arguments": _OpaqueArguments()}
+    veils = {"name": _Opaque(call["name"]), "arguments": _OpaqueObject(call["arguments"])}
     return {key: veils[key] if key in veils else _Hidden() for key in call}
 
 
@@ -170,12 +186,12 @@ def _guarded(name: str, function: Callable[..., Any], harmless: Iterable[str]) -
     is_harmless = name in harmless
 
     def guard(*arguments: Any, **options: Any) -> Any:
-        if name == "tojson" and not options and [*map(type, arguments)] == [_OpaqueArguments]:
-            return _Opaque("{}")
+        if name == "tojson" and not options and [*map(type, arguments)] == [_OpaqueObject]:
+            return _Opaque(function(arguments[0]._value))
         for argument in (*arguments, *options.values()):
             if isinstance(argument, _Hidden) and name not in _PRESENCE_TESTS:
                 raise OpaqueError
-            if isinstance(argument, (_Opaque, _OpaqueArguments)):
+            if isinstance(argument, (_Opaque, _OpaqueObject)):
                 if not is_harmless or name in _CONTAINER_FILTERS - {"default", "d"}:
                     raise OpaqueError
             elif not is_harmless and _holds_opaque(argument):

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 from brimful.fingerprint import fingerprint_bytes
 from brimful.sources.sample import Message, MixedMessages, PlainMessages
 
-Shape: TypeAlias = tuple[tuple[Hashable, ...], str | None]
-"""Turns, each a role alone or with its keys and the kinds of their values, and the fingerprint of the tools."""
+Shape: TypeAlias = tuple[tuple[Hashable, ...], str | int | None]
+"""Turns, each a role alone or with its keys and the kinds of their values, and the tools: their fingerprint or number."""
 
 
 def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
@@ -17,18 +17,28 @@ def shape_of(messages: Sequence[Message], tools: Any) -> Shape:
     >>> shape_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "name": "b"}], None)
     (('user', ('assistant', ('content', ''), 'name')), None)
     """
+    return _turns(messages), fingerprint_bytes(json.dumps(tools, default=repr).encode()) if tools else None
+
+
+def open_shape_of(messages: Sequence[Message], tools: Any) -> Shape:
+    """Return the shape for a template that writes each tool as JSON and asks nothing of it: the tools count by number.
+
+    >>> open_shape_of([{"role": "user", "content": "a"}], [{"name": "f"}, {"name": "g"}])
+    (('user',), 2)
+    """
+    return _turns(messages), len(tools) if tools else None
+
+
+def _turns(messages: Sequence[Message]) -> tuple[Hashable, ...]:
     # Of a role and a text the role alone is told.
-    turns: tuple[Hashable, ...]
     if type(messages) is PlainMessages:
-        turns = messages.roles
-    elif type(messages) is MixedMessages:
-        kinds: list[Hashable] = [*messages.roles]
+        return messages.roles
+    if type(messages) is MixedMessages:
+        turns: list[Hashable] = [*messages.roles]
         for index in messages.others:
-            kinds[index] = _turn(messages[index])
-        turns = tuple(kinds)
-    else:
-        turns = tuple(map(_turn, messages))
-    return turns, fingerprint_bytes(json.dumps(tools, default=repr).encode()) if tools else None
+            turns[index] = _turn(messages[index])
+        return tuple(turns)
+    return tuple(map(_turn, messages))
 
 
 def _turn(message: Message) -> Hashable:

@@ -18,117 +18,15 @@ A conversation that none explains is an error that says so, never a guess.
 """
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain, repeat
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any
 
-import numpy as np
-
-from brimful.encode.json_texts import json_text
 from brimful.encode.placeholders import Render, examined, replace_texts
-from brimful.encode.text_spans import Span, TextSpans
-from brimful.ragged import offsets_of
-from brimful.sources.sample import Message, MixedMessages, PlainMessages
-from brimful.typing import Int64Array
+from brimful.encode.skeleton import FilledText, Skeleton, Turn, message_texts, verbatim_texts
+from brimful.encode.text_spans import Span
+from brimful.sources.sample import Message
 
 _OPEN, _TEXT, _OBJECT = "\ue010", "\ue011", "\ue012"  # private-use characters that no template looks for
-
-
-class _Turn(NamedTuple):
-    """One assistant turn of a skeleton: its slots, and its own characters around them.
-
-    Attributes:
-        first: index of its first slot.
-        last: index of its last slot.
-        head: characters in front of the first slot that belong to the turn.
-        tail: characters behind the last slot that belong to the turn.
-    """
-
-    first: int
-    last: int
-    head: int
-    tail: int
-
-
-@dataclass(frozen=True)
-class Skeleton:
-    """The template's own text around slots for values: ``literals[0] v0 literals[1] v1 … literals[n]``.
-
-    Attributes:
-        literals: one more than slots.
-        turns: those of the assistant.
-    """
-
-    literals: tuple[str, ...]
-    turns: tuple[_Turn, ...]
-
-    @cached_property
-    def places(self) -> Int64Array:
-        """``int64[num_turns, 4]``: the piece in front of a turn's first slot, that of its last slot, its head and tail."""
-        places = [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
-        return np.array(places, dtype=np.int64).reshape(-1, 4)
-
-    @cached_property
-    def _blank(self) -> list[str]:
-        """The literals, and an empty text in the place of each value."""
-        return [*chain.from_iterable(zip(self.literals, repeat(""), strict=False))][:-1]
-
-    def filled(self, values: Sequence[str]) -> "FilledText":
-        """Return the text with a value in every slot."""
-        pieces = self._blank.copy()
-        pieces[1::2] = values
-        return FilledText("".join(pieces), pieces, self)
-
-    def between(self, values: Sequence[str], begin: int, end: int) -> Iterator[str]:
-        """Yield the text from behind slot ``begin - 1`` to slot ``end``, alternating literals and values."""
-        yield self.literals[begin]
-        for slot in range(begin, end):
-            yield values[slot]
-            yield self.literals[slot + 1]
-
-
-class FilledText(NamedTuple):
-    """The template's own text around the texts of a conversation.
-
-    Attributes:
-        text: of the whole conversation.
-        pieces: of it: piece 2 i is literal i of the template, piece 2 i + 1 is value i.
-        skeleton: that was filled.
-    """
-
-    text: str
-    pieces: list[str]
-    skeleton: Skeleton
-
-    @property
-    def spans(self) -> list[Span]:
-        """The span of each assistant turn."""
-        _, starts, ends = spans_of_filled([0], [self])
-        return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-def spans_of_filled(rows: Sequence[int], texts: Sequence[FilledText], *, last_only: bool = False) -> TextSpans:
-    """Return the spans of the assistant's turns in several filled texts.
-
-    Args:
-        rows: index in the batch of each text.
-        texts: the filled texts.
-        last_only: return the last turn of each text alone.
-    """
-    pieces = [one.pieces for one in texts]
-    first_pieces = offsets_of(np.fromiter(map(len, pieces), dtype=np.int64))[:-1]
-    sizes = np.fromiter(map(len, chain.from_iterable(pieces)), dtype=np.int64)
-    # All texts lie one behind the other: piece i is the characters edges[i] … edges[i + 1].
-    edges = offsets_of(sizes)
-    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts]
-    owners = np.repeat(np.arange(len(texts)), np.fromiter(map(len, places), dtype=np.int64))
-    start_pieces, end_pieces, heads, tails = np.concatenate([np.empty((0, 4), dtype=np.int64), *places]).T
-    bases, text_starts = first_pieces[owners] + 1, edges[first_pieces[owners]]
-    starts = edges[bases + start_pieces] - heads - text_starts
-    ends = edges[bases + end_pieces] + tails - text_starts
-    return TextSpans(np.asarray(rows, dtype=np.int64)[owners], starts, ends)
 
 
 class TurnFinder:
@@ -147,32 +45,31 @@ class TurnFinder:
         self._shares: dict[tuple[str, str], tuple[int, int]] = {}
         self._header: str | None = None
 
-    def fill(self, shape: Hashable, messages: Sequence[Message], tools: Any = None) -> FilledText | None:
-        """Return the template's own text around the texts of the messages.
+    def fill(self, shape: Hashable, messages: Sequence[Message], tools: Any) -> FilledText | None:
+        """Return the template's own text around the texts of the messages and the JSON of the tools.
 
-        None if a message has no text that could stand there. That the template writes this text, and no other, has to
-        be known: by ``fill_exactly`` for one conversation, by ``opaque.writes_unseen`` for all of a shape.
+        None if one of them has no text that could stand there. That the template writes this text, and no other, has to be
+        known for the shape (``open_shape_of``), by ``text_unseen``.
         """
-        values = verbatim_texts(messages)
-        if values is None:
-            return None
         skeleton = self._skeletons.get(shape)  # a function is made only for a shape that is new, or has none
         if skeleton is None:
-            skeleton = examined(self._skeletons, shape, lambda: self._make_skeleton(messages, tools))
-        if skeleton is None or len(skeleton.literals) != len(values) + 1:
-            return None
-        return skeleton.filled(values)
+            skeleton = examined(self._skeletons, shape, lambda: self._open_skeleton(messages, tools))
+        return None if skeleton is None else _fill(skeleton, verbatim_texts(messages, tools))
 
     def skeleton_of(self, shape: Hashable) -> Skeleton | None:
         """Return the template's own text around conversations of a shape that ``fill`` has met."""
         return self._skeletons.get(shape)
 
     def fill_exactly(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> FilledText | None:
-        """Return ``fill`` if it is this text: then every text of the conversation is in it, unchanged.
+        """Return the template's own text, tools with it, around the texts of the messages, if it is this text.
 
-        ``shape`` is that of ``shape_of``.
+        Then every text of the conversation is in it, unchanged. ``shape`` is that of ``shape_of``.
         """
-        filled = self.fill(shape, messages, tools)
+        values = verbatim_texts(messages)
+        if values is None:
+            return None
+        skeleton = examined(self._skeletons, shape, lambda: self._make_skeleton(messages, tools, num_open_tools=0))
+        filled = None if skeleton is None else _fill(skeleton, values)
         return filled if filled is not None and filled.text == text else None
 
     def spans(self, shape: Hashable, messages: Sequence[Message], tools: Any, text: str) -> list[Span] | None:
@@ -210,35 +107,46 @@ class TurnFinder:
             begin = end + len(anchor)
         return spans
 
-    def _make_skeleton(self, messages: Sequence[Message], tools: Any) -> Skeleton | None:
+    def _open_skeleton(self, messages: Sequence[Message], tools: Any) -> Skeleton | None:
+        """Return the skeleton in which each tool has a slot as well."""
+        if verbatim_texts(messages, tools) is None:
+            return None
+        tool_marks = [f"{_OPEN}t{index}{_OBJECT}" for index in range(len(tools or ()))]
+        return self._make_skeleton(messages, tool_marks, num_open_tools=len(tool_marks))
+
+    def _make_skeleton(self, messages: Sequence[Message], tools: Any, *, num_open_tools: int) -> Skeleton | None:
+        """Return the skeleton of messages; None if the template does not write each of their texts once and in order.
+
+        Args:
+            messages: of a conversation.
+            tools: of it, or marks in their place.
+            num_open_tools: marks in the place of tools.
+        """
         marks: list[str] = []
         marked_messages = [_with_marks(message, marks) for message in messages]
         try:
             text = self._render(marked_messages, tools, False)
         except Exception:  # the template refuses placeholders: rendering prefixes tells why, if that fails too
             return None
-        # Marks have to appear once and in order; the text between two of them is a literal.
-        literals: list[str] = []
-        slots: list[Span] = []
-        position = 0
-        for mark in marks:
-            start = text.find(mark, position)
-            if start < 0:
-                return None
-            end = start + len(mark)
-            # A mark is a text and quoted in JSON; the object that takes its slot is not.
-            if mark.endswith(_OBJECT) and text[start - 1 : start] == text[end : end + 1] == '"':
-                start, end = start - 1, end + 1
-            literals.append(text[position:start])
-            slots.append((start, end))
-            position = end
-        literals.append(text[position:])
+        spans = _spans_of_marks(marks, text)
+        tool_spans = _spans_of_marks(tools[:num_open_tools], text) if num_open_tools else []
+        if spans is None or tool_spans is None:
+            return None
+        # Templates write tools into the first turn or in front of it: their slots stand among those of the messages.
+        given = [*spans, *tool_spans]
+        order = sorted(range(len(given)), key=given.__getitem__)
+        slots = [given[index] for index in order]
+        # The text between two slots is a literal.
+        edges = [0, *(edge for slot in slots for edge in slot), len(text)]
+        literals = [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
+        places = {index: place for place, index in enumerate(order)}
         # Each turn is stored by its distances from its outer slots, which stay the same for values of other lengths.
-        turns: list[_Turn] = []
-        first = 0
+        turns: list[Turn] = []
+        num_texts = 0
         for index, message in enumerate(messages):
-            last = first + len(_verbatim_texts(message)) - 1
+            begin_text, num_texts = num_texts, num_texts + len(message_texts(message))
             if message["role"] == "assistant":
+                first, last = places[begin_text], places[num_texts - 1]
                 begin, end = slots[first][0], slots[last][1]
                 # The template's own text around a turn tells what of it belongs to the turn: equal texts, equal shares.
                 around = literals[first], literals[last + 1]
@@ -247,9 +155,8 @@ class TurnFinder:
                     if span is None or not span[0] <= begin <= end <= span[1]:
                         span = self._literal_span(begin, end, *around)
                     self._shares[around] = begin - span[0], span[1] - end
-                turns.append(_Turn(first, last, *self._shares[around]))
-            first = last + 1
-        return Skeleton(tuple(literals), tuple(turns))
+                turns.append(Turn(first, last, *self._shares[around]))
+        return Skeleton(tuple(literals), tuple(turns), None if order == sorted(order) else tuple(order))
 
     def _literal_span(self, begin: int, end: int, prefix: str, suffix: str) -> Span:
         """Return the turn around a content: from behind the header, through the first special token behind it.
@@ -313,32 +220,27 @@ class TurnFinder:
         return len(text) if ends[-1:] == [len(text)] else len(turn)
 
 
-def verbatim_texts(messages: Sequence[Message]) -> list[str] | None:
-    """Return the texts of all messages; None if there is a message whose rendering holds none unchanged."""
-    if type(messages) is PlainMessages:
-        return messages.texts
-    indices: Sequence[int] = messages.others if type(messages) is MixedMessages else range(len(messages))
-    values: list[Any] = [message.get("content") for message in messages]
-    # From the last on, so that the places of those in front stay.
-    for index in reversed(indices):
-        texts = _verbatim_texts(messages[index])
-        if not texts:
+def _fill(skeleton: Skeleton, values: list[str] | None) -> FilledText | None:
+    if values is None or len(skeleton.literals) != len(values) + 1:
+        return None
+    return skeleton.filled(values)
+
+
+def _spans_of_marks(marks: Sequence[str], text: str) -> list[Span] | None:
+    """Return where marks are in a text, one behind the other; None if one is not."""
+    spans: list[Span] = []
+    position = 0
+    for mark in marks:
+        start = text.find(mark, position)
+        if start < 0:
             return None
-        values[index : index + 1] = texts
-    return values
-
-
-def _verbatim_texts(message: Message) -> list[str]:
-    """Return the texts of a message that its rendering holds unchanged: content, and calls of tools."""
-    content = message.get("content")
-    texts = [content] if content else []
-    for call in message.get("tool_calls") or ():
-        function = call.get("function", call)
-        arguments = function.get("arguments")
-        if not isinstance(arguments, Mapping):
-            return []
-        texts += [function["name"], json_text(arguments)]
-    return texts
+        end = start + len(mark)
+        # A mark is a text and quoted in JSON; the object that takes its slot is not.
+        if mark.endswith(_OBJECT) and text[start - 1 : start] == text[end : end + 1] == '"':
+            start, end = start - 1, end + 1
+        spans.append((start, end))
+        position = end
+    return spans
 
 
 def _with_marks(message: Message, marks: list[str]) -> Message:

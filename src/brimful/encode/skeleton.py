@@ -1,0 +1,145 @@
+"""A template's own text around the texts of a conversation: its skeleton, filled in, and the turns in it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from brimful.encode.json_texts import json_text
+from brimful.encode.text_spans import Span, TextSpans
+from brimful.ragged import offsets_of
+from brimful.sources.sample import Message, MixedMessages, PlainMessages
+from brimful.typing import Int64Array
+
+
+class Turn(NamedTuple):
+    """One assistant turn of a skeleton: its slots, and its own characters around them.
+
+    Attributes:
+        first: index of its first slot.
+        last: index of its last slot.
+        head: characters in front of the first slot that belong to the turn.
+        tail: characters behind the last slot that belong to the turn.
+    """
+
+    first: int
+    last: int
+    head: int
+    tail: int
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """The template's own text around slots for values: ``literals[0] v0 literals[1] v1 … literals[n]``.
+
+    Attributes:
+        literals: one more than slots.
+        turns: those of the assistant.
+        order: value of each slot, by its index among those of messages and tools; None if they stand in that order.
+    """
+
+    literals: tuple[str, ...]
+    turns: tuple[Turn, ...]
+    order: tuple[int, ...] | None = None
+
+    @cached_property
+    def places(self) -> Int64Array:
+        """``int64[num_turns, 4]``: the piece in front of a turn's first slot, that of its last slot, its head and tail."""
+        places = [(2 * turn.first, 2 * turn.last + 1, turn.head, turn.tail) for turn in self.turns]
+        return np.array(places, dtype=np.int64).reshape(-1, 4)
+
+    @cached_property
+    def _blank(self) -> list[str]:
+        """The literals, and an empty text in the place of each value."""
+        return [*chain.from_iterable(zip(self.literals, repeat(""), strict=False))][:-1]
+
+    def filled(self, values: Sequence[str]) -> "FilledText":
+        """Return the text with a value in every slot: those of the messages, then those of the tools."""
+        pieces = self._blank.copy()
+        pieces[1::2] = values if self.order is None else [values[index] for index in self.order]
+        return FilledText("".join(pieces), pieces, self)
+
+    def between(self, values: Sequence[str], begin: int, end: int) -> Iterator[str]:
+        """Yield the text from behind slot ``begin - 1`` to slot ``end``, alternating literals and values."""
+        yield self.literals[begin]
+        for slot in range(begin, end):
+            yield values[slot]
+            yield self.literals[slot + 1]
+
+
+class FilledText(NamedTuple):
+    """The template's own text around the texts of a conversation.
+
+    Attributes:
+        text: of the whole conversation.
+        pieces: of it: piece 2 i is literal i of the template, piece 2 i + 1 is value i.
+        skeleton: that was filled.
+    """
+
+    text: str
+    pieces: list[str]
+    skeleton: Skeleton
+
+    @property
+    def spans(self) -> list[Span]:
+        """The span of each assistant turn."""
+        _, starts, ends = spans_of_filled([0], [self])
+        return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+def spans_of_filled(rows: Sequence[int], texts: Sequence[FilledText], *, last_only: bool = False) -> TextSpans:
+    """Return the spans of the assistant's turns in several filled texts.
+
+    Args:
+        rows: index in the batch of each text.
+        texts: the filled texts.
+        last_only: return the last turn of each text alone.
+    """
+    pieces = [one.pieces for one in texts]
+    first_pieces = offsets_of(np.fromiter(map(len, pieces), dtype=np.int64))[:-1]
+    sizes = np.fromiter(map(len, chain.from_iterable(pieces)), dtype=np.int64)
+    # All texts lie one behind the other: piece i is the characters edges[i] … edges[i + 1].
+    edges = offsets_of(sizes)
+    places = [one.skeleton.places[-1:] if last_only else one.skeleton.places for one in texts]
+    owners = np.repeat(np.arange(len(texts)), np.fromiter(map(len, places), dtype=np.int64))
+    start_pieces, end_pieces, heads, tails = np.concatenate([np.empty((0, 4), dtype=np.int64), *places]).T
+    bases, text_starts = first_pieces[owners] + 1, edges[first_pieces[owners]]
+    starts = edges[bases + start_pieces] - heads - text_starts
+    ends = edges[bases + end_pieces] + tails - text_starts
+    return TextSpans(np.asarray(rows, dtype=np.int64)[owners], starts, ends)
+
+
+def verbatim_texts(messages: Sequence[Message], tools: Sequence[Any] | None = None) -> list[str] | None:
+    """Return the texts of all messages, and each tool as JSON; None if a message or a tool has no text that stays unchanged."""
+    if tools:
+        texts = verbatim_texts(messages)
+        if texts is None or any(type(tool) is not dict for tool in tools):
+            return None
+        return [*texts, *map(json_text, tools)]
+    if type(messages) is PlainMessages:
+        return messages.texts
+    indices: Sequence[int] = messages.others if type(messages) is MixedMessages else range(len(messages))
+    values: list[Any] = [message.get("content") for message in messages]
+    # From the last on, so that the places of those in front stay.
+    for index in reversed(indices):
+        texts = message_texts(messages[index])
+        if not texts:
+            return None
+        values[index : index + 1] = texts
+    return values
+
+
+def message_texts(message: Message) -> list[str]:
+    """Return the texts of a message that its rendering holds unchanged: content, and calls of tools."""
+    content = message.get("content")
+    texts = [content] if content else []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function", call)
+        arguments = function.get("arguments")
+        if not isinstance(arguments, Mapping):
+            return []
+        texts += [function["name"], json_text(arguments)]
+    return texts
