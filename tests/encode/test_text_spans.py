@@ -13,8 +13,6 @@ from brimful.encode import ChatEncoder
 from brimful.encode.skeleton import spans_of_filled
 from brimful.encode.text_spans import TextSpans
 from brimful.encode.turns import TurnFinder
-from brimful.sources import Sample, Source
-from brimful.sources.memory import MemoryRows
 from tests.encode.templates import STYLES, chat, tokenizer_of
 
 
@@ -75,49 +73,3 @@ def test_a_batch_has_the_targets_of_its_samples(train_on):
     for one, other in pairs:
         assert one.loss_mask.tolist() == other.loss_mask.tolist()
         assert one.input_ids.tolist() == other.input_ids.tolist()
-
-
-CALLING = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content %}{{ m.content }}{% endif %}"
-    "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}:{{ c.function.arguments | tojson }}</call>{% endfor %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-TEXTS = st.text('a<é漢"\\ \n', min_size=1, max_size=6)
-CALL = st.builds(
-    lambda name, arguments: {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}},
-    TEXTS,
-    st.dictionaries(TEXTS, TEXTS | st.integers() | st.lists(TEXTS, max_size=2), max_size=3),
-)
-TURN = st.one_of(
-    st.builds(lambda text: {"role": "user", "content": text}, TEXTS),
-    st.builds(lambda text: {"role": "assistant", "content": text}, TEXTS),
-    st.builds(
-        lambda text, weight: {"role": "assistant", "content": text, "weight": weight}, TEXTS, st.sampled_from([0, 1])
-    ),
-    st.builds(
-        lambda text, calls: {"role": "assistant", "content": text, "tool_calls": calls},
-        st.sampled_from(["", "x", None]),
-        st.lists(CALL, min_size=1, max_size=2),
-    ),
-    st.builds(lambda text, name: {"role": "tool", "name": name, "tool_call_id": "1", "content": text}, TEXTS, TEXTS),
-)
-
-
-@pytest.fixture(scope="module")
-def calling_encoder():
-    return ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=CALLING)
-
-
-@given(conversations=st.lists(st.lists(TURN, min_size=1, max_size=5), min_size=1, max_size=6))
-def test_conversations_with_calls_are_those_of_the_reference(calling_encoder, conversations):
-    """Filled, rendered, weighted, with numbers of calls: each has the tokens and targets of Jinja and of ``tokenizers``."""
-    rows = MemoryRows([{"messages": turns} for turns in conversations])
-    samples = [sample for sample in Source(rows).read(0, len(rows)) if isinstance(sample, Sample)]
-    for _ in range(2):  # a shape is met, and then known
-        batch = calling_encoder.begin_encoding(samples)().samples()
-        for one, other in zip(batch, calling_encoder.engine.reference.encode_batch(samples), strict=True):
-            if isinstance(one, Exception):
-                assert str(one) == str(other)
-                continue
-            assert one.input_ids.tolist() == other.input_ids.tolist()
-            assert one.loss_mask.tolist() == other.loss_mask.tolist()

@@ -149,13 +149,20 @@ class TurnFinder:
                 first, last = places[begin_text], places[num_texts - 1]
                 begin, end = slots[first][0], slots[last][1]
                 # The template's own text around a turn tells what of it belongs to the turn: equal texts, equal shares.
-                around = literals[first], literals[last + 1]
+                # Tools between two messages are part of that text.
+                text_start = spans[begin_text - 1][1] if begin_text else 0
+                text_end = spans[num_texts][0] if num_texts < len(spans) else len(text)
+                around = text[text_start:begin], text[end:text_end]
                 if around not in self._shares:
                     span = self._prefix_span(marked_messages, index, tools, text)
                     if span is None or not span[0] <= begin <= end <= span[1]:
                         span = self._literal_span(begin, end, *around)
                     self._shares[around] = begin - span[0], span[1] - end
-                turns.append(Turn(first, last, *self._shares[around]))
+                head, tail = self._shares[around]
+                # A turn of which a tool is a part has no fixed distance from its outer slots.
+                if tool_spans and (head > len(literals[first]) or tail > len(literals[last + 1])):
+                    return None
+                turns.append(Turn(first, last, head, tail))
         return Skeleton(tuple(literals), tuple(turns), None if order == sorted(order) else tuple(order))
 
     def _literal_span(self, begin: int, end: int, prefix: str, suffix: str) -> Span:

@@ -1,0 +1,165 @@
+"""Conversations that are filled in have the text, the tokens and the targets of those that Jinja renders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
+pytest.importorskip("minijinja", reason="texts are filled in with the extra brimful[fast]")
+
+import brimful.encode.filling as filling
+from brimful.encode import ChatEncoder
+from brimful.encode.shapes import open_shape_of
+from brimful.sources import Sample, Source
+from brimful.sources.memory import MemoryRows
+from tests.encode.templates import STYLES, tokenizer_of
+
+_TURNS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content %}{{ m.content }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}<call>{{ c.function.name }}:{{ c.function.arguments | tojson }}</call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_TOOLS = "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }};{% endfor %}</tools>{% endif %}"
+TEMPLATES = {
+    "tools in front": _TOOLS + _TURNS,
+    "tools in the first turn": _TURNS.replace(
+        "{{ m.content }}{% endif %}", "{{ m.content }}{% endif %}{% if loop.first %}" + _TOOLS + "{% endif %}"
+    ),
+    "tools before the last turn": _TURNS.replace(
+        "<|im_start|>{{ m.role", "{% if loop.last %}" + _TOOLS + "{% endif %}<|im_start|>{{ m.role"
+    ),
+}
+TEXTS = st.text('a<é漢"\\ \n', min_size=1, max_size=6)
+CALL = st.builds(
+    lambda name, arguments: {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}},
+    TEXTS,
+    st.dictionaries(TEXTS, TEXTS | st.integers() | st.lists(TEXTS, max_size=2), max_size=3),
+)
+TURN = st.one_of(
+    st.builds(lambda text: {"role": "user", "content": text}, TEXTS),
+    st.builds(lambda text: {"role": "assistant", "content": text}, TEXTS),
+    st.builds(
+        lambda text, weight: {"role": "assistant", "content": text, "weight": weight}, TEXTS, st.sampled_from([0, 1])
+    ),
+    st.builds(
+        lambda text, calls: {"role": "assistant", "content": text, "tool_calls": calls},
+        st.sampled_from(["", "x", None]),
+        st.lists(CALL, min_size=1, max_size=2),
+    ),
+    st.builds(lambda text, name: {"role": "tool", "name": name, "tool_call_id": "1", "content": text}, TEXTS, TEXTS),
+)
+
+
+TOOL = st.dictionaries(TEXTS, TEXTS | st.integers() | st.dictionaries(TEXTS, st.none(), max_size=2), max_size=3)
+
+
+@pytest.fixture(scope="module")
+def encoders():
+    return {name: _encoder(template) for name, template in TEMPLATES.items()}
+
+
+def _encoder(template: str) -> ChatEncoder:
+    return ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=template)
+
+
+def _samples(rows: list[dict[str, Any]]) -> list[Sample]:
+    return [sample for sample in Source(MemoryRows(rows)).read(0, len(rows)) if isinstance(sample, Sample)]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@given(
+    conversations=st.lists(
+        st.tuples(st.lists(TURN, min_size=1, max_size=5), st.lists(TOOL, max_size=3)), min_size=1, max_size=6
+    )
+)
+def test_conversations_with_calls_and_tools_are_those_of_the_reference(encoders, name, conversations):
+    """Filled, rendered, weighted, with numbers of calls: each has the tokens and targets of Jinja and of ``tokenizers``."""
+    encoder = encoders[name]
+    samples = _samples([{"messages": turns, **({"tools": tools} if tools else {})} for turns, tools in conversations])
+    for _ in range(2):  # a shape is met, and then known
+        batch = encoder.begin_encoding(samples)().samples()
+        for one, other in zip(batch, encoder.engine.reference.encode_batch(samples), strict=True):
+            if isinstance(one, Exception):
+                assert str(one) == str(other)
+                continue
+            assert one.input_ids.tolist() == other.input_ids.tolist()
+            assert one.loss_mask.tolist() == other.loss_mask.tolist()
+
+
+ROW: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": "q"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": "y"}}}],
+        },
+        {"role": "tool", "content": "r"},
+        {"role": "assistant", "content": "a"},
+    ],
+    "tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}],
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_tools_of_another_row_need_no_other_rendering(name, monkeypatch):
+    """Only their number is told: rows with tools of their own would be rendered one and all."""
+    encoder = _encoder(TEMPLATES[name])
+    encoder.encode_batch(_samples([ROW]))
+    other = {**ROW, "tools": [{"type": "function", "function": {"name": name}} for name in "hi"]}
+    expected = encoder.engine.reference.encode_batch(_samples([other]))
+
+    def render(*_: Any, **__: Any) -> str:
+        raise AssertionError("rendered")
+
+    for method in ("render", "by_fastest", "by_reference", "text_unseen"):
+        monkeypatch.setattr(encoder._chat_template, method, render)
+    for one, by_reference in zip(encoder.encode_batch(_samples([other])), expected, strict=True):
+        assert not isinstance(one, Exception)
+        assert not isinstance(by_reference, Exception)
+        assert one.input_ids.tolist() == by_reference.input_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("t | tojson", "t | tojson(indent=2)"),
+        ("t | tojson", "t.function.name"),
+        ("m.content }}", "m.content | trim }}"),
+        ("c.function.name", "c.function.name | upper"),
+    ],
+)
+def test_templates_that_look_are_rendered(old, new):
+    encoder = _encoder(TEMPLATES["tools in front"].replace(old, new))
+    sample = _samples([ROW])[0]
+    assert (
+        encoder._filling.fill(open_shape_of(sample.messages or (), sample.tools), sample.messages or (), sample.tools)
+        is None
+    )
+    assert encoder.encode(sample).input_ids.tolist() == encoder.engine.reference.encode(sample).input_ids.tolist()
+
+
+def test_a_text_that_differs_from_jinjas_is_not_filled(monkeypatch):
+    """The proof is no promise: the first conversation of a shape is compared, and hard texts of the first shapes."""
+    sample = _samples([ROW])[0]
+    shape = open_shape_of(sample.messages or (), sample.tools)
+    conversation = shape, sample.messages or (), sample.tools
+    encoder = _encoder(TEMPLATES["tools in front"])
+    assert encoder._filling.fill(*conversation) is not None
+    wrong = _encoder(TEMPLATES["tools in front"])
+    text = wrong._chat_template.text_unseen(*conversation[1:])
+    assert text is not None
+    monkeypatch.setattr(wrong._chat_template, "text_unseen", lambda *_: text + ".")
+    assert wrong._filling.fill(*conversation) is None
+    # A proof with a hole: the template is believed to look at nothing.
+    trimming = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
+    monkeypatch.setattr(trimming._chat_template, "text_unseen", lambda *_: text)
+    assert trimming._filling.fill(*conversation) is None
+    monkeypatch.setattr(filling, "HARD_SHAPES", 0)
+    trusting = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
+    monkeypatch.setattr(trusting._chat_template, "text_unseen", lambda *_: text)
+    assert trusting._filling.fill(*conversation) is not None
