@@ -100,6 +100,18 @@ def test_both_forms_agree_on_many_items(algorithm):
     assert found[0].items.tolist() == found[1].items.tolist()
 
 
+def test_equally_full_packs_in_many_blocks():
+    """Keys of one room lie in several blocks: the pack that was opened first is in the first of them."""
+    lengths = np.random.default_rng(0).integers(4, 12, 3_000)
+    found = []
+    for form in ("compiled", "plain"):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            use(form, monkeypatch)
+            monkeypatch.setattr(best_fit_module, "_BLOCK_KEYS", 4)
+            found.append(best_fit(lengths, capacity=20).as_lists())
+    assert found[0] == found[1] == reference.best_fit(lengths.tolist(), 20)
+
+
 @pytest.mark.parametrize("algorithm", IN_ORDER, ids=name_of)
 def test_the_largest_capacity(form, algorithm):
     """Sums of two lengths leave 32 bits, and no table by capacity would fit any memory."""

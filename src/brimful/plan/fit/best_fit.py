@@ -83,8 +83,13 @@ def _best_fit_on_lists(lengths: list[int], capacity: int, block_keys: int, pack_
 
 
 def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntArray) -> int:
-    """Write the same with arrays, to be compiled. Block ``i`` in the order of keys is row ``rows[i]`` of ``keys``."""
-    shortest = lengths.min() if len(lengths) else capacity
+    """Write the same with arrays, to be compiled. Block ``i`` in the order of keys is row ``rows[i]`` of ``keys``.
+
+    Loops stand where NumPy has a function: with those, compiling took three times as long.
+    """
+    shortest = np.int64(capacity)
+    for item in range(len(lengths)):
+        shortest = min(shortest, np.int64(lengths[item]))
     keys = np.empty((16, block_keys), dtype=np.int64)
     sizes = np.zeros(16, dtype=np.int64)  # keys of each row
     rows = np.arange(16)  # behind the rows in use lie the free ones
@@ -94,14 +99,27 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
     for item in range(len(lengths)):
         length = np.int64(lengths[item])
         # Take the first key from (length, pack 0) on, or that of a new pack.
-        index = np.searchsorted(last_keys[:num_blocks], length << 32)
+        lowest = length << 32
+        index, end = 0, num_blocks
+        while index < end:
+            middle = (index + end) >> 1
+            if last_keys[middle] < lowest:
+                index = middle + 1
+            else:
+                end = middle
         if index == num_blocks:
             key = (np.int64(capacity) << 32) + num_packs
             num_packs += 1
         else:
             row = rows[index]
             size = sizes[row]
-            place = np.searchsorted(keys[row, :size], length << 32)
+            place, end = 0, size
+            while place < end:
+                middle = (place + end) >> 1
+                if keys[row, middle] < lowest:
+                    place = middle + 1
+                else:
+                    end = middle
             key = keys[row, place]
             for i in range(place, size - 1):
                 keys[row, i] = keys[row, i + 1]
@@ -123,12 +141,22 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         if num_blocks == 0:
             last_keys[0] = key
             num_blocks = 1
-        index = np.searchsorted(last_keys[:num_blocks], key)
-        if index == num_blocks:
-            index -= 1
+        index, end = 0, num_blocks - 1
+        while index < end:
+            middle = (index + end) >> 1
+            if last_keys[middle] < key:
+                index = middle + 1
+            else:
+                end = middle
         row = rows[index]
         size = sizes[row]
-        place = np.searchsorted(keys[row, :size], key)
+        place, end = 0, size
+        while place < end:
+            middle = (place + end) >> 1
+            if keys[row, middle] < key:
+                place = middle + 1
+            else:
+                end = middle
         for i in range(size, place, -1):
             keys[row, i] = keys[row, i - 1]
         keys[row, place] = key
@@ -138,16 +166,22 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         if size == block_keys:
             # A full block gives its upper half to a free row, which comes next in the order.
             if num_blocks == len(rows):
-                keys = np.concatenate((keys, np.empty_like(keys)))
-                sizes = np.concatenate((sizes, np.zeros_like(sizes)))
-                rows = np.concatenate((rows, np.arange(num_blocks, 2 * num_blocks)))
-                last_keys = np.concatenate((last_keys, np.empty_like(last_keys)))
+                more_keys = np.empty((2 * num_blocks, block_keys), dtype=np.int64)
+                more_sizes = np.zeros(2 * num_blocks, dtype=np.int64)
+                more_rows = np.arange(2 * num_blocks)
+                more_last_keys = np.empty(2 * num_blocks, dtype=np.int64)
+                for i in range(num_blocks):
+                    more_sizes[i], more_rows[i], more_last_keys[i] = sizes[i], rows[i], last_keys[i]
+                    for k in range(block_keys):
+                        more_keys[i, k] = keys[i, k]
+                keys, sizes, rows, last_keys = more_keys, more_sizes, more_rows, more_last_keys
             free_row = rows[num_blocks]
             for i in range(num_blocks, index + 1, -1):
                 rows[i], last_keys[i] = rows[i - 1], last_keys[i - 1]
             num_blocks += 1
             half = block_keys // 2
-            keys[free_row, : block_keys - half] = keys[row, half:]
+            for i in range(half, block_keys):
+                keys[free_row, i - half] = keys[row, i]
             sizes[free_row] = block_keys - half
             sizes[row] = half
             rows[index + 1], last_keys[index + 1] = free_row, last_keys[index]

@@ -201,6 +201,7 @@ def fill_vectors(
     """
     bin_of = np.empty(len(sizes), dtype=np.int64)
     kernel = compiled(_scan_bins, len(sizes), worth=WORTH_COMPILING) or _scan_bins_in_numpy
+    weights = np.ascontiguousarray(weights)  # a column of sizes too, for which another form would be compiled
     is_placed = kernel(sizes, weights, capacities, num_units, bins_per_unit, bin_of)
     return bin_of if is_placed else None
 
