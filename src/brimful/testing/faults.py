@@ -61,14 +61,29 @@ def die_at(name: str, occurrence: int) -> None:
 
 
 @contextlib.contextmanager
-def full_disk(*, after_bytes: int) -> Iterator[None]:
-    """Let ``os.write`` fail with ENOSPC after this number of bytes, counted over all files."""
+def full_disk(*, after_bytes: int, folder: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Let ``os.write`` fail with ENOSPC after this number of bytes, counted over all files.
+
+    Args:
+        after_bytes: that are written before.
+        folder: the disk; files elsewhere have room, such as those of other threads. Where the system does not tell the
+            path of an open file (``/proc``), every file is on the disk.
+    """
     real, room = os.write, after_bytes
+
+    def is_on_disk(descriptor: int) -> bool:
+        if folder is None:
+            return True
+        try:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            return True
+        return Path(path).is_relative_to(Path(folder).resolve())
 
     def write(descriptor: int, data: bytes | memoryview) -> int:
         nonlocal room
         # Standard output and error are no files on the disk.
-        if descriptor <= 2:
+        if descriptor <= 2 or not is_on_disk(descriptor):
             return real(descriptor, data)
         if room <= 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

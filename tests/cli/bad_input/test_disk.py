@@ -27,7 +27,7 @@ def test_a_disk_that_fills_up_costs_one_line_and_nothing_else(
         for one in ORDER
     ]
     room = sum(sizes[: ORDER.index(name)]) + sizes[ORDER.index(name)] // 2
-    with full_disk(after_bytes=room):
+    with full_disk(after_bytes=room, folder=packs):
         line = refused(*command, packs)
     assert f"no space left while writing {packs}/{name}" in line
     assert "nothing that was committed is lost" in line
