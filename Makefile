@@ -7,7 +7,11 @@ EXTRAS := text,torch,fast,media,optimal,huggingface,trl,lightning,test,check
 # Tests start Python a hundred times: all of them take compiled modules from the first.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-all check bench chaos format clean
+# Half of the tests by their time: those that load models, trainers and processors. The other half is all the others. Two
+# processes of pytest that know nothing of each other take a tenth less than two that a third one feeds (`-n 2`).
+MODELS := $(addprefix tests/,cli demo encode flow measure media report serve trainers verify test_readme.py)
+
+.PHONY: help demo test test-models test-rest test-all check bench chaos format clean
 
 help:
 	@echo "make demo     the whole line on real text of this machine, about a minute"
@@ -27,7 +31,13 @@ demo: $(VENV)/.installed
 	$(BIN)/brimful demo -o demo-out
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2
+	@$(MAKE) --no-print-directory --jobs=2 test-models test-rest
+
+test-models: $(VENV)/.installed
+	$(BIN)/python -m pytest $(MODELS)
+
+test-rest: $(VENV)/.installed
+	$(BIN)/python -m pytest tests $(MODELS:%=--ignore=%)
 
 test-all: test
 	$(BIN)/python -m pytest -n 2 -m "(long or hypothesis) and not chaos" --hypothesis-profile=all

@@ -9,6 +9,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported:
 # times the processor time that they need. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import atexit
+import contextlib
 import gc
 import itertools
 import json
@@ -17,6 +19,8 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from brimful.locks import lock
+from brimful.locks import lock, try_lock
 
 for module in ("brimful.testing.contracts", "tests.cli.tools", "tests.cli.bad_input.tools"):
     pytest.register_assert_rewrite(module)  # what they assert is explained as in a test
@@ -35,6 +39,44 @@ settings.register_profile("all", deadline=None, derandomize=True, database=None,
 # `make chaos`: other cases every time. A failure prints the line that repeats it.
 settings.register_profile("chaos", deadline=None, derandomize=False, database=None, max_examples=1000, print_blob=True)
 settings.load_profile("brimful")
+
+_MEMORY = Path("/dev/shm")
+_SECONDS_TO_LOCK = 60
+"""Age of a folder that another process has made and surely locked."""
+_ROOM = 4 << 30
+"""Bytes that a file system in memory has to have free: all tests together write a tenth of it."""
+
+
+def _use_memory() -> None:
+    """Let tests write their files into memory where it has room: they make forty thousand, each of which takes a disk's time.
+
+    Those of an earlier run that was killed go first. ``--basetemp=DIR`` keeps the files of a test elsewhere.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ or "PYTEST_DEBUG_TEMPROOT" in os.environ or not _MEMORY.is_dir():
+        return
+    for old in _MEMORY.glob("brimful-tests-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime < _SECONDS_TO_LOCK:
+                continue
+            with open(old / "lock", "wb") as file:
+                if try_lock(file):
+                    shutil.rmtree(old)
+    if shutil.disk_usage(_MEMORY).free < _ROOM:
+        return
+    root = tempfile.mkdtemp(prefix="brimful-tests-", dir=_MEMORY)
+    file = open(Path(root) / "lock", "wb")  # noqa: SIM115, it is held until the process ends
+    lock(file)
+
+    def remove(pid: int = os.getpid()) -> None:
+        if os.getpid() == pid:
+            shutil.rmtree(root, ignore_errors=True)
+            file.close()
+
+    atexit.register(remove)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = root
+
+
+_use_memory()
 
 if folder := os.environ.get("BRIMFUL_TORCHVISION"):
     # A copy made for another torch. Before any test imports transformers, which looks for it once. Its compiled operators
@@ -73,8 +115,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage again, but among what tests make alone."""
+    """Collect garbage again, but among what tests make alone, and never among all of that: modules, mostly."""
     gc.freeze()
+    gc.set_threshold(100_000, 10, 1_000)
     gc.enable()
 
 
@@ -105,10 +148,18 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
+_COMPARISONS = ("proofs", "tokenizers")
+
+
 @pytest.fixture(scope="session")
 def _comparisons(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Comparisons of tokenizers and templates with their references, made once for all tests."""
-    return made_once(tmp_path_factory, "comparisons", lambda folder: None)
+
+    def make(folder: Path) -> None:
+        for name in _COMPARISONS:
+            (folder / name).mkdir()
+
+    return made_once(tmp_path_factory, "comparisons", make)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -161,8 +212,7 @@ def _own_cache(_caches: Iterator[Path], _comparisons: Path, monkeypatch: pytest.
     """Derived files go to a directory of the test: nothing touches the home directory."""
     cache = next(_caches)
     cache.mkdir()
-    for name in ("proofs", "tokenizers"):
-        (_comparisons / name).mkdir(exist_ok=True)
+    for name in _COMPARISONS:
         (cache / name).symlink_to(_comparisons / name, target_is_directory=True)
     monkeypatch.setenv("BRIMFUL_CACHE", str(cache))
 
