@@ -14,6 +14,7 @@ from brimful.encode import Encoder, encoder_for
 from brimful.errors import BrimfulError, SettingsError
 from brimful.execute import Execution
 from brimful.media.families import Family, family_of_processor, open_family
+from brimful.messages import counted
 from brimful.plan import Alignment, PlanSettings
 from brimful.progress import Progress, make_progress
 from brimful.sources import Source, open_source
@@ -88,7 +89,7 @@ def open_job(data: Sequence[str], options: Mapping[str, Any]) -> Job:
     )
     progress = make_progress("json" if options["as_json"] else "none" if options["quiet"] else "auto")
     if source.detected:
-        progress.say(f"{source.title}: {len(source):,} samples, format {source.format_name} (detected)")
+        progress.say(f"{source.title}: {counted(len(source), 'sample')}, format {source.format_name} (detected)")
     return Job(source, encoder, progress, sources)
 
 

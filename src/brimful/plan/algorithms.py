@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from brimful.messages import counted
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.runs import PackRuns
 from brimful.plan.fit.best_fit import best_fit
@@ -113,7 +114,7 @@ def _pack_automatically(items: Histogram, options: CountOptions, bound: int) -> 
     if above <= _CLOSE_ENOUGH * bound:
         return PackResult(runs, bound, PlanOutcome("best_fit_decreasing, within 0.1 % of the bound"))
     if not installed_solver():
-        distance = f"best_fit_decreasing, {above:,} packs above the bound"
+        distance = f"best_fit_decreasing, {counted(above, 'pack')} above the bound"
         advice = "with pip install 'brimful[optimal]' fewer may be found"
         return PackResult(runs, bound, PlanOutcome(f"{distance}; {advice}"))
     operations = _OPERATIONS if options.time_limit is None else None

@@ -13,7 +13,7 @@ from typing import Any
 from brimful.checks import index_of
 from brimful.errors import BadSampleError, SettingsError, SourceError, UnknownFormatError
 from brimful.fingerprint import fingerprint_of, short
-from brimful.messages import setting
+from brimful.messages import counted, setting
 from brimful.sources.formats import FORMATS, RowFormat, detect, format_named
 from brimful.sources.media import MediaPlace
 from brimful.sources.mismatches import MismatchedRows
@@ -233,7 +233,8 @@ class Source:
         return fingerprint_of([self.rows.fingerprint, self.row_settings])
 
     def __repr__(self) -> str:
-        return f"Source({self.title!r}, {len(self):,} samples, format {self.format_name}, {short(self.fingerprint)})"
+        size = counted(len(self), "sample")
+        return f"Source({self.title!r}, {size}, format {self.format_name}, {short(self.fingerprint)})"
 
 
 def _detect_all(

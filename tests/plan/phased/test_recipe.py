@@ -90,9 +90,9 @@ def test_the_reports_of_a_small_recipe():
     done = Recipe([PowersOfTwo(), Seeded(Half(), min_fill=0.9), Seeded(TopN(3)), Finish()]).run(items, capacity=8)
     assert done.describe() == [
         "powers_of_two: 3 packs of 4 items, fill 100.00 %, least 100.00 %; 5 items left",
-        "half(min_fill=0.9): 2 packs of 4 items, fill 100.00 %, least 100.00 %; 1 items left",
-        "top_n(n=3): no packs; 1 items left (no fillers: all lengths are seeds)",
-        "finish: 1 packs of 1 items, fill 87.50 %, least 87.50 %; 0 items left",
+        "half(min_fill=0.9): 2 packs of 4 items, fill 100.00 %, least 100.00 %; 1 item left",
+        "top_n(n=3): no packs; 1 item left (no fillers: all lengths are seeds)",
+        "finish: 1 pack of 1 item, fill 87.50 %, least 87.50 %; 0 items left",
     ]
 
 

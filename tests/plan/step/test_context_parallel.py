@@ -119,7 +119,7 @@ def test_both_forms_share_alike():
     [
         ([40], {}, OversizedSampleError, r"longer than the 32 tokens that 4 ranks hold together: sample 0 \(40\)"),
         ([3], {}, InvalidLengthsError, "sample 0 of 3 tokens would be shared by 4 ranks"),
-        ([8], {"world_size": 6}, InvalidLengthsError, "1 samples leave some of 6 ranks without one.* world_size=4"),
+        ([8], {"world_size": 6}, InvalidLengthsError, "some of 6 ranks have no sample of 1.* world_size=4"),
         ([40, 8], {"world_size": 6}, OversizedSampleError, r"longer than the 32 tokens that 4 ranks hold together"),
         ([8], {"slack": 2}, SettingsError, "slack"),
         ([], {}, InvalidLengthsError, "no lengths"),

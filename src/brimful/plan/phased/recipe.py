@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from brimful.errors import SettingsError
-from brimful.messages import setting
+from brimful.messages import counted, setting
 from brimful.plan.counts.histogram import Histogram
 from brimful.plan.counts.patterns import PatternRun, load_of, runs_of
 from brimful.plan.counts.runs import PackRuns
@@ -73,10 +73,12 @@ class PhaseReport:
             result = "no packs"
         else:
             result = (
-                f"{self.packs:,} packs of {self.items:,} items, fill {100 * self.mean_fill:.2f} %, "
+                f"{counted(self.packs, 'pack')} of {counted(self.items, 'item')}, fill {100 * self.mean_fill:.2f} %, "
                 f"least {100 * self.least_fill:.2f} %"
             )
-        return f"{self.phase}: {result}; {self.items_left:,} items left" + (f" ({self.note})" if self.note else "")
+        return f"{self.phase}: {result}; {counted(self.items_left, 'item')} left" + (
+            f" ({self.note})" if self.note else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,8 @@ class Recipe:
     >>> result = recipe.run(Histogram.of(np.array([8, 8, 4, 4, 7, 6, 5, 3, 2])), capacity=8)
     >>> print("\\n".join(result.describe()))
     powers_of_two: 3 packs of 4 items, fill 100.00 %, least 100.00 %; 5 items left
-    half(min_fill=0.9): 2 packs of 4 items, fill 100.00 %, least 100.00 %; 1 items left
-    finish: 1 packs of 1 items, fill 87.50 %, least 87.50 %; 0 items left
+    half(min_fill=0.9): 2 packs of 4 items, fill 100.00 %, least 100.00 %; 1 item left
+    finish: 1 pack of 1 item, fill 87.50 %, least 87.50 %; 0 items left
 
     Raises:
         SettingsError: no phases, or ``finish`` is not the last and only the last: items would be left over.

@@ -290,7 +290,7 @@ def _plan_of_groups(
     first_ranks = np.cumsum(degrees) - degrees - micro_batch[first_item] * ranks
     if int(degrees.sum()) < number * ranks:
         raise InvalidLengthsError(
-            f"{len(tokens):,} samples leave some of {ranks:,} ranks without one: a sample is shared by a power of two of ranks. "
+            f"some of {counted(ranks, 'rank')} have no sample of {len(tokens):,}: a sample is shared by a power of two of ranks. "
             f"Use more samples, or world_size={1 << (ranks.bit_length() - 1)}"
         )
     micro_batch_of, first_rank_of, degree_of = (np.empty(len(tokens), dtype=np.int64) for _ in range(3))
