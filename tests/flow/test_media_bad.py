@@ -14,6 +14,7 @@ from brimful.encode.media_chat import MediaChatEncoder
 from brimful.media.families import open_family
 from brimful.plan import PlanSettings
 from brimful.sources import open_source
+from tests.marks import long_but
 
 
 def picture(format="PNG", size=(40, 40), **options):
@@ -159,7 +160,7 @@ def bad_line(number):
     return make(), reason
 
 
-@pytest.mark.parametrize("num_proc", [1, 2])
+@pytest.mark.parametrize("num_proc", long_but([1], [1, 2]))
 @pytest.mark.parametrize("num_rows", [600, pytest.param(20_000, marks=pytest.mark.chaos)])
 def test_one_row_in_twenty_is_broken(num_rows, num_proc, small_qwen, tmp_path):
     """Every row is packed once, or stands in the list with its reason; no other sample goes with it."""

@@ -30,6 +30,7 @@ from brimful.serve.window_batches import WindowBatches  # noqa: E402
 from brimful.serve.workers import LoaderDataset, WorkerLoader  # noqa: E402
 from brimful.testing.resume import Place, check_resume, resume_cases  # noqa: E402
 from brimful.testing.toys import toy_chat_encoder, toy_packs, toy_stream  # noqa: E402
+from tests.marks import long_but  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create", "ignore:.*fork", "ignore:'set_vital' is deprecated"
@@ -114,7 +115,10 @@ def test_every_step_and_other_worlds(makers, kind):
     assert table.is_exact, str(table)
 
 
-@pytest.mark.parametrize("kind", ["store", "source and plan", "window", "token budget"])
+@pytest.mark.parametrize(
+    "kind",
+    long_but({"store", "source and plan", "token budget"}, ["store", "source and plan", "window", "token budget"]),
+)
 def test_workers_and_other_worlds(makers, kind):
     """The same with batches that workers have made ahead: without their processes here, with them below."""
     cases = [case for case in resume_cases(num_workers=[2]) if any(workers for _, workers in case.runs)]

@@ -273,6 +273,7 @@ def difference(one, other):
     return max(float(np.abs(one[name] - other[name]).max()) for name in other)
 
 
+@pytest.mark.long
 def test_trainer_weighs_every_pair_of_a_step_alike(tmp_path):
     """Four micro-batches of different numbers of pairs, as one batch of all."""
     assert difference(trained(tmp_path), by_hand()) < 1e-5

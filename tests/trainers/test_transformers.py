@@ -226,7 +226,11 @@ def tiny_tokenizer():
     )
 
 
-@pytest.mark.parametrize("tokenizer", [None, tiny_tokenizer], ids=["without a tokenizer", "with a tokenizer"])
+@pytest.mark.parametrize(
+    "tokenizer",
+    [None, pytest.param(tiny_tokenizer, marks=pytest.mark.long)],
+    ids=["without a tokenizer", "with a tokenizer"],
+)
 @pytest.mark.parametrize(
     "remove", [True, pytest.param(False, marks=pytest.mark.long)], ids=["columns removed", "columns kept"]
 )
