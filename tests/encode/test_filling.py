@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="templates need the extra brimful[text]")
-pytest.importorskip("minijinja", reason="texts are filled in with the extra brimful[fast]")
 
 import brimful.encode.filling as filling
 from brimful.encode import ChatEncoder

@@ -128,7 +128,7 @@ def test_workers_of_a_rank_are_one_rank(tmp_path):
         return ranks if ranks and ranks[0].packs == 2 else None
 
     (rank,) = wait_for(shown)
-    assert (rank.step, rank.num_workers) == (4, 2)
+    assert (rank.step, rank.packs, rank.num_workers) == (4, 2, 2)
 
 
 def test_a_map_style_data_set_tells_the_rank_that_it_was_given(tmp_path):
