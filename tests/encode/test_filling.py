@@ -115,7 +115,7 @@ def test_tools_of_another_row_need_no_other_rendering(name, monkeypatch):
     def render(*_: Any, **__: Any) -> str:
         raise AssertionError("rendered")
 
-    for method in ("render", "by_fastest", "by_reference", "text_unseen"):
+    for method in ("render", "by_fastest", "by_reference", "proved_text"):
         monkeypatch.setattr(encoder._chat_template, method, render)
     for one, by_reference in zip(encoder.encode_batch(_samples([other])), expected, strict=True):
         assert not isinstance(one, Exception)
@@ -150,15 +150,15 @@ def test_a_text_that_differs_from_jinjas_is_not_filled(monkeypatch):
     encoder = _encoder(TEMPLATES["tools in front"])
     assert encoder._filling.fill(*conversation) is not None
     wrong = _encoder(TEMPLATES["tools in front"])
-    text = wrong._chat_template.text_unseen(*conversation[1:])
+    text = wrong._chat_template.proved_text(*conversation[1:])
     assert text is not None
-    monkeypatch.setattr(wrong._chat_template, "text_unseen", lambda *_: text + ".")
+    monkeypatch.setattr(wrong._chat_template, "proved_text", lambda *_: text + ".")
     assert wrong._filling.fill(*conversation) is None
     # A proof with a hole: the template is believed to look at nothing.
     trimming = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
-    monkeypatch.setattr(trimming._chat_template, "text_unseen", lambda *_: text)
+    monkeypatch.setattr(trimming._chat_template, "proved_text", lambda *_: text)
     assert trimming._filling.fill(*conversation) is None
     monkeypatch.setattr(filling, "HARD_SHAPES", 0)
     trusting = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
-    monkeypatch.setattr(trusting._chat_template, "text_unseen", lambda *_: text)
+    monkeypatch.setattr(trusting._chat_template, "proved_text", lambda *_: text)
     assert trusting._filling.fill(*conversation) is not None

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("jinja2", reason="templates need the extra brimful[text]")
 
 from brimful.encode.jinja_templates import compile_template
-from brimful.encode.opaque import text_unseen
+from brimful.encode.opaque import proved_text
 
 
 def by_jinja(source: str, variables: dict[str, Any], messages: Any, tools: Any) -> str:
@@ -32,7 +32,7 @@ MESSAGES = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "
 def test_templates_that_only_write(source):
     """What models of chats have, more or less."""
     variables = {"eos": "</s>"}
-    assert text_unseen(source, variables, MESSAGES, None) == by_jinja(source, variables, MESSAGES, None)
+    assert proved_text(source, variables, MESSAGES, None) == by_jinja(source, variables, MESSAGES, None)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_templates_that_only_write(source):
 )
 def test_templates_that_look(body):
     """Each would give another text for another content than the one between its literals."""
-    assert text_unseen(f"{{% for m in messages %}}{body}{{% endfor %}}", {}, MESSAGES, None) is None
+    assert proved_text(f"{{% for m in messages %}}{body}{{% endfor %}}", {}, MESSAGES, None) is None
 
 
 CALLS: list[dict[str, Any]] = [
@@ -98,7 +98,7 @@ EACH_CALL = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [
 def test_templates_that_only_write_calls(body):
     """What models that call tools have."""
     source = f"{EACH_CALL}{body}{{% endfor %}}{{% endfor %}}"
-    assert text_unseen(source, {}, CALLS, None) == by_jinja(source, {}, CALLS, None)
+    assert proved_text(source, {}, CALLS, None) == by_jinja(source, {}, CALLS, None)
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_templates_that_only_write_calls(body):
 )
 def test_templates_that_look_at_calls(body):
     """The number of a call, a field of it, the number of its arguments: each may differ among conversations of a shape."""
-    assert text_unseen(f"{EACH_CALL}{body}{{% endfor %}}{{% endfor %}}", {}, CALLS, None) is None
+    assert proved_text(f"{EACH_CALL}{body}{{% endfor %}}{{% endfor %}}", {}, CALLS, None) is None
 
 
 @pytest.mark.parametrize("call", [{"name": "f", "arguments": '{"x": 1}'}, {"name": "", "arguments": {}}, {"name": "f"}])
 def test_calls_of_other_kinds(call):
     """Arguments that are a text are quoted once more by ``tojson``, and no name is no text to fill in."""
     messages = [{"role": "assistant", "content": "a", "tool_calls": [{"function": call}]}]
-    assert text_unseen("{% for m in messages %}{{ m.content }}{% endfor %}", {}, messages, None) is None
+    assert proved_text("{% for m in messages %}{{ m.content }}{% endfor %}", {}, messages, None) is None
 
 
 TOOLS: list[dict[str, Any]] = [
@@ -159,7 +159,7 @@ TOOLS: list[dict[str, Any]] = [
 )
 def test_templates_that_only_write_tools(source):
     """Qwen's and others: each tool as JSON."""
-    assert text_unseen(source, {}, MESSAGES, TOOLS) == by_jinja(source, {}, MESSAGES, TOOLS)
+    assert proved_text(source, {}, MESSAGES, TOOLS) == by_jinja(source, {}, MESSAGES, TOOLS)
 
 
 @pytest.mark.parametrize(
@@ -182,4 +182,4 @@ def test_templates_that_only_write_tools(source):
 )
 def test_templates_that_look_at_tools(body):
     """What a template asks of a tool may differ among rows, whose tools count by their number alone."""
-    assert text_unseen(f"{{% for t in tools %}}{body}{{% endfor %}}", {}, MESSAGES, TOOLS) is None
+    assert proved_text(f"{{% for t in tools %}}{body}{{% endfor %}}", {}, MESSAGES, TOOLS) is None

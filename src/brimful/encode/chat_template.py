@@ -6,7 +6,7 @@ from typing import Any
 
 from brimful.encode.fast_templates import FastTemplate, UnsupportedTemplateError
 from brimful.encode.jinja_templates import compile_template
-from brimful.encode.opaque import text_unseen
+from brimful.encode.opaque import proved_text
 from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.shapes import shape_of
@@ -158,14 +158,14 @@ class ChatTemplate:
         if engine_id == self._fast_id:
             self._reason_for_distrust, self._fast_or_reason = reason, (None, reason)
 
-    def text_unseen(self, messages: Sequence[Message], tools: Any) -> str | None:
+    def proved_text(self, messages: Sequence[Message], tools: Any) -> str | None:
         """Return the text of a conversation by Jinja, if the template is proved to write its texts unseen; else None."""
         if not self.engine_id or self.needs_transformers:
             return None
         # Thoughts stand under several names, and whether the template knows them is asked elsewhere.
         if any(not _REASONING.isdisjoint(message) for message in messages):
             return None
-        return text_unseen(self._source, self._variables, self._prepared(messages), tools)
+        return proved_text(self._source, self._variables, self._prepared(messages), tools)
 
     @property
     def needs_transformers(self) -> bool:

@@ -20,7 +20,7 @@ _HARD_TOOL = {HARD_CONTENT: [HARD_CONTENT, 1.5, None, {"": {}}]}
 class Filling:
     """Fills conversations in, shape by shape.
 
-    A shape is filled where ``text_unseen`` proves that the template looks at none of its texts, and where the text filled
+    A shape is filled where ``proved_text`` proves that the template looks at none of its texts, and where the text filled
     in is the one that Jinja gives for the first conversation of the shape. The first shapes are asked for a text of hard
     characters too, which would show a fault in the proof itself.
 
@@ -66,7 +66,7 @@ class Filling:
 
     def _may_fill(self, shape: Shape, messages: Sequence[Message], tools: Any) -> bool:
         """Return true if conversations of a shape are texts around their own texts: proved, and seen on this one."""
-        text = self._template.text_unseen(messages, tools)
+        text = self._template.proved_text(messages, tools)
         filled = None if text is None else self._finder.fill(shape, messages, tools)
         if filled is None or filled.text != text:
             return False

@@ -84,7 +84,7 @@ for _class, _names in (
 _VEILS = (_Opaque, _OpaqueObject, _Hidden)
 
 
-def text_unseen(
+def proved_text(
     source: str, variables: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
 ) -> str | None:
     """Return the text of a conversation by Jinja, if the template writes its texts without looking at them; else None.
@@ -96,9 +96,9 @@ def text_unseen(
         variables: its variables beside the conversation.
         messages, tools: as they are given to the template.
 
-    >>> text_unseen("{% for m in messages %}<{{ m.content }}>{% endfor %}", {}, [{"role": "user", "content": "a"}], None)
+    >>> proved_text("{% for m in messages %}<{{ m.content }}>{% endfor %}", {}, [{"role": "user", "content": "a"}], None)
     '<a>'
-    >>> text_unseen("{% for m in messages %}{{ m.content | upper }}{% endfor %}", {}, [{"role": "user", "content": "a"}], None)
+    >>> proved_text("{% for m in messages %}{{ m.content | upper }}{% endfor %}", {}, [{"role": "user", "content": "a"}], None)
     """
     try:
         template = _guarded_template(source)

@@ -49,7 +49,7 @@ class TurnFinder:
         """Return the template's own text around the texts of the messages and the JSON of the tools.
 
         None if one of them has no text that could stand there. That the template writes this text, and no other, has to be
-        known for the shape (``open_shape_of``), by ``text_unseen``.
+        known for the shape (``open_shape_of``), by ``proved_text``.
         """
         skeleton = self._skeletons.get(shape)  # a function is made only for a shape that is new, or has none
         if skeleton is None:

@@ -1,12 +1,13 @@
 """Best fit: samples in their order, each in the fullest pack with room."""
 
 from bisect import bisect_left, insort
+from typing import Any
 
 import numpy as np
 
 from brimful.plan.fit.any_fit import fit_in_order
 from brimful.plan.packing import Packing
-from brimful.typing import AnyIntArray, Lengths
+from brimful.typing import AnyIntArray, Int64Array, Lengths
 
 _BLOCK_KEYS = 256
 """Keys of a block at most. Moving half of them costs about what looking for the block costs."""
@@ -87,6 +88,18 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
 
     Loops stand where NumPy has a function: with those, compiling took three times as long.
     """
+
+    def first_from(values: Int64Array, end: Any, key: Any) -> Any:
+        """Return the place of the first of ``end`` ascending values that is not below a key, else ``end``."""
+        begin = 0
+        while begin < end:
+            middle = (begin + end) >> 1
+            if values[middle] < key:
+                begin = middle + 1
+            else:
+                end = middle
+        return begin
+
     shortest = np.int64(capacity)
     for item in range(len(lengths)):
         shortest = min(shortest, np.int64(lengths[item]))
@@ -100,26 +113,14 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         length = np.int64(lengths[item])
         # Take the first key from (length, pack 0) on, or that of a new pack.
         lowest = length << 32
-        index, end = 0, num_blocks
-        while index < end:
-            middle = (index + end) >> 1
-            if last_keys[middle] < lowest:
-                index = middle + 1
-            else:
-                end = middle
+        index = first_from(last_keys, num_blocks, lowest)
         if index == num_blocks:
             key = (np.int64(capacity) << 32) + num_packs
             num_packs += 1
         else:
             row = rows[index]
             size = sizes[row]
-            place, end = 0, size
-            while place < end:
-                middle = (place + end) >> 1
-                if keys[row, middle] < lowest:
-                    place = middle + 1
-                else:
-                    end = middle
+            place = first_from(keys[row], size, lowest)
             key = keys[row, place]
             for i in range(place, size - 1):
                 keys[row, i] = keys[row, i + 1]
@@ -141,22 +142,10 @@ def _best_fit(lengths: Lengths, capacity: int, block_keys: int, pack_of: AnyIntA
         if num_blocks == 0:
             last_keys[0] = key
             num_blocks = 1
-        index, end = 0, num_blocks - 1
-        while index < end:
-            middle = (index + end) >> 1
-            if last_keys[middle] < key:
-                index = middle + 1
-            else:
-                end = middle
+        index = first_from(last_keys, num_blocks - 1, key)
         row = rows[index]
         size = sizes[row]
-        place, end = 0, size
-        while place < end:
-            middle = (place + end) >> 1
-            if keys[row, middle] < key:
-                place = middle + 1
-            else:
-                end = middle
+        place = first_from(keys[row], size, key)
         for i in range(size, place, -1):
             keys[row, i] = keys[row, i - 1]
         keys[row, place] = key
