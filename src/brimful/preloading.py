@@ -1,7 +1,8 @@
-"""Loading that takes a second, begun before all else in the server from which worker processes are forked.
+"""Loading that takes a second, begun before all else: by the program, or by the server from which its workers are forked.
 
-The server imports this module first: the fast library makes its tokenizer in a thread, without Python, while the server
-goes on importing (``encode.preload``). A process is forked when that is done, and inherits what was loaded.
+The fast library makes its tokenizer in a thread, without Python, while a process goes on importing. The server imports this
+module first, and the rest of what workers need behind it (``encode.preload``). A process is forked when that is done, and
+inherits what was loaded.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ TRANSFORMERS = "BRIMFUL_PRELOAD_TRANSFORMERS"
 
 _tokenizers: dict[bytes, Any] = {}
 _lock = threading.Lock()
+_begun_directories: set[str] = set()
 
 
 def fast_tokenizer(state: bytes) -> Any:
@@ -50,6 +52,17 @@ def state_note(directory: str) -> Path:
     """
     digest = hashlib.blake2b(os.path.realpath(directory).encode("utf-8", "surrogateescape"), digest_size=16)
     return cache_dir() / "tokenizers" / f"{digest.hexdigest()}.state"
+
+
+def begin_to_load(directory: str) -> None:
+    """Begin to load the tokenizer of a directory in a thread of this process, as the last job found it."""
+    _begun_directories.add(os.path.realpath(directory))
+    threading.Thread(target=_load, args=(directory,), daemon=True).start()
+
+
+def is_begun(directory: str) -> bool:
+    """Return true if ``begin_to_load`` was called for a directory in this process."""
+    return os.path.realpath(directory) in _begun_directories
 
 
 def _load(directory: str) -> None:

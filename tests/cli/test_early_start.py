@@ -1,4 +1,4 @@
-"""The server of worker processes starts before the command, where a job will need it and nowhere else."""
+"""Loading begins before the command, where a job will need it and nowhere else."""
 
 import pytest
 
@@ -8,21 +8,41 @@ from brimful.preloading import TOKENIZER
 
 
 @pytest.fixture
-def started(monkeypatch):
+def servers(monkeypatch):
     """Preloads of the servers that were started."""
     calls = []
     monkeypatch.setattr(workers, "fresh_processes", calls.append)
     monkeypatch.setattr(early_start, "available_cores", lambda: 2)
     monkeypatch.setattr(early_start, "_MIN_BYTES", 10)
+    monkeypatch.setattr(early_start, "_MIN_BYTES_OF_WORKERS", 20)
     return calls
 
 
-def test_large_files_and_the_directory_of_a_tokenizer(put, started, tmp_path):
+@pytest.fixture
+def loads(monkeypatch):
+    """Directories whose tokenizers are loaded in this process."""
+    calls = []
+    monkeypatch.setattr(early_start, "begin_to_load", calls.append)
+    return calls
+
+
+def test_large_files_and_the_directory_of_a_tokenizer(put, servers, loads, tmp_path):
     """Two seconds of imports and loading then pass while the data is opened."""
-    data = put("a.jsonl", "x" * 10)
-    early_start.start_processes_early(["pack", data, "-o", "packs", f"--tokenizer={tmp_path}"])
-    (preload,) = started
+    data = put("a.jsonl", "x" * 20)
+    early_start.start_early(["pack", data, "-o", "packs", f"--tokenizer={tmp_path}"])
+    (preload,) = servers
     assert preload["brimful.encode.preload"] == {TOKENIZER: str(tmp_path.resolve())}
+    assert loads == []
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "options"), [(10, []), (19, []), (10, ["--num-proc", "1"]), (20, ["--num-proc=1"])]
+)
+def test_one_process_loads_by_itself(put, servers, loads, tmp_path, num_bytes, options):
+    """Its fast library loads without Python, while the rest is imported."""
+    data = put("a.jsonl", "x" * num_bytes)
+    early_start.start_early(["pack", data, "-o", "packs", "--tokenizer", str(tmp_path), *options])
+    assert (servers, loads) == ([], [str(tmp_path)])
 
 
 @pytest.mark.parametrize(
@@ -33,15 +53,15 @@ def test_large_files_and_the_directory_of_a_tokenizer(put, started, tmp_path):
         ["pack", "small.jsonl", "--tokenizer", "HERE"],
         ["pack", "DATA", "--tokenizer", "owner/name"],
         ["pack", "DATA"],
-        ["pack", "DATA", "--tokenizer", "HERE", "--num-proc", "1"],
-        ["pack", "DATA", "--tokenizer", "HERE", "--num-proc=1"],
+        ["pack", "SOME", "--tokenizer", "HERE", "--num-proc", "2"],
+        ["pack", "FEW", "--tokenizer", "HERE"],
         ["pack", "DATA", "--tokenizer", "HERE", "--no-fast"],
         ["pack", "DATA", "--tokenizer", "HERE", "--chat-template", "a.jinja"],
         ["pack", "DATA", "--tokenizer", "HERE", "--help"],
     ],
 )
-def test_jobs_that_do_not_need_it(put, started, tmp_path, words):
+def test_jobs_that_do_not_need_it(put, servers, loads, tmp_path, words):
     """A process that nobody needs would load a tokenizer beside the work."""
-    data = put("a.jsonl", "x" * 10)
-    early_start.start_processes_early([{"DATA": data, "HERE": str(tmp_path)}.get(word, word) for word in words])
-    assert started == []
+    files = {name: put(f"{name}.jsonl", "x" * size) for name, size in (("DATA", 20), ("SOME", 10), ("FEW", 9))}
+    early_start.start_early([{**files, "HERE": str(tmp_path)}.get(word, word) for word in words])
+    assert (servers, loads) == ([], [])

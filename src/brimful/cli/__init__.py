@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from brimful.cli.early_start import start_processes_early
+from brimful.cli.early_start import start_early
 
 __all__ = ["main"]
 
@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: of the command line, without the program's name; those of this process if None.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    start_processes_early(words)
-    # Imported behind that: the server of worker processes loads meanwhile.
+    start_early(words)
+    # Imported behind that: the tokenizer is loaded meanwhile.
     from brimful.cli.program import run
 
     run(words)

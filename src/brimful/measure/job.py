@@ -371,7 +371,8 @@ def _run_pending(
         limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
         num_proc = 1 if len(pending_tasks) <= limit else available_cores()
     encoder = context.encoder
-    if sum(map(len, tasks)) <= _FEW_ROWS and sum(task.num_bytes or 0 for task in tasks) <= _FEW_BYTES:
+    is_small = sum(map(len, tasks)) <= _FEW_ROWS and sum(task.num_bytes or 0 for task in tasks) <= _FEW_BYTES
+    if is_small and not encoder.engine.is_begun:
         encoder = encoder.engine.reference
     engine = encoder.engine
     if num_proc == 1 and execution.is_local and pending_tasks:
@@ -390,8 +391,8 @@ def _run_pending(
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(tasks_done) as results:
-        if num_proc != 1 and compares_here and pending_tasks and engine.id:
-            # Loaded while other processes start, and not when they need the cores.
+        if compares_here and pending_tasks and engine.id:
+            # Loaded while other processes start, or this one's fast library, and not when they need the cores.
             engine.reference.engine.load()
         # Those of a job that was killed before it compared them.
         for task in uncompared_tasks:
