@@ -49,7 +49,8 @@ def samples_to_leave_out(
         NoTargetError: there are some and the policy is ``error``, or every sample is one of them.
     """
     targetless, truncated = samples_without_target(table, capacity=capacity, overflow=overflow)
-    ids = np.union1d(targetless, truncated)
+    # Mostly there are none; NumPy imports its masked arrays for a union, which takes longer than a small plan.
+    ids = np.union1d(targetless, truncated) if len(targetless) or len(truncated) else NO_SAMPLES
     reasons = _reasons(table, len(targetless), len(truncated)) if len(ids) else ""
     if len(ids) and len(ids) == int(np.count_nonzero(table.tokens > 0)):
         raise NoTargetError(
