@@ -114,11 +114,29 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
 
 
+_MANY_MODULES = 100
+"""Modules that a library brings along."""
+_num_modules = 0
+
+
 def pytest_collection_finish() -> None:
     """Collect garbage again, but among what tests make alone, and never among all of that: modules, mostly."""
-    gc.freeze()
+    _leave_modules_out()
     gc.set_threshold(100_000, 10, 1_000)
     gc.enable()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Leave the modules of a library out that a test imported: each training of Transformers collects garbage at its end."""
+    if len(sys.modules) >= _num_modules + _MANY_MODULES:
+        _leave_modules_out()
+
+
+def _leave_modules_out() -> None:
+    """Collect no garbage among what there is by now."""
+    global _num_modules
+    gc.freeze()
+    _num_modules = len(sys.modules)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,7 +2,9 @@
 
 import sys
 import threading
+from typing import Any
 
+import numpy as np
 import pytest
 
 from brimful import compiling
@@ -19,6 +21,10 @@ def triple(number):
 
 def quadruple(number):
     return 4 * number
+
+
+def last(numbers):
+    return numbers[-1]
 
 
 def test_small_calls_add_up(monkeypatch):
@@ -48,6 +54,18 @@ def test_tests_choose_the_form(monkeypatch):
         with compiling.compiled_forms(False):
             assert compiling.compiled(double, 10**9) is None
         assert compiling.compiled(double, 0) is not None
+
+
+def test_a_form_for_some_types_is_compiled_once():
+    """A training that met read-only arrays behind its first batch would compile again for a second, on every rank."""
+    pytest.importorskip("numba")
+    fixed = np.arange(3)
+    fixed.flags.writeable = False
+    form: Any = compiling.form_for(last, (fixed,))
+    assert [form(fixed), form(np.arange(5))] == [2, 4]
+    assert len(form.signatures) == 1
+    with pytest.raises(TypeError, match="No matching definition"):
+        form(np.arange(3.0))
 
 
 def test_without_a_folder_to_keep_code_in(monkeypatch):

@@ -8,7 +8,7 @@ ranks of a training, one compiles a function and the others load it.
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -112,6 +112,23 @@ def compiled_form(function: Callable[..., Any]) -> Callable[..., Any] | None:
         # to keep anything then. It is compiled in each process.
         form = numba.njit(nogil=True)(function)
     return form
+
+
+def form_for(function: Callable[..., Any], arguments: Sequence[object]) -> Callable[..., Any] | None:
+    """Return a function, compiled now, once, for arguments of these types; None without numba.
+
+    Other arguments are converted where that loses nothing (arrays that can be written pass for read-only ones), and else
+    refused with a ``TypeError``.
+
+    Args:
+        function: as of ``compiled``; only ever compiled here.
+        arguments: of a call, as examples of the types.
+    """
+    form: Any = compiled_form(function)
+    if form is not None:
+        form.compile(tuple(map(_numba().typeof, arguments)))
+        form.disable_compile()
+    return form  # type: ignore[no-any-return]
 
 
 def _compiled_by_one(form: Any) -> Any:

@@ -75,6 +75,32 @@ def test_targets_are_counted_whatever_packs_say_of_first_tokens(form, packs, uni
     assert batch.max_seqlen == max([*flat, to - len(ids)])
 
 
+@pytest.mark.parametrize("form", ["compiled", "numpy"])
+def test_packs_of_any_kind_of_arrays_make_the_same_row(form):
+    """Of a store, whose arrays are read-only; in memory; of a caller's own types, or lying apart."""
+    pack = toy_pack([3, 4])
+    arrays = pack.input_ids, pack.loss_mask, pack.cu_seqlens
+    for array in arrays:
+        array.flags.writeable = False
+    ids, mask, cu_seqlens = arrays
+    kinds: list[tuple[Any, Any, Any]] = [
+        arrays,
+        (ids.copy(), mask.copy(), cu_seqlens.copy()),
+        (ids, mask.copy(), cu_seqlens),
+        (ids.astype(np.int64), mask, cu_seqlens.astype(np.int64)),
+        (np.repeat(ids, 2)[::2], np.repeat(mask, 2)[::2], np.repeat(cu_seqlens, 2)[::2]),
+    ]
+    with written_by(form):
+        rows = [
+            lay_out([replace(pack, input_ids=ids, loss_mask=mask, cu_seqlens=cu_seqlens)])
+            for ids, mask, cu_seqlens in kinds
+        ]
+    for row in rows:
+        assert (row.input_ids.dtype, row.labels.dtype) == (np.int64, np.int64)
+        for name in ("input_ids", "labels", "position_ids", "cu_seqlens", "segment_index"):
+            assert getattr(row, name).tolist() == getattr(rows[0], name).tolist()
+
+
 @pytest.mark.parametrize("unit", [1, 4])
 @pytest.mark.parametrize("form", ["compiled", "numpy"])
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from brimful.compiling import compiled_form
+from brimful.compiling import form_for
 from brimful.ragged import ranges
 from brimful.typing import IGNORE_INDEX, CuSeqlens, Int32Array, Int64Array, Labels, LossMask, TokenIds
 
@@ -49,15 +49,21 @@ def writer() -> Writer:
     >>> row_ids.tolist(), labels.tolist(), segment_index.tolist()
     ([7, 8, 9, 0], [-100, 8, -100, -100], [0, 0, 1, 1])
     """
-    write = compiled_form(_write)
-    if write is None:
+    pack = np.zeros(1, np.int32), np.zeros(1, np.bool_), np.arange(2, dtype=np.int32)
+    # The form for arrays of a shard, which are read-only, takes others too; not the other way round.
+    for array in pack:
+        array.flags.writeable = False
+    row, small = np.zeros(1, np.int64), np.zeros(2, np.int32)
+    form = form_for(_write, (*pack, 1, 0, 0, 0, 0, small, small, row, row, row, small))
+    if form is None:
         return _write_in_numpy
-    # Numba compiles one form for each kind of arrays: for tokens in a shard, which are read-only, and in memory.
-    for is_writeable in (False, True):
-        token, mask, cu_seqlens = np.zeros(1, np.int32), np.zeros(1, np.bool_), np.arange(2, dtype=np.int32)
-        token.flags.writeable = is_writeable
-        row, small = np.zeros(1, np.int64), np.zeros(2, np.int32)
-        write(token, mask, cu_seqlens, 1, 0, 0, 0, 0, small, small, row, row, row, small)
+
+    def write(*arguments: Any) -> tuple[int, int, int]:
+        try:
+            return form(*arguments)  # type: ignore[no-any-return]
+        except TypeError:  # packs that a caller made, of other types than those of a store
+            return _write_in_numpy(*arguments)
+
     return write
 
 

@@ -172,7 +172,8 @@ class PackRuns:
         )
         has_items = ((pieces[:, 1] > 0) & (pieces[:, 2] > 0)).T
         length = np.repeat(self.length[run], has_items.sum(axis=1))
-        first_pack, num_packs, copies, items_before = pieces.transpose(1, 2, 0)[:, has_items]
+        # Contiguous, as all other runs are: compiled code has a form for each layout.
+        first_pack, num_packs, copies, items_before = np.ascontiguousarray(pieces.transpose(1, 2, 0)[:, has_items])
         return PackRuns(length, first_pack, num_packs, copies, items_before, self.num_packs)
 
     def in_tiles(self, tile_packs: int) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
