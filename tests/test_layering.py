@@ -26,6 +26,7 @@ BASE = {
     "compiling",
     "stopping",
     "preloading",
+    "tokenizer_process",
     "versions",
 }
 MAY_IMPORT = {

@@ -6,6 +6,8 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     # Until the program hears signals by a thread, Ctrl-C ends it without a traceback of what it just loads.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
+import sys
+
 from brimful.stopping import end, end_at_signals, leave
 
 
@@ -13,6 +15,10 @@ def main() -> None:
     """Run the command line of this process and exit; signals end it at once, also while it loads."""
     end_at_signals()
     try:
+        # First of all: a tokenizer is loaded while the command is imported.
+        from brimful.cli.early_start import start_early
+
+        start_early(sys.argv[1:])
         from brimful.cli import main as run_command
 
         run_command()

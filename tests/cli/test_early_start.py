@@ -13,36 +13,51 @@ def servers(monkeypatch):
     calls = []
     monkeypatch.setattr(workers, "fresh_processes", calls.append)
     monkeypatch.setattr(early_start, "available_cores", lambda: 2)
-    monkeypatch.setattr(early_start, "_MIN_BYTES", 10)
+    monkeypatch.setattr(early_start, "FEW_BYTES", 9)
     monkeypatch.setattr(early_start, "_MIN_BYTES_OF_WORKERS", 20)
     return calls
 
 
 @pytest.fixture
 def loads(monkeypatch):
-    """Directories whose tokenizers are loaded in this process."""
+    """Directories whose fast tokenizers are loaded in this process."""
     calls = []
     monkeypatch.setattr(early_start, "begin_to_load", calls.append)
     return calls
 
 
-def test_large_files_and_the_directory_of_a_tokenizer(put, servers, loads, tmp_path):
+@pytest.fixture
+def processes(monkeypatch):
+    """Directories whose reference tokenizers are loaded in a process of their own."""
+    calls = []
+    monkeypatch.setattr(early_start, "begin_process", calls.append)
+    return calls
+
+
+def test_large_files_and_the_directory_of_a_tokenizer(put, servers, loads, processes, tmp_path):
     """Two seconds of imports and loading then pass while the data is opened."""
     data = put("a.jsonl", "x" * 20)
     early_start.start_early(["pack", data, "-o", "packs", f"--tokenizer={tmp_path}"])
     (preload,) = servers
     assert preload["brimful.encode.preload"] == {TOKENIZER: str(tmp_path.resolve())}
-    assert loads == []
+    assert (loads, processes) == ([], [])
 
 
 @pytest.mark.parametrize(
     ("num_bytes", "options"), [(10, []), (19, []), (10, ["--num-proc", "1"]), (20, ["--num-proc=1"])]
 )
-def test_one_process_loads_by_itself(put, servers, loads, tmp_path, num_bytes, options):
+def test_one_process_loads_by_itself(put, servers, loads, processes, tmp_path, num_bytes, options):
     """Its fast library loads without Python, while the rest is imported."""
     data = put("a.jsonl", "x" * num_bytes)
     early_start.start_early(["pack", data, "-o", "packs", "--tokenizer", str(tmp_path), *options])
-    assert (servers, loads) == ([], [str(tmp_path)])
+    assert (servers, loads, processes) == ([], [str(tmp_path)], [])
+
+
+@pytest.mark.parametrize("options", [[], ["--num-proc", "1"]])
+def test_little_data_is_for_the_reference(put, servers, loads, processes, tmp_path, options):
+    """It keeps Python to itself while it loads, and so has its own."""
+    early_start.start_early(["pack", put("a.jsonl", "x" * 9), "--tokenizer", str(tmp_path), *options])
+    assert (servers, loads, processes) == ([], [], [str(tmp_path)])
 
 
 @pytest.mark.parametrize(
@@ -54,14 +69,17 @@ def test_one_process_loads_by_itself(put, servers, loads, tmp_path, num_bytes, o
         ["pack", "DATA", "--tokenizer", "owner/name"],
         ["pack", "DATA"],
         ["pack", "SOME", "--tokenizer", "HERE", "--num-proc", "2"],
-        ["pack", "FEW", "--tokenizer", "HERE"],
+        ["pack", "FEW", "--tokenizer", "HERE", "--num-proc", "2"],
+        ["pack", "EMPTY", "--tokenizer", "HERE"],
         ["pack", "DATA", "--tokenizer", "HERE", "--no-fast"],
         ["pack", "DATA", "--tokenizer", "HERE", "--chat-template", "a.jinja"],
         ["pack", "DATA", "--tokenizer", "HERE", "--help"],
     ],
 )
-def test_jobs_that_do_not_need_it(put, servers, loads, tmp_path, words):
+def test_jobs_that_do_not_need_it(put, servers, loads, processes, tmp_path, words):
     """A process that nobody needs would load a tokenizer beside the work."""
-    files = {name: put(f"{name}.jsonl", "x" * size) for name, size in (("DATA", 20), ("SOME", 10), ("FEW", 9))}
+    files = {
+        name: put(f"{name}.jsonl", "x" * size) for name, size in (("DATA", 20), ("SOME", 10), ("FEW", 9), ("EMPTY", 0))
+    }
     early_start.start_early([{**files, "HERE": str(tmp_path)}.get(word, word) for word in words])
-    assert (servers, loads) == ([], [])
+    assert (servers, loads, processes) == ([], [], [])

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from brimful.cli.early_start import start_early
-
 __all__ = ["main"]
 
 
@@ -23,8 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: of the command line, without the program's name; those of this process if None.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    start_early(words)
-    # Imported behind that: the tokenizer is loaded meanwhile.
+    # Not before: ``early_start`` lies in this package, and comes first in a process.
     from brimful.cli.program import run
 
     run(words)

@@ -1,7 +1,7 @@
 """Loading of the tokenizer, begun before the command is even imported, for jobs that will need it.
 
-It takes a second or two, in a thread of this process or in the server of worker processes. The command meanwhile is
-imported, and opens the data.
+It takes from half a second to two: in another process, in a thread of this one, or in the server of worker processes. The
+command meanwhile is imported, and opens the data.
 """
 
 import os
@@ -9,33 +9,34 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from brimful.execute import available_cores
-from brimful.preloading import TOKENIZER, begin_to_load
+from brimful.preloading import FEW_BYTES, TOKENIZER, begin_to_load
+from brimful.tokenizer_process import begin_process
 
 _COMMANDS = ("pack", "measure")
 
 _EXCLUDED = frozenset(("--help", "-h", "--no-fast", "--chat-template"))
 """Words with which nothing has to be loaded, or something else."""
 
-_MIN_BYTES = 2 << 20
-"""Bytes of data from which on the fast tokenizer is ready before the reference would have encoded them."""
-
 _MIN_BYTES_OF_WORKERS = 24 << 20
 """Bytes of data from which on a job has more blocks than one process measures."""
 
 
 def start_early(arguments: Sequence[str]) -> None:
-    """Begin to load if the command line names enough data and the directory of a tokenizer; start the server for much."""
+    """Begin to load if the command line names data and the directory of a tokenizer.
+
+    The reference encodes little data, in a process of its own; the fast library more, in this process; and workers much.
+    """
     words = [part for word in arguments for part in word.split("=", 1)]
     if not words or words[0] not in _COMMANDS or not _EXCLUDED.isdisjoint(words):
         return
     options = dict(pairwise(words))
     tokenizer = os.path.expanduser(options.get("--tokenizer", ""))
     num_bytes = sum(os.path.getsize(path) for path in words[1:] if os.path.isfile(path))
-    if num_bytes < _MIN_BYTES or not os.path.isdir(tokenizer):
+    if not num_bytes or not os.path.isdir(tokenizer):
         return
     num_proc = options.get("--num-proc", str(available_cores() if num_bytes >= _MIN_BYTES_OF_WORKERS else 1))
     if num_proc == "1":
-        begin_to_load(tokenizer)
+        begin_process(tokenizer) if num_bytes <= FEW_BYTES else begin_to_load(tokenizer)
     elif num_bytes >= _MIN_BYTES_OF_WORKERS:
         from brimful.execute.workers import fresh_processes
 

@@ -21,10 +21,10 @@ from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
 from brimful.hub import looks_like_hub_id, offline_if_unreachable, offline_snapshot
 from brimful.messages import setting
 from brimful.optional import optional
-from brimful.preloading import is_begun
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
+from brimful.tokenizer_process import take_process
 from brimful.typing import Fingerprint, Int64Array
 from brimful.versions import version_of
 
@@ -121,7 +121,7 @@ class Tokenizer:
 
     @cached_property
     def backend(self) -> Any:
-        """The ``tokenizers`` object, or None for a tokenizer written in Python."""
+        """The ``tokenizers`` object, here or in a process that the program started; None for a tokenizer written in Python."""
         if self.facts.state is None:
             return None
         # That of Transformers, if it was loaded here for this tokenizer alone: making another takes half a second.
@@ -130,6 +130,10 @@ class Tokenizer:
             backend.no_truncation()
             backend.no_padding()
         else:
+            if self.place is not None and not self.facts.splits_special_tokens:
+                process = take_process(self.place, self.facts.state)
+                if process is not None:
+                    return process
             from tokenizers import Tokenizer as Backend
 
             backend = Backend.from_str(self.facts.state)
@@ -187,25 +191,14 @@ class Tokenizer:
 
         Only if an earlier job left all that is to be known before; else loading waits for the first text.
         """
-        if self._is_proved:
-            threading.Thread(target=lambda: self._fast, daemon=True).start()
-
-    @property
-    def is_begun(self) -> bool:
-        """True if the program began to load the fast library's tokenizer before all else, and an earlier job proved it."""
-        return self.place is not None and is_begun(self.place) and self._is_proved
-
-    @property
-    def _is_proved(self) -> bool:
-        """True if an earlier job left all that is to be known of the tokenizer, and found the fast library equal."""
         directory, hub_id = self._files
         if not self.fast or FastTokenizer.version() is None or directory is None:
-            return False
-        facts = vars(self).get("facts") or TokenizerFacts.recall(directory, hub_id)
-        if facts is None or facts.state is None:
-            return False
-        self.facts = facts
-        return bool(recall(self._proof_subject) == {"reason": ""})
+            return
+        facts = TokenizerFacts.recall(directory, hub_id)
+        if facts is not None:
+            self.facts = facts
+            if facts.state is not None and recall(self._proof_subject) == {"reason": ""}:
+                threading.Thread(target=lambda: self._fast, daemon=True).start()
 
     @cached_property
     def _fast(self) -> FastTokenizer:
