@@ -17,8 +17,8 @@ from brimful import tokenizer_process
 from brimful.encode import ChatEncoder
 from brimful.encode.hard_texts import hard_texts
 from brimful.encode.tokenizer import Tokenizer
-from brimful.sources.sample import Sample
 from brimful.preloading import state_note
+from brimful.sources.sample import Sample
 from brimful.tokenizer_process import RemoteEncoding, TokenizerProcess, begin_process, take_process
 
 

@@ -20,11 +20,9 @@ TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
 TRANSFORMERS = "BRIMFUL_PRELOAD_TRANSFORMERS"
 """Variable of the environment: set if texts are rendered by Transformers."""
 
-FEW_BYTES = 4 << 20
-"""Bytes of text up to which the reference encodes: a second of its work, while a fast library is still loaded."""
-
 _tokenizers: dict[bytes, Any] = {}
 _lock = threading.Lock()
+_begun_directories: set[str] = set()
 
 
 def fast_tokenizer(state: bytes) -> Any:
@@ -58,7 +56,13 @@ def state_note(directory: str) -> Path:
 
 def begin_to_load(directory: str) -> None:
     """Begin to load the tokenizer of a directory in a thread of this process, as the last job found it."""
+    _begun_directories.add(os.path.realpath(directory))
     threading.Thread(target=_load, args=(directory,), daemon=True).start()
+
+
+def is_begun(directory: str) -> bool:
+    """Return true if ``begin_to_load`` was called for a directory in this process."""
+    return os.path.realpath(directory) in _begun_directories
 
 
 def _load(directory: str) -> None:

@@ -13,7 +13,7 @@ def servers(monkeypatch):
     calls = []
     monkeypatch.setattr(workers, "fresh_processes", calls.append)
     monkeypatch.setattr(early_start, "available_cores", lambda: 2)
-    monkeypatch.setattr(early_start, "FEW_BYTES", 9)
+    monkeypatch.setattr(early_start, "_MIN_BYTES", 10)
     monkeypatch.setattr(early_start, "_MIN_BYTES_OF_WORKERS", 20)
     return calls
 

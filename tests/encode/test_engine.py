@@ -22,6 +22,7 @@ def test_an_encoder_without_faster_libraries_says_so():
     assert engine.trusts("a library 1.0")
     engine.load()
     engine.warm_up()
+    assert not engine.is_begun
     with pytest.raises(NotImplementedError, match="Engine has none"):
         engine.distrust("a library 1.0", "planted")
 

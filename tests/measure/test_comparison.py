@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
 
+from brimful import preloading
 from brimful.encode import ChatEncoder
 from brimful.encode.fast_tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
@@ -84,9 +85,22 @@ def test_few_rows_are_encoded_by_the_reference(put, small_qwen, monkeypatch, tmp
     assert "encoded by     tokenizers" in str(summary)
 
 
+@pytest.mark.parametrize("is_proved", [True, False])
+def test_few_rows_take_a_fast_tokenizer_that_is_loaded_already(put, fresh_cache, small_qwen, monkeypatch, is_proved):
+    """The program loads it while it imports the rest; one that nobody proved would be compared on hard texts for seconds."""
+    if is_proved:
+        assert Tokenizer(small_qwen).is_fast
+    # Taken back behind the test: other tests are not to find it begun.
+    monkeypatch.setattr(preloading, "_begun_directories", set())
+    preloading.begin_to_load(str(small_qwen))
+    table = measure_lengths(put("a.jsonl", chats(5)), Tokenizer(small_qwen))
+    library = "fastokens" if is_proved else "tokenizers"
+    assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == [library]
+
+
 def test_few_rows_with_much_text_are_not_few(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
     """Three thousand long conversations would be encoded by the reference, in ten times the time of loading."""
-    monkeypatch.setattr(job, "FEW_BYTES", 100)
+    monkeypatch.setattr(job, "_FEW_BYTES", 100)
     table = measure_lengths(put("a.jsonl", chats(5)), Tokenizer(small_qwen), path=tmp_path / "lengths.arrow")
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens"]
 

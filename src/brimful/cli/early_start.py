@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from brimful.execute import available_cores
-from brimful.preloading import FEW_BYTES, TOKENIZER, begin_to_load
+from brimful.preloading import TOKENIZER, begin_to_load
 from brimful.tokenizer_process import begin_process
 
 _COMMANDS = ("pack", "measure")
 
 _EXCLUDED = frozenset(("--help", "-h", "--no-fast", "--chat-template"))
 """Words with which nothing has to be loaded, or something else."""
+
+_MIN_BYTES = 2 << 20
+"""Bytes of data from which on the fast library is loaded before the reference would have encoded them."""
 
 _MIN_BYTES_OF_WORKERS = 24 << 20
 """Bytes of data from which on a job has more blocks than one process measures."""
@@ -36,7 +39,7 @@ def start_early(arguments: Sequence[str]) -> None:
         return
     num_proc = options.get("--num-proc", str(available_cores() if num_bytes >= _MIN_BYTES_OF_WORKERS else 1))
     if num_proc == "1":
-        begin_process(tokenizer) if num_bytes <= FEW_BYTES else begin_to_load(tokenizer)
+        begin_process(tokenizer) if num_bytes < _MIN_BYTES else begin_to_load(tokenizer)
     elif num_bytes >= _MIN_BYTES_OF_WORKERS:
         from brimful.execute.workers import fresh_processes
 

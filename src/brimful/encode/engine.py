@@ -55,6 +55,11 @@ class Engine:
         return
 
     @property
+    def is_begun(self) -> bool:
+        """True if the program began to load what encoding needs before it knew more than its name."""
+        return False
+
+    @property
     def preload(self) -> Mapping[str, Mapping[str, str]]:
         """Modules that worker processes need, with the variables of the environment that each reads."""
         return {}

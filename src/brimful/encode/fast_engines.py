@@ -47,6 +47,10 @@ class TokenizerEngine(Engine):
         self._tokenizer.warm_up()
 
     @property
+    def is_begun(self) -> bool:
+        return self._tokenizer.is_begun
+
+    @property
     def preload(self) -> Mapping[str, Mapping[str, str]]:
         place = self._tokenizer.place
         return {} if place is None else {"brimful.encode.preload": {TOKENIZER: place}}

@@ -21,6 +21,7 @@ from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
 from brimful.hub import looks_like_hub_id, offline_if_unreachable, offline_snapshot
 from brimful.messages import setting
 from brimful.optional import optional
+from brimful.preloading import is_begun
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
@@ -191,14 +192,25 @@ class Tokenizer:
 
         Only if an earlier job left all that is to be known before; else loading waits for the first text.
         """
+        if self._is_proved:
+            threading.Thread(target=lambda: self._fast, daemon=True).start()
+
+    @property
+    def is_begun(self) -> bool:
+        """True if the program began to load the fast library's tokenizer before all else, and an earlier job proved it."""
+        return self.place is not None and is_begun(self.place) and self._is_proved
+
+    @property
+    def _is_proved(self) -> bool:
+        """True if an earlier job left all that is to be known of the tokenizer, and found the fast library equal."""
         directory, hub_id = self._files
         if not self.fast or FastTokenizer.version() is None or directory is None:
-            return
-        facts = TokenizerFacts.recall(directory, hub_id)
-        if facts is not None:
-            self.facts = facts
-            if facts.state is not None and recall(self._proof_subject) == {"reason": ""}:
-                threading.Thread(target=lambda: self._fast, daemon=True).start()
+            return False
+        facts = vars(self).get("facts") or TokenizerFacts.recall(directory, hub_id)
+        if facts is None or facts.state is None:
+            return False
+        self.facts = facts
+        return bool(recall(self._proof_subject) == {"reason": ""})
 
     @cached_property
     def _fast(self) -> FastTokenizer:

@@ -33,7 +33,6 @@ from brimful.measure.shares import forget_shares, in_words, missing_shares, note
 from brimful.measure.table import REJECTED, LengthTable
 from brimful.measure.targets import Targets, joined_rows
 from brimful.messages import setting
-from brimful.preloading import FEW_BYTES
 from brimful.progress import Progress
 from brimful.ragged import offsets_of
 from brimful.sources.open import open_source
@@ -53,6 +52,9 @@ _MAX_REJECTS = 1000
 _PARTS_VERSION = 2
 _FEW_ROWS = 3000
 """Rows up to which the reference encodes: loading a fast tokenizer would take longer."""
+
+_FEW_BYTES = 4 << 20
+"""Bytes of text up to which it does: a second of its work."""
 
 _IN_PROCESS_BLOCKS = 3
 """Maximum blocks that are measured in this process: starting others would take longer."""
@@ -369,7 +371,8 @@ def _run_pending(
         limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
         num_proc = 1 if len(pending_tasks) <= limit else available_cores()
     encoder = context.encoder
-    if sum(map(len, tasks)) <= _FEW_ROWS and sum(task.num_bytes or 0 for task in tasks) <= FEW_BYTES:
+    is_small = sum(map(len, tasks)) <= _FEW_ROWS and sum(task.num_bytes or 0 for task in tasks) <= _FEW_BYTES
+    if is_small and not encoder.engine.is_begun:
         encoder = encoder.engine.reference
     engine = encoder.engine
     if num_proc == 1 and execution.is_local and pending_tasks:
