@@ -66,8 +66,12 @@ class TokenizerProcess:
     """
 
     def __init__(self, path: str) -> None:
+        # In a session of its own: Ctrl-C is for the program, which ends it.
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", _COMMAND, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         self._lock = threading.Lock()
         self._tokenizer: Any = None
@@ -135,7 +139,7 @@ def take_process(directory: str, state: str) -> TokenizerProcess | None:
 
 def serve() -> None:
     """Load the tokenizer whose state is in the file of the last argument, and answer requests until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program decides what ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where there are no sessions
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     # The program went away, or its tokenizer is gone: it is told by the end of the answers.
     with contextlib.suppress(OSError, EOFError):
