@@ -25,9 +25,6 @@ _LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT
 _calls: Counter[str] = Counter()
 """Plans of each name that this process has shared: every rank makes them in the same order."""
 
-_held: list[Any] = []
-"""Files whose locks this process holds until it ends."""
-
 
 def open_channel(
     ranks: Ranks, directory: Path, *, store: Any, job: str | None, name: str, waiting: Waiting
@@ -59,9 +56,9 @@ def _claim(channel: FolderChannel, waiting: Waiting) -> None:
     Raises:
         SettingsError: it does; names it.
     """
-    lock_file = open(channel.folder / "builder.lock", "ab")  # noqa: SIM115 - held until the process ends
-    _held.append(lock_file)
-    if not try_lock(lock_file):
+    # A descriptor, which nobody closes: the lock is held until the process ends.
+    descriptor = os.open(channel.folder / "builder.lock", os.O_RDWR | os.O_CREAT)
+    if not try_lock(descriptor):
         # Held by another, or there are no locks on this file system: then only a builder that beats is one.
         first = _status(channel)
         time.sleep(3 * waiting.beat_seconds)
