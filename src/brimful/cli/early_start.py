@@ -38,8 +38,10 @@ def start_early(arguments: Sequence[str]) -> None:
     if not num_bytes or not os.path.isdir(tokenizer):
         return
     num_proc = options.get("--num-proc", str(available_cores() if num_bytes >= _MIN_BYTES_OF_WORKERS else 1))
-    if num_proc == "1":
-        begin_process(tokenizer) if num_bytes < _MIN_BYTES else begin_to_load(tokenizer)
+    if num_bytes < _MIN_BYTES:
+        begin_process(tokenizer)  # one block is for one process, whatever their number
+    elif num_proc == "1":
+        begin_to_load(tokenizer)
     elif num_bytes >= _MIN_BYTES_OF_WORKERS:
         from brimful.execute.workers import fresh_processes
 
