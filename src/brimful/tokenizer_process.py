@@ -89,7 +89,7 @@ class TokenizerProcess:
         return False
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> Sequence[Any]:
-        """Return the tokens of each text with their characters; with special tokens added they are not known here."""
+        """Return the tokens of each text, which tell the token of each character. No special tokens can be added here."""
         return self._encode(texts, "encode_batch", add_special_tokens)
 
     def encode_batch_fast(self, texts: Sequence[str], *, add_special_tokens: bool) -> Sequence[Any]:
