@@ -122,7 +122,7 @@ _num_modules = 0
 def pytest_collection_finish() -> None:
     """Collect garbage again, but among what tests make alone, and never among all of that: modules, mostly."""
     _leave_modules_out()
-    gc.set_threshold(100_000, 10, 1_000)
+    gc.set_threshold(400_000, 10, 1_000)
     gc.enable()
 
 

@@ -74,10 +74,14 @@ def test_every_page_is_run():
     assert all(blocks(path.name) for path in PAGES.glob("*.md"))
 
 
+TRAINED_FOR_LONG = ("README.md", "axolotl.md", "transformers.md")
+"""Pages for ``make test-all``; that of TRL trains in every run."""
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(path.name, marks=[pytest.mark.long] * (path.name == "README.md"))
+        pytest.param(path.name, marks=[pytest.mark.long] * (path.name in TRAINED_FOR_LONG))
         for path in sorted(PAGES.glob("*.md"))
     ],
 )
