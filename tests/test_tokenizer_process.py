@@ -30,8 +30,7 @@ def begun(small_qwen, fresh_cache, monkeypatch):
     begin_process(str(small_qwen))
     (process,) = tokenizer_process._processes.values()
     yield str(small_qwen), state
-    process._process.kill()
-    process._process.communicate()
+    process._end()
 
 
 def test_its_tokens_are_those_of_the_library(begun):
@@ -102,11 +101,26 @@ def test_a_process_that_ends_is_replaced_by_the_library(begun, is_loaded):
             assert [encoding.ids for encoding in encode(["a b"], add_special_tokens=False)] == [wanted[0].ids]
 
 
-def test_without_an_earlier_job_none_is_started(small_qwen, fresh_cache, monkeypatch):
-    """Nobody knows the tokenizer's state yet: Transformers makes it."""
+@pytest.mark.parametrize("note", [None, b"\xff", b"a\0b"])
+def test_without_an_earlier_job_none_is_started(small_qwen, fresh_cache, monkeypatch, note):
+    """Nobody knows the tokenizer's state yet, or its note was damaged: the job reads the tokenizer's own files."""
     monkeypatch.setattr(tokenizer_process, "_processes", {})
+    if note is not None:
+        path = state_note(str(small_qwen))
+        path.parent.mkdir(parents=True)
+        path.write_bytes(note)
     begin_process(str(small_qwen))
     assert tokenizer_process._processes == {}
+
+
+def test_a_note_of_a_file_that_is_gone_costs_nothing(small_qwen, fresh_cache, monkeypatch):
+    """The cache was emptied by half."""
+    monkeypatch.setattr(tokenizer_process, "_processes", {})
+    path = state_note(str(small_qwen))
+    path.parent.mkdir(parents=True)
+    path.write_text(str(fresh_cache / "gone.json"))
+    begin_process(str(small_qwen))
+    assert take_process(str(small_qwen), "{}") is None
 
 
 def test_it_ends_with_the_program_and_imports_nothing_of_the_user(begun, tmp_path):

@@ -85,7 +85,7 @@ class TokenizerProcess:
                 return True
         except (OSError, EOFError):
             pass
-        self._process.kill()
+        self._end()
         return False
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> Sequence[Any]:
@@ -104,11 +104,18 @@ class TokenizerProcess:
                     self._send(json.dumps([method == "encode_batch", texts], ensure_ascii=False).encode())
                     sizes, ids, starts, ends = (array(code, self._receive()) for code in "qiii")
                 except (OSError, EOFError):
+                    self._end()
                     self._tokenizer = _loaded(self._state)
         if self._tokenizer is not None:
             return getattr(self._tokenizer, method)(texts, add_special_tokens=False)  # type: ignore[no-any-return]
         edges = pairwise(accumulate(sizes, initial=0))
         return [RemoteEncoding(ids[begin:end], starts[begin:end], ends[begin:end]) for begin, end in edges]
+
+    def _end(self) -> None:
+        """End the process, if it has not ended, and close its streams."""
+        self._process.kill()
+        with contextlib.suppress(OSError), self._process:
+            pass
 
     def _send(self, message: bytes) -> None:
         assert self._process.stdin is not None
@@ -121,7 +128,8 @@ class TokenizerProcess:
 
 def begin_process(directory: str) -> None:
     """Start a process for the tokenizer of a directory, if an earlier job left its state."""
-    with contextlib.suppress(OSError):
+    # A note that is damaged is no error: the job reads the tokenizer's own files.
+    with contextlib.suppress(OSError, ValueError):
         path = state_note(directory).read_text(encoding="utf-8")
         _processes[os.path.realpath(directory)] = TokenizerProcess(path)
 
