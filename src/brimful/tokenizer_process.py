@@ -5,8 +5,8 @@ and together they are half of a small job. The process loads the state that the 
 (``preloading.state_note``), and then answers batches of texts. One that does not start, loads another state or ends costs
 nothing but time: the tokenizer is loaded here then.
 
-Messages on its standard streams are a size in bytes and so many bytes. The first is its digest of the state. A request is
-JSON: whether characters are asked for, and the texts. An answer is four messages: the number of tokens of each text, the
+Each message on its standard streams is a size and so many bytes. The first one that it sends is a digest of the state, by which
+the program knows the tokenizer. A request is JSON: whether characters are asked for, and the texts. An answer is four messages: the number of tokens of each text, the
 ids, and for each token its first character and the one behind its last.
 """
 

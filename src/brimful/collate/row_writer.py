@@ -58,11 +58,14 @@ def writer() -> Writer:
     if form is None:
         return _write_in_numpy
 
-    def write(*arguments: Any) -> tuple[int, int, int]:
-        try:
-            return form(*arguments)  # type: ignore[no-any-return]
-        except TypeError:  # packs that a caller made, of other types than those of a store
-            return _write_in_numpy(*arguments)
+    def write(input_ids: TokenIds, loss_mask: LossMask, cu_seqlens: CuSeqlens, *others: Any) -> tuple[int, int, int]:
+        # Arrays of a store are of these types and pass as they are; a caller's own may be others, or lie apart.
+        return form(  # type: ignore[no-any-return]
+            np.ascontiguousarray(input_ids, np.int32),
+            np.ascontiguousarray(loss_mask, np.bool_),
+            np.ascontiguousarray(cu_seqlens, np.int32),
+            *others,
+        )
 
     return write
 

@@ -56,7 +56,7 @@ class Engine:
 
     @property
     def is_begun(self) -> bool:
-        """True if the program began to load what encoding needs before it knew more than its name."""
+        """True if the program began to load the faster libraries at its start, for this encoder."""
         return False
 
     @property

@@ -197,7 +197,7 @@ class Tokenizer:
 
     @property
     def is_begun(self) -> bool:
-        """True if the program began to load the fast library's tokenizer before all else, and an earlier job proved it."""
+        """True if the program began to load the fast library's tokenizer at its start, and an earlier job found it equal."""
         return self.place is not None and is_begun(self.place) and self._is_proved
 
     @property
