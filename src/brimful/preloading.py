@@ -20,9 +20,17 @@ TOKENIZER = "BRIMFUL_PRELOAD_TOKENIZER"
 TRANSFORMERS = "BRIMFUL_PRELOAD_TRANSFORMERS"
 """Variable of the environment: set if texts are rendered by Transformers."""
 
+_SMALL_BYTES = 5_500_000
+"""Bytes of text that the reference encodes on two cores before the fast library is loaded."""
+
+_ROW_BYTES = 480
+"""Bytes of text that take the reference as long as what a row costs beside its text."""
+
+USUAL_ROW_BYTES = 1400
+"""Bytes of a row where nobody knows them: those of a dialogue."""
+
 _tokenizers: dict[bytes, Any] = {}
 _lock = threading.Lock()
-_begun_directories: set[str] = set()
 
 
 def fast_tokenizer(state: bytes) -> Any:
@@ -45,6 +53,15 @@ def fast_tokenizer(state: bytes) -> Any:
         return _tokenizers[key]
 
 
+def is_small(num_bytes: int, num_rows: int) -> bool:
+    """Return true for a job so small that no fast library is loaded for it: the reference has encoded it sooner.
+
+    >>> is_small(3_200_000, 1_000), is_small(3_200_000, 6_000)
+    (True, False)
+    """
+    return num_bytes + num_rows * _ROW_BYTES < _SMALL_BYTES
+
+
 def state_note(directory: str) -> Path:
     """Return the file that names the state of a directory's tokenizer, as the last job found it.
 
@@ -56,13 +73,7 @@ def state_note(directory: str) -> Path:
 
 def begin_to_load(directory: str) -> None:
     """Begin to load the tokenizer of a directory in a thread of this process, as the last job found it."""
-    _begun_directories.add(os.path.realpath(directory))
     threading.Thread(target=_load, args=(directory,), daemon=True).start()
-
-
-def is_begun(directory: str) -> bool:
-    """Return true if ``begin_to_load`` was called for a directory in this process."""
-    return os.path.realpath(directory) in _begun_directories
 
 
 def _load(directory: str) -> None:

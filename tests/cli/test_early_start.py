@@ -2,6 +2,7 @@
 
 import pytest
 
+from brimful import preloading
 from brimful.cli import early_start
 from brimful.execute import workers
 from brimful.preloading import TOKENIZER
@@ -13,7 +14,7 @@ def servers(monkeypatch):
     calls = []
     monkeypatch.setattr(workers, "fresh_processes", calls.append)
     monkeypatch.setattr(early_start, "available_cores", lambda: 2)
-    monkeypatch.setattr(early_start, "_MIN_BYTES", 10)
+    monkeypatch.setattr(preloading, "_SMALL_BYTES", 10)
     monkeypatch.setattr(early_start, "_MIN_BYTES_OF_WORKERS", 20)
     return calls
 

@@ -13,7 +13,7 @@ from brimful.encode import ChatEncoder
 from brimful.encode.fast_tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
-from brimful.measure import LengthTable, comparison, job, measure_lengths
+from brimful.measure import LengthTable, comparison, measure_lengths
 from brimful.measure.block import BlockContext, BlockTask, measure_block
 from brimful.sources import open_source
 from tests.measure.planted import chats, lose_tokens, shift_targets
@@ -21,7 +21,7 @@ from tests.measure.planted import chats, lose_tokens, shift_targets
 
 @pytest.fixture
 def source(put, fresh_cache, monkeypatch):
-    monkeypatch.setattr(job, "_FEW_ROWS", 0)  # however few, the fast library encodes them
+    monkeypatch.setattr(preloading, "_SMALL_BYTES", 0)  # however few, the fast library encodes them
     return open_source(put("chats.jsonl", chats()))
 
 
@@ -64,7 +64,7 @@ def test_other_targets_are_found_where_no_tokens_are_kept(source, small_qwen, mo
 
 def test_long_documents_are_compared_up_to_their_characters(fresh_cache, small_qwen, monkeypatch):
     """Sixteen documents of a megabyte would keep the reference busy for longer than their whole block takes."""
-    monkeypatch.setattr(job, "_FEW_ROWS", 0)
+    monkeypatch.setattr(preloading, "_SMALL_BYTES", 0)
     monkeypatch.setattr(comparison, "_CHARACTERS", 100)
     places = []
     few_of = comparison._few_of
@@ -77,44 +77,51 @@ def test_long_documents_are_compared_up_to_their_characters(fresh_cache, small_q
 
 
 def test_few_rows_are_encoded_by_the_reference(put, small_qwen, monkeypatch, tmp_path):
-    """Loading a fast tokenizer takes longer than encoding a thousand rows without it."""
+    """Loading a fast tokenizer takes longer than encoding a thousand rows without it, also those that were measured before."""
     from brimful.materialize import pack_dataset
 
     monkeypatch.setattr(FastTokenizer, "ids", lambda *_: pytest.fail("loaded"))
-    summary = pack_dataset(put("a.jsonl", chats()), Tokenizer(small_qwen), tmp_path / "packs", capacity=512)
-    assert "encoded by     tokenizers" in str(summary)
+    data = put("a.jsonl", chats())
+    for name in ("packs", "packs of another job"):
+        summary = pack_dataset(data, Tokenizer(small_qwen), tmp_path / name, capacity=512)
+        assert "encoded by     tokenizers" in str(summary)
+    files = [sorted((tmp_path / name).glob("shards/*")) for name in ("packs", "packs of another job")]
+    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
 
 
-@pytest.mark.parametrize("is_proved", [True, False])
-def test_few_rows_take_a_fast_tokenizer_that_is_loaded_already(put, fresh_cache, small_qwen, monkeypatch, is_proved):
-    """The program loads it while it imports the rest; one that nobody proved would be compared on hard texts for seconds."""
-    if is_proved:
-        assert Tokenizer(small_qwen).is_fast
-    # Taken back behind the test: other tests are not to find it begun.
-    monkeypatch.setattr(preloading, "_begun_directories", set())
-    preloading.begin_to_load(str(small_qwen))
-    table = measure_lengths(put("a.jsonl", chats(5)), Tokenizer(small_qwen))
-    library = "fastokens" if is_proved else "tokenizers"
-    assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == [library]
+def test_targets_of_few_rows_are_compared_too(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
+    """Their tokens are the reference's, and the places of the targets are found by counting bytes."""
+    from brimful.materialize import pack_dataset
+
+    data, encoder = put("a.jsonl", chats()), ChatEncoder(Tokenizer(small_qwen))
+    with monkeypatch.context() as fault:
+        shift_targets(fault)
+        with pytest.raises(EncodersDifferError, match=r"tokenizers .* target \d+ is False, and True by the reference"):
+            pack_dataset(data, encoder, tmp_path / "packs", capacity=512)
+        # The fast library would count the same bytes, and is not asked any more.
+        for again in (encoder, ChatEncoder(Tokenizer(small_qwen))):
+            assert "it differed from the reference on" in again.engine.name
+            assert "tokens" not in again.engine.id + again.engine.light.engine.id
+            pack_dataset(data, again, tmp_path / "packs", capacity=512)
 
 
 def test_few_rows_with_much_text_are_not_few(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
-    """Three thousand long conversations would be encoded by the reference, in ten times the time of loading."""
-    monkeypatch.setattr(job, "_FEW_BYTES", 100)
+    """Few long conversations would be encoded by the reference, in ten times the time of loading."""
+    monkeypatch.setattr(preloading, "_SMALL_BYTES", 1000)
     table = measure_lengths(put("a.jsonl", chats(5)), Tokenizer(small_qwen), path=tmp_path / "lengths.arrow")
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens"]
 
 
 def test_rows_of_an_earlier_job_keep_their_library(put, fresh_cache, small_qwen, monkeypatch, tmp_path):
     """Without it a few appended rows would hide which library measured the rows before them."""
-    monkeypatch.setattr(job, "_FEW_ROWS", 0)
+    monkeypatch.setattr(preloading, "_SMALL_BYTES", 0)
     path = tmp_path / "lengths.arrow"
     tokenizer = Tokenizer(small_qwen)
     measure_lengths(put("a.jsonl", chats(5)), tokenizer, path=path)
-    monkeypatch.setattr(job, "_FEW_ROWS", 3000)
+    monkeypatch.setattr(preloading, "_SMALL_BYTES", 1 << 20)
     table = measure_lengths(put("a.jsonl", chats(7)), tokenizer, path=path)
     assert [libraries.split()[0] for libraries in table.provenance["encoded_by"]] == ["fastokens", "tokenizers"]
-    assert len(table.provenance["engines"]) == 1
+    assert [name.split(",")[0].split()[0] for name in table.provenance["engines"]] == ["bytes", "fastokens"]
     engine = ChatEncoder(tokenizer).engine
     engine.distrust(engine.id, "planted")
     with pytest.raises(CacheMismatchError, match="found to give other tokens"):
@@ -155,7 +162,7 @@ def compared(monkeypatch):
 
 def test_a_block_is_compared_once(put, fresh_cache, small_qwen, compared, monkeypatch):
     """Without a record each later job would compare all blocks anew; without the comparison old caches stay unproved."""
-    monkeypatch.setattr(job, "_FEW_ROWS", 0)
+    monkeypatch.setattr(preloading, "_SMALL_BYTES", 0)
     encoder = ChatEncoder(small_qwen)
 
     def measured_again():

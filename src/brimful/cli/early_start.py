@@ -9,16 +9,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from brimful.execute import available_cores
-from brimful.preloading import TOKENIZER, begin_to_load
+from brimful.preloading import TOKENIZER, USUAL_ROW_BYTES, begin_to_load, is_small
 from brimful.tokenizer_process import begin_process
 
 _COMMANDS = ("pack", "measure")
 
 _EXCLUDED = frozenset(("--help", "-h", "--no-fast", "--chat-template"))
 """Words with which nothing has to be loaded, or something else."""
-
-_MIN_BYTES = 2 << 20
-"""Bytes of data from which on the fast library is loaded before the reference would have encoded them."""
 
 _MIN_BYTES_OF_WORKERS = 24 << 20
 """Bytes of data from which on a job has more blocks than one process measures."""
@@ -34,11 +31,12 @@ def start_early(arguments: Sequence[str]) -> None:
         return
     options = dict(pairwise(words))
     tokenizer = os.path.expanduser(options.get("--tokenizer", ""))
-    num_bytes = sum(os.path.getsize(path) for path in words[1:] if os.path.isfile(path))
+    files = [path for path in words[1:] if os.path.isfile(path)]
+    num_bytes = sum(map(os.path.getsize, files))
     if not num_bytes or not os.path.isdir(tokenizer):
         return
     num_proc = options.get("--num-proc", str(available_cores() if num_bytes >= _MIN_BYTES_OF_WORKERS else 1))
-    if num_bytes < _MIN_BYTES:
+    if is_small(num_bytes, 0) and is_small(num_bytes, sum(map(_num_rows, files))):
         begin_process(tokenizer)  # one block is for one process, whatever their number
     elif num_proc == "1":
         begin_to_load(tokenizer)
@@ -47,3 +45,11 @@ def start_early(arguments: Sequence[str]) -> None:
 
         variables = {TOKENIZER: os.path.realpath(tokenizer)}
         fresh_processes({"brimful.measure.block": {}, "brimful.encode.preload": variables})
+
+
+def _num_rows(path: str) -> int:
+    """Return the rows of a small file of JSON lines; of another one what they may be."""
+    if not path.endswith((".jsonl", ".ndjson")):
+        return os.path.getsize(path) // USUAL_ROW_BYTES
+    with open(path, "rb") as file:
+        return file.read().count(b"\n")

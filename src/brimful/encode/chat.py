@@ -91,8 +91,8 @@ class ChatEncoder(RenderingEncoder):
         SettingsError: the tokenizer has no chat template and none is given, or the template needs a date.
     """
 
-    _is_reference = False
-    """True for what another encoder is compared with: Jinja renders, where it was found equal to Transformers."""
+    _is_slow_copy = False
+    """True for a copy of an encoder by slower libraries: Jinja renders, where it was found equal to Transformers."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class ChatEncoder(RenderingEncoder):
             self._apply_template,
             aliases_reasoning=facts.aliases_reasoning,
             fast=self.tokenizer.fast,
-            jinja=self.tokenizer.fast or self._is_reference,
+            jinja=self.tokenizer.fast or self._is_slow_copy,
         )
 
     @property
@@ -219,12 +219,12 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def engine(self) -> Engine:
-        return ChatEngine(self._by_reference, self.tokenizer, lambda: self._chat_template)
+        return ChatEngine(self._by_reference, self._light, self.tokenizer, lambda: self._chat_template)
 
-    def _by_reference(self) -> RenderingEncoder:
-        copy = super()._by_reference()
-        if isinstance(copy, ChatEncoder) and copy is not self:
-            copy._is_reference = True
+    def _with_tokenizer(self, tokenizer: Tokenizer) -> RenderingEncoder:
+        copy = super()._with_tokenizer(tokenizer)
+        if isinstance(copy, ChatEncoder):
+            copy._is_slow_copy = True
         return copy
 
     @property

@@ -18,15 +18,21 @@ class Engine:
 
     Args:
         make_reference: returns the same encoder by the libraries that define its tokens; called once, when it is needed.
+        make_light: returns the same encoder without libraries that take long to load; the reference if None.
     """
 
-    def __init__(self, make_reference: Callable[[], Encoder]) -> None:
-        self._make_reference = make_reference
+    def __init__(self, make_reference: Callable[[], Encoder], make_light: Callable[[], Encoder] | None = None) -> None:
+        self._make_reference, self._make_light = make_reference, make_light
 
     @cached_property
     def reference(self) -> Encoder:
         """The same encoder by the libraries that define its tokens; the encoder itself if it uses no faster ones."""
         return self._make_reference()
+
+    @cached_property
+    def light(self) -> Encoder:
+        """The same encoder for few samples: by no library that takes longer to load than they take to encode."""
+        return self.reference if self._make_light is None else self._make_light()
 
     @property
     def name(self) -> str:
@@ -53,11 +59,6 @@ class Engine:
     def warm_up(self) -> None:
         """Begin to load what encoding needs, if that can be done beside other work."""
         return
-
-    @property
-    def is_begun(self) -> bool:
-        """True if the program began to load the faster libraries at its start, for this encoder."""
-        return False
 
     @property
     def preload(self) -> Mapping[str, Mapping[str, str]]:

@@ -18,12 +18,14 @@ class TokenizerEngine(Engine):
     """The libraries that tokenise.
 
     Args:
-        make_reference: as of ``Engine``.
+        make_reference, make_light: as of ``Engine``.
         tokenizer: that of the encoder.
     """
 
-    def __init__(self, make_reference: Callable[[], Encoder], tokenizer: Tokenizer) -> None:
-        super().__init__(make_reference)
+    def __init__(
+        self, make_reference: Callable[[], Encoder], make_light: Callable[[], Encoder], tokenizer: Tokenizer
+    ) -> None:
+        super().__init__(make_reference, make_light)
         self._tokenizer = tokenizer
 
     @property
@@ -32,7 +34,7 @@ class TokenizerEngine(Engine):
 
     @property
     def id(self) -> str:
-        return self._tokenizer.engine_id if self._tokenizer.is_fast else ""
+        return self._tokenizer.engine_id
 
     def trusts(self, engine_id: str) -> bool:
         return not engine_id or self._tokenizer.trusts(engine_id)
@@ -47,10 +49,6 @@ class TokenizerEngine(Engine):
         self._tokenizer.warm_up()
 
     @property
-    def is_begun(self) -> bool:
-        return self._tokenizer.is_begun
-
-    @property
     def preload(self) -> Mapping[str, Mapping[str, str]]:
         place = self._tokenizer.place
         return {} if place is None else {"brimful.encode.preload": {TOKENIZER: place}}
@@ -60,14 +58,18 @@ class ChatEngine(TokenizerEngine):
     """The libraries that render chats and tokenise them.
 
     Args:
-        make_reference, tokenizer: as of ``TokenizerEngine``.
+        make_reference, make_light, tokenizer: as of ``TokenizerEngine``.
         template: returns the template of the encoder, which is made when it is needed.
     """
 
     def __init__(
-        self, make_reference: Callable[[], Encoder], tokenizer: Tokenizer, template: Callable[[], ChatTemplate]
+        self,
+        make_reference: Callable[[], Encoder],
+        make_light: Callable[[], Encoder],
+        tokenizer: Tokenizer,
+        template: Callable[[], ChatTemplate],
     ) -> None:
-        super().__init__(make_reference, tokenizer)
+        super().__init__(make_reference, make_light, tokenizer)
         self._template = template
 
     @property

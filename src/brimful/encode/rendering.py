@@ -101,16 +101,22 @@ class RenderingEncoder(Encoder):
 
     @cached_property
     def engine(self) -> Engine:
-        return TokenizerEngine(self._by_reference, self.tokenizer)
+        return TokenizerEngine(self._by_reference, self._light, self.tokenizer)
 
     def _by_reference(self) -> RenderingEncoder:
         """Return the same encoder by the libraries that define its tokens; itself if it uses no faster ones."""
-        if not self.tokenizer.fast:
-            return self
+        return self._with_tokenizer(self.tokenizer.reference) if self.tokenizer.may_differ else self
+
+    def _light(self) -> RenderingEncoder:
+        """Return the same encoder without a library that takes long to load; itself if it has none."""
+        return self._with_tokenizer(self.tokenizer.light) if self.tokenizer.fast else self
+
+    def _with_tokenizer(self, tokenizer: Tokenizer) -> RenderingEncoder:
         copy = object.__new__(type(self))
-        copy.__dict__ |= {**self.__getstate__(), "tokenizer": self.tokenizer.reference}
-        if isinstance(copy.__dict__.get("_documents"), RenderingEncoder):
-            copy.__dict__["_documents"] = copy.__dict__["_documents"].engine.reference
+        copy.__dict__ |= {**self.__getstate__(), "tokenizer": tokenizer}
+        documents = copy.__dict__.get("_documents")
+        if isinstance(documents, RenderingEncoder):
+            copy.__dict__["_documents"] = documents._with_tokenizer(tokenizer)
         return copy
 
     def __getstate__(self) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
 from brimful.hub import looks_like_hub_id, offline_if_unreachable, offline_snapshot
 from brimful.messages import setting
 from brimful.optional import optional
-from brimful.preloading import is_begun
 from brimful.ragged import offsets_of
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
@@ -45,7 +44,9 @@ class Tokenizer:
         self, name_or_tokenizer: str | os.PathLike[str] | Any, *, fast: bool = True, ask_hub: bool = True
     ) -> None:
         self.fast = fast
+        self._may_count_bytes = fast
         self._ask_hub = ask_hub
+        self._original: Tokenizer | None = None  # whose loaded libraries a copy uses
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
             if not self.name:
@@ -74,6 +75,8 @@ class Tokenizer:
         """The ``transformers`` tokenizer."""
         if self._loaded is not None:
             return self._loaded
+        if self._original is not None:
+            return self._original.hf
         assert self.name is not None
         with optional("transformers", "text", "encoding text"):
             from transformers import AutoTokenizer
@@ -123,6 +126,8 @@ class Tokenizer:
     @cached_property
     def backend(self) -> Any:
         """The ``tokenizers`` object, here or in a process that the program started; None for a tokenizer written in Python."""
+        if self._original is not None:
+            return self._original.backend
         if self.facts.state is None:
             return None
         # That of Transformers, if it was loaded here for this tokenizer alone: making another takes half a second.
@@ -149,10 +154,16 @@ class Tokenizer:
     @cached_property
     def reference(self) -> Tokenizer:
         """The same tokenizer by the ``tokenizers`` library alone."""
+        return self._slow_copy(may_count_bytes=False)
+
+    @cached_property
+    def light(self) -> Tokenizer:
+        """The same tokenizer by the ids of the ``tokenizers`` library, which are placed in the text by their bytes."""
+        return self._slow_copy(may_count_bytes=self._may_count_bytes)
+
+    def _slow_copy(self, *, may_count_bytes: bool) -> Tokenizer:
         copy = Tokenizer(self.name if self._loaded is None else self._loaded, fast=False, ask_hub=self._ask_hub)
-        copy.facts = self.facts
-        if self._loaded is None and "hf" in self.__dict__:
-            copy.hf = self.hf
+        copy._may_count_bytes, copy._original, copy.facts = may_count_bytes, self, self.facts
         return copy
 
     @property
@@ -169,6 +180,11 @@ class Tokenizer:
         """True if the fast library tokenises: it is installed, takes the tokenizer, and gave the reference's ids."""
         return not self._reason_against_fast and self.fast
 
+    @property
+    def may_differ(self) -> bool:
+        """True if anything but the reference may tokenise, or place its tokens."""
+        return self.fast or self._may_count_bytes
+
     @cached_property
     def _reason_against_fast(self) -> str:
         """The reason why the fast library does not tokenise; empty if it does, or is not wanted."""
@@ -178,14 +194,29 @@ class Tokenizer:
             return "it is written in Python"
         if FastTokenizer.version() is None:
             return "fastokens is not installed: pip install 'brimful[fast]'"
-        result = recall(self._proof_subject)
+        subject = self._proof_of(self._fast_id)
+        result = recall(subject)
         if result is None:
             try:
                 result = {"reason": self._difference(self._fast, list(hard_texts()))}
             except UnsupportedTokenizerError as error:
                 result = {"reason": f"fastokens refuses it: {error}"}
-            remember(self._proof_subject, result)
+            remember(subject, result)
         return str(result["reason"])
+
+    @property
+    def _counts_bytes(self) -> bool:
+        """True if tokens are placed in their text by their bytes: a byte-level vocabulary, and no difference was ever found."""
+        return self._may_count_bytes and self.facts.sizes is not None and self._trusts_bytes
+
+    @property
+    def _trusts_bytes(self) -> bool:
+        # Copies ask the one that they were made from, which hears of a difference.
+        return self._bytes_are_right if self._original is None else self._original._trusts_bytes
+
+    @cached_property
+    def _bytes_are_right(self) -> bool:
+        return self.trusts(self._light_id)
 
     def warm_up(self) -> None:
         """Begin to load the fast library's tokenizer in a thread, which takes a second and no Python.
@@ -194,11 +225,6 @@ class Tokenizer:
         """
         if self._is_proved:
             threading.Thread(target=lambda: self._fast, daemon=True).start()
-
-    @property
-    def is_begun(self) -> bool:
-        """True if the program began to load the fast library's tokenizer at its start, and an earlier job found it equal."""
-        return self.place is not None and is_begun(self.place) and self._is_proved
 
     @property
     def _is_proved(self) -> bool:
@@ -210,7 +236,7 @@ class Tokenizer:
         if facts is None or facts.state is None:
             return False
         self.facts = facts
-        return bool(recall(self._proof_subject) == {"reason": ""})
+        return bool(recall(self._proof_of(self._fast_id)) == {"reason": ""})
 
     @cached_property
     def _fast(self) -> FastTokenizer:
@@ -218,27 +244,39 @@ class Tokenizer:
         return FastTokenizer(self.facts.state, split_special_tokens=self.facts.splits_special_tokens)
 
     @property
-    def _proof_subject(self) -> Any:
-        return self._proof_of(self.engine_id)
+    def engine_id(self) -> str:
+        """Versions of the libraries that encode, and of the reference; empty if that is the reference alone."""
+        if self.is_fast:
+            return self._fast_id
+        return self._light_id if self._counts_bytes else ""
 
     @property
-    def engine_id(self) -> str:
-        """Versions of the fast library and of the reference it was compared with."""
+    def _fast_id(self) -> str:
         return f"{FastTokenizer.version()}, tokenizers {version_of('tokenizers')}"
+
+    @property
+    def _light_id(self) -> str:
+        return f"bytes of tokens, tokenizers {version_of('tokenizers')}"
 
     def _proof_of(self, engine_id: str) -> Any:
         return ["tokenizer", self.fingerprint, self.facts.splits_special_tokens, engine_id]
 
     def trusts(self, engine_id: str) -> bool:
-        """Return false if the fast library of these versions was found to give other tokens."""
+        """Return false if what these versions gave was found to differ from the reference."""
         result = recall(self._proof_of(engine_id))
         return result is None or not result["reason"]
 
     def distrust(self, engine_id: str, reason: str) -> None:
-        """Never take the fast library of these versions for this tokenizer again."""
-        remember(self._proof_of(engine_id), {"reason": reason})
-        if engine_id == self.engine_id:
+        """Never take libraries of these versions for this tokenizer again.
+
+        The bytes that were counted may be to blame as well as the fast library, so neither is taken after one of them differed.
+        """
+        ids = (self._fast_id, self._light_id)
+        for name in ids if engine_id in ids else [engine_id]:
+            remember(self._proof_of(name), {"reason": reason})
+        if engine_id in ids:
             self._reason_against_fast = reason
+            self._bytes_are_right = False
 
     def _difference(self, fast: FastTokenizer, texts: Sequence[str]) -> str:
         """Return the first text that both libraries tokenise differently, for a message; empty if there is none."""
@@ -288,13 +326,13 @@ class Tokenizer:
             texts: none that ``check`` refuses.
             aligned: tokens are asked for by characters (``runs``), which costs the reference a fifth of its time.
         """
-        sizes = self.facts.sizes
-        if not self.is_fast or (aligned and sizes is None):
-            return self._reference_tokens(texts, aligned)
-        ids = self._fast.ids(texts)
-        if sizes is None or not aligned:
+        if aligned and not self._counts_bytes:
+            return self._placed_by_reference(texts)
+        ids = self._fast.ids(texts) if self.is_fast else self._reference_ids(texts)
+        if not aligned:
             return EncodedTexts(texts, ids, None, self._count_tokens)
-        return ByteAlignedTexts(texts, ids, sizes, lambda some: self._reference_tokens(some, True))
+        assert self.facts.sizes is not None
+        return ByteAlignedTexts(texts, ids, self.facts.sizes, self._placed_by_reference)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, with no special tokens added."""
@@ -312,8 +350,9 @@ class Tokenizer:
     def _count_tokens(self, text: str) -> int:
         return int(self.counts([text])[0])
 
-    def _reference_tokens(self, texts: Sequence[str], aligned: bool) -> TokenizedTexts:
-        if self.backend is None or not aligned:
+    def _placed_by_reference(self, texts: Sequence[str]) -> TokenizedTexts:
+        """Return the tokens of each text with the places that the library tells, if it tells any."""
+        if self.backend is None:
             return EncodedTexts(texts, self._reference_ids(texts), None, self._count_tokens)
         encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
         return EncodedTexts(texts, _ragged([encoding.ids for encoding in encodings]), encodings, self._count_tokens)
@@ -332,15 +371,17 @@ class Tokenizer:
         return str(self.hf.decode(list(input_ids), skip_special_tokens=False))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.name if self.name is not None else self._loaded, self.fast)
+        return _rebuilt, (self.name if self.name is not None else self._loaded, self.fast, self._may_count_bytes)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.name or type(self._loaded).__name__!r})"
 
 
-def _rebuilt(name_or_tokenizer: Any, fast: bool) -> Tokenizer:
+def _rebuilt(name_or_tokenizer: Any, fast: bool, may_count_bytes: bool) -> Tokenizer:
     """Make the tokenizer of a worker process."""
-    return Tokenizer(name_or_tokenizer, fast=fast)
+    tokenizer = Tokenizer(name_or_tokenizer, fast=fast)
+    tokenizer._may_count_bytes = may_count_bytes
+    return tokenizer
 
 
 def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:

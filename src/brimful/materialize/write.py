@@ -18,6 +18,7 @@ from brimful.checks import check_type, choice_of
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoded_samples import EncodedSamples
 from brimful.encode.encoder import Encoder
+from brimful.encode.small_jobs import encoder_of_job
 from brimful.encode.token_runs import KeptMedium, StoredSamples, mask_as_complement, unmask_complement
 from brimful.errors import BadSampleError, PlanMismatchError, StoreFullError, StoreMismatchError
 from brimful.execute import LOCAL, ExecutionLike, as_execution, available_cores, run_tasks
@@ -192,7 +193,7 @@ def write_packs(
         log = StreamLog(store)
         layout = media_layout
         maker = feature_maker(encoder, storage)
-        samples = EncodedSamples(source, encoder)
+        samples = EncodedSamples(source, encoder_of_job(encoder, source.blocks))
         if encoder.takes_media and layout is None:
             if _is_complete(store, log):
                 expect_media(log, identity_of(plan, source, encoder, 0), storage, maker)

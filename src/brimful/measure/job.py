@@ -17,6 +17,7 @@ from brimful.blobs import LocalBlobStore, atomic_file
 from brimful.cache import cache_dir as default_cache_dir
 from brimful.encode.choose import as_encoder
 from brimful.encode.encoder import Encoder
+from brimful.encode.small_jobs import encoder_of_job
 from brimful.encode.token_runs import StoredSamples, is_stored
 from brimful.errors import BrimfulError, CacheMismatchError, SettingsError
 from brimful.execute import LOCAL, Execution, ExecutionLike, as_execution, available_cores, run_tasks
@@ -50,12 +51,6 @@ BUDGETS = ("tokens", "loss_tokens")
 _MAX_REJECTS = 1000
 """Rejected rows that a table names, from the first on; the rest are counted."""
 _PARTS_VERSION = 2
-_FEW_ROWS = 3000
-"""Rows up to which the reference encodes: loading a fast tokenizer would take longer."""
-
-_FEW_BYTES = 4 << 20
-"""Bytes of text up to which it does: a second of its work."""
-
 _IN_PROCESS_BLOCKS = 3
 """Maximum blocks that are measured in this process: starting others would take longer."""
 
@@ -370,10 +365,7 @@ def _run_pending(
         # uses all cores from one process; labels are Python's.
         limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
         num_proc = 1 if len(pending_tasks) <= limit else available_cores()
-    encoder = context.encoder
-    is_small = sum(map(len, tasks)) <= _FEW_ROWS and sum(task.num_bytes or 0 for task in tasks) <= _FEW_BYTES
-    if is_small and not encoder.engine.is_begun:
-        encoder = encoder.engine.reference
+    encoder = encoder_of_job(context.encoder, tasks)
     engine = encoder.engine
     if num_proc == 1 and execution.is_local and pending_tasks:
         engine.warm_up()
@@ -391,7 +383,7 @@ def _run_pending(
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(tasks_done) as results:
-        if compares_here and pending_tasks and engine.id:
+        if compares_here and pending_tasks and engine.id and encoder is context.encoder:
             # Loaded while other processes start, or this one's fast library, and not when they need the cores.
             engine.reference.engine.load()
         # Those of a job that was killed before it compared them.
