@@ -41,7 +41,7 @@ from tests.faults.stalls import hold, solve, stall, stalling
 if stalling("worker importing") and __name__ == "__mp_main__":
     hold()
 
-import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.materialize.job as job, brimful.materialize.write as write
+import brimful.cli.arguments as arguments, brimful.cli.pack as command, brimful.materialize.job as job, brimful.materialize.shard_task as shard_task
 from brimful.encode.engine import Engine
 from brimful.testing.toys import toy_chat_encoder
 
@@ -70,7 +70,7 @@ command.pack_dataset = partial(command.pack_dataset, shard_bytes=1 << 12)
 if stalling("solving"):
     job.plan_with = lambda *_, **options: solve()
 job.plan_with = stalling_in(job.plan_with, "planning")
-write._gather_rows = stalling_in(write._gather_rows, "writing")
+shard_task._gather_rows = stalling_in(shard_task._gather_rows, "writing")
 
 if __name__ == "__main__":
     main()

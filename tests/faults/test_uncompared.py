@@ -29,7 +29,7 @@ import os, signal, sys
 import pytest
 from brimful import measure_lengths, pack_dataset, preloading
 from brimful.encode import ChatEncoder
-from brimful.measure import job
+from brimful.measure import pending
 from tests.measure import planted
 
 rows, tokenizer, home, fault = sys.argv[1:]
@@ -37,7 +37,7 @@ encoder = ChatEncoder(tokenizer)
 assert "fastokens" in encoder.engine.name  # it was compared on hard texts before the fault is planted
 getattr(planted, fault)(pytest.MonkeyPatch())
 preloading._SMALL_BYTES = 0
-job.compare_block = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+pending.compare_block = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if fault == "lose_tokens":
     measure_lengths(rows, encoder)
 else:

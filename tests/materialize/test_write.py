@@ -24,7 +24,7 @@ from brimful.errors import (
     PlanMismatchError,
     StoreFullError,
 )
-from brimful.materialize import write as write_module
+from brimful.materialize import shard_task
 from brimful.shards import StreamLog
 from brimful.testing.faults import full_disk
 from brimful.testing.toys import toy_chat_encoder
@@ -136,7 +136,7 @@ def test_a_plan_that_was_saved_over_is_not_written_under_the_name_of_the_other(t
     plan.save(path)
     write_packs(plan, source, encoder, tmp_path / "whole", num_proc=2)  # one shard: a process is not worth it
     other.save(path)
-    write_module._open_plan.cache_clear()
+    shard_task._open_plan.cache_clear()
     with pytest.raises(
         PlanMismatchError, match=rf"plan\.arrow holds plan {other.fingerprint[:7]} by now, and the packs"
     ):

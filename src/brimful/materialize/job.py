@@ -31,6 +31,7 @@ from brimful.errors import (
 from brimful.execute import LOCAL, ExecutionLike, as_execution
 from brimful.fingerprint import fingerprint_array
 from brimful.materialize.changed_media import explained_changes_of_media
+from brimful.materialize.claim import claim_store, expect_media
 from brimful.materialize.dropped import write_dropped
 from brimful.materialize.feature_sizes import feature_maker, with_features
 from brimful.materialize.home import JobHome
@@ -38,7 +39,7 @@ from brimful.materialize.media_layout import MediaLayout
 from brimful.materialize.media_survey import survey_media
 from brimful.materialize.oversized_media import check_media_fit, remedy_of
 from brimful.materialize.summary import PackSummary
-from brimful.materialize.write import SHARD_BYTES, claim_store, expect_media, write_packs
+from brimful.materialize.write import SHARD_BYTES, write_packs
 from brimful.measure.filters import Filter, as_filters
 from brimful.measure.job import OnBadSample, measure_and_keep
 from brimful.measure.table import LengthTable

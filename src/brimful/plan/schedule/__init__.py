@@ -1,7 +1,8 @@
 """Packs to steps and ranks, balanced by the cost of each pack."""
 
 from brimful.plan.schedule.balance import Barrier, imbalance, quantise, quantise_parts
-from brimful.plan.schedule.cost_model import CostModel, Part, pack_costs, pack_part_costs, pack_squares
+from brimful.plan.schedule.cost_model import CostModel, Part
+from brimful.plan.schedule.pack_costs import pack_costs, pack_part_costs, pack_squares
 from brimful.plan.schedule.resized import Shape, resized_schedule
 from brimful.plan.schedule.schedule import DEFAULT_WINDOW_STEPS, Tail, schedule_packs
 

@@ -17,7 +17,8 @@ from brimful.plan.policies.budgets import Budgets, examples_of
 from brimful.plan.policies.groups import ALONE, Groups, as_groups, group_items
 from brimful.plan.policies.overflow import Overflow
 from brimful.plan.schedule.balance import quantise
-from brimful.plan.schedule.cost_model import CostModel, pack_costs, sample_costs
+from brimful.plan.schedule.cost_model import CostModel
+from brimful.plan.schedule.pack_costs import pack_costs, sample_costs
 from brimful.ragged import offsets_of
 from brimful.typing import AnyIntArray, Float64Array, Int64Array
 

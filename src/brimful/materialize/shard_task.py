@@ -1,0 +1,203 @@
+"""One shard of a job: its rows gathered from samples, built, published and committed, in any process."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from brimful.blobs import BlobGroup, BlobStore, crash_points, open_blob_store
+from brimful.encode.encoded_samples import EncodedSamples
+from brimful.encode.token_runs import KeptMedium, StoredSamples, mask_as_complement, unmask_complement
+from brimful.errors import BadSampleError, PlanMismatchError
+from brimful.fingerprint import short
+from brimful.materialize.media import ShardMediaWriter
+from brimful.materialize.media_layout import PlacedLayout, ShardMedia
+from brimful.media import BadMediumError, PlacedMedium
+from brimful.media.features import FeatureMaker
+from brimful.plan import Plan
+from brimful.shards import (
+    BATCH_ROWS,
+    SHARD_VERSION,
+    PackRows,
+    ShardRecord,
+    ShardWriter,
+    StreamLog,
+    shard_key,
+)
+from brimful.typing import Fingerprint, Int64Array, TokenIds
+
+
+@dataclass(frozen=True)
+class ShardContext:
+    """Everything that a task needs beside the number of its shard; travels to worker processes."""
+
+    plan: Plan | None
+    """None for processes that open it themselves, from ``plan_path``."""
+    plan_path: str | None
+    plan_fingerprint: Fingerprint
+    samples: EncodedSamples
+    features: FeatureMaker | None
+    encoded: StoredSamples | None
+    directory: str
+    packs_per_shard: int
+    cum_tokens: list[int]
+    """Tokens in each shard and all earlier ones."""
+    producer_id: str
+    media_root: str
+    """Directory that references are relative to."""
+    media_version: int
+    """Version of shards with media: that of the job that began the store."""
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One shard to write, and what is known of the media of its samples."""
+
+    seq: int
+    media: ShardMedia | None
+
+    def __str__(self) -> str:
+        return f"shard {self.seq}"
+
+
+class ShardTasks(Sequence[ShardTask]):
+    """Tasks of shards, made when they are asked for: the facts of all media are not copied at once."""
+
+    def __init__(self, pending: Sequence[int], plan: Plan, per_shard: int, layout: PlacedLayout | None) -> None:
+        self._pending, self._plan, self._per_shard, self._layout = pending, plan, per_shard, layout
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def __getitem__(self, index: int) -> ShardTask:  # type: ignore[override]
+        seq = self._pending[index]
+        if self._layout is None:
+            return ShardTask(seq, None)
+        first, end = seq * self._per_shard, min((seq + 1) * self._per_shard, self._plan.num_packs)
+        segments = slice(int(self._plan.offsets[first]), int(self._plan.offsets[end]))
+        return ShardTask(seq, self._layout.of_samples(seq, self._plan.sample_ids[segments].astype(np.int64)))
+
+    def __iter__(self) -> Iterator[ShardTask]:
+        return (self[index] for index in range(len(self)))
+
+
+def write_shard(context: ShardContext, task: ShardTask) -> tuple[int, int]:
+    """Build, publish and commit one shard, in any process; return its packs and tokens."""
+    plan = context.plan if context.plan is not None else _open_plan(context.plan_path, context.plan_fingerprint)
+    seq = task.seq
+    first = seq * context.packs_per_shard
+    end = min(first + context.packs_per_shard, plan.num_packs)
+    store: BlobStore = open_blob_store(context.directory)
+    media_facts = None
+    with ExitStack() as stack, BlobGroup(store) as files:
+        media = None
+        if task.media is not None:
+            media = stack.enter_context(ShardMediaWriter(seq, task.media, context.samples, store, context.features))
+        blob = files.blob(f"shards/{seq:08d}")
+        version = SHARD_VERSION if media is None else context.media_version
+        writer = ShardWriter(blob, version=version, media_root=context.media_root)
+        for begin in range(first, end, BATCH_ROWS):
+            writer.add(_gather_rows(context, plan, begin, min(begin + BATCH_ROWS, end), media))
+        writer.close()
+        if media is not None:
+            media_facts = media.publish()
+            crash_points.reach("after-media")
+        key = shard_key(seq, blob.xxh3_128)
+        files.add(key, blob)
+        cum_tokens = context.cum_tokens[seq]
+        num_tokens = cum_tokens - (context.cum_tokens[seq - 1] if seq else 0)
+        record = ShardRecord(
+            seq=seq,
+            file=key,
+            bytes=blob.size,
+            xxh3_128=blob.xxh3_128,
+            packs=end - first,
+            tokens=num_tokens,
+            cum_packs=end,
+            cum_tokens=cum_tokens,
+            producer_id=context.producer_id,
+            media=media_facts,
+            batches=writer.batches,
+        )
+        # Killed in between, the shard lies unseen under its content's name, and the next run publishes the same bytes again.
+        StreamLog(store).commit(record, files)
+        crash_points.reach("after-commit")
+    return end - first, num_tokens
+
+
+@functools.lru_cache(maxsize=1)
+def _open_plan(path: str | None, fingerprint: Fingerprint) -> Plan:
+    """Open and check the plan, once in each worker process.
+
+    Another plan may have been saved over it meanwhile. Only one stays mapped in a process that outlives its job.
+
+    Raises:
+        PlanMismatchError: the file is gone, or holds another plan.
+        CorruptFileError: it is damaged.
+    """
+    assert path is not None
+    try:
+        plan = Plan.open(path)
+    except FileNotFoundError as error:
+        raise PlanMismatchError(
+            f"{path} was removed while its packs were written, or lies where only one machine sees it: save the plan again"
+        ) from error
+    plan.check_fingerprint()
+    if plan.fingerprint != fingerprint:
+        raise PlanMismatchError(
+            f"{path} holds plan {short(plan.fingerprint)} by now, and the packs are those of {short(fingerprint)}: "
+            f"give each plan a file of its own"
+        )
+    return plan
+
+
+def _gather_rows(
+    context: ShardContext, plan: Plan, first: int, end: int, media: ShardMediaWriter | None = None
+) -> PackRows:
+    """Return the packs ``first … end - 1`` of the plan as flat columns; new bytes of media go to their container."""
+    rows = slice(int(plan.offsets[first]), int(plan.offsets[end]))
+    sample_ids = plan.sample_ids[rows].astype(np.int64)
+    starts = np.ascontiguousarray(plan.starts[rows])
+    lengths = np.ascontiguousarray(plan.lengths[rows])
+    samples, kept_media = _masked_runs(context, sample_ids)
+    sample_lengths = np.array([len(sample) for sample in samples], dtype=np.int64)
+    plan.check_sample_lengths(rows, sample_lengths, context.samples.source.where)
+    # Most plans hold whole samples, and then nothing is cut.
+    if starts.any() or not np.array_equal(sample_lengths, lengths):
+        cuts = zip(samples, starts.tolist(), (starts + lengths).tolist(), strict=True)
+        samples = [sample[start:stop] for sample, start, stop in cuts]
+    input_ids, loss_mask = unmask_complement(np.concatenate(samples))
+    segments = plan.offsets[first : end + 1] - plan.offsets[first]
+    pack_media = None if media is None else media.packs(kept_media, sample_ids, starts, lengths, segments)
+    return PackRows(input_ids, loss_mask, lengths, sample_ids, starts, segments, pack_media)
+
+
+def _masked_runs(
+    context: ShardContext, sample_ids: Int64Array
+) -> tuple[list[TokenIds], Mapping[int, Sequence[KeptMedium]]]:
+    """Return the tokens of each segment's sample with their mask, kept by measuring or encoded now; and media by sample."""
+    if context.encoded is not None:
+        ids = sample_ids.tolist()
+        return context.encoded.masked_runs(ids), context.encoded.media(
+            ids
+        ) if context.samples.encoder.takes_media else {}
+    media: dict[int, list[KeptMedium]] = {}
+    # A sample that was split into several of these segments is encoded once.
+    distinct_ids = np.unique(sample_ids).tolist()
+    runs: dict[int, TokenIds] = {}
+    for sample_id, sample in zip(distinct_ids, context.samples.read(distinct_ids), strict=True):
+        runs[sample_id] = mask_as_complement(sample.input_ids, sample.loss_mask)
+        if sample.media:
+            media[sample_id] = [KeptMedium(item, _stamp(context, sample_id, item)) for item in sample.media]
+    return [runs[sample_id] for sample_id in sample_ids.tolist()], media
+
+
+def _stamp(context: ShardContext, sample_id: int, item: PlacedMedium) -> int:
+    """Return the state of a medium's file, which was opened just before."""
+    try:
+        return item.medium.stamp()
+    except BadMediumError as error:
+        where = context.samples.source.where(sample_id)
+        raise BadSampleError(f"{item.title}: {error}", sample_id=sample_id, where=where) from error

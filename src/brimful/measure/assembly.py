@@ -1,0 +1,102 @@
+"""The table of a source, joined from the files of its blocks."""
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from brimful.measure.account import Account
+from brimful.measure.block import RUNS, BlockContext, BlockTask
+from brimful.measure.filters import Duplicates
+from brimful.measure.filters.duplicates import CONTENT, first_of_each
+from brimful.measure.media_states import STATES
+from brimful.measure.rejects import MAX_REJECTS, rejects_of
+from brimful.measure.table import REJECTED, LengthTable
+from brimful.measure.targets import Targets, joined_rows
+from brimful.ragged import offsets_of
+from brimful.tables import Ragged, open_table
+from brimful.typing import Int64Array
+
+
+def assembled_table(
+    earlier_table: LengthTable | None,
+    tasks: list[BlockTask],
+    context: BlockContext,
+    provenance: dict[str, Any],
+    originals: Int64Array | None,
+) -> LengthTable:
+    """Join the rows of an earlier table and the files of the tasks behind them to the table of the source."""
+    source = context.source
+    columns = {name: np.empty(len(source), dtype=np.int32) for name in context.budgets}
+    states = np.zeros(len(source), dtype=np.int64) if context.encoder.takes_media else None
+    runs: list[Ragged] = []
+    accounts: list[Any] = []
+    # Libraries of all rows, also of those that an earlier job measured; tables without any have no such entry.
+    libraries: dict[str, set[str]] = {"engines": set(), "encoded_by": set()}
+    if earlier_table is not None:
+        for name, values in libraries.items():
+            values.update(earlier_table.provenance.get(name, ()))
+        for name in context.budgets:
+            columns[name][: len(earlier_table)] = earlier_table.budgets[name]
+        if states is not None:
+            assert earlier_table.media_states is not None, "others were not taken"
+            states[: len(earlier_table)] = earlier_table.media_states
+        accounts.append(earlier_table.account.as_dict())
+        if context.needs_runs:
+            assert earlier_table.targets is not None
+            assert earlier_table.targets.runs is not None
+            runs.append(earlier_table.targets.runs)
+    for task in tasks:
+        part = open_table(task.part_path)
+        for name in context.budgets:
+            columns[name][task.start : task.stop] = part.flat(name)
+        if states is not None:
+            states[task.start : task.stop] = part.flat(STATES)
+        accounts.append(part.description["account"])
+        libraries["engines"].add(part.description.get("engine", ""))
+        libraries["encoded_by"].add(part.description.get("encoded_by", ""))
+        if context.needs_runs:
+            runs.append(part.ragged(RUNS))
+    if originals is not None:
+        is_copy = originals >= 0
+        for column in columns.values():
+            column[is_copy] = REJECTED
+        if runs:
+            runs = [_without_rows(joined_rows(runs), is_copy)]
+        accounts.append({"filtered": {Duplicates.name: int(is_copy.sum())}} if is_copy.any() else {})
+    targets = None
+    if context.targets:
+        targets = Targets.of_runs(joined_rows(runs)) if context.needs_runs else Targets.of_all_tokens(columns["tokens"])
+    used = {name: sorted(values - {""}) for name, values in libraries.items() if values - {""}}
+    return LengthTable(
+        columns,
+        provenance={**provenance, **used, "account": Account.sum(accounts).as_dict()},
+        rejects=[
+            [sample_id, source.where(sample_id), reason]
+            for sample_id, reason in islice(rejects_of(earlier_table, tasks, originals), MAX_REJECTS)
+        ],
+        targets=targets,
+        media_states=states,
+    )
+
+
+def originals_of(tasks: list[BlockTask], context: BlockContext) -> Int64Array | None:
+    """Return the sample that each sample is a duplicate of, ``int64[num_samples]``, and -1 for none.
+
+    None where duplicates stay. It follows from contents and ids alone, in every order of work.
+    """
+    if not context.needs_contents:
+        return None
+    # Without rows of an earlier table: the tasks cover all samples.
+    parts = [open_table(task.part_path) for task in tasks]
+    high, low = (np.concatenate([part.flat(name) for part in parts]) for name in CONTENT)
+    is_measured = np.concatenate([part.flat("tokens") for part in parts]) > 0
+    firsts = first_of_each(high, low, is_measured & ((high != 0) | (low != 0)))
+    return np.where(firsts == np.arange(len(firsts)), -1, firsts)
+
+
+def _without_rows(ragged: Ragged, is_empty: Any) -> Ragged:
+    """Return rows of which some have no values any more."""
+    sizes = np.diff(ragged.offsets)
+    kept_sizes = np.where(is_empty, 0, sizes)
+    return Ragged(ragged.values[np.repeat(~is_empty, sizes)], offsets_of(kept_sizes))

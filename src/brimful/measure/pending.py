@@ -1,0 +1,166 @@
+"""Blocks of a job: which of them are measured already, and the run of those that are not."""
+
+import os
+from collections.abc import Sequence, Set
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from brimful.blobs import LocalBlobStore
+from brimful.encode.small_jobs import encoder_of_job
+from brimful.encode.token_runs import is_stored
+from brimful.errors import BrimfulError
+from brimful.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
+from brimful.measure.comparison import compare_block, is_compared, measure_and_compare
+from brimful.measure.filters.duplicates import CONTENT
+from brimful.measure.media_comparison import MediaComparison
+from brimful.measure.media_states import STATES, StatedRows, changed_samples
+from brimful.measure.shares import in_words, missing_shares, note_shares
+from brimful.progress import Progress
+from brimful.sources.rows import Block
+from brimful.tables import open_table
+
+_IN_PROCESS_BLOCKS = 3
+"""Maximum blocks that are measured in this process: starting others would take longer."""
+
+
+def task_for(
+    block: Block, start: int, parts: Path, encoded_dir: str | os.PathLike[str] | None, encoded_key: str
+) -> BlockTask:
+    """Return the task of a block from row ``start`` on; its files are named by the content of the rows."""
+    name = block.fingerprint if start == block.start else f"{block.fingerprint}-{start - block.start}"
+    encoded_path = None if encoded_dir is None else str(Path(encoded_dir) / f"{encoded_key}-{name}.arrow")
+    return BlockTask(start, block.stop, str(parts / name[:2] / f"{name}.arrow"), encoded_path, block.num_bytes)
+
+
+def measure_share(
+    context: BlockContext,
+    tasks: list[BlockTask],
+    folder: Path,
+    num_proc: int | None,
+    execution: Execution,
+    progress: Progress,
+    path: str | os.PathLike[str] | None,
+) -> None:
+    """Run the tasks of one share; return if all shares are done.
+
+    Args:
+        folder: of an empty file for each share that is done. A file without its blocks does no harm: who joins measures them.
+        path: of the table of all, beside which a note says that it waits for the other shares.
+
+    Raises:
+        UnfinishedSharesError: others are not done.
+    """
+    own_tasks = execution.share(tasks)
+    changed_blocks = changed_blocks_of(own_tasks, context, num_proc, LOCAL, progress)
+    with progress.stage("measure share", total=sum(map(len, own_tasks)), unit="rows"):
+        run_pending(context, own_tasks, num_proc, progress, changed_blocks=changed_blocks)
+    shares = LocalBlobStore(folder)
+    shares.put_if_absent(f"{execution.num_tasks}/{execution.task_index}", b"")
+    assert execution.num_tasks is not None
+    missing = missing_shares(folder, execution.num_tasks)
+    if missing and path is not None:
+        note_shares(path, folder, execution, context.source.title)
+    execution.check_all_done(execution.num_tasks - len(missing), execution.num_tasks, "shares", in_words(missing))
+
+
+def run_pending(
+    context: BlockContext,
+    tasks: list[BlockTask],
+    num_proc: int | None,
+    progress: Progress,
+    execution: Execution = LOCAL,
+    shared: Sequence[str | os.PathLike[str]] = (),
+    changed_blocks: Set[int] = frozenset(),
+) -> None:
+    """Run the tasks whose files do not exist yet, or are of no use, and compare what nobody compared."""
+    pending_tasks, uncompared_tasks = [], []
+    comparison = MediaComparison(context, progress)
+    undecoded_tasks = []
+    for task in tasks:
+        is_current = task.start not in changed_blocks
+        if is_current and (task.encoded_path is None or has_tokens(task)) and has_lengths(task, context):
+            progress.advance(len(task), resumed=True)
+            if not is_compared(task):
+                uncompared_tasks.append(task)
+            if comparison.is_due(task):
+                undecoded_tasks.append(task)
+        else:
+            pending_tasks.append(task)
+    if num_proc is None and execution.is_local:
+        # Starting a process and loading its tokenizer takes seconds. Lengths alone are mostly the tokenizer's work, which
+        # uses all cores from one process; labels are Python's.
+        limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
+        num_proc = 1 if len(pending_tasks) <= limit else available_cores()
+    encoder = encoder_of_job(context.encoder, tasks)
+    engine = encoder.engine
+    if num_proc == 1 and execution.is_local and pending_tasks:
+        engine.warm_up()
+    # Here one process compares for all workers, beside them; for those of a cluster it would be too slow.
+    compares_here = execution.is_local
+    tasks_done = run_tasks(
+        measure_block if compares_here else measure_and_compare,
+        pending_tasks,
+        context=replace(context, encoder=encoder),
+        num_proc=num_proc,
+        preload={measure_block.__module__: {}, **engine.preload},
+        execution=execution,
+        shared=shared,
+        say=progress.say,
+    )
+    # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
+    with closing(tasks_done) as results:
+        if compares_here and pending_tasks and engine.id and encoder is context.encoder:
+            # Loaded while other processes start, or this one's fast library, and not when they need the cores.
+            engine.reference.engine.load()
+        # Those of a job that was killed before it compared them.
+        for task in uncompared_tasks:
+            compare_block(context, task)
+        for task in undecoded_tasks:
+            comparison.compare(task)
+        for task, num_tokens in results:
+            if compares_here:
+                compare_block(context, task)
+            comparison.compare(task)
+            progress.advance(len(task), tokens=num_tokens)
+
+
+def changed_blocks_of(
+    tasks: list[BlockTask], context: BlockContext, num_proc: int | None, execution: Execution, progress: Progress
+) -> set[int]:
+    """Return the first rows of measured blocks of which a file of media was changed since."""
+    if not context.looks_at_media:
+        return set()
+    # Tokens that are kept have states of their own, which are looked at with them.
+    measured_tasks = [task for task in tasks if task.encoded_path is None and has_lengths(task, context)]
+    runs = [StatedRows(task.start, open_table(task.part_path).flat(STATES)) for task in measured_tasks]
+    changes = changed_samples(context.source, runs, num_proc=num_proc, execution=execution, progress=progress)
+    return {rows.start for rows, _ in changes}
+
+
+def has_tokens(task: BlockTask) -> bool:
+    """Return true if the tokens of a task are stored."""
+    return task.encoded_path is not None and is_stored(task.encoded_path, len(task))
+
+
+def has_lengths(task: BlockTask, context: BlockContext) -> bool:
+    """Return true if the lengths of a task are stored with all that this job asks for."""
+    try:
+        part = open_table(task.part_path)
+        # Reading a column compares it with its checksum.
+        for name in context.budgets:
+            part.flat(name)
+        if context.needs_runs:
+            part.ragged(RUNS)
+        for name in CONTENT if context.needs_contents else ():
+            part.flat(name)
+        if context.encoder.takes_media:
+            part.flat(STATES)  # absent in files of an earlier version: nobody knows which media they are of
+    except (FileNotFoundError, KeyError, BrimfulError):
+        return False
+    if not part.checksummed or len(part) != len(task):
+        return False
+    if not context.encoder.engine.trusts(part.description.get("engine", "")):
+        return False
+    return context.skip_bad or len(part.description["rejects"]) == len(part.description.get("filtered", ()))

@@ -1,0 +1,191 @@
+"""Costs of packs and samples by a model of what computing takes (``cost_model``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from brimful.errors import SettingsError
+from brimful.plan.schedule.cost_model import AnyRealArray, CostModel, Part, check_tiling, real_array
+from brimful.ragged import sums_of
+from brimful.typing import AnyIntArray, Float64Array, Int64Array, Offsets
+
+
+def pack_squares(
+    plan_offsets: Offsets, plan_lengths: AnyIntArray, *, tile: int = 1, window: int | None = None
+) -> Int64Array:
+    """Return the sum of squared segment lengths of each pack: attention is proportional to it.
+
+    Pure: no I/O. Whole numbers, so that the sum is the same on every platform.
+
+    ::
+
+        offsets 0   1         5
+        lengths | 8 | 2 2 2 2 |     tile 1            64, 16
+                                    tile 4            8·8, 4 × (4·2) = 64, 32
+                                    window 4          64 − (8 − 4)², 16 = 48, 16
+
+    Args:
+        plan_offsets: ``int64[num_packs + 1]``, as ``Plan.offsets``.
+        plan_lengths: ``int[num_segments]``, tokens, as ``Plan.lengths``.
+        tile: tokens; the square of a length is the length times itself rounded up to whole tiles.
+        window: tokens; subtracts (length - window)² for each segment that is longer; None subtracts nothing.
+
+    Returns:
+        ``int64[num_packs]``, tokens². A pack without segments has 0.
+
+    Raises:
+        SettingsError: offsets that do not divide the lengths, negative lengths, an impossible tile or window.
+
+    >>> pack_squares(np.array([0, 1, 5]), np.array([8, 2, 2, 2, 2]), tile=4).tolist()
+    [64, 32]
+    """
+    check_tiling(tile, window)
+    _check_plan(plan_offsets, plan_lengths)
+    return sums_of(_areas(plan_lengths.astype(np.int64), tile, window), plan_offsets)
+
+
+def _areas(lengths: Int64Array, tile: int, window: int | None) -> Int64Array:
+    """Return what attention looks at in each segment, as ``pack_squares`` adds it up: ``int64[num_segments]``, tokens²."""
+    areas: Int64Array = lengths * lengths if tile == 1 else -(-lengths // tile) * tile * lengths
+    if window is not None:
+        areas -= np.maximum(lengths - window, 0) ** 2
+    return areas
+
+
+def pack_costs(
+    plan_offsets: Offsets,
+    plan_lengths: AnyIntArray,
+    model: CostModel,
+    *,
+    patches: AnyRealArray | None = None,
+    patch_squares: AnyRealArray | None = None,
+    audio_frames: AnyRealArray | None = None,
+    sounds: AnyRealArray | None = None,
+) -> Float64Array:
+    """Return the cost of each pack.
+
+    Pure: no I/O. Sums are of whole numbers, and the coefficients are applied once a pack: the same bits everywhere.
+
+    Args:
+        plan_offsets: ``int64[num_packs + 1]``, as ``Plan.offsets``.
+        plan_lengths: ``int[num_segments]``, tokens, as ``Plan.lengths``.
+        model: the coefficients.
+        patches: ``[num_packs]``, patches of all pictures and frames of each pack, before any merging.
+        patch_squares: ``[num_packs]``, sum over the pictures of each pack of patches², squared before summing, since no
+            picture looks into another.
+        audio_frames: ``[num_packs]``, columns of the spectrograms of all sounds of each pack.
+        sounds: ``[num_packs]``, number of sounds of each pack.
+
+    Returns:
+        ``float64[num_packs]``, in the model's unit.
+
+    Raises:
+        SettingsError: offsets that do not divide the lengths; sizes of media of another number, negative or not finite, or
+            for a model without their term.
+
+    >>> model = CostModel(linear=2, quadratic=1, tile=1, encoder_linear=1, encoder_quadratic=0.5)
+    >>> pack_costs(np.array([0, 1, 2]), np.array([3, 4]), model, patches=np.array([4, 0]),
+    ...            patch_squares=np.array([8, 0])).tolist()  # 2·3 + 9 + 4 + 0.5·8, and 2·4 + 16
+    [23.0, 24.0]
+    """
+    sizes = {"patches": patches, "patch_squares": patch_squares, "audio_frames": audio_frames, "sounds": sounds}
+    given = {name: values for name, values in sizes.items() if values is not None}
+    for name in given:
+        if not getattr(model, _TERMS[name][1]):
+            raise SettingsError(
+                f"{name} are given and the cost model has {_TERMS[name][1]} = 0: set it, or leave {name} out"
+            )
+    costs = _language_costs(plan_offsets, plan_lengths, model)
+    for name, values in given.items():
+        costs = costs + getattr(model, _TERMS[name][1]) * real_array(name, values, len(costs))
+    return costs
+
+
+def sample_costs(lengths: AnyIntArray, model: CostModel) -> Float64Array:
+    """Return what each sample costs in a pack of its own: ``pack_costs`` without media, with nothing to add up.
+
+    Pure: no I/O.
+
+    Args:
+        lengths: ``int[num_samples]``, tokens, each at least 0.
+        model: the coefficients.
+
+    Returns:
+        ``float64[num_samples]``, in the model's unit.
+
+    >>> sample_costs(np.array([3, 4]), CostModel(linear=2, quadratic=1, tile=1)).tolist()  # 2·3 + 9, and 2·4 + 16
+    [15.0, 24.0]
+    """
+    tokens = np.asarray(lengths, dtype=np.int64)
+    return _combined(model, tokens, lambda window: _areas(tokens, model.tile, window))
+
+
+def pack_part_costs(
+    plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel, sizes: Mapping[str, AnyRealArray]
+) -> Float64Array:
+    """Return the cost of each pack in each part of the model.
+
+    Pure: no I/O.
+
+    Args:
+        plan_offsets, plan_lengths, model: as of ``pack_costs``.
+        sizes: ``[num_packs]`` by name, as the arguments of ``pack_costs``; one that is missing is 0 everywhere.
+
+    Returns:
+        ``float64[num_packs, num_parts]``, a column for each of ``model.parts``. The sum of a row is ``pack_costs``, but for
+        rounding.
+
+    Raises:
+        SettingsError: as of ``pack_costs``; but sizes without a term in the model cost nothing.
+
+    >>> model = CostModel(linear=2, quadratic=1, tile=1, encoder_linear=1, encoder_quadratic=0.5)
+    >>> sizes = {"patches": np.array([4, 0]), "patch_squares": np.array([8, 0])}
+    >>> pack_part_costs(np.array([0, 1, 2]), np.array([3, 4]), model, sizes).tolist()
+    [[15.0, 8.0], [24.0, 0.0]]
+    """
+    language = _language_costs(plan_offsets, plan_lengths, model)
+    costs = {part: np.zeros(len(language)) for part in Part} | {Part.LANGUAGE_MODEL: language}
+    for name, values in sizes.items():
+        part, term = _TERMS[name]
+        costs[part] = costs[part] + getattr(model, term) * real_array(name, values, len(language))
+    return np.stack([costs[part] for part in model.parts], axis=1)
+
+
+_TERMS = {
+    "patches": (Part.VISION_TOWER, "encoder_linear"),
+    "patch_squares": (Part.VISION_TOWER, "encoder_quadratic"),
+    "audio_frames": (Part.AUDIO_TOWER, "audio_linear"),
+    "sounds": (Part.AUDIO_TOWER, "audio_constant"),
+}
+"""Part and coefficient of each size of media."""
+
+
+def _language_costs(plan_offsets: Offsets, plan_lengths: AnyIntArray, model: CostModel) -> Float64Array:
+    _check_plan(plan_offsets, plan_lengths)
+    tokens = sums_of(plan_lengths, plan_offsets)
+    return _combined(
+        model, tokens, lambda window: pack_squares(plan_offsets, plan_lengths, tile=model.tile, window=window)
+    )
+
+
+def _combined(model: CostModel, tokens: AnyIntArray, squares_of: Callable[[int | None], Int64Array]) -> Float64Array:
+    """Apply the coefficients to tokens, and to their squares without a window (None) and with the model's."""
+    squares = squares_of(None).astype(np.float64)
+    if model.window is not None and model.windowed_share:
+        squares = (1.0 - model.windowed_share) * squares + model.windowed_share * squares_of(model.window)
+    costs: Float64Array = model.linear * tokens + model.quadratic * squares
+    return costs
+
+
+def _check_plan(offsets: Offsets, lengths: AnyIntArray) -> None:
+    if offsets.ndim != 1 or len(offsets) == 0 or lengths.ndim != 1:
+        raise SettingsError("plan_offsets and plan_lengths must be flat arrays, the offsets with at least one entry")
+    if int(offsets[0]) != 0 or int(offsets[-1]) != len(lengths) or bool((offsets[1:] < offsets[:-1]).any()):
+        raise SettingsError(
+            f"plan_offsets must rise from 0 to the number of plan_lengths ({len(lengths):,}); they go from "
+            f"{int(offsets[0]):,} to {int(offsets[-1]):,}"
+        )
+    if len(lengths) and int(lengths.min()) < 0:
+        raise SettingsError(f"plan_lengths holds {int(lengths.min())}; a length is at least 0")
