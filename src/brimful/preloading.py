@@ -83,11 +83,12 @@ def _load(directory: str) -> None:
 
 
 if os.environ.get(TOKENIZER):
+    _thread = threading.Thread(target=_load, args=(os.environ[TOKENIZER],))
+    _thread.start()
+
     # Hooks before a fork run in the reverse order of their registration. These modules register some that take locks; the
     # thread may need those locks to end, so they come behind the hook that waits for it.
     import concurrent.futures.thread  # noqa: F401
     import logging  # noqa: F401
 
-    _thread = threading.Thread(target=_load, args=(os.environ[TOKENIZER],))
-    _thread.start()
     os.register_at_fork(before=_thread.join)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -104,6 +105,33 @@ def test_facts_of_a_second_job_are_those_of_the_first(small_qwen, fresh_cache, t
     assert second.sizes is not None
     np.testing.assert_array_equal(first.sizes.num_bytes, second.sizes.num_bytes)
     assert first.sizes.form == second.sizes.form
+
+
+@pytest.mark.parametrize(
+    ("alphabet", "is_joined"), [("ab", True), ("a ", False), (["#version", "b"], False), (["b", "#version"], True)]
+)
+def test_the_state_is_that_of_the_tokenizer(alphabet, is_joined, fresh_cache):
+    """Merges are written as one text each, which loads in less time, unless that would say something else."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models
+    from transformers import PreTrainedTokenizerFast
+
+    left, right = alphabet
+    backend = Backend(models.BPE(vocab={left: 0, right: 1, left + right: 2}, merges=[(left, right)]))
+    hf = PreTrainedTokenizerFast(tokenizer_object=backend)
+    state = TokenizerFacts.of(hf).state
+    assert state is not None
+    assert json.loads(state)["model"]["merges"] == [f"{left} {right}" if is_joined else [left, right]]
+    assert Backend.from_str(state).to_str() == hf.backend_tokenizer.to_str()
+
+
+def test_the_state_of_a_real_tokenizer(small_qwen):
+    """Ten thousand merges, added tokens, a normalizer."""
+    from tokenizers import Tokenizer as Backend
+
+    tokenizer = Tokenizer(small_qwen)
+    assert tokenizer.facts.state is not None
+    assert Backend.from_str(tokenizer.facts.state).to_str() == tokenizer.hf.backend_tokenizer.to_str()
 
 
 def test_a_changed_tokenizer_is_loaded_again(small_qwen, fresh_cache, tmp_path):
