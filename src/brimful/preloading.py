@@ -45,12 +45,11 @@ def fast_tokenizer(state: bytes) -> Any:
     """
     from fastokens._native import Tokenizer
 
-    key = hashlib.blake2b(state).digest()
     with _lock:
-        if key not in _tokenizers:
+        if state not in _tokenizers:
             _tokenizers.clear()  # one is some hundred megabytes, and a job has one
-            _tokenizers[key] = Tokenizer.from_json_str(state.decode())
-        return _tokenizers[key]
+            _tokenizers[state] = Tokenizer.from_json_str(state.decode())
+        return _tokenizers[state]
 
 
 def is_small(num_bytes: int, num_rows: int) -> bool:
