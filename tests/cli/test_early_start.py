@@ -1,11 +1,24 @@
 """Loading begins before the command, where a job will need it and nowhere else."""
 
+import gc
+import os
+
 import pytest
 
 from brimful import preloading
 from brimful.cli import early_start
 from brimful.execute import workers
 from brimful.preloading import TOKENIZER
+
+
+@pytest.fixture(autouse=True)
+def process_as_before(monkeypatch):
+    """The program may change its process; this one has other tests to run."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -81,3 +94,20 @@ def test_jobs_that_do_not_need_it(put, servers, loads, processes, tmp_path, word
     files = {name: put(f"{name}.jsonl", "x" * size) for name, size in (("DATA", 20), ("SOME", 10), ("EMPTY", 0))}
     early_start.start_early([{**files, "HERE": str(tmp_path)}.get(word, word) for word in words])
     assert (servers, loads, processes) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("command", "is_changed"), [("pack", True), ("measure", True), ("verify", False), ("demo", False)]
+)
+def test_only_commands_that_train_nothing_leave_numpy_one_thread(command, is_changed):
+    """A model that is trained in this process needs all cores, and the collector as it is."""
+    before = gc.get_threshold()
+    early_start.start_early([command])
+    assert ("OPENBLAS_NUM_THREADS" in os.environ) == is_changed
+    assert (gc.get_threshold() != before) == is_changed
+
+
+def test_the_number_of_threads_that_a_user_chose_stays(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    early_start.start_early(["pack"])
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"

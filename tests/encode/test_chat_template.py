@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -95,6 +96,17 @@ def test_a_shape_that_differs_is_rendered_by_jinja(monkeypatch):
     template = _encoder.__wrapped__("chatml")._chat_template
     assert "abc" in template.render([{"role": "user", "content": "abc"}], None)
     assert "abc" in template.render([{"role": "system", "content": "abc"}, {"role": "user", "content": "abc"}], None)
+
+
+@pytest.mark.parametrize("source", ["{{ messages[0]['content'] }}", "{% generation %}x{% endgeneration %}", "{% if %}"])
+def test_loading_compiles_a_template_and_refuses_none(fresh_cache, source):
+    """A template that cannot be compiled is refused with its first conversation, which has a line and a name."""
+    style = STYLES["chatml"]
+    template = ChatEncoder(tokenizer_of(style), chat_template=source)._chat_template
+    template.load()  # nobody compared it before
+    with contextlib.suppress(Exception):
+        template.by_reference([{"role": "user", "content": "a"}], None)
+    template.load()
 
 
 def test_the_engine_is_named():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from dataclasses import replace
 
 import pytest
@@ -13,8 +15,9 @@ from brimful.encode import ChatEncoder
 from brimful.encode.fast_tokenizer import FastTokenizer
 from brimful.encode.tokenizer import Tokenizer
 from brimful.errors import CacheMismatchError, EncodersDifferError
-from brimful.measure import LengthTable, comparison, measure_lengths
+from brimful.measure import LengthTable, comparison, measure_lengths, pending
 from brimful.measure.block import BlockContext, BlockTask, measure_block
+from brimful.measure.filters import as_filters
 from brimful.sources import open_source
 from tests.measure.planted import chats, lose_tokens, shift_targets
 
@@ -205,3 +208,38 @@ def test_tokens_that_nobody_compared_are_compared_where_their_lengths_were(
     (tmp_path / "tokens.arrow").unlink()
     assert not comparison.is_compared(task)
     comparison.compare_block(context, task)
+
+
+def test_nobody_waits_for_rows_of_other_blocks(put, fresh_cache, small_qwen, monkeypatch):
+    """The reference begins with the first block; the one that is measured first may be another."""
+    context = BlockContext(
+        open_source(put("a.jsonl", chats())), ChatEncoder(small_qwen), ("tokens",), False, False, True
+    )
+    first, second, third = (BlockTask(start, start + 1, "", None) for start in range(3))
+    is_begun, may_end = threading.Event(), threading.Event()
+
+    def encode(context, task):
+        is_begun.set()
+        assert may_end.wait(10)
+        return task.start
+
+    monkeypatch.setattr(pending, "reference_rows", encode)
+    with contextlib.closing(pending._ReferenceRows(context)) as rows:
+        rows.begin([first, second])
+        assert is_begun.wait(10)
+        assert rows.of(second) is None
+        assert rows.of(third) is None
+        may_end.set()
+        assert rows.of(first) == 0
+
+
+def test_rows_that_a_filter_leaves_out_are_not_encoded_early(put, fresh_cache, small_qwen, monkeypatch):
+    """Which they are is known behind the measuring."""
+    source = open_source(put("a.jsonl", chats()))
+    context = BlockContext(
+        source, ChatEncoder(small_qwen), ("tokens",), False, False, True, filters=as_filters(["duplicates"])
+    )
+    monkeypatch.setattr(pending, "reference_rows", lambda *_: pytest.fail("encoded"))
+    with contextlib.closing(pending._ReferenceRows(context)) as rows:
+        rows.begin([BlockTask(0, 1, "", None)])
+        assert rows.of(BlockTask(0, 1, "", None)) is None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from brimful.execute import available_cores
+from brimful.execute.garbage import collect_rarely
 from brimful.preloading import TOKENIZER, USUAL_ROW_BYTES, begin_to_load, is_small
 from brimful.tokenizer_process import begin_process
 
@@ -27,7 +28,12 @@ def start_early(arguments: Sequence[str]) -> None:
     The reference encodes little data, in a process of its own; the fast library more, in this process; and workers much.
     """
     words = [part for word in arguments for part in word.split("=", 1)]
-    if not words or words[0] not in _COMMANDS or not _EXCLUDED.isdisjoint(words):
+    if not words or words[0] not in _COMMANDS:
+        return
+    # Nothing here multiplies matrices, and idle threads of NumPy's library for it turn in circles for a tenth of a second.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    collect_rarely()
+    if not _EXCLUDED.isdisjoint(words):
         return
     options = dict(pairwise(words))
     tokenizer = os.path.expanduser(options.get("--tokenizer", ""))

@@ -1,5 +1,6 @@
 """A chat template, rendered by the fastest engine that gives its text."""
 
+import contextlib
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -125,6 +126,13 @@ class ChatTemplate:
         if self.needs_transformers:
             return self._by_transformers(messages, tools, add_generation_prompt)
         return self._by_jinja(messages, tools, add_generation_prompt)
+
+    def load(self) -> None:
+        """Compile the template, if Jinja renders it."""
+        if self.is_known and not self.needs_transformers:
+            # One that cannot be compiled is refused with the first conversation, by name.
+            with contextlib.suppress(Exception):
+                compile_template(self._source)
 
     @property
     def engine(self) -> str:

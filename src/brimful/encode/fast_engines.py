@@ -95,6 +95,10 @@ class ChatEngine(TokenizerEngine):
             else:
                 super().distrust(name, reason)
 
+    def load(self) -> None:
+        super().load()
+        self._template().load()
+
     @property
     def preload(self) -> Mapping[str, Mapping[str, str]]:
         modules = super().preload

@@ -53,16 +53,26 @@ def write_stored(
 ) -> None:
     """Write the samples of one block.
 
-    A token that is no target is stored as its bitwise complement, so that one int32 holds both.
-
     Args:
         ids: ``int32``, a row for each sample; empty for a rejected one.
         loss_mask: ``bool[len(ids.values)]``.
         media: of each row that has some.
     """
-    columns = {"signed_ids": Ragged(mask_as_complement(ids.values, loss_mask), ids.offsets)}
+    write_signed(path, Ragged(mask_as_complement(ids.values, loss_mask), ids.offsets), media)
+
+
+def write_signed(
+    path: str | os.PathLike[str], signed_ids: Ragged, media: Mapping[int, Sequence[KeptMedium]] | None = None
+) -> None:
+    """Write the samples of one block, whose tokens are in the form of ``mask_as_complement``.
+
+    Args:
+        signed_ids: ``int32``, a row for each sample; empty for a rejected one.
+        media: of each row that has some.
+    """
+    columns = {"signed_ids": signed_ids}
     if media:
-        texts = [_media_to_json(media[row]) if row in media else b"" for row in range(len(ids))]
+        texts = [_media_to_json(media[row]) if row in media else b"" for row in range(len(signed_ids))]
         columns["media"] = Ragged(np.frombuffer(b"".join(texts), dtype=np.uint8), offsets_of([*map(len, texts)]))
     write_table(path, columns, {"kind": "encoded"})
 
@@ -126,7 +136,10 @@ def _open_runs(path: str | os.PathLike[str], *, checked: bool = True) -> Ragged:
 
 
 def mask_as_complement(ids: TokenIds, loss_mask: LossMask) -> TokenIds:
-    """Return ``int32[num_tokens]``: the token id at a target, its bitwise complement (below 0) elsewhere."""
+    """Return ``int32[num_tokens]``: the token id at a target, its bitwise complement (below 0) elsewhere.
+
+    So one number holds a token and whether it is a target.
+    """
     return np.where(loss_mask, ids, ~ids)
 
 

@@ -2,14 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from brimful.encode.encoder import Encoder
-from brimful.encode.token_runs import KeptMedium, write_stored
+from brimful.encode.token_runs import KeptMedium, mask_as_complement, write_signed
 from brimful.errors import BadSampleError
 from brimful.measure.account import Account
 from brimful.measure.filters import Duplicates, Filter, rejection
@@ -104,16 +104,16 @@ def measure_block(context: BlockContext, task: BlockTask) -> int:
         stamps: dict[int, list[int]] = {}
         if task.encoded_path is not None and context.encoder.takes_media:
             batches = _stamped(batches, stamps)
-        ids, mask, media = _encode(context, task, batches, errors, account)
-        tokens = np.diff(ids.offsets).astype(np.int32)
+        mask, signed_ids, media = _encode(context, task, batches, errors, account)
+        tokens = np.diff(mask.offsets).astype(np.int32)
         columns |= _sizes_of_media(context, media, len(task))
         if "loss_tokens" in context.budgets:
-            columns["loss_tokens"] = np.diff(offsets_of(mask)[ids.offsets]).astype(np.int32)
+            columns["loss_tokens"] = np.diff(offsets_of(mask.values)[mask.offsets]).astype(np.int32)
         # The file of lengths is written last: a job that is killed between the two measures the block again.
         if task.encoded_path is not None:
-            write_stored(task.encoded_path, ids, mask, _kept(media, stamps, task.start))
+            write_signed(task.encoded_path, Ragged(signed_ids, mask.offsets), _kept(media, stamps, task.start))
         if context.needs_runs:
-            columns[RUNS] = runs_of_masks(Ragged(mask, ids.offsets))
+            columns[RUNS] = runs_of_masks(mask)
     else:
         # Labels are not needed where every token but the first is a target, or nobody asks for targets.
         tokens = _measure(context, task, batches, errors, account)
@@ -188,25 +188,31 @@ def _encode(
     batches: Iterable[list[Sample]],
     errors: list[BadSampleError],
     account: Account,
-) -> tuple[Ragged, LossMask, dict[int, tuple[PlacedMedium, ...]]]:
-    """Return the tokens and the loss mask of all rows, none for those that cannot be encoded, and the media by row."""
+) -> tuple[Ragged, TokenIds, dict[int, tuple[PlacedMedium, ...]]]:
+    """Return the loss mask and the tokens of all rows, and the media by row.
+
+    The mask of a row that cannot be encoded is empty. Tokens are in the form of ``mask_as_complement``, and none unless the
+    task keeps them.
+    """
     sizes = np.zeros(len(task), dtype=np.int64)
-    values: list[TokenIds] = [np.empty(0, dtype=np.int32)]
+    signed_ids: list[TokenIds] = [np.empty(0, dtype=np.int32)]
     masks: list[LossMask] = [np.empty(0, dtype=bool)]
     media: dict[int, tuple[PlacedMedium, ...]] = {}
     for samples, batch in _in_halves(context.encoder.begin_encoding, batches):
         lengths, offsets = batch.lengths, batch.ids.offsets
         # Samples come in the order of their rows, and so do their tokens.
         sizes[[sample.sample_id - task.start for sample in samples]] = lengths
-        values.append(batch.ids.values)
         masks.append(batch.loss_mask)
+        if task.encoded_path is not None:
+            # Batch by batch, as long as its tokens are in the processor's cache.
+            signed_ids.append(mask_as_complement(batch.ids.values, batch.loss_mask))
         errors += batch.errors.values()
         media |= {samples[index].sample_id - task.start: items for index, items in batch.media.items()}
         # The first token of a sample is no target: nothing stands before it from which it could be predicted.
         num_targets = np.diff(offsets_of(batch.loss_mask)[offsets])
         num_targets[lengths > 0] -= batch.loss_mask[offsets[:-1][lengths > 0]]
         _count(context, account, samples, lengths > 0, num_targets > 0)
-    return Ragged(np.concatenate(values), offsets_of(sizes)), np.concatenate(masks), media
+    return Ragged(np.concatenate(masks), offsets_of(sizes)), np.concatenate(signed_ids), media
 
 
 def _stamped(batches: Iterable[list[Sample]], stamps: dict[int, list[int]]) -> Iterator[list[Sample]]:
@@ -293,21 +299,27 @@ def _in_halves(
 ) -> Iterator[tuple[list[Sample], _Result]]:
     """Yield the result of each batch: one is tokenised, which needs no Python, while the next is rendered.
 
+    Rendering has a thread of its own, and tokenising has this one: ``fastokens`` makes tables for each thread, and the first
+    thread of a worker process has those of the server that it was forked from.
+
     Args:
         begin: does the first half of the work on a batch, and returns the function of the second.
         batches: of samples.
     """
+    remaining = iter(batches)
+
+    def render() -> tuple[list[Sample], Callable[[], _Result]] | None:
+        batch = next(remaining, None)
+        return None if batch is None else (batch, begin(batch))
+
     pool = ThreadPoolExecutor(1)
-    queue: deque[tuple[list[Sample], Future[_Result]]] = deque()
     try:
-        for batch in batches:
-            queue.append((batch, pool.submit(begin(batch))))
-            # The queue is bounded: rendered texts of all batches would not fit in memory.
-            if len(queue) > _BATCHES_AHEAD:
-                first_batch, future = queue.popleft()
-                yield first_batch, future.result()
-        for first_batch, future in queue:
-            yield first_batch, future.result()
+        # The queue is bounded: rendered texts of all batches would not fit in memory.
+        queue = deque(pool.submit(render) for _ in range(_BATCHES_AHEAD))
+        while (rendered := queue.popleft().result()) is not None:
+            queue.append(pool.submit(render))
+            batch, finish = rendered
+            yield batch, finish()
     finally:
         pool.shutdown(cancel_futures=True)  # an error or Ctrl-C waits for one batch and not for all that are queued
 

@@ -5,7 +5,7 @@ both all the same. One difference stops the job: what those libraries encoded is
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,36 @@ _CHARACTERS = 1 << 17
 """Characters behind which no further row of a place is: sixteen long documents would take longer than their block."""
 
 
-def compare_block(context: BlockContext, task: BlockTask) -> None:
+def reference_rows(
+    context: BlockContext, task: BlockTask, filtered_rows: Collection[int] = ()
+) -> list[tuple[Sample, EncodedSample | BadSampleError]]:
+    """Return the samples of a block to compare, each as the reference encodes it.
+
+    Args:
+        context, task: of the block.
+        filtered_rows: rows that a filter left out, counted from the first of the block.
+    """
+    pairs: list[tuple[Sample, EncodedSample | BadSampleError]] = []
+    for first in _first_rows(task):
+        readable = _few_of(
+            sample
+            for sample in context.source.read(first, min(first + ROWS, task.stop))
+            if isinstance(sample, Sample) and sample.sample_id - task.start not in filtered_rows
+        )
+        pairs += zip(readable, context.encoder.engine.reference.encode_batch(readable), strict=True)
+    return pairs
+
+
+def compare_block(
+    context: BlockContext,
+    task: BlockTask,
+    expected: Sequence[tuple[Sample, EncodedSample | BadSampleError]] | None = None,
+) -> None:
     """Compare a few rows of a measured block with the reference, and record that it was done.
+
+    Args:
+        context, task: of the block.
+        expected: its ``reference_rows``, if they were encoded before.
 
     Raises:
         EncodersDifferError: one has other tokens or other targets.
@@ -45,19 +73,12 @@ def compare_block(context: BlockContext, task: BlockTask) -> None:
     if task.encoded_path is not None and None not in fingerprints:
         stored = StoredSamples([(task.start, task.encoded_path)])
     runs = part.ragged(RUNS) if context.needs_runs else None
-    for first in _first_rows(task):
-        readable = _few_of(
-            sample
-            for sample in context.source.read(first, min(first + ROWS, task.stop))
-            if isinstance(sample, Sample) and sample.sample_id - task.start not in filtered_rows
-        )
-        results = context.encoder.engine.reference.encode_batch(readable)
-        for sample, expected in zip(readable, results, strict=True):
-            row = sample.sample_id - task.start
-            targets = None if runs is None else mask_of_runs(runs.row(row), max(0, int(tokens[row])))
-            difference = _difference(sample, expected, int(tokens[row]), targets, stored)
-            if difference:
-                raise _refusal(context, part.description, sample, difference)
+    for sample, reference in reference_rows(context, task, filtered_rows) if expected is None else expected:
+        row = sample.sample_id - task.start
+        targets = None if runs is None else mask_of_runs(runs.row(row), max(0, int(tokens[row])))
+        difference = _difference(sample, reference, int(tokens[row]), targets, stored)
+        if difference:
+            raise _refusal(context, part.description, sample, difference)
     # Behind the comparison: a job that is killed before compares the block when it goes on.
     with contextlib.suppress(OSError, BrimfulError), atomic_file(_record(task)) as file:
         file.write("\n".join(name for name in fingerprints if name is not None).encode())

@@ -2,27 +2,33 @@
 
 import os
 from collections.abc import Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from brimful.blobs import LocalBlobStore
+from brimful.encode.encoded import EncodedSample
 from brimful.encode.small_jobs import encoder_of_job
 from brimful.encode.token_runs import is_stored
-from brimful.errors import BrimfulError
+from brimful.errors import BadSampleError, BrimfulError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
-from brimful.measure.comparison import compare_block, is_compared, measure_and_compare
+from brimful.measure.comparison import compare_block, is_compared, measure_and_compare, reference_rows
 from brimful.measure.filters.duplicates import CONTENT
 from brimful.measure.media_comparison import MediaComparison
 from brimful.measure.media_states import STATES, StatedRows, changed_samples
 from brimful.measure.shares import in_words, missing_shares, note_shares
 from brimful.progress import Progress
 from brimful.sources.rows import Block
+from brimful.sources.sample import Sample
 from brimful.tables import open_table
 
 _IN_PROCESS_BLOCKS = 3
 """Maximum blocks that are measured in this process: starting others would take longer."""
+
+_NUM_EARLY_BLOCKS = 16
+"""Blocks whose rows to compare are encoded before they are needed, at most."""
 
 
 def task_for(
@@ -110,10 +116,11 @@ def run_pending(
         say=progress.say,
     )
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
-    with closing(tasks_done) as results:
+    with closing(tasks_done) as results, closing(_ReferenceRows(context)) as expected_rows:
         if compares_here and pending_tasks and engine.id and encoder is context.encoder:
-            # Loaded while other processes start, or this one's fast library, and not when they need the cores.
+            # While other processes start, or this one's fast library is loaded, and not when they need the cores.
             engine.reference.engine.load()
+            expected_rows.begin(pending_tasks)
         # Those of a job that was killed before it compared them.
         for task in uncompared_tasks:
             compare_block(context, task)
@@ -121,9 +128,34 @@ def run_pending(
             comparison.compare(task)
         for task, num_tokens in results:
             if compares_here:
-                compare_block(context, task)
+                compare_block(context, task, expected_rows.of(task))
             comparison.compare(task)
             progress.advance(len(task), tokens=num_tokens)
+
+
+class _ReferenceRows:
+    """Rows to compare of the first blocks, encoded by the reference in a thread while nobody else has work."""
+
+    def __init__(self, context: BlockContext) -> None:
+        self._context = context
+        self._pool = ThreadPoolExecutor(1)
+        self._futures: dict[int, Future[list[tuple[Sample, EncodedSample | BadSampleError]]]] = {}
+
+    def begin(self, tasks: Sequence[BlockTask]) -> None:
+        """Begin with the rows of the first tasks."""
+        if self._context.filters:
+            return  # nobody knows yet which rows they leave out
+        for task in tasks[:_NUM_EARLY_BLOCKS]:
+            self._futures[task.start] = self._pool.submit(reference_rows, self._context, task)
+
+    def of(self, task: BlockTask) -> list[tuple[Sample, EncodedSample | BadSampleError]] | None:
+        """Return the rows of a block; None if they were not begun, so that nobody waits for those of others."""
+        future = self._futures.pop(task.start, None)
+        return None if future is None or future.cancel() else future.result()
+
+    def close(self) -> None:
+        """Leave what was not begun."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 def changed_blocks_of(

@@ -25,7 +25,7 @@ from brimful.sources.stamp import Stamp, changed
 from brimful.typing import Fingerprint
 
 _BOM = b"\xef\xbb\xbf"
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 18
 _PIECE_ROWS = 1024
 """Maximum lines of one reading: few enough that the first comes at once, enough that a look at the file's stamp
 behind each reading costs nothing."""

@@ -1,6 +1,7 @@
 """The master problem of column generation: a linear programme over patterns, solved by HiGHS."""
 
 from abc import ABC, abstractmethod
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -74,6 +75,12 @@ class MasterProblem(ABC):
 def installed_solver() -> str:
     """Name the library that solves the problem; empty if none is installed."""
     return next((name for name in ("highspy", "scipy") if find_spec(name) is not None), "")
+
+
+def import_solver() -> None:
+    """Import the library that solves the problem, if one is installed, before it is needed."""
+    if installed_solver():
+        import_module(installed_solver())
 
 
 def master_problem_of(demands: Float64Array) -> MasterProblem:

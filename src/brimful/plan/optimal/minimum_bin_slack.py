@@ -178,7 +178,9 @@ def _search(
             upper = longest
             steps = 0
             while room > 0:
-                item = min(upper, longest_fit[room])
+                item = longest_fit[room]
+                if item > upper:
+                    item = upper
                 while item >= 0 and (remaining[item] == 0 or reachable[room - lengths[item]] == 0):
                     item -= 1
                     steps += 1

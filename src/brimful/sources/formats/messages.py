@@ -25,7 +25,11 @@ class Messages(RowFormat):
 
     def conversations(self, rows: Sequence[dict[str, Any]]) -> Sequence[PlainMessages | None]:
         messages, tools = self.fields["messages"], self.fields["tools"]
-        return [
-            PlainMessages.of(turns) if type(turns := row.get(messages)) is list and row.get(tools) is None else None
+        conversations = [
+            turns if type(turns := row.get(messages)) is list and turns and row.get(tools) is None else None
             for row in rows
         ]
+        turns_of_rows = [turns for turns in conversations if turns is not None]
+        if len(turns_of_rows) == len(rows):
+            return PlainMessages.of_many(turns_of_rows)
+        return [None if turns is None else PlainMessages.of(turns) for turns in conversations]
