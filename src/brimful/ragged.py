@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from brimful.typing import AnyIntArray, Int64Array, Offsets
+from brimful.typing import AnyIntArray, BoolArray, Int64Array, Offsets
 
 
 def offsets_of(sizes: npt.ArrayLike) -> Offsets:
@@ -73,3 +73,29 @@ def ranges(begins: AnyIntArray, sizes: AnyIntArray) -> Int64Array:
     shifts = np.asarray(begins, dtype=np.int64) - starts_of(sizes)
     numbers: Int64Array = np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(shifts, sizes)
     return numbers
+
+
+def mask_of_ranges(begins: Int64Array, ends: Int64Array, count: int) -> BoolArray:
+    """Mark the elements that lie in a range.
+
+    Args:
+        begins, ends: of ranges ``[begin, end)``, in any order; a range whose end is not behind its begin is empty.
+        count: number of elements.
+
+    Returns:
+        ``bool[count]``.
+
+    >>> mask_of_ranges(np.array([1, 3]), np.array([2, 5]), 6).tolist()
+    [False, True, False, True, True, False]
+    """
+    is_range = begins < ends
+    begins, ends = begins[is_range], ends[is_range]
+    if (begins[1:] < begins[:-1]).any():
+        order = np.argsort(begins, kind="stable")
+        begins, ends = begins[order], ends[order]
+    edges = np.zeros(2 * len(begins) + 2, dtype=np.int64)
+    edges[1:-1:2], edges[2:-1:2], edges[-1] = begins, np.maximum.accumulate(ends), count
+    # A range that begins inside another begins where all in front of it have ended.
+    np.maximum(edges[3:-1:2], edges[2:-2:2], out=edges[3:-1:2])
+    # Elements between two edges are outside, inside, outside, …
+    return np.repeat(np.arange(len(edges) - 1) % 2 == 1, np.diff(edges))

@@ -22,7 +22,7 @@ from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokens import TokenEncoder
 from brimful.errors import BadSampleError
 from brimful.messages import setting
-from brimful.ragged import offsets_of, ranges
+from brimful.ragged import mask_of_ranges, offsets_of, ranges
 from brimful.sources.sample import Sample
 from brimful.tables import Ragged
 from brimful.typing import LossMask, Offsets
@@ -281,13 +281,7 @@ def _lengths_of(batch: EncodedBatch) -> MeasuredLengths:
 
 def _mask_of(tokens: TokenizedTexts, spans: TextSpans) -> LossMask:
     """Return ``bool[num_tokens]``, true for tokens that hold a character of a span."""
-    first_tokens, last_tokens = tokens.runs(*spans)
     offsets: Offsets = tokens.ids.offsets
-    # Each run opens at its first token and closes behind its last: the running sum counts the open ones.
-    # Two runs share a token at most where spans touch within it: small numbers hold the count.
-    edges = np.zeros(len(tokens.ids.values) + 1, dtype=np.int16)
-    is_run = first_tokens < last_tokens
-    text_starts = offsets[spans.rows[is_run]]
-    np.add.at(edges, text_starts + first_tokens[is_run], 1)
-    np.add.at(edges, text_starts + last_tokens[is_run], -1)
-    return np.cumsum(edges[:-1], dtype=np.int16) > 0
+    first_tokens, last_tokens = tokens.runs(*spans)
+    text_starts = offsets[spans.rows]
+    return mask_of_ranges(text_starts + first_tokens, text_starts + last_tokens, len(tokens.ids.values))
