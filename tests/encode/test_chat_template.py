@@ -57,6 +57,29 @@ def test_white_space_that_only_python_strips():
     assert text == "[a]"
 
 
+def test_white_space_in_conversations_of_many_shapes():
+    """After forty shapes a new one is compared with hard texts still, or its second conversation is not stripped."""
+    source = "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}"
+    template = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=source)._chat_template
+    for num_turns in range(1, 41):
+        for content in ("a", "a\x1f"):
+            messages = [{"role": "user", "content": content}] * num_turns
+            assert template.render(messages, None) == "[a]" * num_turns
+
+
+def test_hard_texts_are_compared_where_a_turn_stands_for_the_first_time():
+    """A template may strip the answer of a tool alone, which comes in the hundredth conversation."""
+    source = "{% for m in messages %}[{{ m.content | trim if m.role == 'tool' else m.content }}]{% endfor %}"
+    template = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=source)._chat_template
+    assert template.engine.startswith("minijinja ")
+    for num_turns in range(1, 41):
+        messages = [{"role": "user", "content": "a\x1f"}] * num_turns
+        assert template.render(messages, None) == "[a\x1f]" * num_turns
+    for content in ("a", "a\x1f"):
+        messages = [{"role": "user", "content": content}, {"role": "tool", "content": content}]
+        assert template.render(messages, None) == f"[{content}][a]"
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

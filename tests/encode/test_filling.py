@@ -158,7 +158,7 @@ def test_a_text_that_differs_from_jinjas_is_not_filled(monkeypatch):
     trimming = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
     monkeypatch.setattr(trimming._chat_template, "proved_text", lambda *_: text)
     assert trimming._filling.fill(*conversation) is None
-    monkeypatch.setattr(filling, "HARD_SHAPES", 0)
+    monkeypatch.setattr(filling, "_HARD_SHAPES", 0)
     trusting = _encoder(TEMPLATES["tools in front"].replace("m.content }}", "m.content | trim }}"))
     monkeypatch.setattr(trusting._chat_template, "proved_text", lambda *_: text)
     assert trusting._filling.fill(*conversation) is not None

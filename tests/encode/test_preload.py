@@ -11,7 +11,11 @@ from brimful.preloading import TOKENIZER
 
 SERVER = """
 import os, sys
+from pathlib import Path
 import brimful.preloading, brimful.execute.preload, brimful.measure.block, brimful.encode.preload
+threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+print(sum(name.startswith(("fastokens", "rayon")) for name in threads))
+sys.stdout.flush()
 child = os.fork()
 if child == 0:
     from brimful.preloading import _tokenizers
@@ -30,4 +34,6 @@ def test_a_fork_waits_for_the_tokenizer_and_for_no_lock(qwen, qwen_tokenizer, fr
     environment = {**os.environ, TOKENIZER: str(qwen_tokenizer), "BRIMFUL_CACHE": str(fresh_cache)}
     command = [sys.executable, "-c", SERVER]
     shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert shown.split() == ["1", "False"]
+    assert shown.split() == ["0", "1", "False"], (
+        "no thread holds a lock of the library at a fork, and what it loaded is there"
+    )

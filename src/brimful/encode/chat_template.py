@@ -10,7 +10,7 @@ from brimful.encode.jinja_templates import compile_template
 from brimful.encode.opaque import proved_text
 from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.encode.proofs import recall, remember
-from brimful.encode.shapes import shape_of
+from brimful.encode.shapes import Shape, shape_of, surroundings_of
 from brimful.sources.sample import Message, MixedMessages
 from brimful.versions import version_of
 
@@ -21,9 +21,6 @@ _REASONING = frozenset(_REASONING_NAMES)
 
 HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
 """Text with white space of every kind at its ends, and with all that templates look for in an answer."""
-
-HARD_SHAPES = 32
-"""Shapes of conversations that are compared with hard texts, too."""
 
 _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
     ([{"role": "user", "content": "a"}], None),
@@ -69,7 +66,8 @@ class ChatTemplate:
     Three engines give the same text: Transformers, whose text is the meaning of the template; Jinja in a sandbox of
     the same settings, without what Transformers does around each call; and ``minijinja``. A faster one is taken
     after it gave the text of the slower one: Jinja on built-in conversations (kept for later jobs), ``minijinja`` on the
-    first conversation of each shape, as it is and with hard texts. It takes over where ``minijinja`` raises, too.
+    first conversation of each shape, as it is and, until it passed with each turn in its surroundings, with hard texts. It
+    takes over where ``minijinja`` raises, too.
 
     Args:
         source: Jinja source.
@@ -93,10 +91,11 @@ class ChatTemplate:
         self._source, self._variables, self._by_transformers = source, dict(variables), render
         self._aliases_reasoning = aliases_reasoning
         self._is_fast_wanted, self._is_jinja_wanted = fast, jinja
-        self._trusted_shapes: dict[Hashable, bool] = {}
+        self._trusted_shapes: dict[Shape, bool] = {}
+        self._proved_surroundings: set[Hashable] = set()  # of turns whose hard texts were equal
 
     def render(
-        self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False, shape: Hashable = None
+        self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False, shape: Shape | None = None
     ) -> str:
         """Return the text of a conversation.
 
@@ -113,7 +112,7 @@ class ChatTemplate:
             return self.by_reference(messages, tools, add_generation_prompt)
         if shape is None:
             shape = shape_of(messages, tools)
-        if examined(self._trusted_shapes, shape, lambda: self._gives_same_text(fast, messages, tools)):
+        if examined(self._trusted_shapes, shape, lambda: self._gives_same_text(fast, shape, messages, tools)):
             try:
                 return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
             except Exception:
@@ -197,16 +196,20 @@ class ChatTemplate:
         except UnsupportedTemplateError as error:
             return None, f"minijinja cannot take the template: {error}"
 
-    def _gives_same_text(self, fast: FastTemplate, messages: Sequence[Message], tools: Any) -> bool:
+    def _gives_same_text(self, fast: FastTemplate, shape: Shape, messages: Sequence[Message], tools: Any) -> bool:
         def by_fast(messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
             return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
 
         conversations = [(messages, tools)]
-        # Hard texts show how the template treats a text, which a few shapes tell.
-        if len(self._trusted_shapes) < HARD_SHAPES:
+        # A template treats a text by its turn and those beside it: hard texts there tell of all shapes that have them.
+        surroundings = surroundings_of(shape)
+        if not surroundings <= self._proved_surroundings:
             hard = [replace_texts(message, message.get("content") and HARD_CONTENT, None) for message in messages]
             conversations.append((hard, tools))
-        return _give_same_text(by_fast, self.by_reference, conversations, (False,))
+        is_same = _give_same_text(by_fast, self.by_reference, conversations, (False,))
+        if is_same:
+            self._proved_surroundings |= surroundings
+        return is_same
 
     def by_fastest(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False) -> str:
         """Return the text of a conversation that is only examined, by the fast engine without a comparison."""

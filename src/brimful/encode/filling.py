@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from brimful.encode.chat_template import HARD_CONTENT, HARD_SHAPES, ChatTemplate
+from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
 from brimful.encode.placeholders import examined, replace_texts
 from brimful.encode.shapes import Shape, open_shape_of
 from brimful.encode.skeleton import FilledText, Skeleton, verbatim_texts
@@ -12,6 +12,9 @@ from brimful.sources.sample import Message, MixedMessages, PlainMessages, Sample
 
 _READ_MESSAGES = (PlainMessages, MixedMessages)
 """Messages that were looked at when they were read."""
+
+_HARD_SHAPES = 32
+"""Shapes that are filled with hard texts, too: enough to show a fault in the proof."""
 
 _HARD_CALL = {"name": HARD_CONTENT, "arguments": {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}}
 _HARD_TOOL = {HARD_CONTENT: [HARD_CONTENT, 1.5, None, {"": {}}]}
@@ -70,7 +73,7 @@ class Filling:
         filled = None if text is None else self._finder.fill(shape, messages, tools)
         if filled is None or filled.text != text:
             return False
-        if len(self._is_filled) >= HARD_SHAPES:
+        if len(self._is_filled) >= _HARD_SHAPES:
             return True
         hard_messages = [
             replace_texts(

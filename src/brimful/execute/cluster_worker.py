@@ -15,7 +15,7 @@ from typing import Any
 
 from brimful.errors import SettingsError, TaskFailedError
 from brimful.execute.garbage import collect_rarely
-from brimful.execute.serving import attempt
+from brimful.execute.serving import ONE_THREAD, attempt
 from brimful.execute.shared_directories import unshared
 from brimful.messages import setting
 
@@ -61,8 +61,7 @@ class ClusterWorker:
             order: the function and its context, pickled.
         """
         machine = socket.gethostname()
-        # There is one worker a core already; threads on top of that compete with them.
-        os.environ.update({**surroundings.variables, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"})
+        os.environ.update({**surroundings.variables, **ONE_THREAD})
         try:
             _check(surroundings, machine)
             self._function, self._context = ForkingPickler.loads(order)

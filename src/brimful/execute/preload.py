@@ -6,6 +6,10 @@ import signal
 import numpy  # noqa: F401
 import pyarrow  # noqa: F401
 
+from brimful.execute.serving import ONE_THREAD
+
+os.environ |= ONE_THREAD  # before a tokenizer is used, which starts its threads
+
 if hasattr(signal, "pthread_sigmask"):
     # The server was started with Ctrl-C blocked, or these imports would end in a traceback. Processes that are forked
     # from it, of brimful or not, get Ctrl-C again.

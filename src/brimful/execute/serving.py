@@ -13,6 +13,13 @@ from typing import Any
 from brimful.errors import TaskFailedError
 from brimful.execute.garbage import collect_rarely
 
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "FASTOKENS_BPE_THREADS": "1"}
+"""Variables of the environment of a worker: there is one process a core already, and more threads compete with them.
+
+They are those of the server that workers are forked from too: a thread of a library is not in a forked process, and what it
+had locked at that moment stays locked there.
+"""
+
 
 class WorkerTraceback(Exception):
     """Traceback of an error in a worker process, as the cause of the error that is raised here."""
@@ -40,8 +47,7 @@ def serve(_shield: None, pipe: Connection) -> None:
 
     The first message is the function with its context, answered too: then this process is ready.
     """
-    # There is one process a core already; threads on top of that compete with them.
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+    os.environ |= ONE_THREAD
     collect_rarely()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):  # the parent closed the pipe
