@@ -51,7 +51,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks
 
 chaos: $(VENV)/.installed
-	$(BIN)/python -m pytest -m chaos
+	$(BIN)/python -m pytest -m chaos -o faulthandler_timeout=0
 	$(BIN)/python -m pytest -n 2 -m "hypothesis and not chaos and not long" --hypothesis-profile=chaos
 
 format: $(VENV)/.installed

@@ -176,7 +176,7 @@ def test_addresses() -> None:
 
 def test_a_terminal_gets_one_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a second screen, so that nothing of a person's own is painted over; and the last picture stays."""
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((60, 10)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((60, 10)))
     file = io.StringIO()
     screen = Screen(file)
     screen.paint(["produced       3 packs"])

@@ -134,8 +134,7 @@ def signalled(
             cwd=log.parent,
             stdout=subprocess.DEVNULL,
             stderr=err,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever this one was started with
+            start_new_session=True,  # and with Ctrl-C as it is by default: tests run with a handler of Python (``conftest``)
         )
     try:
         when(process)
