@@ -1,5 +1,6 @@
 """``brimful pack``: the whole job in one command."""
 
+import threading
 from typing import Any
 
 import click
@@ -23,6 +24,7 @@ from brimful.cli.options import (
 )
 from brimful.cli.terminal import show
 from brimful.materialize import pack_dataset
+from brimful.plan.optimal.master_problem import import_solver
 
 
 @click.command(cls=GroupedCommand)
@@ -49,6 +51,8 @@ def pack(source: tuple[str, ...], output: str | None, groups: str | None, **opti
     directory = required(output, "-o", "name the directory that the packs go to")
     settings = plan_settings(options)
     job = open_job(source, options)
+    # Imported while rows are measured: then the plan need not wait for it. Only here, where it cannot outlive a script.
+    threading.Thread(target=import_solver).start()
     summary = pack_dataset(
         job.source,
         job.encoder,

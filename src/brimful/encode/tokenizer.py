@@ -224,7 +224,7 @@ class Tokenizer:
         Only if an earlier job left all that is to be known before; else loading waits for the first text.
         """
         if self._is_proved:
-            threading.Thread(target=lambda: self._fast, daemon=True).start()
+            threading.Thread(target=lambda: self._fast).start()  # an exit waits for it: Python would break it off
 
     @property
     def _is_proved(self) -> bool:

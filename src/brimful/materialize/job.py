@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
@@ -48,7 +47,6 @@ from brimful.media.features import FeatureMaker
 from brimful.media.storage import MediaStorage
 from brimful.messages import setting
 from brimful.plan import Plan, PlanSettings
-from brimful.plan.optimal.master_problem import import_solver
 from brimful.plan.planner import plan_with
 from brimful.plan.policies.budgets import DERIVED
 from brimful.plan.policies.groups import as_groups, check_mismatches_keep_beginning
@@ -158,9 +156,6 @@ def pack_dataset(
         _check_filters(home.path("lengths.arrow"), judges)
     if transforms:
         check_augmentation(source, encoder, transforms)
-    if not is_finished:
-        # Imported while rows are measured: then the plan need not wait for it.
-        threading.Thread(target=import_solver, daemon=True).start()
     with store.used(), home.local.used(encoded_dir.name):
         measurement = measure_and_keep(
             source,
