@@ -39,6 +39,20 @@ def test_ending_others_cannot_hang():
     assert (outcome.returncode, outcome.stderr) == (143, STOPPED + "\n")
 
 
+def test_a_process_that_is_just_started_is_known_to_those_that_end_it():
+    """Without it a server of workers stays behind, and the end waits a second for a lock that nobody gives back."""
+    outcome = run(
+        "import os, signal, threading; from brimful.stopping import at_the_end, end_at_signals, starting_a_process\n"
+        "lock, processes = threading.Lock(), []\n"
+        "end_at_signals(); at_the_end(lambda: os.write(1, f'{lock.acquire(timeout=0.5)} {processes}'.encode()))\n"
+        "with starting_a_process(), lock:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    processes.append(1)\n"
+        "print('goes on')"
+    )
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (143, "True [1]", STOPPED + "\n")
+
+
 def test_an_ignored_signal_stays_ignored():
     """Without it a job under nohup, or in the background of a script, ends when somebody presses Ctrl-C elsewhere."""
     outcome = run(

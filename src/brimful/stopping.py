@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
@@ -29,9 +29,46 @@ _MAX_END_SECONDS = 1.0
 _end_actions: list[Callable[[], None]] = []
 
 
+class _MainThread:
+    """The main thread at a signal: it stands still, and leaves the end to the thread that heard it."""
+
+    def __init__(self) -> None:
+        self._is_starting = self._is_stopped = False
+
+    def stop(self) -> None:
+        """Stand still for ever, at once or behind the block that starts a process."""
+        self._is_stopped = True
+        # It must not go on: it would see its workers die and report that as an error.
+        while self._is_stopped and not self._is_starting:
+            time.sleep(_MAX_END_SECONDS)
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        self._is_starting = True
+        try:
+            yield
+        finally:
+            self._is_starting = False
+            if self._is_stopped:
+                self.stop()
+
+
+_main_thread = _MainThread()
+
+
 def at_the_end(action: Callable[[], None]) -> None:
     """Call ``action`` when this program ends, by a signal too: to end the processes that it started. Thread-safe."""
     _end_actions.append(action)
+
+
+@contextlib.contextmanager
+def starting_a_process() -> Iterator[None]:
+    """Let a block that starts a process come to its end, where that is known and its locks are free, before a signal stops it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with _main_thread.starting():
+        yield
 
 
 def end_at_signals() -> None:
@@ -50,9 +87,7 @@ def end_at_signals() -> None:
         # Needed on Windows, and with libraries that take the wake-up for themselves.
         with contextlib.suppress(OSError):
             os.write(write_end, bytes([signum]))
-        # The main thread must not go on: it would see its workers die and report that as an error.
-        while True:
-            time.sleep(_MAX_END_SECONDS)
+        _main_thread.stop()
 
     if os.name == "posix":  # elsewhere only sockets wake up
         os.set_blocking(write_end, False)

@@ -23,7 +23,7 @@ from typing import Any
 from brimful.errors import TaskFailedError
 from brimful.execute.serving import InterruptShield, WorkerTraceback, serve
 from brimful.messages import setting
-from brimful.stopping import at_the_end
+from brimful.stopping import at_the_end, starting_a_process
 
 _SIGNAL_ROUND_SECONDS = 0.5
 """Seconds in which a sender that signals one process after the other reaches this one too."""
@@ -136,7 +136,7 @@ def fresh_processes(preload: Mapping[str, Mapping[str, str]]) -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["brimful.preloading", "brimful.execute.preload", *preload])
     variables = {name: value for environment in preload.values() for name, value in environment.items()}
-    with _start_lock, _server_shielded(), _environment(variables):
+    with starting_a_process(), _start_lock, _server_shielded(), _environment(variables):
         forkserver.ensure_running()
     return context
 
