@@ -81,6 +81,27 @@ def test_hard_texts_are_compared_where_a_turn_stands_for_the_first_time():
 
 
 @pytest.mark.parametrize(
+    ("part", "message_of"),
+    [
+        ("m.reasoning_content | trim", lambda text: {"reasoning_content": text}),
+        ("m.tool_calls[0].function.name | trim", lambda text: {"tool_calls": [{"function": {"name": text}}]}),
+        ("m.tool_calls[0].name | trim", lambda text: {"tool_calls": [{"name": text, "arguments": {"a": 1}}]}),
+        (
+            "m.tool_calls[0].function.arguments.values() | first | trim",
+            lambda text: {"tool_calls": [{"function": {"name": "f", "arguments": {"a": text}}}]},
+        ),
+    ],
+)
+def test_hard_texts_are_thoughts_and_calls_too(part, message_of):
+    """Without it the second conversation has thoughts, or a call, that Transformers strips and the fast engine does not."""
+    source = f"{{% for m in messages %}}[{{{{ {part} }}}}]{{% endfor %}}"
+    template = ChatEncoder(tokenizer_of(STYLES["chatml"]), chat_template=source)._chat_template
+    assert template.engine.startswith("minijinja ")
+    for text in ("a", "a\x1f"):
+        assert template.render([{"role": "assistant", "content": "b", **message_of(text)}], None) == "[a]"
+
+
+@pytest.mark.parametrize(
     ("source", "reason"),
     [
         ("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", "generation"),

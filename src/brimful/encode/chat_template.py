@@ -204,8 +204,7 @@ class ChatTemplate:
         # A template treats a text by its turn and those beside it: hard texts there tell of all shapes that have them.
         surroundings = surroundings_of(shape)
         if not surroundings <= self._proved_surroundings:
-            hard = [replace_texts(message, message.get("content") and HARD_CONTENT, None) for message in messages]
-            conversations.append((hard, tools))
+            conversations.append(([_with_hard_texts(message) for message in messages], tools))
         is_same = _give_same_text(by_fast, self.by_reference, conversations, (False,))
         if is_same:
             self._proved_surroundings |= surroundings
@@ -265,6 +264,24 @@ class ChatTemplate:
     def _jinja_subject(self) -> Any:
         versions = [version_of(name) for name in ("transformers", "jinja2")]
         return ["template", self._source, {key: repr(value) for key, value in self._variables.items()}, versions]
+
+
+def _with_hard_texts(message: Message) -> Message:
+    """Return a message with hard texts in the place of its own: contents, thoughts, and names and arguments of its calls."""
+    texts = {key: HARD_CONTENT for key, value in message.items() if key == "content" or isinstance(value, str)}
+    hard = {key: texts.get(key, value) if value and key != "role" else value for key, value in message.items()}
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        return hard
+    functions = [call.get("function", call) for call in calls]
+    return replace_texts(hard, None, [{key: _hard(value) for key, value in call.items()} for call in functions])
+
+
+def _hard(value: Any) -> Any:
+    """Return a hard value of the same kind: texts for texts, and for the arguments of a call."""
+    if isinstance(value, dict):
+        return {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}
+    return HARD_CONTENT if isinstance(value, str) and value else value
 
 
 def _give_same_text(
