@@ -48,6 +48,15 @@ def processes(monkeypatch):
     return calls
 
 
+@pytest.mark.parametrize(("name", "size"), [("a.jsonl", 20), ("a.jsonl.gz", 5), ("a.jsonl.zst", 5), ("a.parquet", 7)])
+def test_compressed_files_hold_more_text_than_bytes(put, servers, loads, processes, tmp_path, name, size):
+    """Without it the library is loaded in this process, and then again in the server of the workers."""
+    early_start.start_early(["pack", put(name, "x" * (size - 1)), "-o", "packs", f"--tokenizer={tmp_path}"])
+    assert not servers
+    early_start.start_early(["pack", put(name, "x" * size), "-o", "packs", f"--tokenizer={tmp_path}"])
+    assert len(servers) == 1
+
+
 def test_large_files_and_the_directory_of_a_tokenizer(put, servers, loads, processes, tmp_path):
     """Two seconds of imports and loading then pass while the data is opened."""
     data = put("a.jsonl", "x" * 20)

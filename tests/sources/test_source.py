@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from brimful.errors import BadSampleError, SettingsError, SourceError, UnknownFormatError
-from brimful.sources import Sample, Source, open_source
+from brimful.sources import Sample, Source, open_source, parquet
 from brimful.sources.memory import MemoryRows
 from brimful.sources.rows import Block
 
@@ -133,20 +133,35 @@ def test_a_source_introduces_itself():
     assert repr(source) == f"Source('memory', 6 samples, format text, {source.fingerprint[:7]})"
 
 
-def test_parquet_row_groups_are_blocks_and_come_back_in_any_order(tmp_path):
+@pytest.mark.parametrize(
+    ("block_rows", "blocks"),
+    [(1, [(0, 2), (2, 4), (4, 6)]), (4, [(0, 4), (4, 6)]), (5, [(0, 4), (4, 6)]), (6, [(0, 6)])],
+)
+def test_parquet_row_groups_join_to_blocks_and_come_back_in_any_order(tmp_path, monkeypatch, block_rows, blocks):
     """Without it a row could be looked for in a neighbouring group."""
+    monkeypatch.setattr(parquet, "BLOCK_ROWS", block_rows)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=2)
     source = open_source(path)
-    assert [(block.start, block.stop) for block in source.blocks] == [(0, 2), (2, 4), (4, 6)]
+    assert [(block.start, block.stop) for block in source.blocks] == blocks
+    assert len({block.fingerprint for block in source.blocks}) == len(blocks)
     assert [source[index].text for index in (5, 0, 3, 1, 4, 2)] == list("fadbec")
     assert [sample.text for sample in source.read(1, 5)] == list("bcde")
     again = pickle.loads(pickle.dumps(source))
     assert (again.fingerprint, again.blocks, again[5]) == (source.fingerprint, source.blocks, source[5])
 
 
-def test_a_parquet_fingerprint_is_of_the_content(tmp_path):
+def test_small_row_groups_of_much_text_are_blocks(tmp_path, monkeypatch):
+    """Without it one task would have all pictures of a file, and its memory."""
+    monkeypatch.setattr(parquet, "BLOCK_BYTES", 1)
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=2)
+    assert [len(block) for block in open_source(path).blocks] == [2, 2, 2]
+
+
+def test_a_parquet_fingerprint_is_of_the_content(tmp_path, monkeypatch):
     """Without it a copy would be another data set, or an edit the same one."""
+    monkeypatch.setattr(parquet, "BLOCK_ROWS", 2)
     for name, rows in (("a", ROWS), ("b", ROWS), ("c", [*ROWS[:5], {"text": "g"}])):
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet", row_group_size=2)
     a, b, c = (open_source(tmp_path / f"{name}.parquet") for name in "abc")

@@ -19,7 +19,10 @@ _EXCLUDED = frozenset(("--help", "-h", "--no-fast", "--chat-template"))
 """Words with which nothing has to be loaded, or something else."""
 
 _MIN_BYTES_OF_WORKERS = 24 << 20
-"""Bytes of data from which on a job has more blocks than one process measures."""
+"""Bytes of text from which on a job has more blocks than one process measures."""
+
+_TEXT_OF_A_BYTE = {".gz": 4, ".zst": 4, ".parquet": 3}
+"""Bytes of text in a byte of a file, by its ending: of dialogues, as compressors leave them."""
 
 
 def start_early(arguments: Sequence[str]) -> None:
@@ -38,7 +41,7 @@ def start_early(arguments: Sequence[str]) -> None:
     options = dict(pairwise(words))
     tokenizer = os.path.expanduser(options.get("--tokenizer", ""))
     files = [path for path in words[1:] if os.path.isfile(path)]
-    num_bytes = sum(map(os.path.getsize, files))
+    num_bytes = sum(map(_num_bytes, files))
     if not num_bytes or not os.path.isdir(tokenizer):
         return
     num_proc = options.get("--num-proc", str(available_cores() if num_bytes >= _MIN_BYTES_OF_WORKERS else 1))
@@ -53,9 +56,14 @@ def start_early(arguments: Sequence[str]) -> None:
         fresh_processes({"brimful.measure.block": {}, "brimful.encode.preload": variables})
 
 
+def _num_bytes(path: str) -> int:
+    """Return the bytes of text in a file; of one that is compressed what they may be."""
+    return os.path.getsize(path) * _TEXT_OF_A_BYTE.get(os.path.splitext(path)[1], 1)
+
+
 def _num_rows(path: str) -> int:
     """Return the rows of a small file of JSON lines; of another one what they may be."""
     if not path.endswith((".jsonl", ".ndjson")):
-        return os.path.getsize(path) // USUAL_ROW_BYTES
+        return _num_bytes(path) // USUAL_ROW_BYTES
     with open(path, "rb") as file:
         return file.read().count(b"\n")

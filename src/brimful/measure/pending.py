@@ -13,6 +13,7 @@ from brimful.encode.small_jobs import encoder_of_job
 from brimful.encode.token_runs import is_stored
 from brimful.errors import BadSampleError, BrimfulError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
+from brimful.execute.priority import stepping_back
 from brimful.measure.block import RUNS, BlockContext, BlockTask, measure_block
 from brimful.measure.comparison import compare_block, is_compared, measure_and_compare, reference_rows
 from brimful.measure.filters.duplicates import CONTENT
@@ -118,8 +119,6 @@ def run_pending(
     # Closed at once on an error or Ctrl-C, so that no worker goes on behind it.
     with closing(tasks_done) as results, closing(_ReferenceRows(context)) as expected_rows:
         if compares_here and pending_tasks and engine.id and encoder is context.encoder:
-            # While other processes start, or this one's fast library is loaded, and not when they need the cores.
-            engine.reference.engine.load()
             expected_rows.begin(pending_tasks)
         # Those of a job that was killed before it compared them.
         for task in uncompared_tasks:
@@ -134,7 +133,10 @@ def run_pending(
 
 
 class _ReferenceRows:
-    """Rows to compare of the first blocks, encoded by the reference in a thread while nobody else has work."""
+    """Rows to compare of the first blocks, encoded by the reference in a thread while nobody else has work.
+
+    The reference is loaded by a thread that steps back behind the one in which the fast library is loaded: all wait for that.
+    """
 
     def __init__(self, context: BlockContext) -> None:
         self._context = context
@@ -143,6 +145,7 @@ class _ReferenceRows:
 
     def begin(self, tasks: Sequence[BlockTask]) -> None:
         """Begin with the rows of the first tasks."""
+        self._pool.submit(stepping_back, self._context.encoder.engine.reference.engine.load)
         if self._context.filters:
             return  # nobody knows yet which rows they leave out
         for task in tasks[:_NUM_EARLY_BLOCKS]:

@@ -10,13 +10,13 @@ import numpy as np
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.ragged import offsets_of
-from brimful.sources.rows import Block, Rows, block_ranges
+from brimful.sources.rows import BLOCK_BYTES, BLOCK_ROWS, Block, Rows, block_ranges
 from brimful.sources.stamp import Stamp
 from brimful.sources.table import rows_of_table
 from brimful.typing import Fingerprint
 
-_BLOCK_ROWS = 65536
-"""Maximum rows of a block: larger than elsewhere, since a block is read by decoding its row group."""
+_PIECE_ROWS = 65536
+"""Maximum rows of a piece of a row group: more than of other blocks, since reading any of them decodes the whole group."""
 
 _GROUPS_IN_MEMORY = 2
 """Decoded row groups that a reader holds: reading goes back and forth across one boundary."""
@@ -81,22 +81,51 @@ class ParquetRows(Rows):
             start = end
 
     @cached_property
-    def blocks(self) -> Sequence[Block]:
-        blocks: list[Block] = []
+    def _pieces(self) -> Sequence[Block]:
+        """Row groups, each with the fingerprint of its content; one that is large in several pieces."""
+        pieces: list[Block] = []
         edges = self._offsets.tolist()
         with open(self._path, "rb") as file:
             for group, first, end in zip(self._group_metadata, edges, edges[1:], strict=False):
                 digest = _group_fingerprint(file, group)
-                # A row group is hashed as one: the rows of a block are named by their place in it.
-                for start, stop in block_ranges(first, end, _BLOCK_ROWS):
+                # A row group is hashed as one: the rows of a piece are named by their place in it.
+                for start, stop in block_ranges(first, end, _PIECE_ROWS):
                     num_bytes = group.total_byte_size * (stop - start) // group.num_rows
-                    blocks.append(Block(start, stop, fingerprint_of([digest, start - first, stop - first]), num_bytes))
+                    pieces.append(Block(start, stop, fingerprint_of([digest, start - first, stop - first]), num_bytes))
         self._stamp.check(self._path)
-        return blocks
+        return pieces
+
+    @cached_property
+    def blocks(self) -> Sequence[Block]:
+        return [*_joined(self._pieces)]
 
     @property
     def fingerprint(self) -> Fingerprint:
-        return fingerprint_of([str(self._file.schema_arrow), [block.fingerprint for block in self.blocks]])
+        return fingerprint_of([str(self._file.schema_arrow), [piece.fingerprint for piece in self._pieces]])
+
+
+def _joined(pieces: Sequence[Block]) -> Iterator[Block]:
+    """Yield pieces as blocks, small ones that follow each other as one: a block has files and a comparison of its own.
+
+    >>> [(block.start, block.stop) for block in _joined([Block(0, 1000, "a", 10), Block(1000, 2000, "b", 10)])]
+    [(0, 2000)]
+    """
+    run: list[Block] = []
+    num_bytes = 0
+    for piece in pieces:
+        if run and (piece.stop - run[0].start > BLOCK_ROWS or num_bytes + (piece.num_bytes or 0) > BLOCK_BYTES):
+            yield _one_block(run, num_bytes)
+            run, num_bytes = [], 0
+        run.append(piece)
+        num_bytes += piece.num_bytes or 0
+    if run:
+        yield _one_block(run, num_bytes)
+
+
+def _one_block(pieces: Sequence[Block], num_bytes: int) -> Block:
+    if len(pieces) == 1:
+        return pieces[0]
+    return Block(pieces[0].start, pieces[-1].stop, fingerprint_of([piece.fingerprint for piece in pieces]), num_bytes)
 
 
 def _group_fingerprint(file: Any, group: Any) -> Fingerprint:
