@@ -29,6 +29,12 @@ _ROW_BYTES = 480
 USUAL_ROW_BYTES = 1400
 """Bytes of a row where nobody knows them: those of a dialogue."""
 
+ONE_PROCESS_BYTES = 24 << 20
+"""Bytes of text that one process encodes with the fast library and its threads before others would have started."""
+
+ONE_PROCESS_BLOCKS = 3
+"""Blocks that one process measures before others would have started, however it encodes them."""
+
 _tokenizers: dict[bytes, Any] = {}
 _lock = threading.Lock()
 

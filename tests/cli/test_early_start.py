@@ -3,12 +3,15 @@
 import gc
 import os
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from brimful import preloading
 from brimful.cli import early_start
 from brimful.execute import workers
 from brimful.preloading import TOKENIZER
+from brimful.sources import parquet
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +31,7 @@ def servers(monkeypatch):
     monkeypatch.setattr(workers, "fresh_processes", calls.append)
     monkeypatch.setattr(early_start, "available_cores", lambda: 2)
     monkeypatch.setattr(preloading, "_SMALL_BYTES", 10)
-    monkeypatch.setattr(early_start, "_MIN_BYTES_OF_WORKERS", 20)
+    monkeypatch.setattr(early_start, "ONE_PROCESS_BYTES", 20)
     return calls
 
 
@@ -55,6 +58,16 @@ def test_compressed_files_hold_more_text_than_bytes(put, servers, loads, process
     assert not servers
     early_start.start_early(["pack", put(name, "x" * size), "-o", "packs", f"--tokenizer={tmp_path}"])
     assert len(servers) == 1
+
+
+def test_a_parquet_file_of_few_row_groups_is_for_one_process(servers, loads, tmp_path, monkeypatch):
+    """A block is a row group at least: one process has them all, and loads the library for itself."""
+    monkeypatch.setattr(parquet, "BLOCK_ROWS", 2)
+    for num_groups, expected in ((3, (0, 1)), (4, (1, 1))):
+        data = tmp_path / f"{num_groups}.parquet"
+        pq.write_table(pa.table({"text": ["x" * 50] * 2 * num_groups}), data, row_group_size=2)
+        early_start.start_early(["pack", str(data), "-o", "packs", f"--tokenizer={tmp_path}"])
+        assert (len(servers), len(loads)) == expected
 
 
 def test_large_files_and_the_directory_of_a_tokenizer(put, servers, loads, processes, tmp_path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brimful.encode.small_jobs import encoder_of_job
+from brimful.encode.chat import ChatEncoder
+from brimful.encode.small_jobs import encoder_of_job, is_for_one_process
 from brimful.encode.tokenizer import Tokenizer
 from brimful.preloading import is_small
 from brimful.sources.rows import Block
@@ -45,6 +46,28 @@ def test_bytes_and_rows_count(sizes, is_light):
 def test_rows_cost_what_their_text_does_not_tell():
     assert is_small(5_400_000, 0)
     assert not is_small(5_400_000, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("template", "num_bytes", "expected"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", 23 << 20, True),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", 25 << 20, False),
+        # Transformers renders it in Python, which keeps one core busy.
+        ("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", 23 << 20, False),
+    ],
+)
+def test_one_process_has_threads_for_some_megabytes(small_qwen, template, num_bytes, expected):
+    """Without it twenty thousand short rows wait for processes that are not needed, or slow templates for one core."""
+    pytest.importorskip("minijinja", reason="the fast engine comes with brimful[fast]")
+    pytest.importorskip("fastokens", reason="the fast tokenizer comes with brimful[fast]")
+    blocks = [Block(0, 10_000, "f", num_bytes // 2), Block(10_000, 20_000, "g", num_bytes // 2)]
+    assert is_for_one_process(ChatEncoder(small_qwen, chat_template=template), blocks) is expected
+
+
+def test_other_encoders_have_a_process_for_each_core():
+    """Nobody knows how long they take."""
+    assert not is_for_one_process(toy_chat_encoder(), [Block(0, 1, "f", 10)])
 
 
 def test_few_rows_without_faster_libraries():

@@ -4,22 +4,28 @@ It takes from half a second to two: in another process, in a thread of this one,
 command meanwhile is imported, and opens the data.
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
 from itertools import pairwise
 
+from brimful.errors import BrimfulError
 from brimful.execute import available_cores
 from brimful.execute.garbage import collect_rarely
-from brimful.preloading import TOKENIZER, USUAL_ROW_BYTES, begin_to_load, is_small
+from brimful.preloading import (
+    ONE_PROCESS_BLOCKS,
+    ONE_PROCESS_BYTES,
+    TOKENIZER,
+    USUAL_ROW_BYTES,
+    begin_to_load,
+    is_small,
+)
 from brimful.tokenizer_process import begin_process
 
 _COMMANDS = ("pack", "measure")
 
 _EXCLUDED = frozenset(("--help", "-h", "--no-fast", "--chat-template"))
 """Words with which nothing has to be loaded, or something else."""
-
-_MIN_BYTES_OF_WORKERS = 24 << 20
-"""Bytes of text from which on a job has more blocks than one process measures."""
 
 _TEXT_OF_A_BYTE = {".gz": 4, ".zst": 4, ".parquet": 3}
 """Bytes of text in a byte of a file, by its ending: of dialogues, as compressors leave them."""
@@ -44,16 +50,28 @@ def start_early(arguments: Sequence[str]) -> None:
     num_bytes = sum(map(_num_bytes, files))
     if not num_bytes or not os.path.isdir(tokenizer):
         return
-    num_proc = options.get("--num-proc", str(available_cores() if num_bytes >= _MIN_BYTES_OF_WORKERS else 1))
     if is_small(num_bytes, 0) and is_small(num_bytes, sum(map(_num_rows, files))):
         begin_process(tokenizer)  # one block is for one process, whatever their number
-    elif num_proc == "1":
+    elif (options.get("--num-proc") or _num_processes(files, num_bytes)) == "1":
         begin_to_load(tokenizer)
-    elif num_bytes >= _MIN_BYTES_OF_WORKERS:
+    elif num_bytes >= ONE_PROCESS_BYTES:
         from brimful.execute.workers import fresh_processes
 
         variables = {TOKENIZER: os.path.realpath(tokenizer)}
         fresh_processes({"brimful.measure.block": {}, "brimful.encode.preload": variables})
+
+
+def _num_processes(files: Sequence[str], num_bytes: int) -> str:
+    """Return the processes that a job starts by itself, as the command line would have them."""
+    if num_bytes >= ONE_PROCESS_BYTES and all(path.endswith(".parquet") for path in files):
+        from brimful.sources.parquet import ParquetRows
+
+        # Blocks are whole row groups, of which a large file may have one. What is no Parquet is refused by the job.
+        with contextlib.suppress(BrimfulError):
+            sizes = [size for path in files for size in ParquetRows(path).block_bytes]
+            if len(sizes) <= ONE_PROCESS_BLOCKS or sum(sizes) < ONE_PROCESS_BYTES:
+                return "1"
+    return "1" if num_bytes < ONE_PROCESS_BYTES else str(available_cores())
 
 
 def _num_bytes(path: str) -> int:

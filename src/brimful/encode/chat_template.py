@@ -180,6 +180,11 @@ class ChatTemplate:
         return not self._is_jinja_wanted or not self._jinja_is_equal
 
     @property
+    def is_fast(self) -> bool:
+        """True if the fast engine renders, or nothing has to be rendered."""
+        return self._fast is not None
+
+    @property
     def _fast(self) -> FastTemplate | None:
         return self._fast_or_reason[0]
 

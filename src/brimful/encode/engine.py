@@ -44,6 +44,11 @@ class Engine:
         """Versions of the faster libraries that encode; empty if there are none."""
         return ""
 
+    @property
+    def uses_threads(self) -> bool:
+        """True if one process keeps several cores busy for most of its time: threads of a library encode, and little Python."""
+        return False
+
     def trusts(self, engine_id: str) -> bool:
         """Return false for faster libraries that were found to encode otherwise than the reference."""
         return True

@@ -36,6 +36,10 @@ class TokenizerEngine(Engine):
     def id(self) -> str:
         return self._tokenizer.engine_id
 
+    @property
+    def uses_threads(self) -> bool:
+        return self._tokenizer.is_fast
+
     def trusts(self, engine_id: str) -> bool:
         return not engine_id or self._tokenizer.trusts(engine_id)
 
@@ -75,6 +79,10 @@ class ChatEngine(TokenizerEngine):
     @property
     def name(self) -> str:
         return f"{super().name}, templates by {self._template().engine}"
+
+    @property
+    def uses_threads(self) -> bool:
+        return super().uses_threads and self._template().is_fast
 
     @property
     def id(self) -> str:

@@ -1,10 +1,10 @@
-"""Jobs so small that they need no fast tokenizer: before it was loaded, the reference would have encoded them."""
+"""Sizes of jobs: some need no fast tokenizer, as the reference encodes them before that is loaded, and some no processes."""
 
 from collections.abc import Iterable
 from typing import Protocol
 
 from brimful.encode.encoder import Encoder
-from brimful.preloading import USUAL_ROW_BYTES, is_small
+from brimful.preloading import ONE_PROCESS_BYTES, USUAL_ROW_BYTES, is_small
 
 
 class SizedRows(Protocol):
@@ -19,8 +19,20 @@ class SizedRows(Protocol):
 
 def encoder_of_job(encoder: Encoder, parts: Iterable[SizedRows]) -> Encoder:
     """Return the encoder for all parts of a job: one that is loaded sooner if they hold little text."""
+    return encoder.engine.light if is_small(*_text_of(parts)) else encoder
+
+
+def is_for_one_process(encoder: Encoder, parts: Iterable[SizedRows]) -> bool:
+    """Return true if one process encodes all parts of a job before others would have started, and keeps several cores busy."""
+    if encoder.takes_media or not encoder.engine.uses_threads:
+        return False
+    return _text_of(parts)[0] < ONE_PROCESS_BYTES
+
+
+def _text_of(parts: Iterable[SizedRows]) -> tuple[int, int]:
+    """Return the bytes of text of a job and its rows."""
     num_rows = num_bytes = 0
     for part in parts:
         num_rows += len(part)
         num_bytes += len(part) * USUAL_ROW_BYTES if part.num_bytes is None else part.num_bytes
-    return encoder.engine.light if is_small(num_bytes, num_rows) else encoder
+    return num_bytes, num_rows

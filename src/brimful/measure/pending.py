@@ -9,7 +9,7 @@ from pathlib import Path
 
 from brimful.blobs import LocalBlobStore
 from brimful.encode.encoded import EncodedSample
-from brimful.encode.small_jobs import encoder_of_job
+from brimful.encode.small_jobs import encoder_of_job, is_for_one_process
 from brimful.encode.token_runs import is_stored
 from brimful.errors import BadSampleError, BrimfulError
 from brimful.execute import LOCAL, Execution, available_cores, run_tasks
@@ -20,13 +20,11 @@ from brimful.measure.filters.duplicates import CONTENT
 from brimful.measure.media_comparison import MediaComparison
 from brimful.measure.media_states import STATES, StatedRows, changed_samples
 from brimful.measure.shares import in_words, missing_shares, note_shares
+from brimful.preloading import ONE_PROCESS_BLOCKS
 from brimful.progress import Progress
 from brimful.sources.rows import Block
 from brimful.sources.sample import Sample
 from brimful.tables import open_table
-
-_IN_PROCESS_BLOCKS = 3
-"""Maximum blocks that are measured in this process: starting others would take longer."""
 
 _NUM_EARLY_BLOCKS = 16
 """Blocks whose rows to compare are encoded before they are needed, at most."""
@@ -98,8 +96,9 @@ def run_pending(
     if num_proc is None and execution.is_local:
         # Starting a process and loading its tokenizer takes seconds. Lengths alone are mostly the tokenizer's work, which
         # uses all cores from one process; labels are Python's.
-        limit = _IN_PROCESS_BLOCKS if context.needs_labels else 4 * _IN_PROCESS_BLOCKS
-        num_proc = 1 if len(pending_tasks) <= limit else available_cores()
+        limit = ONE_PROCESS_BLOCKS if context.needs_labels else 4 * ONE_PROCESS_BLOCKS
+        is_small = len(pending_tasks) <= limit or is_for_one_process(context.encoder, pending_tasks)
+        num_proc = 1 if is_small else available_cores()
     encoder = encoder_of_job(context.encoder, tasks)
     engine = encoder.engine
     if num_proc == 1 and execution.is_local and pending_tasks:

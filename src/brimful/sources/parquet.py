@@ -83,21 +83,30 @@ class ParquetRows(Rows):
     @cached_property
     def _pieces(self) -> Sequence[Block]:
         """Row groups, each with the fingerprint of its content; one that is large in several pieces."""
+        with open(self._path, "rb") as file:
+            pieces = self._cut([_group_fingerprint(file, group) for group in self._group_metadata])
+        self._stamp.check(self._path)
+        return pieces
+
+    def _cut(self, digests: Sequence[Fingerprint]) -> list[Block]:
+        """Return the pieces of row groups with these digests."""
         pieces: list[Block] = []
         edges = self._offsets.tolist()
-        with open(self._path, "rb") as file:
-            for group, first, end in zip(self._group_metadata, edges, edges[1:], strict=False):
-                digest = _group_fingerprint(file, group)
-                # A row group is hashed as one: the rows of a piece are named by their place in it.
-                for start, stop in block_ranges(first, end, _PIECE_ROWS):
-                    num_bytes = group.total_byte_size * (stop - start) // group.num_rows
-                    pieces.append(Block(start, stop, fingerprint_of([digest, start - first, stop - first]), num_bytes))
-        self._stamp.check(self._path)
+        for group, digest, first, end in zip(self._group_metadata, digests, edges, edges[1:], strict=False):
+            # A row group is hashed as one: the rows of a piece are named by their place in it.
+            for start, stop in block_ranges(first, end, _PIECE_ROWS):
+                num_bytes = group.total_byte_size * (stop - start) // group.num_rows
+                pieces.append(Block(start, stop, fingerprint_of([digest, start - first, stop - first]), num_bytes))
         return pieces
 
     @cached_property
     def blocks(self) -> Sequence[Block]:
         return [*_joined(self._pieces)]
+
+    @property
+    def block_bytes(self) -> Sequence[int]:
+        """Bytes of text of each block, by the footer of the file alone: nothing is hashed."""
+        return [block.num_bytes or 0 for block in _joined(self._cut([""] * len(self._group_metadata)))]
 
     @property
     def fingerprint(self) -> Fingerprint:
