@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -19,7 +19,7 @@ from brimful.measure.assembly import assembled_table, originals_of
 from brimful.measure.block import BlockContext
 from brimful.measure.filters import Duplicates, Filter, as_filters
 from brimful.measure.media_states import changed_samples, runs_of_states
-from brimful.measure.pending import changed_blocks_of, has_lengths, has_tokens, measure_share, run_pending, task_for
+from brimful.measure.pending import changed_blocks_of, measure_share, run_pending, task_for
 from brimful.measure.provenance import open_earlier, provenance_of
 from brimful.measure.rejects import knows_rejects, lists_rejects, located_rejects, num_bad, rejects_of, write_rejects
 from brimful.measure.shares import forget_shares
@@ -201,12 +201,6 @@ def measure_and_keep(
         context = BlockContext(
             source, encoder, names, on_bad_sample == "skip", keeps_tokens, targets, judges, looks_at_media
         )
-        # All lengths are there from an earlier job and no tokens: then writing makes the tokens, once.
-        # Not so with media: rows do not tell that a picture has another size by now, and encoding finds out either way.
-        lacks_tokens = encoded_dir is not None and not encoder.takes_media and not any(map(has_tokens, tasks))
-        if lacks_tokens and all(has_lengths(task, context) for task in tasks):
-            encoded_dir, tasks = None, [replace(task, encoded_path=None) for task in tasks]
-            context = replace(context, keep_encoded=False)
         if execution.is_share:
             measure_share(context, tasks, folder / "shares" / source.fingerprint, num_proc, execution, progress, path)
         changed_blocks = changed_blocks_of(tasks, context, num_proc, execution, progress)
