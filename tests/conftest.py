@@ -8,6 +8,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before transformers is imported:
 # Before torch is imported: its threads wait by spinning, and two processes of pytest with several threads each take three
 # times the processor time that they need. Processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Memory that MKL keeps for each thread is of no use to a forked process, which then waits in it for ever.
+os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 
 import atexit
 import contextlib

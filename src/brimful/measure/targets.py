@@ -14,6 +14,9 @@ from brimful.ragged import offsets_of, ranges
 from brimful.tables import Ragged
 from brimful.typing import AnyIntArray, Int32Array, Int64Array, Lengths, LossMask
 
+_ROWS_AT_ONCE = 1 << 16
+"""Rows whose targets are counted together: what that takes beside the result is some megabytes."""
+
 
 class Targets:
     """Targets of all samples, as runs of tokens.
@@ -48,11 +51,16 @@ class Targets:
     @classmethod
     def of_runs(cls, runs: Ragged) -> Targets:
         """Count the targets in the runs of each sample."""
-        # Token 0 is no target, so that no run counts from before token 1.
-        sizes = runs.values[1::2] - np.maximum(runs.values[::2], 1)
-        totals = offsets_of(np.maximum(sizes, 0))
-        edges = np.asarray(runs.offsets) // 2
-        return cls((totals[edges[1:]] - totals[edges[:-1]]).astype(np.int32), runs)
+        counts = np.empty(len(runs), dtype=np.int32)
+        for begin in range(0, len(runs), _ROWS_AT_ONCE):
+            offsets = np.asarray(runs.offsets[begin : begin + _ROWS_AT_ONCE + 1])
+            values = runs.values[int(offsets[0]) : int(offsets[-1])]
+            # Token 0 is no target, so that no run counts from before token 1.
+            sizes = values[1::2] - np.maximum(values[::2], 1)
+            totals = offsets_of(np.maximum(sizes, 0))
+            edges = (offsets - offsets[0]) // 2
+            counts[begin : begin + _ROWS_AT_ONCE] = totals[edges[1:]] - totals[edges[:-1]]
+        return cls(counts, runs)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -118,9 +126,13 @@ def mask_of_runs(runs: AnyIntArray, num_tokens: int) -> LossMask:
 
 def joined_rows(parts: Sequence[Ragged]) -> Ragged:
     """Join the rows of several ragged columns of ``int32``, one behind the other."""
-    values = [part.values[int(part.offsets[0]) : int(part.offsets[-1])] for part in parts]
-    sizes = [np.diff(part.offsets) for part in parts]
-    return Ragged(
-        np.concatenate([*values, np.empty(0, dtype=np.int32)]),
-        offsets_of(np.concatenate([*sizes, np.empty(0, dtype=np.int64)])),
-    )
+    values = np.empty(sum(int(part.offsets[-1] - part.offsets[0]) for part in parts), dtype=np.int32)
+    offsets = np.zeros(sum(map(len, parts)) + 1, dtype=np.int64)
+    num_rows = num_values = 0
+    for part in parts:
+        first, end = int(part.offsets[0]), int(part.offsets[-1])
+        offsets[num_rows + 1 : num_rows + len(part) + 1] = part.offsets[1:]
+        offsets[num_rows + 1 : num_rows + len(part) + 1] += num_values - first
+        values[num_values : num_values + end - first] = part.values[first:end]
+        num_rows, num_values = num_rows + len(part), num_values + end - first
+    return Ragged(values, offsets)
