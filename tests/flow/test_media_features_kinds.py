@@ -222,7 +222,7 @@ def test_killed_while_features_are_written_the_same_call_finishes(home_of, famil
     home = home_of(family)
     home.pack("whole")
     # Memory of MKL, which transforms sounds, may be of use to no forked process: that waits in it for ever.
-    context = multiprocessing.get_context("spawn" if family in SOUNDS else "fork")
+    context: Any = multiprocessing.get_context("spawn" if family in SOUNDS else "fork")
     for point, occurrence in (("after-media", 2), ("mid-write", 3), ("after-media", 1)):
         process = context.Process(target=killed_job, args=(home, "killed", point, occurrence))
         process.start()
