@@ -39,11 +39,12 @@ class _MainThread:
         """Stand still for ever, at once or behind the block that starts a process."""
         self._is_stopped = True
         # It must not go on: it would see its workers die and report that as an error.
-        while self._is_stopped and not self._is_starting:
+        while not self._is_starting:
             time.sleep(_MAX_END_SECONDS)
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
+        """Let a block come to its end before the thread stands still."""
         self._is_starting = True
         try:
             yield

@@ -415,6 +415,7 @@ def test_tokens_of_what_was_measured_elsewhere_are_made_block_by_block(source, t
     lengths = measure_lengths(source, Letters()).tokens
     kept = measured_and_kept(source, Letters(), tmp_path, path=tmp_path / "lengths.arrow")
     assert kept.encoded is not None
+    assert kept.table.targets.counts.tolist() == [0, 1, 2, 3, 0, 5]
     assert [len(kept.encoded[index]) for index in range(6)] == kept.table.tokens.tolist() == lengths.tolist()
     measured_and_kept(source, Silent(), tmp_path, path=tmp_path / "again.arrow")  # and once alone
 

@@ -22,6 +22,9 @@ _REASONING = frozenset(_REASONING_NAMES)
 HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
 """Text with white space of every kind at its ends, and with all that templates look for in an answer."""
 
+HARD_ARGUMENTS: Mapping[str, Any] = {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}
+"""Arguments of a call of a tool, with such a text as a name and as a value."""
+
 _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
     ([{"role": "user", "content": "a"}], None),
     (
@@ -181,7 +184,7 @@ class ChatTemplate:
 
     @property
     def is_fast(self) -> bool:
-        """True if the fast engine renders, or nothing has to be rendered."""
+        """True if the fast engine takes the template."""
         return self._fast is not None
 
     @property
@@ -273,8 +276,10 @@ class ChatTemplate:
 
 def _with_hard_texts(message: Message) -> Message:
     """Return a message with hard texts in the place of its own: contents, thoughts, and names and arguments of its calls."""
-    texts = {key: HARD_CONTENT for key, value in message.items() if key == "content" or isinstance(value, str)}
-    hard = {key: texts.get(key, value) if value and key != "role" else value for key, value in message.items()}
+    hard = {
+        key: HARD_CONTENT if value and key != "role" and (key == "content" or isinstance(value, str)) else value
+        for key, value in message.items()
+    }
     calls = message.get("tool_calls")
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         return hard
@@ -285,7 +290,7 @@ def _with_hard_texts(message: Message) -> Message:
 def _hard(value: Any) -> Any:
     """Return a hard value of the same kind: texts for texts, and for the arguments of a call."""
     if isinstance(value, dict):
-        return {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}
+        return HARD_ARGUMENTS
     return HARD_CONTENT if isinstance(value, str) and value else value
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
+from brimful.encode.chat_template import HARD_ARGUMENTS, HARD_CONTENT, ChatTemplate
 from brimful.encode.placeholders import examined, replace_texts
 from brimful.encode.shapes import Shape, open_shape_of
 from brimful.encode.skeleton import FilledText, Skeleton, verbatim_texts
@@ -16,7 +16,7 @@ _READ_MESSAGES = (PlainMessages, MixedMessages)
 _HARD_SHAPES = 32
 """Shapes that are filled with hard texts, too: enough to show a fault in the proof."""
 
-_HARD_CALL = {"name": HARD_CONTENT, "arguments": {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}}
+_HARD_CALL = {"name": HARD_CONTENT, "arguments": HARD_ARGUMENTS}
 _HARD_TOOL = {HARD_CONTENT: [HARD_CONTENT, 1.5, None, {"": {}}]}
 
 
