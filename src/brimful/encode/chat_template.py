@@ -7,6 +7,7 @@ from typing import Any
 
 from brimful.encode.fast_templates import FastTemplate, UnsupportedTemplateError
 from brimful.encode.jinja_templates import compile_template
+from brimful.encode.known_libraries import knows_transformers
 from brimful.encode.opaque import proved_text
 from brimful.encode.placeholders import Render, examined, replace_texts
 from brimful.encode.proofs import recall, remember
@@ -18,6 +19,8 @@ _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 """Names of an answer's thoughts, the one first that Transformers takes if there are several."""
 
 _REASONING = frozenset(_REASONING_NAMES)
+
+_SCALARS = (str, int, float, bool, type(None))
 
 HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
 """Text with white space of every kind at its ends, and with all that templates look for in an answer."""
@@ -257,11 +260,23 @@ class ChatTemplate:
     @property
     def is_known(self) -> bool:
         """True if Jinja was compared with Transformers on this template before."""
-        return recall(self._jinja_subject) is not None
+        return self._is_known_to_be_equal or recall(self._jinja_subject) is not None
+
+    @property
+    def _is_known_to_be_equal(self) -> bool:
+        """True if this Transformers renders every template as Jinja does here, with variables that JSON can hold."""
+        if not knows_transformers() or any(type(value) not in _SCALARS for value in self._variables.values()):
+            return False
+        with contextlib.suppress(Exception):
+            compile_template(self._source)
+            return True
+        return False  # Transformers has a tag of its own
 
     @cached_property
     def _jinja_is_equal(self) -> bool:
         """True if Jinja gives the text of Transformers on the built-in conversations; found once for each template."""
+        if self._is_known_to_be_equal:
+            return True
         result = recall(self._jinja_subject)
         if result is None:
             result = _give_same_text(self._by_jinja, self._by_transformers, _EXAMPLES, (False, True))

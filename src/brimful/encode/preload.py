@@ -10,6 +10,7 @@ import os
 from brimful.encode.chat import ChatEncoder
 from brimful.encode.tokenizer import Tokenizer
 from brimful.encode.tokenizer_facts import TokenizerFacts
+from brimful.encode.tokenizer_files import read_facts
 from brimful.errors import BrimfulError
 from brimful.preloading import TOKENIZER, TRANSFORMERS
 from brimful.sources.sample import PlainMessages, Sample
@@ -20,9 +21,13 @@ _CHAT = Sample(0, messages=PlainMessages.of([{"role": "user", "content": "a"}, {
 def _load_tokenizer() -> None:
     name = os.environ[TOKENIZER]
     with contextlib.suppress(Exception):
-        # The first job with a tokenizer loads it by Transformers: not here too, at the same time.
-        if not os.path.isdir(name) or TokenizerFacts.recall(name) is not None:
-            tokenizer = Tokenizer(name)
+        tokenizer = Tokenizer(name)
+        if os.path.isdir(name):
+            facts = TokenizerFacts.recall(name) or (read_facts(name) or (None,))[0]
+            if facts is not None:
+                tokenizer.facts = facts
+        # The first job with some tokenizers loads them by Transformers: not here too, at the same time.
+        if not os.path.isdir(name) or "facts" in vars(tokenizer):
             encoder = ChatEncoder(tokenizer)
             with contextlib.suppress(BrimfulError):
                 # A template that no job rendered yet takes Transformers to compare it, and documents need no template.

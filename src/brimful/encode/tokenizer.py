@@ -17,6 +17,7 @@ from brimful.encode.hard_texts import hard_texts
 from brimful.encode.proofs import recall, remember
 from brimful.encode.tokenized import ByteAlignedTexts, EncodedTexts, TokenizedTexts
 from brimful.encode.tokenizer_facts import TokenizerFacts
+from brimful.encode.tokenizer_files import read_facts
 from brimful.errors import BadSampleError, SettingsError, TokenizerNotFoundError
 from brimful.hub import looks_like_hub_id, offline_if_unreachable, offline_snapshot
 from brimful.messages import setting
@@ -46,6 +47,7 @@ class Tokenizer:
         self.fast = fast
         self._may_count_bytes = fast
         self._ask_hub = ask_hub
+        self._read_backend: Any = None
         self._original: Tokenizer | None = None  # whose loaded libraries a copy uses
         if isinstance(name_or_tokenizer, (str, os.PathLike)):
             self.name: str | None = os.fspath(name_or_tokenizer)
@@ -109,7 +111,11 @@ class Tokenizer:
             return TokenizerFacts.of(self.hf)
         facts = TokenizerFacts.recall(directory, hub_id)
         if facts is None:
-            facts = TokenizerFacts.of(self.hf)
+            read = None if hub_id or "hf" in self.__dict__ else read_facts(directory)
+            if read is None:
+                facts = TokenizerFacts.of(self.hf)
+            else:
+                facts, self._read_backend = read
             # Another process may have given a hub id other files meanwhile.
             if self._files == (directory, hub_id):
                 facts.remember(directory, hub_id)
@@ -133,6 +139,10 @@ class Tokenizer:
         # That of Transformers, if it was loaded here for this tokenizer alone: making another takes half a second.
         if self._loaded is None and "hf" in self.__dict__:
             backend = self.hf.backend_tokenizer
+            backend.no_truncation()
+            backend.no_padding()
+        elif self._read_backend is not None:
+            backend = self._read_backend
             backend.no_truncation()
             backend.no_padding()
         else:

@@ -20,7 +20,7 @@ from brimful.blobs import atomic_file
 from brimful.cache import cache_dir
 from brimful.encode.token_bytes import TokenBytes
 from brimful.errors import BrimfulError
-from brimful.fingerprint import fingerprint_bytes, fingerprint_of
+from brimful.fingerprint import canonical_json, fingerprint_bytes, fingerprint_of
 from brimful.preloading import state_note
 from brimful.tables import open_table, write_table
 from brimful.typing import Fingerprint
@@ -67,29 +67,40 @@ class TokenizerFacts:
 
         backend = getattr(hf, "backend_tokenizer", None) if getattr(hf, "is_fast", False) else None
         splits_special_tokens = bool(getattr(hf, "split_special_tokens", False))
-        options = {"split_special_tokens": splits_special_tokens}
-        state, sizes = None, None
-        if backend is None:
-            fingerprint = fingerprint_of([type(hf).__name__, sorted(hf.get_vocab().items()), options])
-        else:
-            settings = json.loads(backend.to_str())
-            # Left over from earlier uses of the tokenizer; encoding neither cuts nor pads.
-            cutting = {name: settings.pop(name) for name in ("truncation", "padding")}
-            fingerprint, sizes = fingerprint_of([settings, options]), TokenBytes.of(settings)
-            state = _written({**dict.fromkeys(cutting), **settings})
         added_tokens = [token for token in hf.added_tokens_decoder.values() if token.special]
+        properties: dict[str, Any] = {
+            "splits_special_tokens": splits_special_tokens,
+            "chat_template": str(hf.get_chat_template(None, None)) if hf.chat_template else None,
+            "special_tokens": {key: str(value) for key, value in hf.special_tokens_map.items()},
+            "special_texts": tuple(dict.fromkeys(map(str, [*hf.all_special_tokens, *added_tokens]))),
+            "bos_id": hf.bos_token_id,
+            "eos_id": hf.eos_token_id,
+            "begins_with_bos": hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id],
+            "aliases_reasoning": hasattr(chat_template_utils, "_alias_reasoning_fields"),
+        }
+        if backend is None:
+            options = {"split_special_tokens": splits_special_tokens}
+            fingerprint = fingerprint_of([type(hf).__name__, sorted(hf.get_vocab().items()), options])
+            return cls(fingerprint, state=None, sizes=None, **properties)
+        return cls.from_settings(settings_of(backend), **properties)
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], *, splits_special_tokens: bool, **properties: Any
+    ) -> TokenizerFacts:
+        """Return the facts of a tokenizer whose ``tokenizer.json`` is known, as ``settings_of`` has it.
+
+        Args:
+            settings: of ``settings_of``.
+            splits_special_tokens, properties: the other attributes.
+        """
+        options = {"split_special_tokens": splits_special_tokens}
         return cls(
-            fingerprint=fingerprint,
-            state=state,
+            fingerprint=fingerprint_bytes(_canonical([settings, options])),
+            state=_written({"truncation": None, "padding": None, **settings}),
             splits_special_tokens=splits_special_tokens,
-            chat_template=str(hf.get_chat_template(None, None)) if hf.chat_template else None,
-            special_tokens={key: str(value) for key, value in hf.special_tokens_map.items()},
-            special_texts=tuple(dict.fromkeys(map(str, [*hf.all_special_tokens, *added_tokens]))),
-            bos_id=hf.bos_token_id,
-            eos_id=hf.eos_token_id,
-            begins_with_bos=hf.bos_token_id is not None and hf("a")["input_ids"][:1] == [hf.bos_token_id],
-            aliases_reasoning=hasattr(chat_template_utils, "_alias_reasoning_fields"),
-            sizes=sizes,
+            sizes=TokenBytes.of(settings),
+            **properties,
         )
 
     @classmethod
@@ -138,18 +149,51 @@ class TokenizerFacts:
             return
 
 
+def _orjson() -> Any:
+    """Return the fast library for JSON, or None."""
+    try:
+        import orjson
+    except ImportError:
+        return None
+    return orjson
+
+
+def _loads(text: str) -> Any:
+    library = _orjson()
+    return json.loads(text) if library is None else library.loads(text)
+
+
+def _canonical(value: Any) -> bytes:
+    """Return ``canonical_json`` of the settings of a tokenizer, sooner where a fast library writes the same bytes."""
+    library, model = _orjson(), value[0]["model"]
+    # The libraries write numbers with a point in two ways, which BPE without dropout has none of.
+    if library is None or model["type"] != "BPE" or model.get("dropout") is not None:
+        return canonical_json(value)
+    return bytes(library.dumps(value, option=library.OPT_SORT_KEYS))
+
+
+def settings_of(backend: Any) -> dict[str, Any]:
+    """Return the settings of a ``tokenizers`` object, without cutting and padding: encoding does neither."""
+    settings: dict[str, Any] = _loads(backend.to_str())
+    del settings["truncation"], settings["padding"]
+    return settings
+
+
 def _written(settings: Mapping[str, Any]) -> str:
     """Return settings of ``tokenizers`` as JSON, with each merge of two tokens in one text where that says the same.
 
     Libraries read one text in less time than two: the fast one is loaded some 0.2 of a second sooner.
     """
-    model = settings["model"]
+    library, model = _orjson(), settings["model"]
     merges = model.get("merges")
     # A blank would part another pair, and a line of this beginning is a comment in files of merges.
     if not merges or any(" " in left or " " in right or left.startswith("#version") for left, right in merges):
         return json.dumps(settings, ensure_ascii=False)
     model = {**model, "merges": [f"{left} {right}" for left, right in merges]}
-    return json.dumps({**settings, "model": model}, ensure_ascii=False, separators=(",", ":"))
+    settings = {**settings, "model": model}
+    if library is not None:
+        return str(library.dumps(settings), "utf-8")
+    return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))
 
 
 def _note_state(directory: str, folder: Path) -> None:

@@ -1,0 +1,182 @@
+"""Facts about a tokenizer from its files, without Transformers, where Transformers takes the files as they are.
+
+``AutoTokenizer`` costs two seconds: it imports PyTorch for the model's configuration, and makes some tokenizers anew from
+their vocabulary. For the classes here the result is known from ``tokenizer.json`` and ``tokenizer_config.json``, with the
+versions of Transformers in ``known_libraries``; any other tokenizer, or version, is loaded by Transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from brimful.encode.known_libraries import knows_transformers
+from brimful.encode.tokenizer_facts import TokenizerFacts, settings_of
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Named special tokens, in the order in which Transformers lists them."""
+
+_IRRELEVANT = {
+    *(
+        "added_tokens_decoder",
+        "backend",
+        "chat_template",
+        "clean_up_tokenization_spaces",
+        "errors",
+        "is_local",
+        "legacy",
+    ),
+    *("local_files_only", "model_input_names", "model_max_length", "name_or_path", "padding_side", "processor_class"),
+    *(
+        "tokenizer_class",
+        "truncation_side",
+        "verbose",
+        "additional_special_tokens",
+        "extra_special_tokens",
+        *_NAMED_TOKENS,
+    ),
+}
+"""Keys of a configuration that are read here, or have no part in tokens. With another key Transformers is asked."""
+
+_OFF = {"add_bos_token", "add_eos_token", "add_prefix_space", "split_special_tokens"}
+"""Keys that have no part in tokens if they are false."""
+
+_QWEN2 = {
+    *(
+        "qwen2",
+        "qwen2_5_omni",
+        "qwen2_5_vl",
+        "qwen2_audio",
+        "qwen2_moe",
+        "qwen2_vl",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_next",
+    ),
+    *("qwen3_vl", "qwen3_vl_moe"),
+}
+"""Types of models whose tokenizer is ``Qwen2Tokenizer``."""
+
+_ANY = {"llama", "smollm3", "gpt_oss", "glm4", "glm4_moe", "olmo2", "olmo3", "granite", "deepseek_v3"}
+"""Types of models that have ``tokenizer.json`` read as it is, if the configuration names no class of its own."""
+
+_QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_QWEN2_PARTS: dict[str, Any] = {
+    "normalizer": {"type": "NFC"},
+    "pre_tokenizer": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": _QWEN2_PATTERN}, "behavior": "Isolated", "invert": False},
+            _BYTE_LEVEL,
+        ],
+    },
+    "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+}
+"""Parts that ``Qwen2Tokenizer`` of Transformers 5 makes itself; ``trim_offsets`` here has no part in tokens."""
+
+_PLAIN_BPE: dict[str, Any] = {
+    "type": "BPE",
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": "",
+    "end_of_word_suffix": "",
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
+
+
+def read_facts(directory: str) -> tuple[TokenizerFacts, Any] | None:
+    """Return the facts of the tokenizer in a directory, and its ``tokenizers`` object; None if Transformers has to be asked."""
+    folder = Path(directory)
+    try:
+        if not knows_transformers() or (folder / "additional_chat_templates").exists():
+            return None
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        model_config = folder / "config.json"
+        model = json.loads(model_config.read_text(encoding="utf-8")) if model_config.exists() else {}
+        if "added_tokens_decoder" not in config and any(
+            (folder / name).exists() for name in ("added_tokens.json", "special_tokens_map.json")
+        ):
+            return None
+        is_qwen2 = _is_qwen2(config, model)
+        if is_qwen2 is None:
+            return None
+        from tokenizers import Tokenizer as Backend
+
+        backend = Backend.from_file(str(folder / "tokenizer.json"))
+        jinja = folder / "chat_template.jinja"
+        template = jinja.read_text(encoding="utf-8") if jinja.exists() else config.get("chat_template")
+        return _facts_of(config, backend, template, is_qwen2=is_qwen2)
+    except ImportError:
+        raise
+    except Exception:  # also of the Rust library: Transformers reads it after all, or refuses it in its own words
+        return None
+
+
+def _is_qwen2(config: Any, model: Any) -> bool | None:
+    """Return true for Qwen2's class, false for one that reads any ``tokenizer.json``; None for all others."""
+    if "auto_map" in model or not set(config) <= _IRRELEVANT | _OFF or any(config.get(key) for key in _OFF):
+        return None
+    name, model_type = str(config.get("tokenizer_class")).removesuffix("Fast"), model.get("model_type")
+    if name == "Qwen2Tokenizer" and (model_type is None or model_type in _QWEN2):
+        return True
+    if name in ("PreTrainedTokenizer", "TokenizersBackend") and (model_type is None or model_type in _ANY):
+        return False
+    return None
+
+
+def _facts_of(config: Any, backend: Any, template: str | None, *, is_qwen2: bool) -> tuple[TokenizerFacts, Any] | None:
+    """Return the facts if Transformers would leave the file's tokens and processing as they are."""
+    settings = settings_of(backend)
+    tokens = {token["id"]: {key: token[key] for key in token if key != "id"} for token in settings["added_tokens"]}
+    listed = {int(key): value for key, value in config.get("added_tokens_decoder", {}).items()}
+    # Transformers adds what the configuration lists and the file lacks; Qwen2's class has nothing but that list.
+    if any(tokens.get(key) != value for key, value in listed.items()) or (is_qwen2 and listed and listed != tokens):
+        return None
+    named = {name: config[name] for name in _NAMED_TOKENS if config.get(name) is not None}
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    ids = {token["content"]: key for key, token in tokens.items()}
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    # Transformers makes special tokens of these names and flags; here they are that already.
+    if not isinstance(extra, list) or any(
+        not isinstance(text, str) or tokens.get(ids.get(text)) != {"content": text, **plain}
+        for text in (*named.values(), *extra)
+    ):
+        return None
+    if not isinstance(template, (str, type(None))) or settings["post_processor"] is None:
+        return None
+    if is_qwen2:
+        if not {"bos_token", "eos_token", "unk_token", "pad_token"} <= set(config):
+            return None  # the class has its own
+        if not _is_of_qwen2(settings):
+            return None
+        settings |= _QWEN2_PARTS
+    bos_id = ids.get(named.get("bos_token"))
+    special = [token["content"] for _, token in sorted(tokens.items()) if token["special"]]
+    facts = TokenizerFacts.from_settings(
+        settings,
+        splits_special_tokens=False,
+        chat_template=template or None,
+        special_tokens=named,
+        special_texts=tuple(dict.fromkeys([*named.values(), *extra, *special])),
+        bos_id=bos_id,
+        eos_id=ids.get(named.get("eos_token")),
+        begins_with_bos=bos_id is not None and backend.encode("a").ids[:1] == [bos_id],
+        aliases_reasoning=True,
+    )
+    return facts, backend
+
+
+def _is_of_qwen2(settings: Any) -> bool:
+    """Return true if the file says what ``Qwen2Tokenizer`` makes, but for what has no part in tokens."""
+    parts = json.loads(json.dumps({key: settings[key] for key in _QWEN2_PARTS}))
+    if parts["pre_tokenizer"].get("pretokenizers"):
+        parts["pre_tokenizer"]["pretokenizers"][-1]["trim_offsets"] = True
+    parts["decoder"] = _QWEN2_PARTS["decoder"] if parts["decoder"]["type"] == "ByteLevel" else None
+    model = {key: value for key, value in settings["model"].items() if key not in ("vocab", "merges")}
+    return parts == _QWEN2_PARTS and model == _PLAIN_BPE
