@@ -115,7 +115,7 @@ def test_tools_of_another_row_need_no_other_rendering(name, monkeypatch):
     def render(*_: Any, **__: Any) -> str:
         raise AssertionError("rendered")
 
-    for method in ("render", "by_fastest", "by_reference", "proved_text"):
+    for method in ("render", "proved_text"):
         monkeypatch.setattr(encoder._chat_template, method, render)
     for one, by_reference in zip(encoder.encode_batch(_samples([other])), expected, strict=True):
         assert not isinstance(one, Exception)

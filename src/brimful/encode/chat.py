@@ -276,7 +276,7 @@ class ChatEncoder(RenderingEncoder):
             filled = self._filling.fill(shape, messages, tools)
             if filled is None:
                 shape = shape_of(messages, tools) if tools else shape
-                text = template.render(messages, tools, shape=shape)
+                text = template.render(messages, tools)
             else:
                 text = filled.text
         except Exception as error:  # templates raise exceptions of any class, and the sample is to blame for all
@@ -345,7 +345,7 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _swallowed(self) -> SwallowedText:
-        return SwallowedText(self._chat_template.by_reference)
+        return SwallowedText(self._chat_template.render)
 
     def _spans_of_batch(
         self, indices: Sequence[int], contexts: Sequence[Any], texts: Sequence[str], errors: dict[int, BadSampleError]
@@ -430,7 +430,7 @@ class ChatEncoder(RenderingEncoder):
 
     @cached_property
     def _finder(self) -> TurnFinder:
-        return TurnFinder(self._chat_template.by_fastest, self.tokenizer.special_texts)
+        return TurnFinder(self._chat_template.render, self.tokenizer.special_texts)
 
     def no_target_reason(self, sample: Sample) -> str:
         if sample.kind != "chat":

@@ -1,17 +1,15 @@
-"""A chat template, rendered by the fastest engine that gives its text."""
+"""A chat template, rendered by Jinja where it gives the text of Transformers."""
 
 import contextlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from brimful.encode.fast_templates import FastTemplate, UnsupportedTemplateError
 from brimful.encode.jinja_templates import compile_template
 from brimful.encode.known_libraries import knows_transformers
 from brimful.encode.opaque import proved_text
-from brimful.encode.placeholders import Render, examined, replace_texts
+from brimful.encode.placeholders import Render
 from brimful.encode.proofs import recall, remember
-from brimful.encode.shapes import Shape, shape_of, surroundings_of
 from brimful.sources.sample import Message, MixedMessages
 from brimful.versions import version_of
 
@@ -24,9 +22,6 @@ _SCALARS = (str, int, float, bool, type(None))
 
 HARD_CONTENT = '\x1c\x85\u2003 <b>"é" {{ x }}</think>\n</think> 1e3 \\n\u200b\t\x1f \n'
 """Text with white space of every kind at its ends, and with all that templates look for in an answer."""
-
-HARD_ARGUMENTS: Mapping[str, Any] = {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}
-"""Arguments of a call of a tool, with such a text as a name and as a value."""
 
 _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
     ([{"role": "user", "content": "a"}], None),
@@ -69,18 +64,16 @@ _EXAMPLES: Sequence[tuple[Sequence[Message], Any]] = (
 class ChatTemplate:
     """One template with its variables.
 
-    Three engines give the same text: Transformers, whose text is the meaning of the template; Jinja in a sandbox of
-    the same settings, without what Transformers does around each call; and ``minijinja``. A faster one is taken
-    after it gave the text of the slower one: Jinja on built-in conversations (kept for later jobs), ``minijinja`` on the
-    first conversation of each shape, as it is and, until it passed with each turn in its surroundings, with hard texts. It
-    takes over where ``minijinja`` raises, too.
+    Two engines give the same text: Transformers, whose text is the meaning of the template, and Jinja in a sandbox of
+    the same settings, without what Transformers does around each call. Jinja is taken after it gave the text of
+    Transformers on built-in conversations, which is kept for later jobs.
 
     Args:
         source: Jinja source.
         variables: special tokens by name, and the caller's own variables.
         render: the way through Transformers.
         aliases_reasoning: that Transformers gives thoughts under all of their names.
-        fast: take ``minijinja`` where it can be taken.
+        fast: fill conversations in where the template is proved to write their texts unseen.
         jinja: take Jinja where it was found equal to Transformers; else Transformers alone.
     """
 
@@ -96,38 +89,18 @@ class ChatTemplate:
     ) -> None:
         self._source, self._variables, self._by_transformers = source, dict(variables), render
         self._aliases_reasoning = aliases_reasoning
-        self._is_fast_wanted, self._is_jinja_wanted = fast, jinja
-        self._trusted_shapes: dict[Shape, bool] = {}
-        self._proved_surroundings: set[Hashable] = set()  # of turns whose hard texts were equal
+        self._is_filling_wanted, self._is_jinja_wanted = fast, jinja
 
-    def render(
-        self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False, shape: Shape | None = None
-    ) -> str:
+    def render(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False) -> str:
         """Return the text of a conversation.
 
         Args:
             messages, tools: of the conversation.
-            add_generation_prompt: with the beginning of an answer behind it.
-            shape: of ``shape_of``, if it is known.
+            add_generation_prompt: append the beginning of an answer.
 
         Raises:
             Exception: the template refuses it; of any class.
         """
-        fast = self._fast
-        if fast is None:
-            return self.by_reference(messages, tools, add_generation_prompt)
-        if shape is None:
-            shape = shape_of(messages, tools)
-        if examined(self._trusted_shapes, shape, lambda: self._gives_same_text(fast, shape, messages, tools)):
-            try:
-                return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
-            except Exception:
-                # The reference renders it after all, or refuses it in its own words.
-                return self.by_reference(messages, tools, add_generation_prompt)
-        return self.by_reference(messages, tools, add_generation_prompt)
-
-    def by_reference(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False) -> str:
-        """Return the text by Transformers, or by Jinja if that was found equal."""
         if self.needs_transformers:
             return self._by_transformers(messages, tools, add_generation_prompt)
         return self._by_jinja(messages, tools, add_generation_prompt)
@@ -141,35 +114,35 @@ class ChatTemplate:
 
     @property
     def engine(self) -> str:
-        """Name and version of the engine, and the reason if it is not the fast one."""
-        if self._fast is not None:
-            return str(FastTemplate.version())
+        """Name of the engine, and the reason if conversations are not filled in."""
         name = "Transformers" if self.needs_transformers else "Jinja"
-        return f"{name} ({self._fast_or_reason[1]})" if self._fast_or_reason[1] else name
+        return f"{name} ({self._reason_for_distrust})" if self._reason_for_distrust else name
 
     @property
     def engine_id(self) -> str:
-        """Version of the fast ways in use; empty if there are none."""
-        return self._fast_id if self._is_fast_wanted and not self._reason_for_distrust else ""
+        """Version of the way in which conversations are filled in; empty if all are rendered."""
+        return self._filling_id if self._is_filling_wanted and not self._reason_for_distrust else ""
 
     @cached_property
-    def _fast_id(self) -> str:
-        return f"templates filled, {FastTemplate.version()}"
+    def _filling_id(self) -> str:
+        return f"templates filled, jinja2 {version_of('jinja2')}"
 
     @cached_property
     def _reason_for_distrust(self) -> str:
-        result = recall(["fast template", self._source, self._fast_id])
+        if not self._is_filling_wanted:
+            return ""
+        result = recall(["filled template", self._source, self._filling_id])
         return "" if result is None else str(result["reason"])
 
     def trusts(self, engine_id: str) -> bool:
-        """Return false if the fast ways of this version were found to give other texts."""
-        return recall(["fast template", self._source, engine_id]) is None
+        """Return false if conversations filled in by this version were found to differ."""
+        return recall(["filled template", self._source, engine_id]) is None
 
     def distrust(self, engine_id: str, reason: str) -> None:
-        """Never take the fast ways of this version for this template again."""
-        remember(["fast template", self._source, engine_id], {"reason": reason})
-        if engine_id == self._fast_id:
-            self._reason_for_distrust, self._fast_or_reason = reason, (None, reason)
+        """Never fill conversations into this template by this version again."""
+        remember(["filled template", self._source, engine_id], {"reason": reason})
+        if engine_id == self._filling_id:
+            self._reason_for_distrust = reason
 
     def proved_text(self, messages: Sequence[Message], tools: Any) -> str | None:
         """Return the text of a conversation by Jinja, if the template is proved to write its texts unseen; else None."""
@@ -186,50 +159,9 @@ class ChatTemplate:
         return not self._is_jinja_wanted or not self._jinja_is_equal
 
     @property
-    def is_fast(self) -> bool:
-        """True if the fast engine takes the template."""
-        return self._fast is not None
-
-    @property
-    def _fast(self) -> FastTemplate | None:
-        return self._fast_or_reason[0]
-
-    @cached_property
-    def _fast_or_reason(self) -> tuple[FastTemplate | None, str]:
-        if not self._is_fast_wanted:
-            return None, ""
-        if FastTemplate.version() is None:
-            return None, "minijinja is not installed: pip install 'brimful[fast]'"
-        if self._reason_for_distrust:
-            return None, self._reason_for_distrust
-        try:
-            return FastTemplate(self._source, self._variables), ""
-        except UnsupportedTemplateError as error:
-            return None, f"minijinja cannot take the template: {error}"
-
-    def _gives_same_text(self, fast: FastTemplate, shape: Shape, messages: Sequence[Message], tools: Any) -> bool:
-        def by_fast(messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
-            return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
-
-        conversations = [(messages, tools)]
-        # A template treats a text by its turn and those beside it: hard texts there tell of all shapes that have them.
-        surroundings = surroundings_of(shape)
-        if not surroundings <= self._proved_surroundings:
-            conversations.append(([_with_hard_texts(message) for message in messages], tools))
-        is_same = _give_same_text(by_fast, self.by_reference, conversations, (False,))
-        if is_same:
-            self._proved_surroundings |= surroundings
-        return is_same
-
-    def by_fastest(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool = False) -> str:
-        """Return the text of a conversation that is only examined, by the fast engine without a comparison."""
-        fast = self._fast
-        if fast is not None:
-            try:
-                return fast.render(self._prepared(messages), tools or None, add_generation_prompt)
-            except Exception:
-                return self.by_reference(messages, tools, add_generation_prompt)
-        return self.by_reference(messages, tools, add_generation_prompt)
+    def fills_plain_chats(self) -> bool:
+        """True if an ordinary conversation is filled in, so that its text takes little Python."""
+        return self.proved_text(*_EXAMPLES[1]) is not None
 
     def _by_jinja(self, messages: Sequence[Message], tools: Any, add_generation_prompt: bool) -> str:
         text: str = compile_template(self._source).render(
@@ -287,26 +219,6 @@ class ChatTemplate:
     def _jinja_subject(self) -> Any:
         versions = [version_of(name) for name in ("transformers", "jinja2")]
         return ["template", self._source, {key: repr(value) for key, value in self._variables.items()}, versions]
-
-
-def _with_hard_texts(message: Message) -> Message:
-    """Return a message with hard texts in the place of its own: contents, thoughts, and names and arguments of its calls."""
-    hard = {
-        key: HARD_CONTENT if value and key != "role" and (key == "content" or isinstance(value, str)) else value
-        for key, value in message.items()
-    }
-    calls = message.get("tool_calls")
-    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-        return hard
-    functions = [call.get("function", call) for call in calls]
-    return replace_texts(hard, None, [{key: _hard(value) for key, value in call.items()} for call in functions])
-
-
-def _hard(value: Any) -> Any:
-    """Return a hard value of the same kind: texts for texts, and for the arguments of a call."""
-    if isinstance(value, dict):
-        return HARD_ARGUMENTS
-    return HARD_CONTENT if isinstance(value, str) and value else value
 
 
 def _give_same_text(

@@ -82,7 +82,7 @@ class ChatEngine(TokenizerEngine):
 
     @property
     def uses_threads(self) -> bool:
-        return super().uses_threads and self._template().is_fast
+        return super().uses_threads and self._template().fills_plain_chats
 
     @property
     def id(self) -> str:

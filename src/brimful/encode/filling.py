@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from brimful.encode.chat_template import HARD_ARGUMENTS, HARD_CONTENT, ChatTemplate
+from brimful.encode.chat_template import HARD_CONTENT, ChatTemplate
 from brimful.encode.placeholders import examined, replace_texts
 from brimful.encode.shapes import Shape, open_shape_of
 from brimful.encode.skeleton import FilledText, Skeleton, verbatim_texts
@@ -16,7 +16,7 @@ _READ_MESSAGES = (PlainMessages, MixedMessages)
 _HARD_SHAPES = 32
 """Shapes that are filled with hard texts, too: enough to show a fault in the proof."""
 
-_HARD_CALL = {"name": HARD_CONTENT, "arguments": HARD_ARGUMENTS}
+_HARD_CALL = {"name": HARD_CONTENT, "arguments": {HARD_CONTENT: HARD_CONTENT, "": [1, None, {}]}}
 _HARD_TOOL = {HARD_CONTENT: [HARD_CONTENT, 1.5, None, {"": {}}]}
 
 
@@ -83,6 +83,6 @@ class Filling:
         ]
         for conversation in ((messages, tools), (hard_messages, [_HARD_TOOL] * len(tools or ()))):
             filled = self._finder.fill(shape, *conversation)
-            if filled is None or filled.text != self._template.by_reference(*conversation):
+            if filled is None or filled.text != self._template.render(*conversation):
                 return False
         return True

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -55,28 +54,25 @@ def environment() -> Any:
     sandbox = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
     sandbox.filters["tojson"] = to_json
     sandbox.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
-    # Templates may make dictionaries and namespaces, and nothing that begins with an underscore in them.
-    sandbox.globals["namespace"] = _safe_namespace
+    sandbox.globals["namespace"] = _namespace_class()
     return sandbox
 
 
-def _safe_namespace(*values: Mapping[str, Any], **attributes: Any) -> Any:
+def _namespace_class() -> Any:
+    """Return the class of namespaces of a template, which hold no name that begins with an underscore."""
     import jinja2
 
-    names = dict(*values, **attributes)
-    for name in names:
-        if str(name).startswith("_"):
-            raise jinja2.exceptions.SecurityError(f"a namespace of a template has no attribute {name!r}")
-    return jinja2.utils.Namespace(names)
+    class SafeNamespace(jinja2.utils.Namespace):
+        def __init__(*arguments: Any, **attributes: Any) -> None:
+            # As of Jinja's own class: a template may call an attribute ``self``.
+            self, *values = arguments
+            jinja2.utils.Namespace.__init__(self)
+            for name, value in dict(*values, **attributes).items():
+                self[name] = value
 
+        def __setitem__(self, name: str, value: Any) -> None:
+            if str(name).startswith("_"):
+                raise jinja2.exceptions.SecurityError(f"a namespace of a template has no attribute {name!r}")
+            super().__setitem__(name, value)
 
-def callables_of(source: str) -> set[str]:
-    """Return the names of everything that a template calls or filters by: functions, methods and filters."""
-    from jinja2 import nodes
-
-    tree = environment().parse(source)
-    names = {node.name for node in tree.find_all(nodes.Filter)} | {node.name for node in tree.find_all(nodes.Test)}
-    for call in tree.find_all(nodes.Call):
-        callee = call.node
-        names.add(callee.name if isinstance(callee, nodes.Name) else getattr(callee, "attr", "?"))
-    return names - {node.name for node in tree.find_all(nodes.Macro)}
+    return SafeNamespace

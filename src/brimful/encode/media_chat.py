@@ -122,7 +122,7 @@ class MediaChatEncoder(ChatEncoder):
         Raises:
             SettingsError: the template knows no media, or does not write texts around them as they are.
         """
-        render = self._chat_template.by_reference
+        render = self._chat_template.render
         marks: list[str] = []
         marked_items = [{**message, "content": _between_marks(message, marks)} for message in messages]
         try:

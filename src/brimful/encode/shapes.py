@@ -29,16 +29,6 @@ def open_shape_of(messages: Sequence[Message], tools: Any) -> Shape:
     return _turns(messages), len(tools) if tools else None
 
 
-def surroundings_of(shape: Shape) -> set[Hashable]:
-    """Return each turn of a shape with the one before and the one behind it, and whether there are tools.
-
-    >>> sorted(surroundings_of((("user", "assistant"), None)), key=repr)
-    [('', 'user', 'assistant', False), ('user', 'assistant', '', False)]
-    """
-    turns, tools = shape
-    return {(*around, bool(tools)) for around in zip(("", *turns), turns, (*turns[1:], ""), strict=False)}
-
-
 def _turns(messages: Sequence[Message]) -> tuple[Hashable, ...]:
     # Of a role and a text the role alone is told.
     if type(messages) is PlainMessages:
