@@ -174,6 +174,22 @@ def test_the_rest_is_refused_by_name(keys, message):
         read(**keys)
 
 
+@pytest.mark.parametrize("make", ["torch", "numpy", "list"])
+@pytest.mark.parametrize("shape", [(4,), (4, 6), (1, 3, 4, 6)])
+def test_rows_of_numbers_of_any_library_are_refused(make, shape):
+    """A processor returns tensors, whose dtype is not one of NumPy: left out, a model trains on placeholders alone."""
+    values = np.zeros(shape, np.float32)
+    if make == "torch":
+        values = pytest.importorskip("torch").from_numpy(values)
+    for value in (values, [values], (None, values)) if make != "list" else (values.tolist(), [values[0]]):
+        with pytest.raises(CollateError, match="has 'patches', which a batch of plain samples cannot carry"):
+            read(patches=value)
+
+
+def test_text_of_numpy_is_about_the_sample():
+    assert read(name=np.array(["a", "b"]), names=[np.str_("a")], where=np.array([b"a"])).input_ids.tolist() == IDS
+
+
 @pytest.mark.parametrize("bad", [2**31, 2**32 + 7, -(2**31) - 1, 2**63])
 def test_ids_that_do_not_fit_are_refused_before_they_wrap(bad):
     """2**32 + 7 in int32 is 7, a token that any vocabulary has."""

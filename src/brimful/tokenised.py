@@ -366,11 +366,18 @@ def _may_be_for_the_model(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         # The first element stands for all: rows of a data set are of one type.
         element = next((inner for inner in value if inner is not None), "")
-        if isinstance(element, (bool, int, float)):
+        if isinstance(element, (bool, int, float)) or _is_number_of_a_library(element):
             return True
         return not isinstance(element, Mapping) and _may_be_for_the_model(element)
     shape = getattr(value, "shape", None)
-    return shape is None or (len(shape) > 0 and getattr(getattr(value, "dtype", None), "kind", "") not in "US")
+    # Only NumPy has arrays of text. Dtypes of other libraries, such as torch, have no kind.
+    kind = getattr(getattr(value, "dtype", None), "kind", None)
+    return shape is None or (len(shape) > 0 and kind not in ("U", "S"))
+
+
+def _is_number_of_a_library(value: Any) -> bool:
+    """Return true for a number of NumPy or torch, which has the shape ``()``; text of NumPy is text."""
+    return getattr(value, "shape", None) == () and not isinstance(value, _DESCRIPTIVE_TYPES)
 
 
 def _few(numbers: npt.NDArray[Any]) -> str:
