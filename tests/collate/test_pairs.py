@@ -13,6 +13,11 @@ def test_two_pairs():
     assert pair_segments([]).shape == (0, 2)
 
 
+def test_segments_of_an_empty_place_pair_as_they_lie():
+    """Their samples are -1: none is another's, and none has a target."""
+    assert pair_segments([-1, -1, -1, -1]).tolist() == [[0, 1], [2, 3]]
+
+
 @pytest.mark.parametrize(
     ("sample_ids", "reason"),
     [

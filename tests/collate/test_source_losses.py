@@ -8,6 +8,7 @@ import pytest
 from brimful import plan_packs
 from brimful.errors import CollateError, SettingsError
 from brimful.plan import Mixture
+from brimful.serve.rank_loader import without_loss
 from brimful.shards import assemble_pack
 from brimful.testing.toys import toy_pack
 
@@ -87,6 +88,12 @@ def test_a_plan_with_a_mixture_knows_its_sources():
 def test_wrong_sources_are_refused(parts, message):
     with pytest.raises(SettingsError, match=message):
         SourceNames(parts)
+
+
+def test_an_empty_place_counts_for_no_source():
+    """A rank without a pack at the end of an epoch logs nothing of its own."""
+    batch = SourceLosses(SOURCES).marking(PackCollator())([without_loss(packs()[0])])
+    assert set(batch["source_ids"].reshape(-1).tolist()) == {-1}
 
 
 def test_samples_of_no_source_are_refused():

@@ -1,6 +1,7 @@
 """Weights of targets by source."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from brimful import LengthTable, plan_packs
 from brimful.collate import lay_out
 from brimful.collate.source_weights import SourceWeights
-from brimful.errors import SettingsError
+from brimful.errors import CollateError, SettingsError
 from brimful.measure.targets import Targets
 from brimful.plan import Mixture
+from brimful.serve.rank_loader import without_loss
 from brimful.testing.toys import toy_pack
 
 
@@ -33,6 +35,14 @@ def test_each_source_has_the_share_of_the_loss_that_was_asked_for():
             sums[int(sample_id >= 2)] += batch.target_weights[part].sum()
     assert sums / sums.sum() == pytest.approx([0.75, 0.25])
     assert sums.sum() == pytest.approx(19)
+
+
+def test_an_empty_place_needs_no_weights():
+    """A rank without a pack runs one without targets and without samples; targets without a sample are refused."""
+    weights = SourceWeights([0], [0.5])
+    assert len(weights(lay_out([without_loss(toy_pack([3]))]))) == 3
+    with pytest.raises(CollateError, match="sample -1 is of no source"):
+        weights(lay_out([replace(toy_pack([3]), sample_ids=np.array([-1]))]))
 
 
 def test_a_plan_without_such_a_mixture_has_no_weights():

@@ -32,8 +32,9 @@ LANES = 4
 
 
 def sample(pack):
-    """Sample of a pack; one without loss as -1."""
-    return int(pack.sample_ids[0]) if pack.num_loss_tokens else -1
+    """Sample of a pack: -1 in one without loss, so that nobody who keeps books by samples counts one twice."""
+    assert bool(pack.num_loss_tokens) == bool((pack.sample_ids >= 0).all())
+    return int(pack.sample_ids[0])
 
 
 def samples(packs):

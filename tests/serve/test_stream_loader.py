@@ -21,8 +21,9 @@ LANES = 4
 
 
 def ids(batch):
-    """Samples of a batch; those without loss as negative numbers."""
-    return [int(pack.sample_ids[0]) if pack.num_loss_tokens else -1 for pack in batch]
+    """Samples of a batch; -1 without loss."""
+    assert all(bool(pack.num_loss_tokens) == bool((pack.sample_ids >= 0).all()) for pack in batch)
+    return [int(pack.sample_ids[0]) for pack in batch]
 
 
 def loaders(directory, world_size, **options):

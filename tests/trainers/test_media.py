@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from brimful.collate.media_features import MediaFeatures  # noqa: E402
-from brimful.trainers import collator_for  # noqa: E402
+from brimful.trainers import collator_for, evaluate_samples, one_by_one  # noqa: E402
 from brimful.trainers.transformers import log_packing  # noqa: E402
 from brimful.verify.media_models import tiny_media_model  # noqa: E402
 from brimful.verify.samples import renumbered  # noqa: E402
@@ -24,6 +25,19 @@ def case(small_qwen, tmp_path):
     store, features = media_packs.packs_of(media_packs.rows_of_pictures(), "qwen2.5-vl", small_qwen, folder)
     small = renumbered(list(store))
     return small.packs, tiny_media_model(store.media_settings, small.token_ids, small.vocab), features
+
+
+def test_one_by_one_keeps_media_and_so_every_loss(case):
+    """Samples without their pictures still have placeholders: they train on the embeddings of those, without an error."""
+    packs, model, features = case
+    collator = collator_for(model, device="cpu", media=features, quiet=True)
+    alone = one_by_one(packs)
+    assert [len(pack.media) for pack in alone] == [
+        sum(item.segment == segment for item in pack.media) for pack in packs for segment in range(pack.num_segments)
+    ]
+    packed, single = evaluate_samples(model, packs, collator), evaluate_samples(model, alone, collator)
+    assert packed.sample_ids.tolist() == single.sample_ids.tolist()
+    np.testing.assert_allclose(packed.nll_sum, single.nll_sum, rtol=1e-5)
 
 
 @pytest.mark.long

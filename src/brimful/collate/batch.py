@@ -32,7 +32,7 @@ class PackedBatch:
         segment_index: ``int32[T]``: number of the segment of each token; the padding at the end has one of its own.
         cu_seqlens: ``int32[S + 1]``: the only home of boundaries. The padding at the end is one explicit segment.
         num_segments: real segments, the first of the ``S``; then the padding, then empty ones if asked for.
-        sample_ids: ``int64[num_segments]``.
+        sample_ids: ``int64[num_segments]``; -1 in a pack without loss that fills an empty place.
         num_loss_tokens: targets in the batch.
         real_lengths: ``int32[S]``: tokens of samples in each segment; 0 in the padding.
         max_seqlen: the longest segment, or the bound of it that the padding policy sets. A Python integer: as a

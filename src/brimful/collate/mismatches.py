@@ -8,7 +8,7 @@ import numpy as np
 
 from brimful.collate.pairs import pair_segments
 from brimful.errors import CollateError
-from brimful.shards import Pack, assemble_pack
+from brimful.shards import Pack
 from brimful.typing import BoolArray, Int64Array, LossMask
 
 
@@ -98,7 +98,4 @@ def _marked(pack: Pack, answers: Int64Array, mismatches: Int64Array) -> LossMask
 
 
 def _taken(pack: Pack, mask: LossMask, segments: Int64Array) -> Pack:
-    spans = [slice(*pack.cu_seqlens[segment : segment + 2].tolist()) for segment in segments.tolist()]
-    return assemble_pack(
-        [pack.input_ids[span] for span in spans], [mask[span] for span in spans], pack.sample_ids[segments]
-    )
+    return replace(pack, loss_mask=mask).take(segments.tolist())

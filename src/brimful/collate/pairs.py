@@ -27,7 +27,10 @@ def pair_segments(sample_ids: AnyIntArray | Sequence[int]) -> Int64Array:
     >>> pair_segments([6, 7, 3, 2]).tolist()
     [[0, 1], [3, 2]]
     """
-    ids = np.asarray(sample_ids, dtype=np.int64)
+    ids = np.array(sample_ids, dtype=np.int64)
+    # An empty place has no samples and no targets: its segments pair as they lie.
+    num_empty = int(np.count_nonzero(ids < 0))
+    ids[ids < 0] = np.arange(num_empty) - 2 * num_empty
     chosen = np.flatnonzero(ids % 2 == 0)
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]

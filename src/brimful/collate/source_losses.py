@@ -62,15 +62,16 @@ class SourceNames:
         return len(self.names)
 
     def of(self, sample_ids: Int64Array) -> Int64Array:
-        """Return the number of the source of each sample: ``int64[n]``.
+        """Return the number of the source of each sample: ``int64[n]``, -1 in an empty place, whose samples are -1.
 
         Raises:
-            SettingsError: a sample behind the last source, or without an id.
+            SettingsError: a sample after the last source.
         """
-        index = np.searchsorted(self._ends, sample_ids, side="right")
-        is_outside = (index >= len(self.names)) | (np.asarray(sample_ids) < 0)
+        ids = np.asarray(sample_ids)
+        index = np.where(ids < 0, -1, np.searchsorted(self._ends, ids, side="right"))
+        is_outside = index >= len(self.names)
         if is_outside.any():
-            sample = int(np.asarray(sample_ids)[is_outside].max())
+            sample = int(ids[is_outside].max())
             raise SettingsError(
                 f"sample {sample} is of no source: the {len(self.names)} sources have {int(self._ends[-1]):,} samples together"
             )

@@ -70,7 +70,8 @@ class SourceWeights:
             CollateError: a sample that is in no source.
         """
         ids = np.asarray(batch.sample_ids[: batch.num_segments])
-        if len(ids) and int(ids.min()) < 0:
+        # An empty place has samples of -1, and no target that a weight could count.
+        if batch.num_loss_tokens and int(ids.min()) < 0:
             raise CollateError(f"sample {int(ids.min())} is of no source: weights of sources need the ids of samples")
         of_segment = np.ones(len(batch.cu_seqlens) - 1, dtype=np.float32)
         of_segment[: len(ids)] = self.factors[np.searchsorted(self.begins, ids, side="right") - 1]

@@ -102,5 +102,5 @@ class RankLoader(abc.ABC):
 
 
 def without_loss(pack: Pack) -> Pack:
-    """Return the same pack without targets. It keeps a rank in step that has no pack of its own."""
-    return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, pack.sample_ids, pack.starts)
+    """Return the same tokens without targets, media and samples: every id is -1. It keeps a rank in step that has no pack."""
+    return Pack(pack.input_ids, pack.loss_mask & False, pack.cu_seqlens, np.full_like(pack.sample_ids, -1), pack.starts)

@@ -1,7 +1,7 @@
 """One pack: the tokens of several samples in one row, and where each begins. And many packs as flat columns."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -39,7 +39,7 @@ class Pack(_NoDictionary):
         input_ids: ``int32[num_tokens]``.
         loss_mask: ``bool[num_tokens]``, true where the token is a target; never on the first of a segment.
         cu_seqlens: ``int32[num_segments + 1]``, where segments begin, and the end.
-        sample_ids: ``int64[num_segments]``, the sample of each segment.
+        sample_ids: ``int64[num_segments]``, the sample of each segment; -1 in a pack without loss that fills an empty place.
         starts: ``int32[num_segments]``, first token of the sample in the segment; 0 unless the sample was cut.
         media: pictures, videos and sounds, in the order of their tokens.
 
@@ -76,6 +76,28 @@ class Pack(_NoDictionary):
     def segment(self, index: int) -> TokenIds:
         """Return the tokens of one segment."""
         return self.input_ids[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
+
+    def take(self, segments: Sequence[int]) -> "Pack":
+        """Return a pack of some of the segments, in this order, with their media.
+
+        >>> pack = assemble_pack([np.array([5, 6, 7]), np.array([8, 9])], [np.ones(3, bool), np.ones(2, bool)], [4, 2])
+        >>> pack.take([1]).labels.tolist(), pack.take([1]).sample_ids.tolist()
+        ([-100, 9], [2])
+        """
+        edges, starts = self.cu_seqlens.tolist(), self.starts.tolist()
+        spans = [slice(edges[segment], edges[segment + 1]) for segment in segments]
+        # Media of a whole sample are asked for, in which a part of it begins at its start.
+        media = [
+            [replace(m, start=m.start - edges[segment] + starts[segment]) for m in self.media if m.segment == segment]
+            for segment in segments
+        ]
+        return assemble_pack(
+            [self.input_ids[span] for span in spans],
+            [self.loss_mask[span] for span in spans],
+            self.sample_ids[list(segments)],
+            self.starts[list(segments)],
+            media,
+        )
 
     def __eq__(self, other: object) -> bool:
         # A tokenizer that pads a batch looks for its keys by `"input_ids" in batch`, and compares each pack with a text.

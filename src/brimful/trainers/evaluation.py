@@ -18,7 +18,7 @@ from brimful.errors import SettingsError
 from brimful.fingerprint import fingerprint_of
 from brimful.messages import counted
 from brimful.serve.pack_store import IndexedPacks
-from brimful.shards import Pack, PackSequence, assemble_pack
+from brimful.shards import Pack, PackSequence
 from brimful.typing import AnyIntArray, BoolArray, Fingerprint, Float64Array, Int64Array, SampleIds
 
 __all__ = ["SampleLosses", "evaluate_samples", "one_by_one"]
@@ -78,7 +78,7 @@ class SampleLosses:
         """
         names = SourceNames(parts)
         sources = names.of(self.sample_ids)
-        return {names.names[source]: self._take(sources == source) for source in np.unique(sources).tolist()}
+        return {names.names[n]: self._take(sources == n) for n in np.unique(sources).tolist() if n >= 0}
 
     def _take(self, rows: BoolArray) -> SampleLosses:
         return SampleLosses(self.sample_ids[rows], self.nll_sum[rows], self.num_targets[rows], self.num_correct[rows])
@@ -235,10 +235,7 @@ class _OneByOne(IndexedPacks):
         pack_index = int(np.searchsorted(self._ends, index, side="right"))
         pack = self._packs[pack_index]
         segment = index - int(self._ends[pack_index]) + pack.num_segments
-        tokens, only = slice(*pack.cu_seqlens[segment : segment + 2]), slice(segment, segment + 1)
-        return assemble_pack(
-            [pack.input_ids[tokens]], [pack.loss_mask[tokens]], pack.sample_ids[only], pack.starts[only]
-        )
+        return pack.take([segment])
 
     def __repr__(self) -> str:
         return f"one_by_one({counted(len(self), 'sample')} of {counted(len(self._ends), 'pack')})"

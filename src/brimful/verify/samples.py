@@ -116,7 +116,8 @@ def _pack_of(rows: list[tuple[bool, int, Pack, int]]) -> Pack:
         ids.append(np.array(pack.input_ids[start:stop]))
         masks.append(np.array(pack.loss_mask[start:stop]))
         segment_media = [item for item in pack.media if item.segment == segment]
-        media.append([replace(item, start=item.start - start, segment=0) for item in segment_media])
+        place = start - int(pack.starts[segment])  # of the sample's first token, which a part of it may lack
+        media.append([replace(item, start=item.start - place, segment=0) for item in segment_media])
     sample_ids = [int(pack.sample_ids[segment]) for _, _, pack, segment in rows]
     starts = [int(pack.starts[segment]) for _, _, pack, segment in rows]
     return assemble_pack(ids, masks, sample_ids, starts, media)
