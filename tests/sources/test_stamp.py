@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -156,9 +157,9 @@ def test_a_stamp_is_size_time_and_file(tmp_path):
     path.write_bytes(b"12")
     stamp = Stamp.of(path)
     status = os.stat(path)
-    assert stamp == Stamp(2, status.st_mtime_ns, status.st_ino)
+    assert stamp == Stamp(2, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
     stamp.check(path)
-    for other in (Stamp(3, *_rest(stamp)), Stamp(2, 1, stamp.inode), Stamp(2, stamp.mtime_ns, 1)):
+    for other in (replace(stamp, size=3), replace(stamp, mtime_ns=1), replace(stamp, inode=1)):
         with pytest.raises(SourceError) as caught:
             other.check(path, "data")
         assert str(caught.value) == "data changed while it was being read: run the command again"
@@ -167,5 +168,32 @@ def test_a_stamp_is_size_time_and_file(tmp_path):
         stamp.check(path)
 
 
-def _rest(stamp):
-    return stamp.mtime_ns, stamp.inode
+def test_a_file_of_old_size_and_times_is_read_again(case):
+    """Without it a store would name the old contents: a tool may set the times back, and the system's own it cannot."""
+    data, file, make = case
+    before = open_source(data, format="text").fingerprint
+    stamp = os.stat(file)
+    with open(file, "r+b") as opened:
+        opened.write(make(OTHERS))
+    os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert open_source(data, format="text").fingerprint != before
+
+
+def test_a_file_whose_mode_changes_is_read_to_its_end(case):
+    """Without it a ``chmod`` or a hard link would stop a training; it costs one look at the bytes, of the next job."""
+    data, file, _ = case
+    source = open_source(data, format="text")
+    before, worker = source.fingerprint, pickle.dumps(source)
+    os.chmod(file, 0o640)
+    assert source[0].text == pickle.loads(worker)[0].text
+    assert open_source(data, format="text").fingerprint == before
+
+
+def test_fingerprints_are_taken_once_for_each_state_of_the_files(case, monkeypatch):
+    """Without it every rank of a job would read all bytes to compare its source with that of rank 0."""
+    data, _, _ = case
+    before = open_source(data, format="text").fingerprint
+    for name in ("huggingface.table_fingerprint", "text_files.fingerprint_bytes", "parquet._group_fingerprint"):
+        monkeypatch.setattr(f"brimful.sources.{name}", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(line_index, "_build", lambda *_: pytest.fail("read again"))
+    assert open_source(data, format="text").fingerprint == before

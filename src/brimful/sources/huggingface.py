@@ -39,6 +39,7 @@ class HuggingFaceRows(UniformBlockRows):
         self._files = _Files([(path, Stamp.of(path)) for path in paths], ends)
         self._dataset = dataset
         self.title = title or "datasets.Dataset"
+        self.version = getattr(dataset, "_fingerprint", None)
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str], *, split: str | None = None) -> HuggingFaceRows:
@@ -120,6 +121,10 @@ class HuggingFaceRows(UniformBlockRows):
             raise SourceError(f"{self.title}: rows {start:,} to {stop - 1:,} are damaged: {detail}") from error
         return table
 
+    @property
+    def stamps(self) -> Mapping[str, Stamp]:
+        return self._files.stamps
+
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         fingerprint = table_fingerprint(self._checked(start, stop))
         self._files.check(start, stop)
@@ -155,6 +160,11 @@ class _Files:
         self.__dict__.update(state)
         for path, stamp in self._stamps:
             stamp.check(path)
+
+    @property
+    def stamps(self) -> dict[str, Stamp]:
+        """State of each file by its path."""
+        return dict(self._stamps)
 
     def check(self, start: int, stop: int) -> None:
         """Refuse a change of the files that some rows lie in."""

@@ -1,8 +1,8 @@
 """Offsets of the lines of a file: made once, mapped by every process, extended when lines are appended.
 
 The index also cuts the file into blocks with fingerprints of their bytes. It is trusted as long as the
-file's size and modification time are those it was made with; else the bytes are hashed again, and the index is
-remade only if they differ. Times decide when to look, never what the content is. A damaged index is remade as well.
+file's size and times are those it was made with, the time of the last write that no tool sets back among them; else the
+bytes are hashed again, and the index is remade only if they differ. Times decide when to look, never what the content is. A damaged index is remade as well.
 The file is read in pieces: the index takes memory for its lines that are not blank, and for nothing else.
 """
 
@@ -21,8 +21,7 @@ from brimful.sources.stamp import Stamp
 from brimful.tables import open_table, write_table
 from brimful.typing import Fingerprint, Int64Array
 
-_KIND, _VERSION = "line_index", 2
-"""Since version 2 an index has checksums, and was only made if its file did not change meanwhile."""
+_KIND, _VERSION = "line_index", 3
 _CHUNK = 1 << 20
 _NEWLINE, _RETURN = 10, 13
 
@@ -35,7 +34,7 @@ class LineIndex:
         index_path: of the index itself, for other processes to map.
         starts: ``int64[num_lines]``, first byte of each line that is not blank.
         size: bytes in the file.
-        mtime_ns: time of the file's last change, in nanoseconds.
+        mtime_ns, ctime_ns: times of the file's last change, in nanoseconds (``Stamp``).
         blocks: ranges of lines with the fingerprint of their bytes.
         fingerprint: of all bytes.
         blank_lines: true if blank lines were passed over, so that line number and index differ.
@@ -45,6 +44,7 @@ class LineIndex:
     starts: Int64Array
     size: int
     mtime_ns: int
+    ctime_ns: int
     blocks: Sequence[Block]
     fingerprint: Fingerprint
     blank_lines: bool
@@ -53,8 +53,12 @@ class LineIndex:
         """Return true if a file has the size and time that the index was made with."""
         return (stamp.size, stamp.mtime_ns) == (self.size, self.mtime_ns)
 
+    def is_current(self, stamp: Stamp) -> bool:
+        """Return true if nobody wrote to the file since the index was made."""
+        return self.matches(stamp) and stamp.ctime_ns == self.ctime_ns
 
-_NO_LINES = LineIndex("", np.empty(0, dtype=np.int64), 0, 0, (), "", blank_lines=False)
+
+_NO_LINES = LineIndex("", np.empty(0, dtype=np.int64), 0, 0, 0, (), "", blank_lines=False)
 
 
 def open_line_index(data_path: str, index_path: Path) -> LineIndex:
@@ -64,12 +68,12 @@ def open_line_index(data_path: str, index_path: Path) -> LineIndex:
         SourceError: the file is being written to.
     """
     index = load_line_index(index_path)
-    if index is not None and index.matches(Stamp.of(data_path)):
+    if index is not None and index.is_current(Stamp.of(data_path)):
         return index
     with exclusive(index_path):
         # Another process may have made the index while this one waited for the lock.
         index = load_line_index(index_path)
-        if index is None or not index.matches(Stamp.of(data_path)):
+        if index is None or not index.is_current(Stamp.of(data_path)):
             _build(data_path, index_path, index)
             index = load_line_index(index_path)
     if index is None:
@@ -93,7 +97,8 @@ def load_line_index(index_path: Path) -> LineIndex | None:
         index_path=str(index_path),
         starts=starts,
         size=meta["size"],
-        mtime_ns=meta["stamp"],
+        mtime_ns=meta["mtime_ns"],
+        ctime_ns=meta["ctime_ns"],
         blocks=[Block(*block) for block in zip(edges[:-1], edges[1:], meta["block_fingerprints"], sizes, strict=True)],
         fingerprint=meta["fingerprint"],
         blank_lines=meta["blank_lines"],
@@ -121,7 +126,8 @@ def _build(data_path: str, index_path: Path, previous: LineIndex | None) -> None
         "kind": _KIND,
         "version": _VERSION,
         "size": stamp.size,
-        "stamp": stamp.mtime_ns,
+        "mtime_ns": stamp.mtime_ns,
+        "ctime_ns": stamp.ctime_ns,
         "fingerprint": hasher.hexdigest(),
         "blank_lines": blank_lines,
         "block_edges": [0, *(block.stop for block in blocks)],

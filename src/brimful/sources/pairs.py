@@ -102,7 +102,7 @@ class PairRows(CatalogueRows):
 
         def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
             # Written first: a catalogue without it would be read anew as a whole, and no more.
-            write_table(target.with_suffix(".arrow"), {"size": listing.sizes, "mtime_ns": listing.times}, {})
+            write_table(target.with_suffix(".arrow"), {"size": listing.sizes, "ctime_ns": listing.times}, {})
             for line in _lines(listing, earlier):
                 file.write(line)
 
@@ -125,7 +125,7 @@ class _Listing:
         folder: absolute path.
         stems: names of the rows without their ending, sorted.
         files: their names as they are; an ending may be in capital letters.
-        sizes, times: ``int64[num_rows]``, bytes and nanoseconds.
+        sizes, times: ``int64[num_rows]``, bytes, and nanoseconds of the last write, which no tool sets back.
         media: bytes of each medium by its name.
         media_of: names of the media of each stem that has any.
     """
@@ -155,7 +155,7 @@ class _Listing:
                 except FileNotFoundError:
                     continue  # a link to nothing, or deleted just now: a row that names it says so
                 if is_row:
-                    rows.append((name[: -len(_ENDING)], name, status.st_size, status.st_mtime_ns))
+                    rows.append((name[: -len(_ENDING)], name, status.st_size, status.st_ctime_ns))
                 else:
                     media[name] = status.st_size
                     media_of.setdefault(name.rpartition(".")[0], []).append(name)
@@ -224,7 +224,7 @@ def _known_lines(earlier: Path | None) -> Iterator[tuple[dict[str, Any], bytes, 
         return
     try:
         table = open_table(earlier.with_suffix(".arrow"))
-        sizes, times = table.flat("size").tolist(), table.flat("mtime_ns").tolist()
+        sizes, times = table.flat("size").tolist(), table.flat("ctime_ns").tolist()
     except (BrimfulError, FileNotFoundError, KeyError):
         return
     with open(earlier, "rb") as file:
@@ -279,7 +279,7 @@ def _read(path: str, stamp: tuple[int, int]) -> dict[str, Any] | str:
         raise changed(path, "was deleted") from error
     except OSError as error:
         return f"cannot be opened: {error.strerror}"
-    if (status.st_size, status.st_mtime_ns) != stamp:
+    if (status.st_size, status.st_ctime_ns) != stamp:
         raise changed(path)
     if len(data) > MAX_ROW_BYTES:
         return str(oversized())

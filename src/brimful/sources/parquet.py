@@ -10,6 +10,7 @@ import numpy as np
 from brimful.errors import SourceError, SourceNotFoundError
 from brimful.fingerprint import fingerprint_bytes, fingerprint_of
 from brimful.ragged import offsets_of
+from brimful.sources.kept_digests import kept_digests
 from brimful.sources.rows import BLOCK_BYTES, BLOCK_ROWS, Block, Rows, block_ranges
 from brimful.sources.stamp import Stamp
 from brimful.sources.table import rows_of_table
@@ -83,10 +84,13 @@ class ParquetRows(Rows):
     @cached_property
     def _pieces(self) -> Sequence[Block]:
         """Row groups, each with the fingerprint of its content; one that is large in several pieces."""
+        return self._cut(kept_digests({self._path: self._stamp}, "row groups", self.cache, self._group_fingerprints))
+
+    def _group_fingerprints(self) -> list[Fingerprint]:
         with open(self._path, "rb") as file:
-            pieces = self._cut([_group_fingerprint(file, group) for group in self._group_metadata])
+            digests = [_group_fingerprint(file, group) for group in self._group_metadata]
         self._stamp.check(self._path)
-        return pieces
+        return digests
 
     def _cut(self, digests: Sequence[Fingerprint]) -> list[Block]:
         """Return the pieces of row groups with these digests."""

@@ -3,14 +3,17 @@
 import abc
 import bisect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 from brimful.fingerprint import fingerprint_of
+from brimful.sources.kept_digests import kept_digests
 from brimful.sources.sample import MalformedRowError
+from brimful.sources.stamp import Stamp
 from brimful.typing import Fingerprint
 
 BLOCK_ROWS = 4096
@@ -68,6 +71,9 @@ class Rows(abc.ABC):
     unit: str = ""
     """Content of one row, if the user can choose it: ``one document a file``."""
 
+    cache: Path | None = None
+    """Directory in which fingerprints are kept; None for the usual one."""
+
     @abc.abstractmethod
     def __len__(self) -> int: ...
 
@@ -115,6 +121,14 @@ class UniformBlockRows(Rows):
     block_rows: int = BLOCK_ROWS
     """Rows of each block; the last may have fewer."""
 
+    version: Any = None
+    """Anything for JSON that decides the rows beside the files."""
+
+    @property
+    def stamps(self) -> Mapping[str, Stamp]:
+        """State of each file that a fingerprint reads, by path; empty for rows that are in memory."""
+        return {}
+
     @abc.abstractmethod
     def block_fingerprint(self, start: int, stop: int) -> Fingerprint:
         """Return the fingerprint of rows ``start … stop-1``."""
@@ -122,7 +136,14 @@ class UniformBlockRows(Rows):
     @cached_property
     def blocks(self) -> Sequence[Block]:
         ranges = block_ranges(0, len(self), self.block_rows)
-        return [Block(start, stop, self.block_fingerprint(start, stop)) for start, stop in ranges]
+        stamps = self.stamps
+
+        def make() -> list[Fingerprint]:
+            return [self.block_fingerprint(start, stop) for start, stop in ranges]
+
+        version = [type(self).__name__, self.version, len(self), self.block_rows]
+        digests = kept_digests(stamps, version, self.cache, make) if stamps else make()
+        return [Block(start, stop, digest) for (start, stop), digest in zip(ranges, digests, strict=True)]
 
 
 class ChainedRows(Rows):

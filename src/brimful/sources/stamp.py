@@ -8,7 +8,7 @@ are read and before they are handed on: all bytes that are handed on were read f
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brimful.errors import SourceError
 
@@ -26,17 +26,20 @@ class Stamp:
         size: bytes.
         mtime_ns: time of the last change, in nanoseconds.
         inode: number of the file, another one if another file was moved there.
+        ctime_ns: time that the system sets at each write, which no tool sets back. It moves with ``chmod`` and with links too:
+            it decides whether what was kept of a file is made again, and stops no job that reads.
     """
 
     size: int
     mtime_ns: int
     inode: int
+    ctime_ns: int = field(compare=False)
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Stamp:
         """Return the present stamp of a file; ``FileNotFoundError`` if there is none."""
         status = os.stat(path)
-        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
     def check(self, path: str | os.PathLike[str], title: str | None = None) -> None:
         """Refuse a file that no longer has this stamp.

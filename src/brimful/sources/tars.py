@@ -67,7 +67,7 @@ class TarRows(CatalogueRows):
         """
         archive = os.path.realpath(path)
         stamp = Stamp.of(archive)
-        version = [_VERSION, stamp.size, stamp.mtime_ns, stamp.inode, allow_outside]
+        version = [_VERSION, stamp.size, stamp.mtime_ns, stamp.ctime_ns, stamp.inode, allow_outside]
 
         def write(file: IO[bytes], target: Path, earlier: Path | None) -> None:
             with open(archive, "rb") as source:

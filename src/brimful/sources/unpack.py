@@ -97,7 +97,7 @@ def _identity(path: str) -> tuple[str, Any]:
         status = os.stat(real)
     except OSError as error:
         raise SourceNotFoundError(f"{path}: no such file") from error
-    return real, [status.st_size, status.st_mtime_ns]
+    return real, [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 @contextlib.contextmanager
